@@ -1,0 +1,65 @@
+# ckpt_module(NAME arena DEPS base os LIBS ...): one static library per folder of libckpt.
+#
+# The libraries are internal: unit tests link just the floor that they test, and the public target
+# `ckpt` collects the same objects. Sources are the folder's .cpp files, found again at each build.
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(Liburing REQUIRED IMPORTED_TARGET liburing>=2.3)
+pkg_check_modules(Isal REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(Xxhash REQUIRED IMPORTED_TARGET libxxhash)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
+
+# What every target of the project compiles with, and nothing that leaks to users.
+add_library(ckpt_flags INTERFACE)
+target_compile_features(ckpt_flags INTERFACE cxx_std_20)
+target_compile_options(ckpt_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
+  -fstack-protector-strong
+  $<$<BOOL:${CKPT_WERROR}>:-Werror>
+  $<$<AND:$<BOOL:${CKPT_CCACHE}>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>
+  $<$<AND:$<BOOL:${CKPT_CCACHE}>,$<CXX_COMPILER_ID:Clang>>:-Xclang;-fno-pch-timestamp>)
+target_compile_definitions(ckpt_flags INTERFACE
+  BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED FMT_HEADER_ONLY _GLIBCXX_ASSERTIONS)
+target_include_directories(ckpt_flags INTERFACE
+  ${PROJECT_SOURCE_DIR}/libckpt ${PROJECT_SOURCE_DIR}/libckpt/include
+  ${PROJECT_BINARY_DIR}/libckpt/include)
+target_link_libraries(ckpt_flags INTERFACE Threads::Threads Boost::headers fmt::fmt-header-only)
+if(CKPT_SANITIZE)
+  target_compile_options(ckpt_flags INTERFACE -fsanitize=${CKPT_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(ckpt_flags INTERFACE -fsanitize=${CKPT_SANITIZE})
+  if(CKPT_SANITIZE MATCHES thread)
+    # Asio's fences are invisible to the thread sanitizer.
+    target_compile_definitions(ckpt_flags INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+  endif()
+endif()
+
+# The one precompiled header, and Asio's single compilation beside it.
+function(ckpt_use_precompiled_header target)
+  if(CKPT_PRECOMPILED_HEADER)
+    target_precompile_headers(${target} REUSE_FROM ckpt_precompiled)
+  endif()
+endfunction()
+
+function(ckpt_module)
+  cmake_parse_arguments(ARG "" "NAME" "DEPS;LIBS" ${ARGN})
+  set(target ckpt_${ARG_NAME})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/libckpt/${ARG_NAME}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  if(NOT sources)
+    add_library(${target} INTERFACE)
+    list(TRANSFORM ARG_DEPS PREPEND ckpt_)
+    target_link_libraries(${target} INTERFACE ckpt_flags ${ARG_DEPS} ${ARG_LIBS})
+    return()
+  endif()
+  add_library(${target} STATIC ${sources})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF)
+  list(TRANSFORM ARG_DEPS PREPEND ckpt_)
+  target_link_libraries(${target} PUBLIC ckpt_flags ${ARG_DEPS} ${ARG_LIBS})
+  ckpt_use_precompiled_header(${target})
+  set_property(GLOBAL APPEND PROPERTY CKPT_MODULE_TARGETS ${target})
+endfunction()

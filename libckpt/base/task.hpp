@@ -1,0 +1,24 @@
+// Task: a coroutine on Asio that ends in a Result.
+//
+// The rules for g++ 12 (house style, section 8): co_await stands alone in its statement, with no
+// brace and no capturing lambda among its arguments; parameters are taken by value.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <ckpt/result.hpp>
+
+namespace ckpt {
+
+namespace asio = boost::asio;
+
+template <class T>
+using Task = asio::awaitable<Result<T>>;
+
+// What is spawned ends in nothing: its errors were handled inside.
+using Job = asio::awaitable<void>;
+
+}  // namespace ckpt

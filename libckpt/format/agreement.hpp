@@ -1,0 +1,152 @@
+// Agreement: what nodes report to the job's coordinator, and what it decrees.
+//
+// Both are whole states and not events: the newest one replaces all before it, so that loss,
+// repetition and reordering are harmless, and a new coordinator needs no history but the reports.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "format/shard_record.hpp"
+
+namespace ckpt::format {
+
+struct Holding {  // One verified, sealed copy of a shard on the reporting node.
+  ShardId id;
+  Digest digest;  // digest_of(record).
+  std::uint64_t bytes = 0;
+  std::uint32_t world_size = 0;
+  bool is_own = false;  // Written by a trainer of this node; else a replica.
+  bool operator==(const Holding&) const = default;
+};
+
+// RestoreWish: what a rank's trainer asked for and how far it is.
+enum class StartPhase : std::uint8_t {
+  idle,     // The session neither restored nor saved yet.
+  asks,     // restore() was called.
+  fresh,    // It saved without restoring: it starts a timeline of its own.
+  ready,    // The shard of `attempt` is verified in the trainer.
+  failed,   // It could not be had from any source of `attempt`.
+  running,  // The start decree was carried out.
+};
+
+struct RankReport {
+  std::uint32_t rank = 0;
+  std::uint64_t session = 0;  // Random; a new trainer is a new session.
+  StartPhase phase = StartPhase::idle;
+  std::optional<Step> wanted;  // restore(step); else the newest.
+  std::uint64_t attempt = 0;   // That `ready` and `failed` speak of.
+  std::uint64_t start_id = 0;  // Of the Start that `running` carries out.
+  std::uint64_t timeline = 0;  // While running.
+  Step last_seen{};            // Newest step that was captured or skipped.
+  bool has_seen = false;
+  bool is_closing = false;
+  std::vector<StepId> filling;  // Captures under way.
+  std::string failure;          // For people: why `failed`.
+  bool operator==(const RankReport&) const = default;
+};
+
+struct ShardFlushed {  // One rank's files lie synced in the work directory.
+  std::uint32_t rank = 0;
+  Digest digest;
+  bool operator==(const ShardFlushed&) const = default;
+};
+
+struct FlushReport {
+  std::uint64_t flush_id = 0;
+  std::vector<ShardFlushed> done;
+  std::string failure;  // Empty: none. The flush is then given up.
+  bool operator==(const FlushReport&) const = default;
+};
+
+// History: how timelines follow one another. Steps of `base.timeline` above `base.step` are fenced
+// once a timeline based on it exists.
+struct TimelineStart {
+  std::uint64_t timeline = 0;
+  bool has_base = false;
+  StepId base;
+  auto operator<=>(const TimelineStart&) const = default;
+};
+
+struct RestoreCount {  // Loop breaker: how often a step was chosen without progress.
+  StepId at;
+  std::uint32_t times = 0;
+  auto operator<=>(const RestoreCount&) const = default;
+};
+
+// Start: how a group of sessions begins: from which step, on which new timeline.
+struct Start {
+  std::uint64_t start_id = 0;  // Random.
+  std::uint64_t attempt = 0;
+  std::uint64_t timeline = 0;  // The new one.
+  bool has_base = false;       // False: nothing to restore, or nobody asked.
+  StepId base;
+  bool go = false;                      // Every rank is ready: restore() may return.
+  Errc error{};                         // Not zero: restore() fails with this and `reason`.
+  std::string reason;                   // Why this step, why not a newer one; for people.
+  std::vector<std::uint64_t> sessions;  // By rank.
+  std::vector<Digest> digests;          // By rank: of the shards of `base`.
+  bool from_storage = false;            // Some rank reads its shard from storage.
+  bool operator==(const Start&) const = default;
+};
+
+struct FlushOrder {
+  std::uint64_t flush_id = 0;
+  StepId at;
+  std::string work_directory;        // A name below the job's directory, made by the coordinator.
+  std::vector<std::string> writers;  // By rank: the node that writes it.
+  bool operator==(const FlushOrder&) const = default;
+};
+
+struct NodeReport {
+  std::string job;
+  RunId run;
+  std::string node;
+  std::uint64_t boot = 0;  // Of the daemon; changes when its memory is lost.
+  std::uint64_t sequence = 0;
+  std::uint64_t incarnation = 0;
+  Digest members;  // Of (nodes, world size, replicas): all must agree.
+  std::uint32_t world_size = 0;
+  std::vector<RankReport> ranks;  // Those of this node's trainers.
+  std::vector<Holding> holdings;
+  std::vector<StepId> durable;  // Published steps this node has seen on storage.
+  std::vector<TimelineStart> history;
+  std::vector<RestoreCount> restore_counts;
+  std::optional<StepId> committed;  // Newest it knows of.
+  std::optional<Start> start;       // Newest it has accepted.
+  FlushReport flush;
+  bool operator==(const NodeReport&) const = default;
+};
+
+struct Decree {
+  std::string job;
+  RunId run;
+  std::string coordinator;
+  std::uint64_t coordinator_boot = 0;
+  std::uint64_t sequence = 0;  // Grows with every decree of one coordinator boot.
+  std::uint64_t incarnation = 0;
+  Digest members;
+  std::optional<StepId> committed;
+  std::optional<StepId> durable;
+  std::vector<StepId> dropped;  // Given up: release at once.
+  Step next_capture{};          // No rank captures a step below it.
+  std::optional<Start> start;
+  std::optional<FlushOrder> flush;
+  std::vector<TimelineStart> history;
+  std::vector<RestoreCount> restore_counts;
+  std::vector<std::string> live;  // Node names.
+  std::string degraded;           // Empty, or what is missing; for people.
+  bool operator==(const Decree&) const = default;
+};
+
+std::vector<std::byte> encode(const NodeReport& report);
+std::vector<std::byte> encode(const Decree& decree);
+// Errors: corruption, version_mismatch.
+Result<NodeReport> decode_node_report(std::span<const std::byte> bytes);
+Result<Decree> decode_decree(std::span<const std::byte> bytes);
+
+}  // namespace ckpt::format

@@ -1,0 +1,90 @@
+// Layout: where every tensor of one rank lies in its Slot; the Slot is the files, one after
+// another.
+//
+// Members stand one after another, each starting at a multiple of 4 KiB. The first is the
+// safetensors file with all tensors; the second, when there are blobs, is a raw file of them. A
+// Layout is agreed once and changes only when tensors are added, removed or resized.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/checksum.hpp"
+
+namespace ckpt::format {
+
+enum class MemberKind : std::uint8_t { safetensors = 1, torch = 2, raw = 3 };
+
+// Extent: a range of bytes, in the Slot unless said otherwise.
+struct Extent {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t end() const { return offset + bytes; }
+  bool operator==(const Extent&) const = default;
+};
+
+struct Member {
+  std::string file_name;  // "rank-00000.safetensors"; made by us from integers only.
+  MemberKind kind = MemberKind::raw;
+  Extent extent;  // In the Slot. For blobs `bytes` is the capacity: the size varies.
+  std::uint64_t header_bytes = 0;  // Of a safetensors member: 8 + JSON + padding, a 4 KiB multiple.
+  bool operator==(const Member&) const = default;
+};
+
+struct TensorPlace {
+  std::string name;
+  DType dtype = DType::u8;
+  std::vector<std::int64_t> shape;
+  Extent extent;  // In the Slot. Zero bytes for zero-size tensors.
+  std::uint32_t member = 0;
+  std::string alias_of;  // Tied: the name that holds the bytes; `extent` is that one's.
+  bool operator==(const TensorPlace&) const = default;
+};
+
+// TensorSpec: what a Layout is made from.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::u8;
+  std::vector<std::int64_t> shape;
+  std::string alias_of;
+};
+
+struct Layout {
+  std::vector<Member> members;
+  std::vector<TensorPlace> tensors;  // In file order; aliases behind those they name.
+  std::uint64_t blob_capacity = 0;
+  std::uint64_t slot_bytes = 0;  // All members, padded to 4 KiB: what a Slot must hold.
+  std::uint32_t version = 1;     // Grows with each change in one session.
+  bool operator==(const Layout&) const = default;
+};
+
+// Errors: invalid_argument (duplicate name, negative or overflowing shape, alias of nothing, a name
+// that is empty, too long, "__metadata__" or not UTF-8), exhausted (more than `tensors_max`).
+inline constexpr std::size_t tensors_max = 2'000'000;
+inline constexpr std::size_t name_bytes_max = 4096;
+Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t rank,
+                           std::uint64_t blob_capacity, std::uint32_t version = 1);
+
+// Equal for equal names, types, shapes and places: the model's fingerprint.
+Digest fingerprint(const Layout& layout);
+
+// What the header of the rank's safetensors file says besides the tensors.
+struct HeaderFacts {
+  std::string job;
+  std::string run;
+  std::uint64_t timeline = 0;
+  Step step{};
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+};
+
+// Writes the header of the layout's safetensors member: exactly `header_bytes` for any facts.
+// Returned once per layout; `patch_header` then writes a step's numbers into it without allocating.
+Result<std::vector<std::byte>> render_header(const Layout& layout, const HeaderFacts& facts);
+void patch_header(std::span<std::byte> header, std::uint64_t timeline, Step step);
+
+}  // namespace ckpt::format

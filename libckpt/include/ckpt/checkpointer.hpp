@@ -1,0 +1,107 @@
+// Checkpointer: the training process's only handle on libckpt.
+//
+// It copies the registered tensors into a Slot that the node's daemon owns, and returns. The daemon
+// flushes and replicates that Slot while training goes on, and keeps it if we die.
+//
+//   open -> add* -> restore -> (save_checkpoint_if_needed -> guard)* -> close
+//
+// Threads:   one thread at a time (the training thread).
+// Lifetime:  registered tensors must keep their address until close().
+#pragma once
+
+#include <chrono>
+#include <ckpt/export.hpp>
+#include <ckpt/options.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <ckpt/tensor.hpp>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ckpt {
+
+enum class SaveOutcome {
+  not_due,              // The policy did not ask for this step.
+  started,              // The capture runs; it is CAPTURED soon.
+  skipped_no_slot,      // All Slots are busy: counted, and the step is given up by all ranks.
+  skipped_unavailable,  // The daemon is away; it is being started again.
+  disabled,             // LIBCKPT_DISABLE=1.
+};
+
+enum class RestoreSource : std::uint8_t { own_memory, peer_memory, storage };
+
+struct Restored {
+  Step step{};
+  std::uint64_t timeline = 0;
+  RestoreSource source = RestoreSource::own_memory;
+  std::string source_name;  // "own memory", "node B", "step-000000123 in /ckpt"
+  std::uint64_t bytes = 0;
+  std::chrono::nanoseconds took{0};
+};
+
+class CKPT_EXPORT Checkpointer {
+ public:
+  // Connects to the node's daemon, starting one if none runs.
+  // Errors: invalid_argument (an option), unavailable (no daemon in time), version_mismatch.
+  static Result<Checkpointer> open(Options options);
+
+  Checkpointer(Checkpointer&&) noexcept;
+  Checkpointer& operator=(Checkpointer&&) noexcept;
+  ~Checkpointer();  // As a death of the trainer: the daemon keeps what it holds.
+
+  // Registers a tensor under a unique name. Two names with the same bytes are tied: stored once.
+  // Tensors may be added, and removed, between saves; that makes a new version of the Layout.
+  // Errors: invalid_argument (duplicate name, strided view, null data, unknown location).
+  Status add(std::string name, TensorRef tensor);
+  Status remove(std::string_view name);
+
+  // Registers small state that is copied at every save, before it returns, and written back by
+  // restore(): RNG state, data position. `bytes` keep their address and size.
+  Status add_blob(std::string name, std::span<std::byte> bytes);
+  // The same for state whose size varies: the bytes are copied now, and read back with blob().
+  Status set_blob(std::string name, std::span<const std::byte> bytes);
+  std::optional<std::span<const std::byte>> blob(std::string_view name) const;
+
+  // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
+  // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
+  // Errors: invalid_argument (a step that does not grow), exhausted (the budget is too small).
+  Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
+  // The same, due or not.
+  Result<SaveOutcome> save(Step step, Stream stream = {});
+
+  // Call before the next update of the tensors marked `guarded`: when it returns (host), or on
+  // `stream` (GPU), the bytes of the running capture have left them.
+  Status guard(Stream stream = {});
+
+  // Waits until `step`, or a newer one, has reached `level`.
+  // Errors: unavailable (the deadline passed), not_found (the step was skipped or given up).
+  Status wait(Step step, Level level, std::chrono::milliseconds deadline);
+
+  // Copies the newest step that all ranks can have into the registered tensors. All ranks call it;
+  // all get the same step. Without one, not_found: train from the beginning.
+  // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
+  //         unavailable (a rank did not ask in time), unsupported (another world size).
+  Result<Restored> restore();
+  Result<Restored> restore(Step step);
+  // From a published checkpoint of any run, or a directory of them: no daemon, no agreement.
+  Result<Restored> restore_from(std::string_view path);
+
+  // Tells that training got on after restore(): the step is not suspect.
+  Status restored_ok(Step step);
+
+  Stats stats() const;
+
+  // Flushes the newest committed step and frees this job's memory on the node. Idempotent.
+  // Errors: unavailable (not done in time; the daemon goes on with it).
+  Status close(std::chrono::milliseconds deadline = std::chrono::milliseconds(60'000));
+
+ private:
+  class Impl;
+  explicit Checkpointer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,10 @@
+// ckpt: everything that a C++ trainer includes.
+#pragma once
+
+#include <ckpt/checkpointer.hpp>
+#include <ckpt/error.hpp>
+#include <ckpt/options.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <ckpt/tensor.hpp>
+#include <ckpt/version.hpp>

@@ -1,0 +1,94 @@
+// Tensor: the words for what a trainer hands over: a name, a type, a shape and where the bytes lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ckpt {
+
+// Step: the trainer's iteration number. A type of its own, so that it is never mixed with a count.
+enum class Step : std::uint64_t {};
+constexpr std::uint64_t number(Step step) {
+  return static_cast<std::uint64_t>(step);
+}
+
+// The types that safetensors can represent and that have a whole number of bytes per element.
+enum class DType : std::uint8_t {
+  boolean,
+  u8,
+  i8,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0,
+  u16,
+  i16,
+  f16,
+  bf16,
+  u32,
+  i32,
+  f32,
+  u64,
+  i64,
+  f64,
+  c64
+};
+
+constexpr std::size_t size_of(DType type) {
+  switch (type) {
+    case DType::boolean:
+    case DType::u8:
+    case DType::i8:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+    case DType::f8_e8m0:
+      return 1;
+    case DType::u16:
+    case DType::i16:
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::u32:
+    case DType::i32:
+    case DType::f32:
+      return 4;
+    case DType::u64:
+    case DType::i64:
+    case DType::f64:
+    case DType::c64:
+      return 8;
+  }
+  return 0;
+}
+
+// The name that safetensors files carry: "F32", "BF16", "F8_E4M3".
+std::string_view safetensors_name(DType type);
+std::optional<DType> dtype_from_safetensors(std::string_view name);
+
+enum class Location : std::uint8_t {
+  host,  // Ordinary memory of this process.
+  cuda,  // Memory of the GPU `device_index`.
+};
+
+// A CUDA stream handle, or nothing for host-only trainers. The library never dereferences it.
+struct Stream {
+  void* handle = nullptr;
+};
+
+// TensorRef: borrowed bytes. They must stay where they are until the Checkpointer is closed.
+struct TensorRef {
+  void* data = nullptr;
+  DType dtype = DType::u8;
+  std::vector<std::int64_t> shape;    // Empty: a 0-d tensor of one element.
+  std::vector<std::int64_t> strides;  // In elements; empty: contiguous. Views are refused.
+  Location location = Location::host;
+  int device_index = 0;
+  // True: only ever changed between guard() and the next save, so that it may be copied after
+  // save_checkpoint_if_needed() has returned. False: copied before it returns.
+  bool guarded = false;
+};
+
+}  // namespace ckpt

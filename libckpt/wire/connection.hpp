@@ -1,0 +1,48 @@
+// Connection: the seam to the network: ordered streams of bytes between daemons.
+//
+// TCP implements it for real, and the simulator with delays, short reads, resets and lost peers.
+//
+// Threads:   one executor. One read and one write may be in flight at a time, on each connection.
+// Lifetime:  held by shared_ptr in the coroutines that use it; close() ends what is in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/task.hpp"
+#include "os/file_span.hpp"
+
+namespace ckpt::wire {
+
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  // All of it, or an error: unavailable (deadline, peer gone), cancelled (closed by us).
+  virtual Task<void> read(std::span<std::byte> bytes, Time deadline) = 0;
+  virtual Task<void> write(std::span<const std::byte> bytes, Time deadline) = 0;
+  virtual Task<void> write_file(os::FileSpan span, Time deadline) = 0;
+  virtual void close() = 0;
+  virtual std::string remote() const = 0;  // For messages only.
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual Task<std::shared_ptr<Connection>> accept() = 0;  // Errors: cancelled (closed).
+  virtual void close() = 0;
+  virtual std::string address() const = 0;  // "host:port", with the port that was given out.
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual Result<std::unique_ptr<Listener>> listen(const std::string& address) = 0;
+  virtual Task<std::shared_ptr<Connection>> connect(std::string address, Time deadline) = 0;
+};
+
+}  // namespace ckpt::wire
