@@ -4,6 +4,7 @@
 #include <ckpt/checkpointer.hpp>
 #include <ckpt/error.hpp>
 #include <ckpt/options.hpp>
+#include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>

@@ -1,0 +1,49 @@
+// ArenaLimits: how much memory a job needs on a node, and whether that may be had.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <string>
+
+#include "base/units.hpp"
+
+namespace ckpt::arena {
+
+// Two own Slots: one holds the newest committed step, one takes the next. A flush that is longer
+// than the interval holds a third.
+inline constexpr std::uint32_t own_slots_min = 2;
+inline constexpr std::uint32_t own_slots_with_storage = 3;
+// For each rank that we protect: the committed copy, and the one being received.
+inline constexpr std::uint32_t replica_slots_per_rank = 2;
+
+struct MemoryNeed {
+  std::uint32_t own_slots = 0;
+  std::uint64_t own_slot_bytes = 0;
+  std::uint32_t replica_slots = 0;
+  std::uint64_t replica_slot_bytes = 0;
+
+  constexpr std::uint64_t bytes() const {
+    return own_slots * align_up(own_slot_bytes, page_bytes) +
+           replica_slots * align_up(replica_slot_bytes, page_bytes);
+  }
+};
+
+// MemoryBudget: what the daemon may use for Slots, of all jobs together.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  // Errors: exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
+  Status reserve(std::uint64_t bytes, const std::string& what);
+  void release(std::uint64_t bytes);
+  std::uint64_t limit_bytes() const { return limit_bytes_; }
+  std::uint64_t used_bytes() const { return used_bytes_; }
+
+ private:
+  std::uint64_t limit_bytes_;
+  std::uint64_t used_bytes_ = 0;
+};
+
+std::string human_bytes(std::uint64_t bytes);  // "212.0 GiB"
+
+}  // namespace ckpt::arena

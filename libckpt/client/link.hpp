@@ -1,0 +1,80 @@
+// Link: the trainer's side of its connection to the node's engine, over a socket or in the process.
+//
+// It hides where the engine runs, that it may die and be started again, and the thread that talks
+// to it (`ckpt-snap`). Nothing here waits unless it takes a deadline.
+//
+// Threads:   calls come from the training thread, `filled` and `abandon` also from a copy thread.
+// Lifetime:  Slots' bytes stay mapped until the Link is destroyed, also when the daemon is gone.
+#pragma once
+
+#include <chrono>
+#include <ckpt/options.hpp>
+#include <ckpt/outcome.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "format/layout.hpp"
+#include "format/shard_record.hpp"
+#include "node/engine.hpp"
+
+namespace ckpt::client {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// Granted: a free Slot of ours, its bytes mapped, for a layout of `layout_version`.
+struct Granted {
+  std::uint32_t slot = 0;
+  std::uint64_t generation = 0;  // Of the mapping; a Slot of a dead daemon is taken back silently.
+  std::span<std::byte> bytes;
+};
+
+// What the Link counts; read from the training thread.
+struct LinkCounters {
+  std::uint64_t daemon_restarts = 0;
+  std::optional<Step> captured, replicated, committed, durable;  // Newest of each.
+  std::string last_error;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;  // Lets go: for the daemon the trainer has died.
+
+  // Tells the layout, and waits until its Slots are mapped, or the deadline.
+  // Errors: exhausted (the budget), unavailable (not ready yet; they are made in the background).
+  virtual Status set_layout(const format::Layout& layout, Deadline deadline) = 0;
+  // True when Slots for the newest layout are mapped and the daemon is there.
+  virtual bool is_ready() const = 0;
+
+  virtual bool may_capture(Step step) const = 0;  // False: the ranks agreed on a later step.
+  virtual std::optional<Granted> take_slot(Step step) = 0;  // Also tells the engine that it began.
+  virtual void filled(const Granted& granted, node::Filled filled) = 0;
+  virtual void abandon(const Granted& granted) = 0;
+  virtual void skipped(Step step) = 0;
+
+  // Runs a restore: `copy_out` is called on this thread for each offer, with the Slot's bytes, and
+  // answers ok or why this copy is bad. Then: from where, or the error for all ranks.
+  using CopyOut = std::function<Status(const node::SlotOffer& offer, std::span<const std::byte>)>;
+  virtual Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
+                                   Deadline deadline) = 0;
+  virtual Status restored_ok(Step step) = 0;
+
+  // Errors: unavailable (deadline), not_found (dropped).
+  virtual Status wait(Step step, Level level, Deadline deadline) = 0;
+  virtual LinkCounters counters() const = 0;
+  virtual Status close(Deadline deadline) = 0;
+};
+
+// By options.embedded: an engine in this process, or the daemon of the runtime directory, started
+// when none runs.
+// Errors: unavailable (no daemon in time), version_mismatch, and those of Engine::attach.
+Result<std::unique_ptr<Link>> open_link(const Options& options, Deadline deadline);
+Result<std::unique_ptr<Link>> open_embedded_link(const Options& options, Deadline deadline);
+Result<std::unique_ptr<Link>> open_daemon_link(const Options& options, Deadline deadline);
+
+}  // namespace ckpt::client

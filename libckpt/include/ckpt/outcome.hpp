@@ -1,0 +1,30 @@
+// Outcome: what save and restore answer.
+#pragma once
+
+#include <chrono>
+#include <ckpt/tensor.hpp>
+#include <cstdint>
+#include <string>
+
+namespace ckpt {
+
+enum class SaveOutcome {
+  not_due,              // The policy did not ask for this step.
+  started,              // The capture runs; it is CAPTURED soon.
+  skipped_no_slot,      // All Slots are busy: counted, and the step is given up by all ranks.
+  skipped_unavailable,  // The daemon is away; it is being started again.
+  disabled,             // LIBCKPT_DISABLE=1.
+};
+
+enum class RestoreSource : std::uint8_t { own_memory, peer_memory, storage };
+
+struct Restored {
+  Step step{};
+  std::uint64_t timeline = 0;
+  RestoreSource source = RestoreSource::own_memory;
+  std::string source_name;  // "own memory", "node B", "step-000000123 in /ckpt"
+  std::uint64_t bytes = 0;
+  std::chrono::nanoseconds took{0};
+};
+
+}  // namespace ckpt

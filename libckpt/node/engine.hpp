@@ -1,0 +1,167 @@
+// Engine: one node's part of libckpt: it owns the Slots, replicates, flushes, agrees and recovers.
+//
+// The daemon runs one, the embedded mode runs one inside the trainer, and the simulator runs one
+// per simulated node: the same coroutines over other seams. A trainer is a Session; what it may ask
+// for is the part of this header that takes a SessionId.
+//
+// Threads:   one executor; every call and every SessionEvents callback happens on it.
+// Lifetime:  stop() first; the destructor asserts that nothing is in flight unless the executor's
+//            context was destroyed before it (a simulated kill).
+#pragma once
+
+#include <ckpt/options.hpp>
+#include <ckpt/outcome.hpp>
+#include <ckpt/stats.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/slot_memory.hpp"
+#include "base/clock.hpp"
+#include "format/agreement.hpp"
+#include "format/shard_record.hpp"
+#include "os/file_system.hpp"
+#include "wire/connection.hpp"
+
+namespace ckpt::node {
+
+enum class SessionId : std::uint64_t {};
+
+// What the trainer tells once, at the start.
+struct AttachRequest {
+  std::string job;
+  std::string dir;  // Empty: memory only.
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::vector<Node> nodes;  // Never empty here: one node is a list of one.
+  std::string node;         // Ours, in `nodes`.
+  std::uint64_t incarnation = 0;
+  Interval save_mem_interval;
+  Interval save_storage_interval;
+  std::uint32_t max_ckpt_num = 0;
+  std::uint32_t replicas = 2;
+  std::uint32_t own_slots = 0;
+  std::string secret;  // The secret's bytes; empty: no peers.
+};
+
+struct Attached {
+  SessionId session{};
+  format::RunId run;
+};
+
+// A capture that is complete in its Slot; from here on the trainer may die.
+struct Filled {
+  std::uint32_t slot = 0;
+  Step step{};
+  std::uint32_t layout_version = 1;
+  std::uint64_t blob_bytes = 0;
+  std::vector<format::Extent> blobs;
+  std::vector<std::string> blob_names;
+  std::uint64_t chunk_bytes = 0;
+  std::vector<Crc32> chunk_crcs;  // Empty: the engine computes them before it seals.
+};
+
+// SlotOffer: a shard to copy into the trainer's tensors, for one attempt of a restore.
+struct SlotOffer {
+  std::uint64_t attempt = 0;
+  std::uint32_t slot = 0;  // One of the session's own Slots: its memory is mapped there.
+  std::shared_ptr<const format::ShardRecord> record;
+  RestoreSource source = RestoreSource::own_memory;
+  std::string source_name;
+};
+
+// Begun: how the session starts: the answer to ask_restore, or to the first save without one.
+struct Begun {
+  std::uint64_t timeline = 0;
+  std::optional<format::StepId> restored;  // None: nothing to restore (not_found), or nobody asked.
+  std::optional<Error> error;              // The restore failed for all ranks.
+};
+
+// Called on the engine's executor; must return quickly and not call back into the engine.
+class SessionEvents {
+ public:
+  virtual ~SessionEvents() = default;
+  // All own Slots of the current layout exist; index i of `memories` is Slot i. Sent again when a
+  // bigger layout made new ones. `memories` live as long as the session.
+  virtual void slots_ready(std::vector<arena::SlotMemory*> memories) = 0;
+  virtual void slots_failed(Error error) = 0;         // Over the budget, or no memory.
+  virtual void slot_granted(std::uint32_t slot) = 0;  // Free: may be filled.
+  virtual void next_capture(Step step) = 0;           // Capture nothing below it.
+  virtual void level_reached(Step step, Level level) = 0;
+  virtual void step_dropped(Step step) = 0;  // Given up by all ranks.
+  virtual void restore_offered(SlotOffer offer) = 0;
+  virtual void begun(Begun begun) = 0;
+  virtual void closed(Status status) = 0;       // The answer to close().
+  virtual void fenced(std::string reason) = 0;  // A newer session took our place.
+};
+
+struct EngineOptions {
+  std::string name;                 // For logs; the node's name comes with each job.
+  std::uint64_t boot = 0;           // Random: changes when memory is lost.
+  std::uint64_t memory_budget = 0;  // Bytes.
+  std::uint64_t chunk_bytes = 0;    // 0: default_chunk_bytes.
+  std::string listen_address;       // Overrides the node's own address; empty: as the job says.
+  Duration heartbeat_interval = std::chrono::milliseconds(500);
+  Duration peer_lost_after = std::chrono::milliseconds(2'500);
+  Duration restore_collect_deadline = std::chrono::seconds(60);
+  Duration job_idle_limit = std::chrono::hours(2);  // Memory of a job without trainers.
+  std::uint32_t restores_without_progress_max = 3;  // Then the step is suspect.
+};
+
+struct Seams {
+  Clock& clock;
+  arena::MemorySource& memory;
+  os::FileSystem& files;
+  wire::Network& network;
+};
+
+class Engine {
+ public:
+  Engine(asio::any_io_executor executor, Seams seams, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Errors: invalid_argument (another job's directory, a rank beyond the world, a node not listed),
+  //         io (the directory), unavailable (a lower incarnation than seen: fenced).
+  // An older session of the same job and rank is fenced. `events` must outlive the session.
+  Task<Attached> attach(AttachRequest request, SessionEvents& events);
+  // Makes (or keeps) the Slots for this layout in the background, answered by slots_ready or
+  // slots_failed. Slots already granted or filled of an older version stay valid.
+  Status set_layout(SessionId session, format::Layout layout);
+
+  // The capture: begin when the trainer takes a granted Slot, then filled, or abandon.
+  Status begin(SessionId session, std::uint32_t slot, Step step);
+  Status filled(SessionId session, Filled filled);
+  Status abandon(SessionId session, std::uint32_t slot);
+  Status skipped(SessionId session, Step step);
+
+  // Answered by restore_offered (any number of times), then by begun.
+  Status ask_restore(SessionId session, std::optional<Step> wanted);
+  // ok: verified and copied. corruption: this copy is bad, offer another.
+  Status restore_result(SessionId session, std::uint64_t attempt, Status result);
+  Status restored_ok(SessionId session, Step step);
+
+  // Flushes the newest committed step (with a directory), then frees the job's memory here.
+  Status close(SessionId session, Duration deadline);
+  // The trainer is proven dead, or its process let go of the memory: fillings are abandoned, what
+  // is sealed stays. Its Slots may be given to the next session of the rank.
+  void detach(SessionId session);
+
+  // For the command line. The text is JSON (docs/protocol.md, "Status").
+  std::string status_json() const;
+  std::string recover_json(const std::string& job) const;  // Why each step was chosen or rejected.
+  Status drop(const std::string& job);  // Errors: not_found, unavailable (in use).
+  bool is_idle() const;                 // No job holds memory, no trainer.
+
+  // Flushes what it holds (SIGTERM), then ends all work. Errors: unavailable (deadline).
+  Task<void> stop(Duration deadline, bool flush);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ckpt::node
