@@ -48,6 +48,9 @@ class Link {
   // Tells the layout, and waits until its Slots are mapped, or the deadline.
   // Errors: exhausted (the budget), unavailable (not ready yet; they are made in the background).
   virtual Status set_layout(const format::Layout& layout, Deadline deadline) = 0;
+  // For a first save without a restore: begins a new timeline together with the other ranks, and
+  // waits until the first Slot is granted, or the deadline. Errors: unavailable (ranks missing).
+  virtual Status start_fresh(Deadline deadline) = 0;
   // True when Slots for the newest layout are mapped and the daemon is there.
   virtual bool is_ready() const = 0;
 

@@ -29,6 +29,13 @@ namespace ckpt::node {
 
 enum class SessionId : std::uint64_t {};
 
+// Continuation: a trainer that goes on after its daemon was started again: no restore, same timeline.
+struct Continuation {
+  std::uint64_t session = 0;
+  std::uint64_t start_id = 0;
+  std::uint64_t timeline = 0;
+};
+
 // What the trainer tells once, at the start.
 struct AttachRequest {
   std::string job;
@@ -74,6 +81,7 @@ struct SlotOffer {
 
 // Begun: how the session starts: the answer to ask_restore, or to the first save without one.
 struct Begun {
+  std::uint64_t start_id = 0;              // Kept by the Link for its Continuation.
   std::uint64_t timeline = 0;
   std::optional<format::StepId> restored;  // None: nothing to restore (not_found), or nobody asked.
   std::optional<Error> error;              // The restore failed for all ranks.
@@ -138,6 +146,9 @@ class Engine {
   Status abandon(SessionId session, std::uint32_t slot);
   Status skipped(SessionId session, Step step);
 
+  // Slots are granted only after `begun`: a session either restores or starts fresh, with all ranks.
+  // Answered by begun.
+  Status start_fresh(SessionId session);
   // Answered by restore_offered (any number of times), then by begun.
   Status ask_restore(SessionId session, std::optional<Step> wanted);
   // ok: verified and copied. corruption: this copy is bad, offer another.
