@@ -139,7 +139,9 @@ struct Decree {
   std::vector<TimelineStart> history;
   std::vector<RestoreCount> restore_counts;
   std::vector<std::string> live;  // Node names.
+  bool ended = false;             // All ranks closed: every node frees the job's memory.
   std::string degraded;           // Empty, or what is missing; for people.
+  std::string waiting;            // Empty, or whom a start waits for; for people.
   bool operator==(const Decree&) const = default;
 };
 
