@@ -35,9 +35,6 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void quarantine();
   // Free at once, or when the last Lease ends.
   void retire();
-  // A restore fills and seals with bytes of a timeline that is not the session's; relabels a sealed
-  // record, when a session's first captures learn their timeline.
-  void relabel(std::shared_ptr<const format::ShardRecord> record);
 
   State state() const { return state_; }
   bool is_retiring() const { return is_retiring_; }
