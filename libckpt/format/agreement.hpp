@@ -44,6 +44,7 @@ struct RankReport {
   std::uint64_t timeline = 0;  // While running.
   Step last_seen{};            // Newest step that was captured or skipped.
   bool has_seen = false;
+  bool restored_ok = false;  // Training got on after the start `start_id`.
   bool is_closing = false;
   std::vector<StepId> filling;  // Captures under way.
   std::string failure;          // For people: why `failed`.
