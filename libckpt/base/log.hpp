@@ -9,6 +9,7 @@
 
 #include <ckpt/result.hpp>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -47,7 +48,8 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log(LogLevel::error, format, std::forward<Args>(args)...);
 }
 
-// LogOnce / LogEvery: a place that may speak at most once, or once per interval; counts the rest.
+// LogLimit: a place that may speak once per interval (infinity: once ever); counts the rest.
+// Threads: one.
 class LogLimit {
  public:
   explicit LogLimit(double seconds) : seconds_(seconds) {}
@@ -56,7 +58,7 @@ class LogLimit {
 
  private:
   double seconds_;
-  double last_ = -1e18;
+  double last_ = -std::numeric_limits<double>::infinity();
   std::uint64_t held_back_ = 0;
 };
 
