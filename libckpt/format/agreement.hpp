@@ -40,7 +40,9 @@ struct RankReport {
   StartPhase phase = StartPhase::idle;
   std::optional<Step> wanted;  // restore(step); else the newest.
   std::uint64_t attempt = 0;   // That `ready` and `failed` speak of.
-  std::uint64_t start_id = 0;  // Of the Start that `running` carries out.
+  // ready, failed, running: the Start they speak of. asks, fresh: the last one this session
+  // finished.
+  std::uint64_t start_id = 0;
   std::uint64_t timeline = 0;  // While running.
   Step last_seen{};            // Newest step that was captured or skipped.
   bool has_seen = false;

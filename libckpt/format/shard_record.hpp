@@ -51,6 +51,12 @@ struct ShardRecord {
   Extent chunk(std::size_t index) const;  // In the Slot.
 };
 
+inline constexpr std::size_t blobs_max = 65'536;
+
+// Errors: corruption (a layout that is none, extents outside it, a wrong number of checksums). What
+// decode returns was validated.
+Status validate(const ShardRecord& record);
+
 // Digest of the encoded record: the identity of a copy. Copies agree when their digests do.
 Digest digest_of(const ShardRecord& record);
 

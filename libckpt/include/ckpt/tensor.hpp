@@ -1,6 +1,7 @@
 // Tensor: the words for what a trainer hands over: a name, a type, a shape and where the bytes lie.
 #pragma once
 
+#include <ckpt/export.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -65,8 +66,8 @@ constexpr std::size_t size_of(DType type) {
 }
 
 // The name that safetensors files carry: "F32", "BF16", "F8_E4M3".
-std::string_view safetensors_name(DType type);
-std::optional<DType> dtype_from_safetensors(std::string_view name);
+CKPT_EXPORT std::string_view safetensors_name(DType type);
+CKPT_EXPORT std::optional<DType> dtype_from_safetensors(std::string_view name);
 
 enum class Location : std::uint8_t {
   host,  // Ordinary memory of this process.

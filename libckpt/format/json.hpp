@@ -1,0 +1,63 @@
+// Json: the strict part of JSON that our files and safetensors headers need, read piece by piece.
+//
+// A JsonReader is pulled: the caller says what must come next, so that a file of millions of
+// entries needs no tree. It is stricter than JSON: integers are unsigned 64-bit and never
+// fractions, nesting is at most `json_depth_max`, text is UTF-8. Repeated keys are the caller's to
+// refuse, since only he knows what he has seen.
+#pragma once
+
+#include <array>
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ckpt::format {
+
+inline constexpr std::size_t json_depth_max = 8;
+
+bool is_utf8(std::string_view text);
+// Appends `text` with its quotes; control characters, '"' and '\' are escaped. Needs UTF-8.
+void append_json(std::string& out, std::string_view text);
+void append_json(std::string& out, std::uint64_t value);
+
+class JsonReader {
+ public:
+  // Both texts are borrowed. `what` is named in errors: "manifest.json".
+  JsonReader(std::string_view text, std::string_view what) : text_(text), what_(what) {}
+
+  // Errors, of all that follow: corruption (something else stands there), with its offset.
+  Status begin_object() { return begin('{'); }
+  Status begin_array() { return begin('['); }
+  // True: a member follows, and `key` is its name. False: the object has ended.
+  Result<bool> next_member(std::string& key);
+  // True: an element follows. False: the array has ended.
+  Result<bool> next_element() { return next(']'); }
+  // The next member must be this one: for files whose members have a fixed order.
+  Status member(std::string_view key);
+  Status end_object();
+  Status end_array();
+
+  Result<std::string> string();
+  Result<std::uint64_t> integer();
+  // Nothing but white space is left.
+  Status finish();
+
+  Unexpected problem(std::string_view text) const;
+
+ private:
+  void skip_space();
+  Status begin(char opening);
+  Result<bool> next(char closing);
+  Status expect(char wanted);
+  Status append_escape(std::string& out);
+  Result<std::uint32_t> four_digits();
+
+  std::string_view text_;
+  std::string_view what_;
+  std::size_t offset_ = 0;
+  std::size_t depth_ = 0;
+  std::array<bool, json_depth_max> is_first_{};  // Per open object or array.
+};
+
+}  // namespace ckpt::format

@@ -1,0 +1,222 @@
+// How a layout is made:
+//  1. Check every name, shape and alias.
+//  2. Order: tensors whose size is a multiple of 4 KiB as given, then by falling element size.
+//  3. Place them one behind the other, counted from the start of the data.
+//  4. Measure the header, which does not depend on where the data starts, and move all behind it.
+//  5. Put the blobs at the next 4 KiB boundary.
+#include "format/layout.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <unordered_map>
+
+#include "base/units.hpp"
+#include "format/codec.hpp"
+#include "format/json.hpp"
+#include "format/layout_codec.hpp"
+#include "format/safetensors_header.hpp"
+
+namespace ckpt::format {
+
+namespace {
+
+constexpr std::string_view reserved_name = "__metadata__";
+constexpr std::size_t rank_digits_min = 5;
+constexpr std::size_t rank_digits_max = 10;
+constexpr std::size_t extension_bytes_max = 16;
+
+using NameIndex = std::unordered_map<std::string_view, std::size_t>;
+
+std::string_view printable(std::string_view name) {
+  return name.substr(0, 100);
+}
+
+Unexpected refuse(std::string_view name, std::string_view problem) {
+  if (!is_utf8(name)) return fail(Errc::invalid_argument, fmt::format("a tensor: {}", problem));
+  return fail(Errc::invalid_argument, fmt::format("tensor \"{}\": {}", printable(name), problem));
+}
+
+// Empty: the name is good.
+std::string_view name_problem(std::string_view name) {
+  if (name.empty()) return "its name is empty";
+  if (name.size() > name_bytes_max) return "its name is longer than 4096 bytes";
+  if (name == reserved_name) return "this name is reserved by the safetensors format";
+  if (!is_utf8(name)) return "its name is not UTF-8";
+  return {};
+}
+
+// Step 1. Returns the bytes of each tensor.
+Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
+  if (tensors.size() > tensors_max)
+    return fail(Errc::exhausted,
+                fmt::format("{} tensors where {} are the most", tensors.size(), tensors_max));
+  NameIndex index_of;
+  index_of.reserve(tensors.size());
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    const TensorSpec& tensor = tensors[index];
+    if (const auto problem = name_problem(tensor.name); !problem.empty())
+      return refuse(tensor.name, problem);
+    if (!index_of.emplace(tensor.name, index).second)
+      return refuse(tensor.name, "this name was added twice");
+    if (size_of(tensor.dtype) == 0) return refuse(tensor.name, "its type is unknown");
+    if (tensor.shape.size() > dimensions_max)
+      return refuse(tensor.name, fmt::format("it has more than {} dimensions", dimensions_max));
+    const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
+    if (!bytes || *bytes > slot_bytes_max)
+      return refuse(tensor.name, "its shape is negative or too large");
+    sizes.push_back(*bytes);
+  }
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.alias_of.empty()) continue;
+    const auto found = index_of.find(tensor.alias_of);
+    if (found == index_of.end() || !tensors[found->second].alias_of.empty())
+      return refuse(tensor.name, fmt::format("it is tied to \"{}\", which is no tensor with bytes",
+                                             printable(tensor.alias_of)));
+    const TensorSpec& target = tensors[found->second];
+    if (target.dtype != tensor.dtype || target.shape != tensor.shape)
+      return refuse(tensor.name, fmt::format("it is tied to \"{}\" of another type or shape",
+                                             printable(tensor.alias_of)));
+  }
+  return sizes;
+}
+
+// Step 2. Linear: one pass for whole pages, then one per element size.
+std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors,
+                                    std::span<const std::uint64_t> sizes) {
+  std::vector<std::size_t> order;
+  order.reserve(tensors.size());
+  for (std::size_t index = 0; index < tensors.size(); ++index)
+    if (tensors[index].alias_of.empty() && sizes[index] % page_bytes == 0) order.push_back(index);
+  for (const std::size_t element_bytes : std::array<std::size_t, 4>{8, 4, 2, 1})
+    for (std::size_t index = 0; index < tensors.size(); ++index)
+      if (tensors[index].alias_of.empty() && sizes[index] % page_bytes != 0 &&
+          size_of(tensors[index].dtype) == element_bytes)
+        order.push_back(index);
+  return order;
+}
+
+TensorPlace place_of(const TensorSpec& tensor, Extent extent) {
+  return {tensor.name, tensor.dtype, tensor.shape, extent, 0, tensor.alias_of};
+}
+
+// Step 3.
+Result<std::vector<TensorPlace>> place(std::span<const TensorSpec> tensors,
+                                       std::span<const std::uint64_t> sizes) {
+  std::vector<TensorPlace> places;
+  places.reserve(tensors.size());
+  NameIndex place_index;
+  std::uint64_t offset = 0;
+  for (const std::size_t index : file_order(tensors, sizes)) {
+    place_index.emplace(tensors[index].name, places.size());
+    places.push_back(place_of(tensors[index], {offset, sizes[index]}));
+    offset += sizes[index];
+    if (offset > slot_bytes_max)
+      return refuse(tensors[index].name, "with it the tensors are too large together");
+  }
+  for (const TensorSpec& tensor : tensors)
+    if (!tensor.alias_of.empty())
+      places.push_back(place_of(tensor, places[place_index.at(tensor.alias_of)].extent));
+  return places;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape) {
+  // From the left, as the reference reader multiplies: it refuses an overflow in front of a zero.
+  std::optional<std::uint64_t> elements = 1;
+  for (const std::int64_t dimension : shape) {
+    if (dimension < 0) return std::nullopt;
+    elements = checked_multiply(*elements, static_cast<std::uint64_t>(dimension));
+    if (!elements) return std::nullopt;
+  }
+  return checked_multiply(*elements, size_of(dtype));
+}
+
+Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t rank,
+                           std::uint64_t blob_capacity, std::uint32_t version) {
+  CKPT_TRY(const auto sizes, check(tensors));
+  Layout layout;
+  layout.version = version;
+  layout.blob_capacity = blob_capacity;
+  CKPT_TRY(layout.tensors, place(tensors, sizes));
+  std::uint64_t data_bytes = 0;
+  for (const auto& tensor : layout.tensors) data_bytes = std::max(data_bytes, tensor.extent.end());
+
+  // Step 4.
+  Member& file = layout.members.emplace_back();
+  file.file_name = member_name(rank, "safetensors");
+  file.kind = MemberKind::safetensors;
+  const std::uint64_t json_bytes = header_json(layout, widest_facts()).size();
+  file.header_bytes = align_up(safetensors_length_bytes + json_bytes, page_bytes);
+  if (file.header_bytes - safetensors_length_bytes > safetensors_json_bytes_max)
+    return fail(Errc::exhausted,
+                fmt::format("{} tensors: their names and shapes take {} bytes where a safetensors "
+                            "header may have {}",
+                            tensors.size(), json_bytes, safetensors_json_bytes_max));
+  file.extent = {0, file.header_bytes + data_bytes};
+  for (auto& tensor : layout.tensors) tensor.extent.offset += file.header_bytes;
+
+  // Step 5.
+  if (blob_capacity > slot_bytes_max)
+    return fail(Errc::invalid_argument, fmt::format("blobs of {} bytes", blob_capacity));
+  if (blob_capacity > 0) {
+    const Extent extent{align_up(file.extent.end(), page_bytes), blob_capacity};
+    layout.members.push_back({member_name(rank, "blobs"), MemberKind::raw, extent, 0});
+  }
+  layout.slot_bytes = align_up(layout.members.back().extent.end(), page_bytes);
+  if (layout.slot_bytes > slot_bytes_max)
+    return fail(Errc::invalid_argument, fmt::format("a Slot of {} bytes", layout.slot_bytes));
+  return layout;
+}
+
+std::optional<std::size_t> blob_member(const Layout& layout) {
+  if (layout.blob_capacity == 0 || layout.members.empty()) return std::nullopt;
+  return layout.members.size() - 1;
+}
+
+std::uint64_t covered_bytes(const Layout& layout, std::uint64_t blob_bytes) {
+  const auto blobs = blob_member(layout);
+  if (!blobs) return layout.slot_bytes;
+  return layout.members[*blobs].extent.offset + align_up(blob_bytes, page_bytes);
+}
+
+std::string member_name(std::uint32_t rank, std::string_view extension) {
+  return fmt::format("rank-{:05}.{}", rank, extension);
+}
+
+bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
+  constexpr std::string_view prefix = "rank-";
+  if (!name.starts_with(prefix)) return false;
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return false;
+  const auto digits = name.substr(prefix.size(), dot - prefix.size());
+  const auto extension = name.substr(dot + 1);
+  if (digits.size() < rank_digits_min || digits.size() > rank_digits_max) return false;
+  if (extension.empty() || extension.size() > extension_bytes_max) return false;
+  std::uint64_t value = 0;
+  for (const char digit : digits) {
+    if (digit < '0' || digit > '9') return false;
+    value = value * 10 + static_cast<std::uint64_t>(digit - '0');
+  }
+  for (const char letter : extension)
+    if (letter < 'a' || letter > 'z') return false;
+  if (value > UINT32_MAX || (rank && value != *rank)) return false;
+  // One spelling only: no superfluous zeros.
+  return name == member_name(static_cast<std::uint32_t>(value), extension);
+}
+
+Digest fingerprint(const Layout& layout) {
+  Writer writer;
+  writer.list(layout.members, [&](const Member& member) {
+    writer.u8(static_cast<std::uint8_t>(member.kind));
+    write(writer, member.extent);
+    writer.u64(member.header_bytes);
+  });
+  writer.list(layout.tensors, [&](const TensorPlace& tensor) { write(writer, tensor); });
+  return ckpt::digest_of(writer.take());
+}
+
+}  // namespace ckpt::format

@@ -1,0 +1,125 @@
+#include "format/safetensors_header.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.hpp"
+#include "format/codec.hpp"
+#include "format/json.hpp"
+
+namespace ckpt::format {
+
+namespace {
+
+constexpr std::size_t step_digits = 20;  // Of 2^64 - 1.
+constexpr std::string_view before_timeline = R"({"__metadata__":{"format":"pt","timeline":")";
+constexpr std::string_view before_step = R"(","step":")";
+constexpr std::size_t timeline_offset = safetensors_length_bytes + before_timeline.size();
+constexpr std::size_t step_offset = timeline_offset + step_digits + before_step.size();
+
+void write_digits(std::span<std::byte> target, std::uint64_t value) {
+  for (std::size_t index = target.size(); index-- > 0; value /= 10)
+    target[index] = static_cast<std::byte>('0' + value % 10);
+  CKPT_ASSERT(value == 0);
+}
+
+// {"lm_head.weight":"embed.weight"}: alias to the name that holds the bytes.
+std::string aliases_json(const Layout& layout) {
+  std::string out;
+  for (const auto& tensor : layout.tensors) {
+    if (tensor.alias_of.empty()) continue;
+    out += out.empty() ? "{" : ",";
+    append_json(out, tensor.name);
+    out += ":";
+    append_json(out, tensor.alias_of);
+  }
+  if (!out.empty()) out += "}";
+  return out;
+}
+
+void append_tensor(std::string& out, const TensorPlace& tensor, std::uint64_t data_offset) {
+  append_json(out, tensor.name);
+  out += R"(:{"dtype":")";
+  out += safetensors_name(tensor.dtype);
+  out += R"(","shape":[)";
+  for (std::size_t index = 0; index < tensor.shape.size(); ++index) {
+    if (index > 0) out += ",";
+    append_json(out, static_cast<std::uint64_t>(tensor.shape[index]));
+  }
+  out += R"(],"data_offsets":[)";
+  append_json(out, tensor.extent.offset - data_offset);
+  out += ",";
+  append_json(out, tensor.extent.end() - data_offset);
+  out += "]}";
+}
+
+}  // namespace
+
+HeaderFacts widest_facts() {
+  HeaderFacts facts;
+  facts.job = std::string(job_bytes_max, '\x01');  // Six bytes each when escaped.
+  facts.run = to_hex(Digest{});
+  facts.rank = UINT32_MAX;
+  facts.world_size = UINT32_MAX;
+  return facts;
+}
+
+std::string header_json(const Layout& layout, const HeaderFacts& facts) {
+  CKPT_ASSERT(!layout.members.empty());
+  const Member& member = layout.members.front();
+  std::string out = fmt::format("{}{:020}{}{:020}", before_timeline, facts.timeline, before_step,
+                                number(facts.step));
+  out += R"(","job":)";
+  append_json(out, facts.job);
+  out += R"(,"run":)";
+  append_json(out, facts.run);
+  out += fmt::format(R"(,"rank":"{}","world_size":"{}")", facts.rank, facts.world_size);
+  if (const std::string aliases = aliases_json(layout); !aliases.empty()) {
+    out += R"(,"libckpt.aliases":)";
+    append_json(out, aliases);
+  }
+  out += "}";
+  const std::uint64_t data_offset = member.extent.offset + member.header_bytes;
+  for (const auto& tensor : layout.tensors) {
+    if (tensor.member != 0 || !tensor.alias_of.empty()) continue;
+    out += ",";
+    append_tensor(out, tensor, data_offset);
+  }
+  out += "}";
+  return out;
+}
+
+Result<std::vector<std::byte>> render_header(const Layout& layout, const HeaderFacts& facts) {
+  if (layout.members.empty() || layout.members.front().kind != MemberKind::safetensors)
+    return fail(Errc::invalid_argument, "render a header: the layout has no safetensors file");
+  if (facts.job.size() > job_bytes_max || !is_utf8(facts.job))
+    return fail(Errc::invalid_argument,
+                fmt::format("job name: it must be UTF-8 of at most {} bytes", job_bytes_max));
+  if (!digest_from_hex(facts.run))
+    return fail(Errc::invalid_argument, "run id: it must be 32 lower-case hexadecimal digits");
+  const std::string json = header_json(layout, facts);
+  const std::uint64_t header_bytes = layout.members.front().header_bytes;
+  if (safetensors_length_bytes + json.size() > header_bytes)
+    return fail(Errc::invalid_argument,
+                fmt::format("render a header: {} bytes do not fit the {} of the layout",
+                            safetensors_length_bytes + json.size(), header_bytes));
+  Writer writer;
+  writer.reserve(header_bytes);
+  writer.u64(header_bytes - safetensors_length_bytes);
+  writer.raw(std::as_bytes(std::span(json)));
+  auto bytes = writer.take();
+  bytes.resize(header_bytes, static_cast<std::byte>(' '));
+  return bytes;
+}
+
+void patch_header(std::span<std::byte> header, std::uint64_t timeline, Step step) {
+  CKPT_ASSERT(header.size() > step_offset + step_digits);
+  CKPT_ASSERT(std::memcmp(header.data() + safetensors_length_bytes, before_timeline.data(),
+                          before_timeline.size()) == 0);
+  write_digits(header.subspan(timeline_offset, step_digits), timeline);
+  write_digits(header.subspan(step_offset, step_digits), number(step));
+}
+
+}  // namespace ckpt::format

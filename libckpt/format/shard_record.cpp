@@ -1,0 +1,143 @@
+#include "format/shard_record.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <unordered_set>
+
+#include "base/assert.hpp"
+#include "base/units.hpp"
+#include "format/codec.hpp"
+#include "format/json.hpp"
+#include "format/layout_codec.hpp"
+
+namespace ckpt::format {
+
+namespace {
+
+constexpr std::string_view what = "shard record";
+constexpr std::size_t blob_encoded_bytes_min = 4 + extent_encoded_bytes;
+
+Unexpected broken(std::string_view problem) {
+  return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
+}
+
+Status check_blobs(const ShardRecord& record) {
+  if (record.blobs.size() != record.blob_names.size()) return broken("blobs without names");
+  if (record.blobs.size() > blobs_max) return broken("too many blobs");
+  if (record.blob_bytes > record.layout.blob_capacity) return broken("blobs above their capacity");
+  const auto member = blob_member(record.layout);
+  if (!member) {
+    if (!record.blobs.empty()) return broken("blobs without a place");
+    return {};
+  }
+  const std::uint64_t start = record.layout.members[*member].extent.offset;
+  const std::uint64_t limit = start + record.blob_bytes;
+  std::uint64_t end = start;
+  std::unordered_set<std::string_view> names;
+  for (std::size_t index = 0; index < record.blobs.size(); ++index) {
+    const std::string& name = record.blob_names[index];
+    if (name.empty() || name.size() > name_bytes_max || !is_utf8(name))
+      return broken("a blob's name is not allowed");
+    if (!names.insert(name).second) return broken(fmt::format("two blobs named \"{}\"", name));
+    const Extent& blob = record.blobs[index];
+    if (blob.offset < end || blob.offset > limit || blob.bytes > limit - blob.offset)
+      return broken(fmt::format("blob \"{}\" lies outside its file or over another", name));
+    end = blob.end();
+  }
+  return {};
+}
+
+Status check_chunks(const ShardRecord& record) {
+  if (record.bytes < covered_bytes(record.layout, record.blob_bytes) ||
+      record.bytes > record.layout.slot_bytes || record.bytes % page_bytes != 0)
+    return broken(fmt::format("{} bytes are not what its layout covers", record.bytes));
+  if (!std::has_single_bit(record.chunk_bytes) || record.chunk_bytes < page_bytes)
+    return broken(fmt::format("chunks of {} bytes", record.chunk_bytes));
+  if (record.chunk_crcs.size() != div_ceil(record.bytes, record.chunk_bytes))
+    return broken(fmt::format("{} checksums for {} bytes", record.chunk_crcs.size(), record.bytes));
+  return {};
+}
+
+}  // namespace
+
+Extent ShardRecord::chunk(std::size_t index) const {
+  CKPT_ASSERT(index < chunk_crcs.size());
+  const std::uint64_t offset = index * chunk_bytes;
+  return {offset, std::min(chunk_bytes, bytes - offset)};
+}
+
+Status validate(const ShardRecord& record) {
+  if (record.job.size() > job_bytes_max || !is_utf8(record.job)) return broken("no job name");
+  if (record.id.rank >= record.world_size)
+    return broken(fmt::format("rank {} of {}", record.id.rank, record.world_size));
+  CKPT_CHECK(validate(record.layout));
+  for (const Member& member : record.layout.members)
+    if (!is_member_name(member.file_name, record.id.rank))
+      return broken(fmt::format("{} is no file of rank {}", member.file_name, record.id.rank));
+  CKPT_CHECK(check_blobs(record));
+  return check_chunks(record);
+}
+
+Digest digest_of(const ShardRecord& record) {
+  return ckpt::digest_of(encode(record));
+}
+
+std::vector<std::byte> encode(const ShardRecord& record) {
+  CKPT_ASSERT(record.blobs.size() == record.blob_names.size());
+  Writer writer;
+  writer.begin_record(RecordKind::shard_record);
+  writer.string(record.job);
+  writer.digest(record.run);
+  writer.u64(record.id.at.timeline);
+  writer.u64(number(record.id.at.step));
+  writer.u32(record.id.rank);
+  writer.u32(record.world_size);
+  writer.digest(record.model);
+  write(writer, record.layout);
+  writer.u64(record.blob_bytes);
+  writer.count(record.blobs.size());
+  for (std::size_t index = 0; index < record.blobs.size(); ++index) {
+    writer.string(record.blob_names[index]);
+    write(writer, record.blobs[index]);
+  }
+  writer.u64(record.bytes);
+  writer.u64(record.chunk_bytes);
+  writer.list(record.chunk_crcs, [&](Crc32 crc) { writer.u32(crc); });
+  return writer.end_record();
+}
+
+Result<ShardRecord> decode_shard_record(std::span<const std::byte> bytes) {
+  CKPT_TRY(auto reader, Reader::open_record(bytes, RecordKind::shard_record, what));
+  ShardRecord record;
+  record.job = reader.string(job_bytes_max);
+  record.run = reader.digest();
+  record.id.at.timeline = reader.u64();
+  record.id.at.step = Step{reader.u64()};
+  record.id.rank = reader.u32();
+  record.world_size = reader.u32();
+  record.model = reader.digest();
+  record.layout = read_layout(reader);
+  record.blob_bytes = reader.u64();
+  const std::size_t blob_count = reader.count(blob_encoded_bytes_min);
+  for (std::size_t index = 0; index < blob_count && reader.is_good(); ++index) {
+    record.blob_names.push_back(reader.string(name_bytes_max));
+    record.blobs.push_back(read_extent(reader));
+  }
+  record.bytes = reader.u64();
+  record.chunk_bytes = reader.u64();
+  record.chunk_crcs = reader.list<Crc32>(sizeof(Crc32), [&] { return reader.u32(); });
+  CKPT_CHECK(reader.finish());
+  CKPT_CHECK(validate(record));
+  return record;
+}
+
+std::vector<Extent> member_extents(const ShardRecord& record) {
+  std::vector<Extent> extents;
+  for (const Member& member : record.layout.members) extents.push_back(member.extent);
+  if (const auto blobs = blob_member(record.layout)) extents[*blobs].bytes = record.blob_bytes;
+  return extents;
+}
+
+}  // namespace ckpt::format
