@@ -12,28 +12,35 @@ pkg_check_modules(Xxhash REQUIRED IMPORTED_TARGET libxxhash)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
-# What every target of the project compiles with, and nothing that leaks to users.
+# What every target of the project compiles with, and nothing that leaks to users. All of them take
+# the same code-generation flags (-fPIC, visibility), without which a precompiled header is refused.
 add_library(ckpt_flags INTERFACE)
 target_compile_features(ckpt_flags INTERFACE cxx_std_20)
 target_compile_options(ckpt_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
-  -fstack-protector-strong
-  $<$<BOOL:${CKPT_WERROR}>:-Werror>
-  $<$<AND:$<BOOL:${CKPT_CCACHE}>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>
-  $<$<AND:$<BOOL:${CKPT_CCACHE}>,$<CXX_COMPILER_ID:Clang>>:-Xclang;-fno-pch-timestamp>)
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Winvalid-pch
+  -Wno-missing-field-initializers
+  -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -fstack-protector-strong
+  $<$<BOOL:${CKPT_WERROR}>:-Werror>)
 target_compile_definitions(ckpt_flags INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED FMT_HEADER_ONLY _GLIBCXX_ASSERTIONS)
 target_include_directories(ckpt_flags INTERFACE
   ${PROJECT_SOURCE_DIR}/libckpt ${PROJECT_SOURCE_DIR}/libckpt/include
   ${PROJECT_BINARY_DIR}/libckpt/include)
 target_link_libraries(ckpt_flags INTERFACE Threads::Threads Boost::headers fmt::fmt-header-only)
+if(CKPT_CCACHE)
+  # What ccache needs to cache users of a precompiled header.
+  target_compile_options(ckpt_flags INTERFACE
+    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+    $<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>)
+endif()
 if(CKPT_SANITIZE)
   target_compile_options(ckpt_flags INTERFACE -fsanitize=${CKPT_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
   target_link_options(ckpt_flags INTERFACE -fsanitize=${CKPT_SANITIZE})
   if(CKPT_SANITIZE MATCHES thread)
-    # Asio's fences are invisible to the thread sanitizer.
+    # Asio's fences are invisible to the thread sanitizer, and g++ warns of every one.
     target_compile_definitions(ckpt_flags INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+    target_compile_options(ckpt_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
   endif()
 endif()
 
@@ -47,19 +54,27 @@ endfunction()
 function(ckpt_module)
   cmake_parse_arguments(ARG "" "NAME" "DEPS;LIBS" ${ARGN})
   set(target ckpt_${ARG_NAME})
+  list(TRANSFORM ARG_DEPS PREPEND ckpt_)
+  set_property(GLOBAL APPEND PROPERTY CKPT_LIBRARIES ${ARG_LIBS})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/libckpt/${ARG_NAME}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   if(NOT sources)
     add_library(${target} INTERFACE)
-    list(TRANSFORM ARG_DEPS PREPEND ckpt_)
     target_link_libraries(${target} INTERFACE ckpt_flags ${ARG_DEPS} ${ARG_LIBS})
     return()
   endif()
   add_library(${target} STATIC ${sources})
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
-    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF)
-  list(TRANSFORM ARG_DEPS PREPEND ckpt_)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_link_libraries(${target} PUBLIC ckpt_flags ${ARG_DEPS} ${ARG_LIBS})
   ckpt_use_precompiled_header(${target})
   set_property(GLOBAL APPEND PROPERTY CKPT_MODULE_TARGETS ${target})
+endfunction()
+
+# ckpt_program(TARGET ckptd OUTPUT ckptd SOURCES ... LIBS ...): a program, in bin/ of the build tree.
+function(ckpt_program)
+  cmake_parse_arguments(ARG "" "TARGET;OUTPUT" "SOURCES;LIBS" ${ARGN})
+  add_executable(${ARG_TARGET} ${ARG_SOURCES})
+  set_target_properties(${ARG_TARGET} PROPERTIES CXX_EXTENSIONS OFF
+    OUTPUT_NAME ${ARG_OUTPUT} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  target_link_libraries(${ARG_TARGET} PRIVATE ckpt_flags ${ARG_LIBS})
 endfunction()

@@ -4,7 +4,8 @@ include(GNUInstallDirs)
 option(CKPT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(CKPT_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(CKPT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
-option(CKPT_BUILD_TOOLS "Build ckptd and ckpt, and the rules that install them" ${PROJECT_IS_TOP_LEVEL})
+option(CKPT_BUILD_TOOLS "Build ckptd and ckpt" ON)
+option(CKPT_INSTALL "Make the rules that install libckpt" ${PROJECT_IS_TOP_LEVEL})
 option(CKPT_WERROR "Turn warnings into errors" ${PROJECT_IS_TOP_LEVEL})
 option(CKPT_PRECOMPILED_HEADER "Share one precompiled header" ON)
 option(BUILD_SHARED_LIBS "Build libckpt as a shared library" ON)
@@ -17,8 +18,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(CKPT_CCACHE ccache)
 if(CKPT_CCACHE AND PROJECT_IS_TOP_LEVEL)
-  # The sloppiness lets ccache cache users of a precompiled header; -fpch-preprocess is gcc's half of it.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-    ${CKPT_CCACHE})
+  # The sloppiness lets ccache cache users of a precompiled header; see ckpt_flags for the other half.
+  set(sloppiness pch_defines,time_macros,include_file_mtime,include_file_ctime)
+  foreach(language C CXX)
+    set(CMAKE_${language}_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=${sloppiness} ${CKPT_CCACHE})
+  endforeach()
 endif()

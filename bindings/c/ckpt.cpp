@@ -1,0 +1,378 @@
+// The C ABI over ckpt::Checkpointer: checks every pointer, and lets no exception out.
+#include "ckpt.h"
+
+#include <algorithm>
+#include <charconv>
+#include <ckpt/ckpt.hpp>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+
+struct ckpt_options {
+  ckpt::Options values;
+};
+struct ckpt_handle {
+  ckpt::Checkpointer checkpointer;
+};
+
+namespace {
+
+using ckpt::Errc;
+using ckpt::Status;
+using ckpt::Step;
+
+// The numbers of the ABI are those of the C++ enumerations; they are converted by a cast.
+static_assert(static_cast<int>(Errc::invalid_argument) == CKPT_INVALID_ARGUMENT);
+static_assert(static_cast<int>(Errc::corruption) == CKPT_CORRUPTION);
+static_assert(static_cast<int>(Errc::version_mismatch) == CKPT_VERSION_MISMATCH);
+static_assert(static_cast<int>(ckpt::DType::f8_e8m0) == CKPT_DTYPE_F8_E8M0);
+static_assert(static_cast<int>(ckpt::DType::f32) == CKPT_DTYPE_F32);
+static_assert(static_cast<int>(ckpt::DType::c64) == CKPT_DTYPE_C64);
+static_assert(static_cast<int>(ckpt::SaveOutcome::not_due) == CKPT_NOT_DUE);
+static_assert(static_cast<int>(ckpt::SaveOutcome::disabled) == CKPT_DISABLED);
+static_assert(static_cast<int>(ckpt::Level::captured) == CKPT_CAPTURED);
+static_assert(static_cast<int>(ckpt::Level::durable) == CKPT_DURABLE);
+static_assert(static_cast<int>(ckpt::RestoreSource::storage) == CKPT_STORAGE);
+
+constexpr std::size_t dimensions_max = 64;  // As many as any framework has.
+
+// A fixed array: a thread's first error must not need memory.
+thread_local char last_error[1024] = "";
+
+int failed(int code, std::string_view text) noexcept {
+  const std::size_t bytes = std::min(text.size(), sizeof last_error - 1);
+  std::memcpy(last_error, text.data(), bytes);
+  last_error[bytes] = '\0';
+  return code;
+}
+int failed(const ckpt::Error& error) {
+  return failed(static_cast<int>(error.code()), error.message());
+}
+int answer(const Status& status) {
+  return status ? CKPT_OK : failed(status.error());
+}
+int null_argument(const char* function, const char* argument) noexcept {
+  char text[128];
+  std::snprintf(text, sizeof text, "invalid argument: %s: %s is NULL", function, argument);
+  return failed(CKPT_INVALID_ARGUMENT, text);
+}
+
+// Runs `body`, which returns a code, and turns whatever it throws into one.
+template <class Body>
+int without_exceptions(Body body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return failed(CKPT_EXHAUSTED, "exhausted: out of memory");
+  } catch (const std::exception& exception) {
+    return failed(CKPT_INTERNAL, exception.what());
+  } catch (...) {
+    return failed(CKPT_INTERNAL, "an exception of unknown type");
+  }
+}
+
+template <class T>
+Status parse_number(std::string_view name, std::string_view text, T& target) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), target);
+  if (error != std::errc() || end != text.data() + text.size())
+    return ckpt::fail(Errc::invalid_argument,
+                      std::string(name) + " = '" + std::string(text) + "' is no such number");
+  return {};
+}
+
+Status parse_boolean(std::string_view name, std::string_view text, bool& target) {
+  if (text == "true" || text == "1") {
+    target = true;
+  } else if (text == "false" || text == "0") {
+    target = false;
+  } else {
+    return ckpt::fail(Errc::invalid_argument, std::string(name) + " = '" + std::string(text) +
+                                                  "' is neither true nor false");
+  }
+  return {};
+}
+
+Status parse_milliseconds(std::string_view name, std::string_view text,
+                          std::chrono::milliseconds& target) {
+  std::uint64_t number = 0;
+  CKPT_CHECK(parse_number(name, text, number));
+  target = std::chrono::milliseconds(number);
+  return {};
+}
+
+Status parse_nodes(std::string_view text, std::vector<ckpt::Node>& target) {
+  target.clear();
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    CKPT_TRY(ckpt::Node node, ckpt::Node::parse(text.substr(0, comma)));
+    target.push_back(std::move(node));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return {};
+}
+
+std::string* text_option(ckpt::Options& options, std::string_view name) {
+  if (name == "job") return &options.job;
+  if (name == "dir") return &options.dir;
+  if (name == "node") return &options.node;
+  if (name == "runtime_dir") return &options.runtime_dir;
+  if (name == "daemon_path") return &options.daemon_path;
+  if (name == "secret_file") return &options.secret_file;
+  if (name == "interface") return &options.interface;
+  if (name == "log_file_path") return &options.log_file_path;
+  return nullptr;
+}
+
+Status set_option(ckpt::Options& options, std::string_view name, std::string_view value) {
+  if (std::string* text = text_option(options, name)) {
+    *text = value;
+    return {};
+  }
+  if (name == "rank") return parse_number(name, value, options.rank);
+  if (name == "world_size") return parse_number(name, value, options.world_size);
+  if (name == "nodes") return parse_nodes(value, options.nodes);
+  if (name == "incarnation") return parse_number(name, value, options.incarnation);
+  if (name == "save_mem_interval" || name == "save_storage_interval") {
+    CKPT_TRY(const ckpt::Interval interval, ckpt::Interval::parse(value));
+    (name == "save_mem_interval" ? options.save_mem_interval : options.save_storage_interval) =
+        interval;
+    return {};
+  }
+  if (name == "max_ckpt_num") return parse_number(name, value, options.max_ckpt_num);
+  if (name == "memory_budget") return parse_number(name, value, options.memory_budget);
+  if (name == "replicas") return parse_number(name, value, options.replicas);
+  if (name == "own_slots") return parse_number(name, value, options.own_slots);
+  if (name == "blob_capacity") return parse_number(name, value, options.blob_capacity);
+  if (name == "copy_threads") return parse_number(name, value, options.copy_threads);
+  if (name == "port") return parse_number(name, value, options.port);
+  if (name == "embedded") return parse_boolean(name, value, options.embedded);
+  if (name == "disable") return parse_boolean(name, value, options.disable);
+  if (name == "checksum_in_copy") return parse_boolean(name, value, options.checksum_in_copy);
+  if (name == "open_deadline") return parse_milliseconds(name, value, options.open_deadline);
+  if (name == "restore_deadline") return parse_milliseconds(name, value, options.restore_deadline);
+  return ckpt::fail(Errc::invalid_argument, "there is no option '" + std::string(name) + "'");
+}
+
+// Writes as much of `value` as the caller's structure has room for, and keeps its size field.
+template <class T>
+int fill(const char* function, T* target, T value) noexcept {
+  if (target->size < sizeof(std::size_t)) {
+    char text[128];
+    std::snprintf(text, sizeof text, "invalid argument: %s: the size field is not set", function);
+    return failed(CKPT_INVALID_ARGUMENT, text);
+  }
+  value.size = target->size;
+  std::memcpy(target, &value, std::min(target->size, sizeof value));
+  return CKPT_OK;
+}
+
+int fill(ckpt_restored* target, const ckpt::Restored& restored) {
+  if (target == nullptr) return CKPT_OK;
+  ckpt_restored value = {};
+  value.step = ckpt::number(restored.step);
+  value.timeline = restored.timeline;
+  value.bytes = restored.bytes;
+  value.seconds = std::chrono::duration<double>(restored.took).count();
+  value.source = static_cast<std::int32_t>(restored.source);
+  restored.source_name.copy(value.source_name, sizeof value.source_name - 1);
+  return fill("ckpt_restore", target, value);
+}
+
+std::uint64_t step_or_none(const std::optional<Step>& step) {
+  return step ? ckpt::number(*step) : CKPT_NO_STEP;
+}
+
+int answer(const ckpt::Result<ckpt::SaveOutcome>& saved, int* outcome) {
+  if (!saved) return failed(saved.error());
+  if (outcome != nullptr) *outcome = static_cast<int>(*saved);
+  return CKPT_OK;
+}
+
+}  // namespace
+
+#define CKPT_NEED(argument) \
+  if ((argument) == nullptr) return null_argument(__func__, #argument)
+
+extern "C" {
+
+const char* ckpt_version(void) {
+  return CKPT_VERSION_STRING;
+}
+
+const char* ckpt_last_error(void) {
+  return last_error;
+}
+
+ckpt_options* ckpt_options_new(void) {
+  return new (std::nothrow) ckpt_options;
+}
+
+void ckpt_options_free(ckpt_options* options) {
+  delete options;
+}
+
+int ckpt_options_set(ckpt_options* options, const char* name, const char* value) {
+  CKPT_NEED(options);
+  CKPT_NEED(name);
+  CKPT_NEED(value);
+  return without_exceptions([&] { return answer(set_option(options->values, name, value)); });
+}
+
+int ckpt_open(const ckpt_options* options, ckpt_handle** handle) {
+  CKPT_NEED(options);
+  CKPT_NEED(handle);
+  *handle = nullptr;
+  return without_exceptions([&]() -> int {
+    auto opened = ckpt::Checkpointer::open(options->values);
+    if (!opened) return failed(opened.error());
+    *handle = new ckpt_handle{std::move(*opened)};
+    return CKPT_OK;
+  });
+}
+
+int ckpt_add(ckpt_handle* handle, const char* name, void* data, int dtype, const int64_t* shape,
+             size_t dimensions, uint32_t flags) {
+  CKPT_NEED(handle);
+  CKPT_NEED(name);
+  if (dimensions > 0) CKPT_NEED(shape);
+  if (dtype < CKPT_DTYPE_BOOLEAN || dtype > CKPT_DTYPE_C64)
+    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_add: there is no such dtype");
+  if (dimensions > dimensions_max)
+    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_add: more than 64 dimensions");
+  if ((flags & ~(CKPT_TENSOR_GUARDED | CKPT_TENSOR_CUDA | 0xff00u)) != 0)
+    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_add: an unknown flag");
+  return without_exceptions([&] {
+    ckpt::TensorRef tensor;
+    tensor.data = data;
+    tensor.dtype = static_cast<ckpt::DType>(dtype);
+    tensor.shape.assign(shape, shape + dimensions);
+    tensor.guarded = (flags & CKPT_TENSOR_GUARDED) != 0;
+    if ((flags & CKPT_TENSOR_CUDA) != 0) tensor.location = ckpt::Location::cuda;
+    tensor.device_index = static_cast<int>((flags >> 8) & 0xffu);
+    return answer(handle->checkpointer.add(name, std::move(tensor)));
+  });
+}
+
+int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, size_t size) {
+  CKPT_NEED(handle);
+  CKPT_NEED(name);
+  if (size > 0) CKPT_NEED(bytes);
+  return without_exceptions([&] {
+    const std::span<std::byte> span(static_cast<std::byte*>(bytes), size);
+    return answer(handle->checkpointer.add_blob(name, span));
+  });
+}
+
+int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size_t size) {
+  CKPT_NEED(handle);
+  CKPT_NEED(name);
+  if (size > 0) CKPT_NEED(bytes);
+  return without_exceptions([&] {
+    const std::span<const std::byte> span(static_cast<const std::byte*>(bytes), size);
+    return answer(handle->checkpointer.set_blob(name, span));
+  });
+}
+
+int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t* size) {
+  CKPT_NEED(handle);
+  CKPT_NEED(name);
+  CKPT_NEED(bytes);
+  CKPT_NEED(size);
+  return without_exceptions([&]() -> int {
+    const auto found = handle->checkpointer.blob(name);
+    if (!found)
+      return failed(CKPT_NOT_FOUND, "not found: there is no blob '" + std::string(name) + "'");
+    *bytes = found->data();
+    *size = found->size();
+    return CKPT_OK;
+  });
+}
+
+int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome) {
+  CKPT_NEED(handle);
+  return without_exceptions([&] {
+    const ckpt::Stream on{stream};
+    return answer(handle->checkpointer.save_checkpoint_if_needed(Step{step}, on), outcome);
+  });
+}
+
+int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* outcome) {
+  CKPT_NEED(handle);
+  return without_exceptions(
+      [&] { return answer(handle->checkpointer.save(Step{step}, ckpt::Stream{stream}), outcome); });
+}
+
+int ckpt_guard(ckpt_handle* handle, void* stream) {
+  CKPT_NEED(handle);
+  return without_exceptions(
+      [&] { return answer(handle->checkpointer.guard(ckpt::Stream{stream})); });
+}
+
+int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_ms) {
+  CKPT_NEED(handle);
+  if (level < CKPT_CAPTURED || level > CKPT_DURABLE)
+    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_wait: there is no such level");
+  return without_exceptions([&] {
+    const std::chrono::milliseconds deadline(deadline_ms);
+    return answer(handle->checkpointer.wait(Step{step}, static_cast<ckpt::Level>(level), deadline));
+  });
+}
+
+int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored) {
+  CKPT_NEED(handle);
+  return without_exceptions([&]() -> int {
+    const auto result = handle->checkpointer.restore();
+    return result ? fill(restored, *result) : failed(result.error());
+  });
+}
+
+int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored) {
+  CKPT_NEED(handle);
+  return without_exceptions([&]() -> int {
+    const auto result = handle->checkpointer.restore(Step{step});
+    return result ? fill(restored, *result) : failed(result.error());
+  });
+}
+
+int ckpt_restored_ok(ckpt_handle* handle, uint64_t step) {
+  CKPT_NEED(handle);
+  return without_exceptions([&] { return answer(handle->checkpointer.restored_ok(Step{step})); });
+}
+
+int ckpt_stats(ckpt_handle* handle, ckpt_stats_values* values) {
+  CKPT_NEED(handle);
+  CKPT_NEED(values);
+  return without_exceptions([&] {
+    const ckpt::Stats stats = handle->checkpointer.stats();
+    ckpt_stats_values out = {};
+    out.saves_started = stats.saves_started;
+    out.skipped_no_slot = stats.skipped_no_slot;
+    out.skipped_unavailable = stats.skipped_unavailable;
+    out.skipped_by_agreement = stats.skipped_by_agreement;
+    out.failed = stats.failed;
+    out.bytes_captured = stats.bytes_captured;
+    out.held_seconds = std::chrono::duration<double>(stats.held).count();
+    out.held_seconds_max = std::chrono::duration<double>(stats.held_max).count();
+    out.daemon_restarts = stats.daemon_restarts;
+    out.newest_captured = step_or_none(stats.captured);
+    out.newest_replicated = step_or_none(stats.replicated);
+    out.newest_committed = step_or_none(stats.committed);
+    out.newest_durable = step_or_none(stats.durable);
+    return fill("ckpt_stats", values, out);
+  });
+}
+
+int ckpt_close(ckpt_handle* handle, uint64_t deadline_ms) {
+  CKPT_NEED(handle);
+  return without_exceptions(
+      [&] { return answer(handle->checkpointer.close(std::chrono::milliseconds(deadline_ms))); });
+}
+
+void ckpt_free(ckpt_handle* handle) {
+  delete handle;
+}
+
+}  // extern "C"

@@ -1,0 +1,173 @@
+/* ckpt.h: the stable C ABI of libckpt, for trainers that are not written in C++.
+ *
+ *   ckpt_options_new, ckpt_options_set*, ckpt_open -> ckpt_add* -> ckpt_restore
+ *     -> (ckpt_save_if_needed -> ckpt_guard)* -> ckpt_close
+ *
+ * Every function that can fail returns CKPT_OK or one of the codes below, and leaves a sentence for
+ * ckpt_last_error(). No function throws, and every pointer is checked. Structures that may grow
+ * begin with their size, set by the caller: a newer library fills no more than that.
+ *
+ * Threads:  one at a time for each handle. Lifetime: tensors and blobs keep their address until
+ * ckpt_close() or ckpt_free(). Strings are copied unless said otherwise.
+ */
+#ifndef CKPT_H
+#define CKPT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CKPT_API __attribute__((visibility("default")))
+
+/* The reaction that a failure asks for; numbers never change. */
+typedef enum ckpt_code {
+  CKPT_OK = 0,
+  CKPT_INVALID_ARGUMENT = 1, /* The caller must change the request. */
+  CKPT_NOT_FOUND = 2,        /* There is no such thing; often the normal first start. */
+  CKPT_CORRUPTION = 3,       /* Bytes failed verification. */
+  CKPT_IO = 4,               /* Storage, network or kernel refused. */
+  CKPT_UNAVAILABLE = 5,      /* Not now: retry later. */
+  CKPT_EXHAUSTED = 6,        /* A limit was reached. */
+  CKPT_CANCELLED = 7,        /* Ended from our side. */
+  CKPT_UNSUPPORTED = 8,      /* This machine or this version cannot do it. */
+  CKPT_VERSION_MISMATCH = 9, /* The other side, or the file, speaks another version. */
+  CKPT_INTERNAL = 100        /* An exception inside: a bug of libckpt. */
+} ckpt_code;
+
+/* Element types; the comment is the name that safetensors files carry. */
+typedef enum ckpt_dtype {
+  CKPT_DTYPE_BOOLEAN = 0, /* BOOL */
+  CKPT_DTYPE_U8 = 1,      /* U8 */
+  CKPT_DTYPE_I8 = 2,      /* I8 */
+  CKPT_DTYPE_F8_E4M3 = 3, /* F8_E4M3 */
+  CKPT_DTYPE_F8_E5M2 = 4, /* F8_E5M2 */
+  CKPT_DTYPE_F8_E8M0 = 5, /* F8_E8M0 */
+  CKPT_DTYPE_U16 = 6,     /* U16 */
+  CKPT_DTYPE_I16 = 7,     /* I16 */
+  CKPT_DTYPE_F16 = 8,     /* F16 */
+  CKPT_DTYPE_BF16 = 9,    /* BF16 */
+  CKPT_DTYPE_U32 = 10,    /* U32 */
+  CKPT_DTYPE_I32 = 11,    /* I32 */
+  CKPT_DTYPE_F32 = 12,    /* F32 */
+  CKPT_DTYPE_U64 = 13,    /* U64 */
+  CKPT_DTYPE_I64 = 14,    /* I64 */
+  CKPT_DTYPE_F64 = 15,    /* F64 */
+  CKPT_DTYPE_C64 = 16     /* C64 */
+} ckpt_dtype;
+
+/* Flags of ckpt_add. Host memory unless CKPT_TENSOR_CUDA is given. */
+#define CKPT_TENSOR_GUARDED 1u /* Changes only between ckpt_guard and the next save. */
+#define CKPT_TENSOR_CUDA 2u    /* Memory of the GPU whose index stands in bits 8 to 15. */
+
+typedef enum ckpt_outcome {
+  CKPT_NOT_DUE = 0,             /* The policy did not ask for this step. */
+  CKPT_STARTED = 1,             /* The capture runs. */
+  CKPT_SKIPPED_NO_SLOT = 2,     /* All Slots are busy: counted, training goes on. */
+  CKPT_SKIPPED_UNAVAILABLE = 3, /* The daemon is away; it is being started again. */
+  CKPT_DISABLED = 4             /* LIBCKPT_DISABLE=1. */
+} ckpt_outcome;
+
+typedef enum ckpt_level {
+  CKPT_CAPTURED = 1,   /* Survives the trainer. */
+  CKPT_REPLICATED = 2, /* The required copies are verified in other failure domains. */
+  CKPT_COMMITTED = 3,  /* Recovery may choose the step. */
+  CKPT_DURABLE = 4     /* Published on storage. */
+} ckpt_level;
+
+typedef enum ckpt_source {
+  CKPT_OWN_MEMORY = 0,
+  CKPT_PEER_MEMORY = 1,
+  CKPT_STORAGE = 2
+} ckpt_source;
+
+typedef struct ckpt_options ckpt_options; /* Opaque. */
+typedef struct ckpt_handle ckpt_handle;   /* Opaque: a Checkpointer. */
+
+typedef struct ckpt_restored {
+  size_t size; /* sizeof(ckpt_restored), set by the caller. */
+  uint64_t step;
+  uint64_t timeline;
+  uint64_t bytes;
+  double seconds;
+  int32_t source; /* ckpt_source */
+  int32_t reserved;
+  char source_name[128]; /* "own memory", "node B"; cut where too long. */
+} ckpt_restored;
+
+#define CKPT_NO_STEP UINT64_MAX
+
+typedef struct ckpt_stats_values {
+  size_t size; /* sizeof(ckpt_stats_values), set by the caller. */
+  uint64_t saves_started;
+  uint64_t skipped_no_slot;
+  uint64_t skipped_unavailable;
+  uint64_t skipped_by_agreement;
+  uint64_t failed;
+  uint64_t bytes_captured;
+  double held_seconds;     /* Training thread inside save and guard, in total. */
+  double held_seconds_max; /* The longest single time. */
+  uint64_t daemon_restarts;
+  uint64_t newest_captured; /* CKPT_NO_STEP: none yet; so for the three below. */
+  uint64_t newest_replicated;
+  uint64_t newest_committed;
+  uint64_t newest_durable;
+} ckpt_stats_values;
+
+/* The version of the library, "0.1.0". */
+CKPT_API const char* ckpt_version(void);
+
+/* What the last failing call of this thread attempted, and on what. Never NULL. Valid until the
+ * next call of this thread. */
+CKPT_API const char* ckpt_last_error(void);
+
+/* Options by name, in the words of <ckpt/options.hpp> and of LIBCKPT_*: "job", "dir", "rank",
+ * "save_mem_interval" ("1", "15min"), "nodes" ("A@host:port/domain,B@..."), "embedded" ("true").
+ * NULL: no memory. */
+CKPT_API ckpt_options* ckpt_options_new(void);
+CKPT_API void ckpt_options_free(ckpt_options* options); /* NULL is allowed. */
+CKPT_API int ckpt_options_set(ckpt_options* options, const char* name, const char* value);
+
+/* Connects to the node's daemon, starting one if none runs. The options may be freed afterwards. */
+CKPT_API int ckpt_open(const ckpt_options* options, ckpt_handle** handle);
+
+/* Registers a contiguous tensor. `shape` may be NULL where `dimensions` is 0 (a single element). */
+CKPT_API int ckpt_add(ckpt_handle* handle, const char* name, void* data, int dtype,
+                      const int64_t* shape, size_t dimensions, uint32_t flags);
+/* Registers bytes that are copied inside every save and written back by ckpt_restore. */
+CKPT_API int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, size_t size);
+/* Bytes of varying size: copied now; read back after ckpt_restore, valid until the next call. */
+CKPT_API int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size_t size);
+CKPT_API int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t* size);
+
+/* Starts a capture of `step` if it is due (ckpt_save: always). `stream` is a CUDA stream or NULL;
+ * `outcome` receives a ckpt_outcome, or is NULL. Never waits for storage, network or a peer. */
+CKPT_API int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);
+CKPT_API int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);
+/* Call before the next update of the tensors that are CKPT_TENSOR_GUARDED. */
+CKPT_API int ckpt_guard(ckpt_handle* handle, void* stream);
+/* Waits until `step`, or a newer one, has reached `level`. CKPT_UNAVAILABLE: the deadline passed.
+ */
+CKPT_API int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_ms);
+
+/* Copies the newest step that all ranks can have into what is registered. CKPT_NOT_FOUND: there is
+ * none, train from the beginning. `restored` may be NULL. */
+CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
+CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
+/* Tells that training got on after ckpt_restore. */
+CKPT_API int ckpt_restored_ok(ckpt_handle* handle, uint64_t step);
+
+CKPT_API int ckpt_stats(ckpt_handle* handle, ckpt_stats_values* values);
+
+/* Flushes the newest committed step and frees this job's memory on the node. */
+CKPT_API int ckpt_close(ckpt_handle* handle, uint64_t deadline_ms);
+/* Releases the handle; without ckpt_close before, as if the trainer had died. NULL is allowed. */
+CKPT_API void ckpt_free(ckpt_handle* handle);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,95 @@
+// Model: a small network with Adam whose every bit follows from its seed and the steps it took.
+//
+// The ranks share the work as ZeRO does: each computes gradients on its own samples, and keeps the
+// parameters and moments of its own layers only. So every rank's checkpoint is different, and a job
+// whose ranks resumed from different steps would end with other weights.
+#pragma once
+
+#include <ckpt/tensor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace example {
+
+struct ModelOptions {
+  std::uint64_t seed = 1;
+  std::size_t inputs = 32;
+  std::size_t width = 256;
+  std::size_t hidden_layers = 4;
+  std::size_t batch = 8;    // Samples of one rank in one step.
+  std::uint32_t rank = 0;   // This rank owns a range of layers, and draws its own samples.
+  std::uint32_t world = 1;  // At most hidden_layers + 1.
+};
+
+// What must be saved besides tensors: how far we are, where in the data, and the generator's state.
+struct Progress {
+  std::uint64_t step = 0;
+  std::uint64_t position = 0;  // Of the next sample, over all ranks.
+  std::uint64_t random = 0;
+};
+
+struct NamedTensor {
+  std::string name;
+  ckpt::TensorRef tensor;
+};
+
+class Model {
+ public:
+  explicit Model(const ModelOptions& options);
+
+  // What this rank must checkpoint; the references stay valid as long as the model.
+  std::vector<NamedTensor> tensors();
+  std::span<std::byte> progress_bytes() { return std::as_writable_bytes(std::span(&progress_, 1)); }
+  const Progress& progress() const { return progress_; }
+
+  // All weights, those of other ranks included; the exchange brings them up to date.
+  std::span<float> weights() { return weights_; }
+  std::span<float> gradients() { return gradients_; }
+  // The floats that each rank owns end here, by rank; the first begins at 0.
+  const std::vector<std::size_t>& share_ends() const { return share_ends_; }
+
+  // Takes the next samples, and returns their mean loss; needs all weights.
+  float compute_gradients();
+  // Adam on the layers of this rank; needs the gradients summed over all ranks.
+  void update();
+
+  std::uint64_t digest() const;  // FNV-1a of all weights.
+
+ private:
+  struct Layer {
+    std::size_t rows;    // Outputs.
+    std::size_t cols;    // Inputs.
+    std::size_t offset;  // Of the weights in `weights_`; the bias follows them.
+    std::size_t size() const { return rows * cols + rows; }
+  };
+  struct Sample {
+    std::vector<float> inputs;
+    float target = 0;
+  };
+
+  Sample sample(std::uint64_t position) const;
+  float forward(const Sample& sample);
+  void backward(float error);
+  std::size_t own_begin() const { return rank_ == 0 ? 0 : share_ends_[rank_ - 1]; }
+
+  std::uint64_t seed_;
+  std::size_t inputs_;
+  std::size_t batch_;
+  std::uint32_t rank_;
+  std::uint32_t world_;
+  std::vector<Layer> layers_;
+  std::vector<std::size_t> share_ends_;
+  std::vector<float> weights_;
+  std::vector<float> gradients_;
+  std::vector<float> first_moment_;   // Of the own range.
+  std::vector<float> second_moment_;  // Of the own range.
+  Progress progress_;
+  // The activations of the sample at hand, the input first; and their dropout factors.
+  std::vector<std::vector<float>> activations_;
+  std::vector<std::vector<float>> kept_;
+};
+
+}  // namespace example
