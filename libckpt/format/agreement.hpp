@@ -60,6 +60,7 @@ struct ShardFlushed {  // One rank's files lie synced in the work directory.
 };
 
 struct FlushReport {
+  bool is_wanted = false;  // This daemon is asked to end: flush the newest committed step now.
   std::uint64_t flush_id = 0;
   std::vector<ShardFlushed> done;
   std::string failure;  // Empty: none. The flush is then given up.

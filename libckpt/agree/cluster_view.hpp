@@ -1,0 +1,72 @@
+// ClusterView: what the coordinator of a job can see at one moment; the input of every decision.
+//
+// All functions over it are pure. Reports of nodes that are lost, or that speak of another run,
+// membership or incarnation, are not in it.
+#pragma once
+
+#include <ckpt/options.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/agreement.hpp"
+
+namespace ckpt::agree {
+
+// JobShape: what all ranks were told alike when they opened.
+struct JobShape {
+  std::string job;
+  format::RunId run;
+  std::uint32_t world_size = 1;
+  std::uint32_t replicas = 2;
+  std::uint64_t incarnation = 0;
+  bool has_storage = false;  // A directory was given.
+  std::vector<Node> nodes;
+  Interval save_mem_interval;
+  Interval save_storage_interval;
+};
+
+// Equal on nodes that were told the same members.
+Digest members_digest(const JobShape& shape);
+// The failure domain of a node; its name where none was given.
+std::string domain_of(const JobShape& shape, const std::string& node);
+
+// PublishedStep: a complete checkpoint on storage, as its manifest says.
+struct PublishedStep {
+  format::StepId at;
+  std::uint32_t world_size = 0;
+  std::vector<Digest> digests;  // Of the shard records, by rank.
+};
+
+struct ClusterView {
+  JobShape shape;
+  std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
+  std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
+  std::size_t damaged_published = 0;                    // On storage, but not to be trusted.
+  std::vector<std::string> expected;  // Live nodes, and those that may still come.
+  bool all_live = false;              // Every node of the list is heard.
+};
+
+// RankView: a rank's report and where it comes from.
+struct RankView {
+  const format::RankReport* report = nullptr;  // Null: no trainer of this rank is attached.
+  const format::NodeReport* node = nullptr;
+  bool is_doubled = false;  // Two nodes claim it: nothing is decided for it until one is gone.
+};
+// By rank; always world_size of them.
+std::vector<RankView> ranks_of(const ClusterView& view);
+
+// Copies of one shard on live nodes.
+struct Copies {
+  Digest digest;
+  std::vector<std::string> nodes;
+  bool has_own = false;
+};
+// Of `at`, by rank. Where copies disagree, those of the rank's own node are believed.
+std::vector<std::optional<Copies>> copies_of(const ClusterView& view, format::StepId at);
+
+// Distinct failure domains among `nodes`.
+std::size_t domain_count(const JobShape& shape, const std::vector<std::string>& nodes);
+
+}  // namespace ckpt::agree

@@ -1,0 +1,81 @@
+#include "agree/commit_rule.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace ckpt::agree {
+
+std::size_t required_copies(const ClusterView& view) {
+  const std::size_t domains = domain_count(view.shape, view.expected);
+  return std::max<std::size_t>(1, std::min<std::size_t>(view.shape.replicas, domains));
+}
+
+namespace {
+
+std::set<format::StepId> held_steps(const ClusterView& view, std::uint64_t timeline) {
+  std::set<format::StepId> steps;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::Holding& holding : node.holdings) {
+      if (holding.id.at.timeline == timeline) steps.insert(holding.id.at);
+    }
+  }
+  return steps;
+}
+
+bool is_safe(const ClusterView& view, format::StepId at, std::size_t copies_needed) {
+  const auto copies = copies_of(view, at);
+  return std::all_of(copies.begin(), copies.end(), [&](const std::optional<Copies>& shard) {
+    return shard && domain_count(view.shape, shard->nodes) >= copies_needed;
+  });
+}
+
+}  // namespace
+
+std::optional<format::StepId> newest_committable(const ClusterView& view, std::uint64_t timeline) {
+  const std::set<format::StepId> steps = held_steps(view, timeline);
+  const std::size_t copies_needed = required_copies(view);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (is_safe(view, *step, copies_needed)) return *step;
+  }
+  return std::nullopt;
+}
+
+std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t timeline,
+                                     std::optional<format::StepId> committed) {
+  std::set<format::StepId> candidates = held_steps(view, timeline);
+  const std::vector<RankView> ranks = ranks_of(view);
+  for (const RankView& rank : ranks) {
+    if (rank.report == nullptr) continue;
+    for (const format::StepId& at : rank.report->filling) {
+      if (at.timeline == timeline) candidates.insert(at);
+    }
+  }
+  std::vector<format::StepId> dropped;
+  for (const format::StepId& at : candidates) {
+    if (committed && at <= *committed) continue;
+    const auto copies = copies_of(view, at);
+    const bool is_missed = std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
+      if (rank.report == nullptr || rank.report->timeline != timeline) return false;
+      const auto& filling = rank.report->filling;
+      const bool went_past = rank.report->has_seen && rank.report->last_seen >= at.step;
+      const bool has_it = copies[rank.report->rank].has_value() ||
+                          std::find(filling.begin(), filling.end(), at) != filling.end();
+      return went_past && !has_it;
+    });
+    if (is_missed) dropped.push_back(at);
+  }
+  return dropped;
+}
+
+Step next_common_capture(const ClusterView& view, std::uint64_t margin) {
+  std::uint64_t newest = 0;
+  for (const RankView& rank : ranks_of(view)) {
+    if (rank.report != nullptr && rank.report->has_seen) {
+      newest = std::max(newest, number(rank.report->last_seen));
+    }
+  }
+  const std::uint64_t interval = std::max<std::uint64_t>(1, view.shape.save_mem_interval.steps);
+  return Step{(newest / interval + 1 + margin) * interval};
+}
+
+}  // namespace ckpt::agree

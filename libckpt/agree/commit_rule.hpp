@@ -1,0 +1,30 @@
+// CommitRule: when is a step COMMITTED, and when is it given up?
+//
+// Committed: every rank's shard lies verified in as many failure domains as asked for, or as are
+// alive. Given up: a rank went past the step without capturing it, so that nobody will ever have
+// all of it; its Slots are free at once, on all nodes.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "agree/cluster_view.hpp"
+
+namespace ckpt::agree {
+
+// Copies of each shard that a step needs now: min(replicas, live failure domains).
+// Nodes that may still come count as live, so that a job's first steps are not committed too early.
+std::size_t required_copies(const ClusterView& view);
+
+// The newest step of `timeline` that is safe now.
+std::optional<format::StepId> newest_committable(const ClusterView& view, std::uint64_t timeline);
+
+// Steps of `timeline` above `committed` that some rank holds or fills, and another one skipped.
+std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t timeline,
+                                     std::optional<format::StepId> committed);
+
+// The step from which all ranks capture again after a step was given up: beyond what any rank has
+// seen, by `margin` intervals, so that the announcement arrives before the step does.
+Step next_common_capture(const ClusterView& view, std::uint64_t margin);
+
+}  // namespace ckpt::agree

@@ -1,0 +1,262 @@
+// One look at everything, in this order:
+//  1. Adopt what reports know better: history, counts, the newest commit and Start.
+//  2. Begin: a group of trainers that waits to restore or to start fresh.
+//  3. Commit, and give up steps that a rank skipped.
+//  4. Flush: order one, follow it, hand it to the engine for publishing.
+//  5. End: when all ranks have closed.
+#include "agree/coordinator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agree/commit_rule.hpp"
+#include "base/assert.hpp"
+#include "base/log.hpp"
+
+namespace ckpt::agree {
+
+namespace {
+
+constexpr std::uint64_t capture_margin_max = 64;  // Intervals.
+
+template <class T>
+void raise(std::optional<T>& value, const std::optional<T>& other) {
+  if (other && (!value || *other > *value)) value = other;
+}
+
+// All trainers that are attached close, or a daemon is asked to end.
+bool is_flush_wanted(const ClusterView& view) {
+  std::size_t attached = 0;
+  std::size_t closing = 0;
+  for (const RankView& rank : ranks_of(view)) {
+    attached += rank.report != nullptr;
+    closing += rank.report != nullptr && rank.report->is_closing;
+  }
+  const bool is_asked =
+      std::any_of(view.reports.begin(), view.reports.end(),
+                  [](const format::NodeReport& node) { return node.flush.is_wanted; });
+  return is_asked || (attached > 0 && closing == attached);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorOptions options)
+    : options_(std::move(options)),
+      random_(options_.boot),
+      flush_backoff_(options_.flush_retry_after) {}
+
+bool Coordinator::decide(const ClusterView& view, Time now) {
+  const format::Decree before = decree_;
+  decree_.job = view.shape.job;
+  decree_.run = view.shape.run;
+  decree_.coordinator = options_.node;
+  decree_.coordinator_boot = options_.boot;
+  decree_.incarnation = view.shape.incarnation;
+  decree_.members = members_digest(view.shape);
+  needs_published_ = false;
+  adopt_reports(view);          // Step 1.
+  decide_beginning(view, now);  // Step 2.
+  decide_commits(view);         // Step 3.
+  decide_flush(view, now);      // Step 4.
+  decide_end(view);             // Step 5.
+  describe(view);
+  if (decree_ == before) return false;
+  ++decree_.sequence;
+  return true;
+}
+
+void Coordinator::adopt_reports(const ClusterView& view) {
+  for (const format::NodeReport& node : view.reports) {
+    decree_.history = merge(decree_.history, node.history);
+    decree_.restore_counts = merge(decree_.restore_counts, node.restore_counts);
+  }
+  const auto adopt = [&](std::optional<format::StepId>& newest, format::StepId at) {
+    if (!is_fenced(decree_.history, at)) raise(newest, std::optional(at));
+  };
+  for (const format::NodeReport& node : view.reports) {
+    if (node.committed) adopt(decree_.committed, *node.committed);
+    for (const format::StepId& at : node.durable) adopt(decree_.durable, at);
+  }
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
+    adopt(decree_.durable, step.at);
+  }
+  decree_.start = newest_start(view, decree_.start);
+  raise(flush_history_.newest, decree_.durable);
+  // Progress after a restore clears its step of suspicion.
+  if (!decree_.start || !decree_.start->go || !decree_.start->has_base) return;
+  for (const RankView& rank : ranks_of(view)) {
+    if (rank.report == nullptr || !rank.report->restored_ok) continue;
+    if (rank.report->start_id != decree_.start->start_id) continue;
+    for (format::RestoreCount& count : decree_.restore_counts) {
+      if (count.at == decree_.start->base) count.times = 0;
+    }
+  }
+}
+
+void Coordinator::decide_beginning(const ClusterView& view, Time now) {
+  StartState state{decree_.start, decree_.history, decree_.restore_counts,
+                   options_.restores_without_progress_max};
+  const bool may_wait =
+      !view.all_live && (!asked_since_ || now - *asked_since_ < options_.collect_grace);
+  StartDecision decision = decide_start(view, state, may_wait, random_);
+  needs_published_ = decision.needs_published;
+  decree_.waiting = decision.waiting;
+  if (decision.waiting.empty()) {
+    asked_since_.reset();
+  } else if (!asked_since_) {
+    asked_since_ = now;
+  }
+  if (!decision.candidates.empty()) candidates_ = std::move(decision.candidates);
+  if (!decision.next) return;
+  const format::Start& start = *decision.next;
+  log_info(
+      "job={} start={:x} attempt={} timeline={} base={} go={} {}", view.shape.job, start.start_id,
+      start.attempt, start.timeline,
+      start.has_base ? fmt::format("{}/{}", start.base.timeline, number(start.base.step)) : "none",
+      start.go, start.reason);
+  if (start.go) {
+    decree_.history =
+        merge(decree_.history, {format::TimelineStart{start.timeline, start.has_base, start.base}});
+    decree_.dropped.clear();
+    decree_.next_capture = Step{};
+    capture_margin_ = 1;
+    if (start.has_base) {
+      auto& counts = decree_.restore_counts;
+      auto count = std::find_if(counts.begin(), counts.end(),
+                                [&](const format::RestoreCount& c) { return c.at == start.base; });
+      if (count == counts.end()) count = counts.insert(counts.end(), {start.base, 0});
+      ++count->times;
+      std::sort(counts.begin(), counts.end());
+      // What was committed, or stored, above the base is abandoned from here on.
+      decree_.committed = start.base;
+      if (decree_.durable && is_fenced(decree_.history, *decree_.durable)) decree_.durable.reset();
+      flush_history_.newest = decree_.durable;
+    }
+    // A flush of an abandoned timeline must not be published over this one.
+    decree_.flush.reset();
+    publishing_.reset();
+  }
+  decree_.start = decision.next;
+}
+
+void Coordinator::decide_commits(const ClusterView& view) {
+  if (decree_.start && !decree_.start->go) return;  // All that exists is still a candidate.
+  std::uint64_t timeline = 0;
+  for (const RankView& rank : ranks_of(view)) {
+    if (rank.report == nullptr) continue;
+    timeline = std::max(timeline, rank.report->timeline);
+  }
+  if (decree_.start) timeline = std::max(timeline, decree_.start->timeline);
+  if (timeline == 0) return;
+  if (decree_.start && decree_.start->go && decree_.start->has_base) {
+    raise(decree_.committed, std::optional(decree_.start->base));
+  }
+  const auto newest = newest_committable(view, timeline);
+  if (newest && (!decree_.committed || *newest > *decree_.committed)) {
+    decree_.committed = newest;
+    capture_margin_ = 1;
+  }
+  const std::vector<format::StepId> dropped = given_up(view, timeline, decree_.committed);
+  const bool has_new = std::any_of(dropped.begin(), dropped.end(), [&](const format::StepId& at) {
+    return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) == decree_.dropped.end();
+  });
+  if (has_new) {
+    decree_.next_capture =
+        std::max(decree_.next_capture, next_common_capture(view, capture_margin_));
+    capture_margin_ = std::min(capture_margin_ * 2, capture_margin_max);
+  }
+  // A given-up step is repeated as long as somebody still holds it, then forgotten.
+  decree_.dropped = dropped;
+}
+
+void Coordinator::decide_flush(const ClusterView& view, Time now) {
+  if (decree_.flush) {
+    const FlushState state = flush_state(view, *decree_.flush);
+    if (state.progress == FlushProgress::failed) {
+      give_up_flush(state.failure, now);
+    } else if (state.progress == FlushProgress::complete && !publishing_) {
+      publishing_ = Publishing{*decree_.flush, state.digests};
+    }
+    return;
+  }
+  if (!view.shape.has_storage || !view.published || !decree_.committed) return;
+  if (flush_not_before_ && now < *flush_not_before_) return;
+  const bool is_final = is_flush_wanted(view);
+  if (!is_flush_due(view.shape, *decree_.committed, flush_history_, now, is_final)) return;
+  auto writers = assign_writers(view, *decree_.committed);
+  if (!writers) return;
+  const std::uint64_t flush_id = random_.next() | 1;
+  decree_.flush =
+      format::FlushOrder{flush_id, *decree_.committed,
+                         fmt::format("step-{:09}.t{}.{:016x}", number(decree_.committed->step),
+                                     decree_.committed->timeline, flush_id),
+                         std::move(*writers)};
+  flush_history_.started_at = now;
+}
+
+void Coordinator::give_up_flush(const std::string& why, Time now) {
+  CKPT_ASSERT(decree_.flush.has_value());
+  log_warning("job={} step={} flush given up, tried again in {} ms: {}", decree_.job,
+              number(decree_.flush->at.step), flush_backoff_ / std::chrono::milliseconds(1), why);
+  decree_.flush.reset();
+  publishing_.reset();
+  flush_not_before_ = now + flush_backoff_;
+  flush_backoff_ = std::min(flush_backoff_ * 2, options_.flush_retry_after_max);
+}
+
+void Coordinator::published(std::uint64_t flush_id, const Status& status, Time now) {
+  if (!decree_.flush || decree_.flush->flush_id != flush_id) return;  // Given up meanwhile.
+  if (!status) {
+    give_up_flush(status.error().message(), now);
+    return;
+  }
+  raise(decree_.durable, std::optional(decree_.flush->at));
+  raise(flush_history_.newest, std::optional(decree_.flush->at));
+  flush_backoff_ = options_.flush_retry_after;
+  flush_not_before_.reset();
+  decree_.flush.reset();
+  publishing_.reset();
+  ++decree_.sequence;
+}
+
+void Coordinator::decide_end(const ClusterView& view) {
+  const std::vector<RankView> ranks = ranks_of(view);
+  const bool all_closing = std::all_of(ranks.begin(), ranks.end(), [](const RankView& rank) {
+    return rank.report != nullptr && rank.report->is_closing;
+  });
+  const bool is_flushed = !view.shape.has_storage || !decree_.committed ||
+                          (decree_.durable && *decree_.durable >= *decree_.committed);
+  if (all_closing && is_flushed && !decree_.flush) decree_.ended = true;
+}
+
+void Coordinator::describe(const ClusterView& view) {
+  decree_.live.clear();
+  for (const format::NodeReport& report : view.reports) decree_.live.push_back(report.node);
+  std::sort(decree_.live.begin(), decree_.live.end());
+  std::vector<std::string> all;
+  std::string lost;
+  for (const Node& node : view.shape.nodes) {
+    all.push_back(node.name);
+    if (!std::binary_search(decree_.live.begin(), decree_.live.end(), node.name)) {
+      lost += (lost.empty() ? "" : ", ") + node.name;
+    }
+  }
+  const std::size_t wanted =
+      std::min<std::size_t>(view.shape.replicas, domain_count(view.shape, all));
+  const std::size_t now = required_copies(view);
+  decree_.degraded =
+      lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, now, wanted);
+}
+
+void Coordinator::step_down() {
+  decree_ = format::Decree{};
+  flush_history_ = FlushHistory{};
+  publishing_.reset();
+  asked_since_.reset();
+  flush_not_before_.reset();
+  needs_published_ = false;
+  capture_margin_ = 1;
+}
+
+}  // namespace ckpt::agree

@@ -1,0 +1,76 @@
+// Coordinator: from what all nodes report, what all nodes shall do.
+//
+// Every node has one and runs it while it is the lowest live node of the list. It keeps nothing
+// that a new one could not do without: a successor begins from the reports alone.
+//
+// Threads: one. Pure but for the random ids, which come from the seed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree/cluster_view.hpp"
+#include "agree/flush_rule.hpp"
+#include "agree/start_rule.hpp"
+#include "base/clock.hpp"
+#include "base/random.hpp"
+
+namespace ckpt::agree {
+
+struct CoordinatorOptions {
+  std::string node;
+  std::uint64_t boot = 0;
+  std::uint32_t restores_without_progress_max = 3;
+  Duration collect_grace = std::chrono::seconds(3);      // For nodes that may still come.
+  Duration flush_retry_after = std::chrono::seconds(2);  // Doubles up to the maximum.
+  Duration flush_retry_after_max = std::chrono::seconds(60);
+};
+
+// Publishing: all ranks' files of a flush lie synced; the manifest is to be written and published.
+struct Publishing {
+  format::FlushOrder order;
+  std::vector<Digest> digests;
+};
+
+class Coordinator {
+ public:
+  explicit Coordinator(CoordinatorOptions options);
+
+  // Looks again at everything. True: the decree has changed and is to be sent to all nodes.
+  bool decide(const ClusterView& view, Time now);
+  const format::Decree& decree() const { return decree_; }
+
+  // What the engine has to do for the coordinator, when it is not none.
+  bool needs_published() const { return needs_published_; }
+  std::optional<Publishing> publishing() const { return publishing_; }
+  // The answer to publishing(). On failure the flush is given up and tried again later.
+  void published(std::uint64_t flush_id, const Status& status, Time now);
+
+  const std::vector<Candidate>& candidates() const { return candidates_; }
+  // Forgets the flush and all decisions: another node is the coordinator now.
+  void step_down();
+
+ private:
+  void adopt_reports(const ClusterView& view);
+  void decide_commits(const ClusterView& view);
+  void decide_flush(const ClusterView& view, Time now);
+  void decide_beginning(const ClusterView& view, Time now);
+  void decide_end(const ClusterView& view);
+  void give_up_flush(const std::string& why, Time now);
+  void describe(const ClusterView& view);
+
+  CoordinatorOptions options_;
+  Random random_;
+  format::Decree decree_;
+  FlushHistory flush_history_;
+  std::optional<Publishing> publishing_;
+  std::vector<Candidate> candidates_;
+  std::optional<Time> asked_since_;  // Ranks wait to begin since then.
+  std::optional<Time> flush_not_before_;
+  Duration flush_backoff_;
+  std::uint64_t capture_margin_ = 1;  // Intervals; doubles while steps are given up in a row.
+  bool needs_published_ = false;
+};
+
+}  // namespace ckpt::agree

@@ -1,0 +1,211 @@
+#include "agree/start_rule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace ckpt::agree {
+
+namespace {
+
+using format::Start;
+using format::StartPhase;
+
+bool is_in(const Start& start, const format::RankReport& rank) {
+  return rank.rank < start.sessions.size() && start.sessions[rank.rank] == rank.session;
+}
+
+bool answers(const Start& start, const format::RankReport& rank) {
+  return rank.start_id == start.start_id && rank.attempt == start.attempt;
+}
+
+// The Start is over, and this rank's node has not told it so yet: its report is of before.
+bool is_behind(const StartState& state, const format::RankReport& rank) {
+  if (!state.current || !is_in(*state.current, rank)) return false;
+  const bool is_over = state.current->go || state.current->error != Errc{};
+  return is_over && rank.start_id != state.current->start_id;
+}
+
+std::string missing_ranks(const std::vector<RankView>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].report == nullptr) return fmt::format("rank {} is not attached", rank);
+    if (ranks[rank].is_doubled) return fmt::format("rank {} is attached on two nodes", rank);
+  }
+  return {};
+}
+
+std::uint64_t highest_timeline(const ClusterView& view, const StartState& state) {
+  std::uint64_t highest = newest_timeline(state.history);
+  if (state.current) highest = std::max(highest, state.current->timeline);
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::Holding& holding : node.holdings) {
+      highest = std::max(highest, holding.id.at.timeline);
+    }
+    for (const format::RankReport& rank : node.ranks) highest = std::max(highest, rank.timeline);
+  }
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
+    highest = std::max(highest, step.at.timeline);
+  }
+  return highest;
+}
+
+Start new_start(const ClusterView& view, const StartState& state,
+                const std::vector<RankView>& ranks, Random& random) {
+  Start start;
+  do {
+    start.start_id = random.next();
+  } while (start.start_id == 0);
+  start.attempt = 1;
+  start.timeline = highest_timeline(view, state) + 1;
+  for (const RankView& rank : ranks) start.sessions.push_back(rank.report->session);
+  return start;
+}
+
+void set_outcome(Start& start, const Vote& vote) {
+  start.reason = vote.reason;
+  start.has_base = vote.chosen.has_value();
+  start.digests = vote.digests;
+  start.from_storage = vote.from_storage;
+  start.error = Errc{};
+  start.go = false;
+  if (vote.chosen) {
+    start.base = *vote.chosen;
+  } else if (vote.error == Errc::not_found) {
+    start.go = true;  // Nothing to copy: everybody begins at the beginning.
+  } else {
+    start.error = vote.error;
+  }
+}
+
+// The one step number that all ranks asked for; an error text when they differ.
+std::string common_wish(const std::vector<RankView>& ranks, std::optional<Step>& wanted) {
+  wanted = ranks.front().report->wanted;
+  for (const RankView& rank : ranks) {
+    if (rank.report->wanted != wanted) {
+      return fmt::format("rank 0 and rank {} asked for different steps", rank.report->rank);
+    }
+  }
+  return {};
+}
+
+StartDecision begin_restore(const ClusterView& view, const StartState& state, Start start,
+                            const std::vector<RankView>& ranks) {
+  StartDecision decision;
+  if (!view.published) {
+    decision.needs_published = true;
+    decision.waiting = "reads what storage holds";
+    return decision;
+  }
+  VoteRules rules{std::nullopt, state.history, state.restore_counts,
+                  state.restores_without_progress_max};
+  const std::string conflict = common_wish(ranks, rules.wanted);
+  if (!conflict.empty()) {
+    start.error = Errc::invalid_argument;
+    start.reason = conflict;
+  } else {
+    Vote outcome = vote(view, rules);
+    set_outcome(start, outcome);
+    decision.candidates = std::move(outcome.candidates);
+  }
+  decision.next = std::move(start);
+  return decision;
+}
+
+// A Start is under way and every rank is in it.
+StartDecision continue_start(const ClusterView& view, const StartState& state,
+                             const std::vector<RankView>& ranks) {
+  StartDecision decision;
+  Start start = *state.current;
+  std::size_t ready = 0;
+  for (const RankView& rank : ranks) {
+    const bool is_answer = answers(start, *rank.report);
+    if (is_answer && rank.report->phase == StartPhase::failed) {
+      ++start.attempt;
+      return begin_restore(view, state, std::move(start), ranks);
+    }
+    if (is_answer && rank.report->phase == StartPhase::ready) {
+      ++ready;
+    } else if (decision.waiting.empty()) {
+      decision.waiting = fmt::format("rank {} copies its shard", rank.report->rank);
+    }
+  }
+  if (ready == ranks.size()) {
+    start.go = true;
+    decision.next = std::move(start);
+    decision.waiting.clear();
+  }
+  return decision;
+}
+
+}  // namespace
+
+StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
+                           Random& random) {
+  StartDecision decision;
+  const std::vector<RankView> ranks = ranks_of(view);
+  std::size_t asking = 0;
+  std::size_t fresh = 0;
+  std::size_t in_current = 0;
+  std::size_t open = 0;  // Ranks that have not begun.
+  for (const RankView& rank : ranks) {
+    if (rank.report == nullptr) continue;
+    const StartPhase phase = rank.report->phase;
+    const bool is_open = phase != StartPhase::idle && phase != StartPhase::running;
+    open += is_open;
+    fresh += phase == StartPhase::fresh;
+    asking += is_open && phase != StartPhase::fresh;
+    in_current += state.current && is_in(*state.current, *rank.report);
+  }
+  if (open == 0) return decision;
+  decision.waiting = missing_ranks(ranks);
+  if (!decision.waiting.empty()) return decision;
+
+  const bool is_under_way = state.current && !state.current->go && state.current->error == Errc{} &&
+                            in_current == ranks.size();
+  if (is_under_way) return continue_start(view, state, ranks);
+  for (const RankView& rank : ranks) {
+    if (!is_behind(state, *rank.report)) continue;
+    decision.waiting = fmt::format("rank {} learns the last decision", rank.report->rank);
+    return decision;
+  }
+  if (open < ranks.size()) {
+    // Some begin and others train: those who come late to a Start that went get the same one; a
+    // rank that was started again alone has to wait for the others.
+    decision.waiting =
+        fmt::format("{} of {} ranks have not asked to begin", ranks.size() - open, ranks.size());
+    return decision;
+  }
+  Start start = new_start(view, state, ranks, random);
+  if (fresh == ranks.size()) {
+    start.go = true;
+    start.reason = "all ranks began without restoring";
+    decision.next = std::move(start);
+    return decision;
+  }
+  if (fresh > 0) {
+    start.error = Errc::invalid_argument;
+    start.reason = "some ranks restore while others began without restoring";
+    decision.next = std::move(start);
+    return decision;
+  }
+  if (may_wait) {
+    decision.waiting = "a node of the list is not heard yet";
+    return decision;
+  }
+  return begin_restore(view, state, std::move(start), ranks);
+}
+
+std::optional<format::Start> newest_start(const ClusterView& view,
+                                          std::optional<format::Start> own) {
+  std::optional<format::Start> newest = std::move(own);
+  const auto age = [](const Start& start) {
+    return std::tuple(start.timeline, start.go, start.attempt);
+  };
+  for (const format::NodeReport& node : view.reports) {
+    if (node.start && (!newest || age(*node.start) > age(*newest))) newest = node.start;
+  }
+  return newest;
+}
+
+}  // namespace ckpt::agree

@@ -1,0 +1,41 @@
+// StartRule: how a group of trainers begins together: all restore one step, or all start fresh.
+//
+//   every rank asks --vote--> Start(attempt 1) --every rank ready--> Start(go)
+//                                 |  ^
+//                       a rank failed, or came anew: the vote is repeated without the bad copy
+//
+// Nobody begins before everybody is ready, so that no two ranks ever train from different steps.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "agree/cluster_view.hpp"
+#include "agree/step_vote.hpp"
+#include "base/random.hpp"
+
+namespace ckpt::agree {
+
+struct StartState {
+  std::optional<format::Start> current;  // Newest known; from our own decrees or from reports.
+  History history;
+  std::vector<format::RestoreCount> restore_counts;
+  std::uint32_t restores_without_progress_max = 3;
+};
+
+struct StartDecision {
+  std::optional<format::Start> next;  // Replaces current; none: nothing to change.
+  bool needs_published = false;       // Read the catalog of storage, then decide again.
+  std::string waiting;                // For whom; for people. Empty: nobody waits.
+  std::vector<Candidate> candidates;  // Of the vote that was held, for `recover --dry-run`.
+};
+
+// `may_wait`: a node of the list is not heard yet and may still come.
+StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
+                           Random& random);
+
+// The newest Start that any report knows.
+std::optional<format::Start> newest_start(const ClusterView& view,
+                                          std::optional<format::Start> own);
+
+}  // namespace ckpt::agree

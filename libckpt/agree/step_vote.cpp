@@ -1,0 +1,151 @@
+#include "agree/step_vote.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace ckpt::agree {
+
+namespace {
+
+struct Coverage {
+  std::vector<Digest> digests;
+  std::vector<std::uint32_t> missing;  // Ranks.
+  bool is_in_memory = true;
+};
+
+const PublishedStep* find_published(const ClusterView& view, format::StepId at) {
+  if (!view.published) return nullptr;
+  for (const PublishedStep& step : *view.published) {
+    if (step.at == at && step.world_size == view.shape.world_size) return &step;
+  }
+  return nullptr;
+}
+
+// What is published was agreed by all ranks: where memory disagrees with it, it is not used.
+Coverage cover(const ClusterView& view, format::StepId at) {
+  Coverage coverage;
+  const auto copies = copies_of(view, at);
+  const PublishedStep* published = find_published(view, at);
+  for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
+    const bool in_memory =
+        copies[rank] && (published == nullptr || published->digests[rank] == copies[rank]->digest);
+    if (in_memory) {
+      coverage.digests.push_back(copies[rank]->digest);
+    } else if (published != nullptr) {
+      coverage.digests.push_back(published->digests[rank]);
+      coverage.is_in_memory = false;
+    } else {
+      coverage.digests.emplace_back();
+      coverage.missing.push_back(rank);
+    }
+  }
+  return coverage;
+}
+
+std::set<format::StepId, std::greater<>> all_steps(const ClusterView& view,
+                                                   std::set<std::uint32_t>& other_worlds) {
+  std::set<format::StepId, std::greater<>> steps;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::Holding& holding : node.holdings) {
+      if (holding.world_size == view.shape.world_size) {
+        steps.insert(holding.id.at);
+      } else {
+        other_worlds.insert(holding.world_size);
+      }
+    }
+  }
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
+    if (step.world_size == view.shape.world_size) {
+      steps.insert(step.at);
+    } else {
+      other_worlds.insert(step.world_size);
+    }
+  }
+  return steps;
+}
+
+bool is_suspect(const VoteRules& rules, format::StepId at) {
+  return std::any_of(rules.restore_counts.begin(), rules.restore_counts.end(),
+                     [&](const format::RestoreCount& count) {
+                       return count.at == at && count.times >= rules.restores_without_progress_max;
+                     });
+}
+
+// Why `at` cannot be chosen; empty: it can.
+std::string objection(const VoteRules& rules, format::StepId at, const Coverage& coverage,
+                      bool allow_suspect) {
+  if (rules.wanted && at.step != *rules.wanted) {
+    return fmt::format("rejected: step {} was asked for", number(*rules.wanted));
+  }
+  if (is_fenced(rules.history, at)) return "rejected: abandoned by a restore to an older step";
+  if (!coverage.missing.empty()) {
+    return fmt::format("rejected: no copy of rank {} ({} of {} ranks missing)",
+                       coverage.missing.front(), coverage.missing.size(), coverage.digests.size());
+  }
+  if (!allow_suspect && is_suspect(rules, at)) {
+    return fmt::format("rejected: restored {} times without progress",
+                       rules.restores_without_progress_max);
+  }
+  return {};
+}
+
+void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
+                     const ClusterView& view) {
+  vote.error = Errc::not_found;
+  if (view.damaged_published > 0) {
+    // Not "not found": a trainer would begin from the first step and take its place.
+    vote.error = Errc::corruption;
+    vote.reason = fmt::format("all that storage holds is damaged ({} steps; see ckpt verify)",
+                              view.damaged_published);
+  } else if (!vote.candidates.empty()) {
+    vote.reason =
+        fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",
+                    vote.candidates.front().at.timeline, number(vote.candidates.front().at.step),
+                    vote.candidates.front().verdict);
+  } else if (!other_worlds.empty()) {
+    vote.error = Errc::unsupported;
+    vote.reason = fmt::format("the checkpoints were taken by {} ranks, this job has {}",
+                              *other_worlds.begin(), view.shape.world_size);
+  } else {
+    vote.reason = "there is no checkpoint yet";
+  }
+}
+
+}  // namespace
+
+Vote vote(const ClusterView& view, const VoteRules& rules) {
+  Vote result;
+  std::set<std::uint32_t> other_worlds;
+  const auto steps = all_steps(view, other_worlds);
+  // A second round admits suspects: a suspect step is better than none.
+  for (const bool allow_suspect : {false, true}) {
+    result.candidates.clear();
+    for (const format::StepId& at : steps) {
+      const Coverage coverage = cover(view, at);
+      Candidate candidate{at, false, coverage.is_in_memory && coverage.missing.empty(),
+                          objection(rules, at, coverage, allow_suspect)};
+      if (candidate.verdict.empty() && !result.chosen) {
+        result.chosen = at;
+        result.digests = coverage.digests;
+        result.from_storage = !coverage.is_in_memory;
+        candidate.is_chosen = true;
+        candidate.verdict = coverage.is_in_memory ? "chosen: every shard is in memory"
+                                                  : "chosen: some shards are read from storage";
+      } else if (candidate.verdict.empty()) {
+        candidate.verdict = "rejected: a newer step can be had";
+      }
+      result.candidates.push_back(std::move(candidate));
+    }
+    if (result.chosen) break;
+  }
+  if (result.chosen) {
+    result.reason = fmt::format("newest common step of {} seen", result.candidates.size());
+  } else {
+    explain_failure(result, other_worlds, view);
+  }
+  return result;
+}
+
+}  // namespace ckpt::agree

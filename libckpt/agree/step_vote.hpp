@@ -1,0 +1,41 @@
+// StepVote: which step can all ranks restore? The newest exact common one, and why not a newer one.
+//
+// Not the maximum of what anybody has, not the minimum of everyone's newest: a step counts when the
+// shard of every rank is covered by a verified copy in memory or by a published file.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree/cluster_view.hpp"
+#include "agree/timelines.hpp"
+
+namespace ckpt::agree {
+
+struct Candidate {
+  format::StepId at;
+  bool is_chosen = false;
+  bool is_in_memory = false;  // Every shard has a copy in memory.
+  std::string verdict;        // "chosen: ..." or why it was rejected; for people.
+};
+
+struct Vote {
+  std::optional<format::StepId> chosen;
+  std::vector<Digest> digests;  // By rank, of the chosen step.
+  bool from_storage = false;
+  std::vector<Candidate> candidates;  // Newest first.
+  Errc error{};                       // When nothing was chosen: why, as a reaction.
+  std::string reason;                 // One sentence for people.
+};
+
+struct VoteRules {
+  std::optional<Step> wanted;  // Only this step number.
+  History history;
+  std::vector<format::RestoreCount> restore_counts;
+  std::uint32_t restores_without_progress_max = 3;
+};
+
+Vote vote(const ClusterView& view, const VoteRules& rules);
+
+}  // namespace ckpt::agree

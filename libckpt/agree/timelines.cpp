@@ -1,0 +1,43 @@
+#include "agree/timelines.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace ckpt::agree {
+
+bool is_fenced(const History& history, format::StepId at) {
+  return std::any_of(history.begin(), history.end(), [&](const format::TimelineStart& start) {
+    return start.has_base && at.timeline < start.timeline && at > start.base;
+  });
+}
+
+History merge(const History& first, const History& second) {
+  std::map<std::uint64_t, format::TimelineStart> by_timeline;
+  for (const History* history : {&first, &second}) {
+    for (const format::TimelineStart& start : *history) by_timeline.emplace(start.timeline, start);
+  }
+  History merged;
+  for (const auto& [timeline, start] : by_timeline) merged.push_back(start);
+  return merged;
+}
+
+std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>& first,
+                                        const std::vector<format::RestoreCount>& second) {
+  std::map<format::StepId, std::uint32_t> highest;
+  for (const auto* counts : {&first, &second}) {
+    for (const format::RestoreCount& count : *counts) {
+      highest[count.at] = std::max(highest[count.at], count.times);
+    }
+  }
+  std::vector<format::RestoreCount> merged;
+  for (const auto& [at, times] : highest) merged.push_back({at, times});
+  return merged;
+}
+
+std::uint64_t newest_timeline(const History& history) {
+  std::uint64_t newest = 0;
+  for (const format::TimelineStart& start : history) newest = std::max(newest, start.timeline);
+  return newest;
+}
+
+}  // namespace ckpt::agree

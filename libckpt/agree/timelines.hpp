@@ -1,0 +1,30 @@
+// Timelines: which steps still belong to the run's history after restores to older steps.
+//
+//   timeline 1   1 .. 90 .. 100
+//   timeline 2        \ 91 .. 120      begun from (1, 90): steps 91 to 100 of timeline 1 are fenced
+//   timeline 3   \ 81 ..               begun from (1, 80): all of timeline 2 is fenced as well
+//
+// A timeline that began without a base fences nothing: an old run is not lost because somebody
+// forgot to restore; its steps are only older than those of the new timeline.
+#pragma once
+
+#include <vector>
+
+#include "format/agreement.hpp"
+
+namespace ckpt::agree {
+
+using History = std::vector<format::TimelineStart>;
+
+bool is_fenced(const History& history, format::StepId at);
+
+// The union, sorted by timeline, each once.
+History merge(const History& first, const History& second);
+
+// The highest restore count of each step.
+std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>& first,
+                                        const std::vector<format::RestoreCount>& second);
+
+std::uint64_t newest_timeline(const History& history);  // 0: none.
+
+}  // namespace ckpt::agree
