@@ -14,7 +14,7 @@ constexpr std::size_t digest_bytes = 16;
 constexpr std::size_t string_bytes_min = 4;
 // The fixed parts: enough to bound what a list's length may make us allocate.
 constexpr std::size_t holding_bytes_min = shard_id_bytes + digest_bytes + 8 + 4 + 1;
-constexpr std::size_t rank_report_bytes_min = 4 + 8 + 1 + 1 + 8 + 8 + 8 + 8 + 1 + 1 + 4 + 4;
+constexpr std::size_t rank_report_bytes_min = 4 + 8 + 1 + 1 + 8 + 8 + 8 + 8 + 1 + 1 + 1 + 4 + 4;
 constexpr std::size_t timeline_start_bytes = 8 + 1 + step_id_bytes;
 constexpr std::size_t restore_count_bytes = step_id_bytes + 4;
 constexpr std::size_t shard_flushed_bytes = 4 + digest_bytes;
@@ -92,6 +92,7 @@ void write(Writer& writer, const RankReport& report) {
   writer.u64(report.timeline);
   writer.u64(number(report.last_seen));
   writer.boolean(report.has_seen);
+  writer.boolean(report.restored_ok);
   writer.boolean(report.is_closing);
   writer.list(report.filling, [&](const StepId& at) { write(writer, at); });
   writer.string(report.failure);
@@ -108,6 +109,7 @@ RankReport read_rank_report(Reader& reader) {
   report.timeline = reader.u64();
   report.last_seen = Step{reader.u64()};
   report.has_seen = reader.boolean();
+  report.restored_ok = reader.boolean();
   report.is_closing = reader.boolean();
   report.filling = reader.list<StepId>(step_id_bytes, [&] { return read_step_id(reader); });
   report.failure = reader.string(text_bytes_max);
@@ -183,6 +185,7 @@ FlushOrder read_flush_order(Reader& reader) {
 }
 
 void write(Writer& writer, const FlushReport& report) {
+  writer.boolean(report.is_wanted);
   writer.u64(report.flush_id);
   writer.list(report.done, [&](const ShardFlushed& done) {
     writer.u32(done.rank);
@@ -193,6 +196,7 @@ void write(Writer& writer, const FlushReport& report) {
 
 FlushReport read_flush_report(Reader& reader) {
   FlushReport report;
+  report.is_wanted = reader.boolean();
   report.flush_id = reader.u64();
   report.done = reader.list<ShardFlushed>(shard_flushed_bytes, [&] {
     ShardFlushed done;
@@ -289,7 +293,9 @@ std::vector<std::byte> encode(const Decree& decree) {
   writer.optional(decree.flush, [&](const FlushOrder& order) { write(writer, order); });
   write_history(writer, decree.history, decree.restore_counts);
   writer.list(decree.live, [&](const std::string& node) { writer.string(node); });
+  writer.boolean(decree.ended);
   writer.string(decree.degraded);
+  writer.string(decree.waiting);
   return writer.end_record();
 }
 
@@ -312,7 +318,9 @@ Result<Decree> decode_decree(std::span<const std::byte> bytes) {
   read_history(reader, decree);
   decree.live = reader.list<std::string>(string_bytes_min,
                                          [&] { return reader.string(node_name_bytes_max); });
+  decree.ended = reader.boolean();
   decree.degraded = reader.string(text_bytes_max);
+  decree.waiting = reader.string(text_bytes_max);
   CKPT_CHECK(reader.finish());
   return decree;
 }
