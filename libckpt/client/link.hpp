@@ -54,6 +54,13 @@ class Link {
   // True when Slots for the newest layout are mapped and the daemon is there.
   virtual bool is_ready() const = 0;
 
+  // What a capture's file header says; the timeline is zero until the session has begun.
+  struct Identity {
+    format::RunId run;
+    std::uint64_t timeline = 0;
+  };
+  virtual Identity identity() const { return {}; }
+
   virtual bool may_capture(Step step) const = 0;  // False: the ranks agreed on a later step.
   virtual std::optional<Granted> take_slot(Step step) = 0;  // Also tells the engine that it began.
   virtual void filled(const Granted& granted, node::Filled filled) = 0;

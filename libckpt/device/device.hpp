@@ -1,0 +1,100 @@
+// Device: the seam to where tensors live: their bytes leave for a Slot, and come back from one.
+//
+// A CopyRun is made once per plan and started once per capture, so that a capture allocates
+// nothing. On a GPU its copies run on a stream of their own, in batches, and `fence` makes the
+// caller's stream wait for an event; on the host they run on the copy threads, and `fence` helps.
+//
+//   idle --start--> running --last byte left its source--> copied --listener told--> idle
+//
+// Threads:   the training thread; `copy_in` from several; a listener hears from any thread.
+// Lifetime:  sources stay valid until the run was fenced, the Slot until it is idle. A Device
+//            outlives its runs.
+#pragma once
+
+#include <chrono>
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/checksum.hpp"
+
+namespace ckpt::device {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// Piece: bytes of one tensor within one Chunk.
+struct Piece {
+  const std::byte* source = nullptr;  // In the Device's memory; null: zeros, for padding.
+  std::uint64_t slot_offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Strip: pieces that lie next to one another within one Chunk; the unit of work and of checksum,
+// so that ten thousand small tensors cost no more bookkeeping than a few large ones.
+struct Strip {
+  std::uint64_t slot_offset = 0;
+  std::uint64_t bytes = 0;
+  std::size_t first_piece = 0;
+  std::size_t piece_count = 0;
+};
+
+struct CopyList {
+  std::vector<Piece> pieces;
+  std::vector<Strip> strips;  // Cover `pieces` in order.
+};
+
+class CopyListener {
+ public:
+  virtual ~CopyListener() = default;
+  // Once per started run: all of it is in the Slot, or why not. Also from inside start and fence.
+  virtual void run_ended(Status status) = 0;
+};
+
+struct CopyStart {
+  std::span<std::byte> slot;
+  Stream stream;  // The copies come after all work that is already queued on it.
+  bool with_checksums = true;
+};
+
+class CopyRun {
+ public:
+  virtual ~CopyRun() = default;  // Waits until it is idle.
+
+  // Starts copying; the run must be idle. On an error it is idle again and nobody is told.
+  // Errors: io (the device refused), unavailable (the device is lost).
+  virtual Status start(const CopyStart& start) = 0;
+  // What comes later on `stream` (on the host: after this call) may change the sources. Nothing is
+  // held back any more, and there is no cost when the run is idle.
+  // Errors: unavailable (the copies did not end in time), io; the sources are then not safe.
+  virtual Status fence(Stream stream) = 0;
+  // Until the listener has been told. Errors: unavailable (the deadline passed).
+  virtual Status wait_idle(Deadline deadline) = 0;
+
+  // One per strip, of the newest run that ended well; empty when none were asked for, or where the
+  // device leaves them to the engine.
+  virtual std::span<const Crc32> checksums() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Makes Slot memory fit for fast copies (a GPU's driver pins it). Refusal is no error: the Device
+  // then goes a slower way. Unregister before unmapping.
+  virtual void register_memory(std::span<std::byte> memory) = 0;
+  virtual void unregister_memory(std::span<std::byte> memory) = 0;
+  virtual bool has_checksums() const = 0;  // Whether a run can take them on the way.
+
+  virtual std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) = 0;
+
+  // Restore: queues target <- source, where `target` is the Device's memory. Both must stay until
+  // `settle` has returned. Errors: io, unavailable (the device is lost).
+  virtual Status copy_in(std::byte* target, std::span<const std::byte> source) = 0;
+  virtual Status settle(Deadline deadline) = 0;
+};
+
+}  // namespace ckpt::device
