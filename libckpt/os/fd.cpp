@@ -1,0 +1,37 @@
+#include "os/fd.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace ckpt::os {
+
+void Fd::reset(int number) {
+  const int closed = std::exchange(number_, number < 0 ? -1 : number);
+  if (closed < 0) return;
+  // Destructors close on the way out of failures: the cause that is still to be read is kept. After
+  // EINTR the descriptor is gone on Linux: closing again would close somebody else's.
+  const int cause = errno;
+  ::close(closed);
+  errno = cause;
+}
+
+Result<Fd> Fd::dup() const {
+  Fd copy(::fcntl(number_, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return fail_system("duplicate descriptor " + std::to_string(number_));
+  return copy;
+}
+
+std::error_code last_system_error() {
+  return {errno, std::generic_category()};
+}
+
+Unexpected fail_system(std::string attempted, std::error_code cause, std::source_location where) {
+  const int number = cause.value();
+  const bool is_limit = number == ENOMEM || number == EMFILE || number == ENFILE ||
+                        number == ENOSPC || number == EAGAIN || number == EDQUOT;
+  return fail(is_limit ? Errc::exhausted : Errc::io, std::move(attempted), cause, where);
+}
+
+}  // namespace ckpt::os
