@@ -71,6 +71,9 @@ class FileSystem {
   // Small files in one go: read at most `bytes_max`; write creates `path` anew and syncs it.
   virtual Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) = 0;
   virtual Task<void> write_small(std::string path, std::vector<std::byte> bytes) = 0;
+  // Adds to the end of `path`, creating it if need be, and syncs it. Keeps a little room reserved
+  // behind the end where the file system can, so that a log still grows on a full disk.
+  virtual Task<void> append_small(std::string path, std::vector<std::byte> bytes) = 0;
 
   virtual Task<void> make_directory(std::string path) = 0;  // 0700; an existing one is success.
   virtual Task<void> rename(std::string from, std::string to, RenameMode mode) = 0;

@@ -1,0 +1,22 @@
+// PoolFileSystem: the FileSystem seam on a few threads that block, for places without io_uring.
+//
+// It has the same O_DIRECT discipline as the ring: aligned ranges past the page cache, the rest
+// buffered and dropped behind. A call that hangs holds one of `disk_thread_count` threads, never
+// the caller; with all of them held, everything of this FileSystem waits.
+//
+// Threads:  call from one executor.
+// Lifetime: files must not outlive it; destroy it before the executor's context. Its destructor
+//           waits for the calls that are running.
+#pragma once
+
+#include <memory>
+
+#include "os/disk_threads.hpp"
+#include "os/file_system.hpp"
+
+namespace ckpt::os {
+
+std::unique_ptr<FileSystem> make_pool_file_system(
+    std::size_t threads = disk_thread_count, DiskPriority priority = DiskPriority::background);
+
+}  // namespace ckpt::os

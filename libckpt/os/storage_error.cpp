@@ -1,0 +1,41 @@
+#include "os/storage_error.hpp"
+
+#include <cerrno>
+
+namespace ckpt::os {
+
+Errc classify_storage_error(int error) {
+  switch (error) {
+    case ENOENT:
+      return Errc::not_found;
+    case EEXIST:
+    case ENOTDIR:
+    case EISDIR:
+    case ENOTEMPTY:
+    case ELOOP:  // A symbolic link where none may be.
+    case ENAMETOOLONG:
+    case EINVAL:
+      return Errc::invalid_argument;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return Errc::exhausted;
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return Errc::unsupported;
+    case ECANCELED:
+      return Errc::cancelled;
+    default:
+      return Errc::io;
+  }
+}
+
+Unexpected storage_failure(int error, std::string text, std::source_location where) {
+  return fail(classify_storage_error(error), std::move(text),
+              std::error_code(error, std::generic_category()), where);
+}
+
+}  // namespace ckpt::os

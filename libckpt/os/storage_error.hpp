@@ -1,0 +1,16 @@
+// StorageError: what an errno of the disk asks us to do; one table for all three FileSystems.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <source_location>
+#include <string>
+
+namespace ckpt::os {
+
+Errc classify_storage_error(int error);
+
+// `return storage_failure(ENOSPC, "write /scratch/run/step-000000007/rank-00000.safetensors");`
+Unexpected storage_failure(int error, std::string text,
+                           std::source_location where = std::source_location::current());
+
+}  // namespace ckpt::os

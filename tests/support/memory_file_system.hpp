@@ -1,0 +1,162 @@
+// MemoryFileSystem: a FileSystem that forgets at a crash exactly what was not synced.
+//
+// The MemoryDisk outlives crashes and is shared by one front-end per simulated node. A file's bytes
+// are durable after sync_data, a name after sync_directory of its directory, and nothing else is:
+// no rename orders anything, no close syncs. A failed sync marks what it should have saved as lost
+// and clean, so that a second sync succeeds and saves nothing, as Linux does.
+//
+// Threads: one.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/random.hpp"
+#include "os/file_system.hpp"
+
+namespace ckpt::test {
+
+enum class Survival : std::uint8_t {
+  nothing,     // Of what was not synced.
+  everything,  // As after a mere death of the process.
+  random,      // Each 4 KiB sector and each change of a directory by itself, later ones before.
+};
+
+class MemoryDisk {
+ public:
+  explicit MemoryDisk(std::uint64_t seed = 1);
+
+  // Power is lost on all nodes, or on the one whose front-ends have this owner.
+  void crash(Survival survival, std::optional<std::uint32_t> owner = std::nullopt);
+
+  // Fails the n-th operation from now (0: the next), and with `sticky` all after it.
+  struct Fault {
+    int error = 5;            // EIO.
+    bool is_sticky = false;
+    bool is_partial = false;  // A write first leaves the first half of its bytes.
+  };
+  void fail_at(std::uint64_t operation, Fault fault);
+  void clear_faults() { fault_.reset(); }
+  // Asked before each operation, as in ("sync_data", "/dir/file"): an errno to fail with, or 0.
+  void set_hook(std::function<int(std::string_view verb, const std::string& path)> hook);
+
+  std::uint64_t operations() const { return operations_; }
+  const std::vector<std::string>& log() const { return log_; }
+  void clear_log() { log_.clear(); }
+
+  void set_latency(Duration least, Duration most);  // Of front-ends with a clock.
+  void stall_until(Time end) { stalled_until_ = end; }
+  void set_capacity(std::optional<std::uint64_t> bytes) { capacity_ = bytes; }
+  std::uint64_t used_bytes() const;
+  void set_exchange_supported(bool supported) { has_exchange_ = supported; }
+  void set_direct(bool is_direct) { is_direct_ = is_direct; }
+
+  // For tests: around the FileSystem, at once durable, without faults.
+  void put(const std::string& path, std::string_view content);  // Makes the directories above.
+  void put_link(const std::string& path, const std::string& target);
+  void put_directory(const std::string& path);
+  void erase(const std::string& path);  // Whatever it is, with all below.
+  bool exists(const std::string& path) const;
+  std::string content(const std::string& path) const;  // Empty when there is no such file.
+  void flip(const std::string& path, std::uint64_t offset, unsigned bit);
+  void resize(const std::string& path, std::uint64_t bytes);
+  std::vector<std::string> tree() const;  // Every path, sorted; directories end in "/".
+
+ private:
+  friend class MemoryFileSystem;
+  friend class MemoryFile;
+
+  struct Inode;
+  using Ref = std::shared_ptr<Inode>;
+  struct Assignment {  // `name` in `directory` becomes `inode`, or nothing.
+    Ref directory;
+    std::string name;
+    Ref inode;
+  };
+  struct Change {
+    std::uint32_t owner = 0;
+    std::vector<Assignment> assignments;  // All or none.
+  };
+  struct Found {
+    Ref directory;
+    std::string name;
+    Ref inode;  // Null: nothing there. The directory itself when `name` is empty.
+  };
+
+  // Counts and logs the operation. Errors: the fault or the hook's.
+  Status begin(std::string_view verb, const std::string& path, bool* is_partial = nullptr);
+  Result<Found> find(const std::string& path, std::string_view verb) const;
+  Result<Ref> find_directory(const std::string& path, std::string_view verb) const;
+  Ref make_inode(os::EntryKind kind);
+  void change(std::uint32_t owner, std::vector<Assignment> assignments);
+  Status need_room(std::uint64_t bytes, const std::string& path) const;
+  Ref put_parents(const std::string& path, std::string& name);
+  Ref must_find(const std::string& path) const;
+
+  Result<Ref> create(std::uint32_t owner, const std::string& path);
+  Status write(Inode& inode, const std::string& path, std::uint64_t offset,
+               std::span<const std::byte> bytes, std::uint32_t owner);
+  Status sync(Inode& inode, const std::string& path);
+  Status append(std::uint32_t owner, const std::string& path, std::span<const std::byte> bytes);
+  Status rename(std::uint32_t owner, const std::string& from, const std::string& to,
+                os::RenameMode mode);
+  Status remove(std::uint32_t owner, const std::string& path, bool is_directory);
+  Status sync_directory(const std::string& path);
+  void lose_unsynced(Inode& inode, Survival survival);
+
+  Random random_;
+  Ref root_;
+  std::vector<std::weak_ptr<Inode>> inodes_;
+  std::vector<Change> pending_;  // Directory changes that no sync has covered, in order.
+  std::uint64_t operations_ = 0;
+  std::optional<std::uint64_t> fault_at_;
+  std::optional<Fault> fault_;
+  std::function<int(std::string_view, const std::string&)> hook_;
+  std::vector<std::string> log_;
+  Duration latency_least_{0};
+  Duration latency_most_{0};
+  Time stalled_until_{};
+  std::optional<std::uint64_t> capacity_;
+  bool has_exchange_ = true;
+  bool is_direct_ = false;
+};
+
+// One node's view. Without a clock, operations end at once; with one, each takes its latency, and
+// has its effect at the start or at the end of it.
+class MemoryFileSystem final : public os::FileSystem {
+ public:
+  explicit MemoryFileSystem(MemoryDisk& disk, Clock* clock = nullptr, std::uint32_t owner = 0)
+      : disk_(disk), clock_(clock), owner_(owner) {}
+
+  Task<std::unique_ptr<os::File>> create(std::string path, os::Caching caching) override;
+  Task<std::unique_ptr<os::File>> open_read(std::string path, os::Caching caching) override;
+  Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) override;
+  Task<void> write_small(std::string path, std::vector<std::byte> bytes) override;
+  Task<void> append_small(std::string path, std::vector<std::byte> bytes) override;
+  Task<void> make_directory(std::string path) override;
+  Task<void> rename(std::string from, std::string to, os::RenameMode mode) override;
+  Task<void> remove_file(std::string path) override;
+  Task<void> remove_directory(std::string path) override;
+  Task<void> sync_directory(std::string path) override;
+  Task<std::vector<os::Entry>> list(std::string path) override;
+  Task<os::FileStatus> status(std::string path) override;
+  Task<os::Space> space(std::string path) override;
+
+ private:
+  friend class MemoryFile;
+  template <class T>
+  Task<T> perform(std::function<Result<T>()> work);
+  Task<void> pause();
+
+  MemoryDisk& disk_;
+  Clock* clock_;
+  std::uint32_t owner_;
+};
+
+}  // namespace ckpt::test
