@@ -255,6 +255,18 @@ Result<std::uint64_t> JsonReader::integer() {
   return value;
 }
 
+Result<std::string> JsonReader::string_member(std::string_view key) {
+  CKPT_CHECK(member(key));
+  return string();
+}
+
+Result<std::uint64_t> JsonReader::integer_member(std::string_view key, std::uint64_t most) {
+  CKPT_CHECK(member(key));
+  CKPT_TRY(const auto value, integer());
+  if (value > most) return problem(fmt::format("\"{}\" is {}, above {}", key, value, most));
+  return value;
+}
+
 Status JsonReader::finish() {
   skip_space();
   if (depth_ != 0 || offset_ != text_.size()) return problem("bytes behind the end");

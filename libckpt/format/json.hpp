@@ -40,6 +40,22 @@ class JsonReader {
 
   Result<std::string> string();
   Result<std::uint64_t> integer();
+
+  // member() and its value in one.
+  Result<std::string> string_member(std::string_view key);
+  Result<std::uint64_t> integer_member(std::string_view key, std::uint64_t most = UINT64_MAX);
+  // Calls `read_one`, which returns a Status, before each element of the array.
+  template <class ReadOne>
+  Status array_member(std::string_view key, ReadOne read_one) {
+    CKPT_CHECK(member(key));
+    CKPT_CHECK(begin_array());
+    while (true) {
+      CKPT_TRY(const bool follows, next_element());
+      if (!follows) return {};
+      CKPT_CHECK(read_one());
+    }
+  }
+
   // Nothing but white space is left.
   Status finish();
 

@@ -203,6 +203,7 @@ bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
   }
   for (const char letter : extension)
     if (letter < 'a' || letter > 'z') return false;
+  if (extension == "part") return false;  // Beside the files while they are written.
   if (value > UINT32_MAX || (rank && value != *rank)) return false;
   // One spelling only: no superfluous zeros.
   return name == member_name(static_cast<std::uint32_t>(value), extension);

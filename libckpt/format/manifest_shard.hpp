@@ -1,0 +1,18 @@
+// ManifestShard: one rank's entry in the manifest, written and read.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <string>
+
+#include "format/json.hpp"
+#include "format/manifest.hpp"
+
+namespace ckpt::format {
+
+void append_shard(std::string& out, const ShardPart& shard);
+
+// What all shards have in common is taken from `manifest`. The record is validated and must have
+// the digest that stands beside it. Errors: corruption, version_mismatch.
+Result<ShardPart> read_shard(JsonReader& reader, const Manifest& manifest);
+
+}  // namespace ckpt::format

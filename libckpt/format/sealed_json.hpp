@@ -1,0 +1,36 @@
+// SealedJson: a JSON file of ours whose last member is the digest of every byte before it.
+//
+//   {"format":"libckpt-run","format_version":1,
+//   ...
+//   "digest":"<32 lower-case hexadecimal digits>"}<newline>
+//
+// The digest is XXH3-128 of the bytes before `"digest"`. No byte of the file can change unnoticed:
+// those behind are compared with the only form they may have.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/checksum.hpp"
+#include "format/json.hpp"
+
+namespace ckpt::format {
+
+// The first line, up to and with its comma.
+std::string begin_sealed_json(std::string_view format);
+// `text` so far ends with a comma and a newline.
+std::string seal_json(std::string text);
+
+// Checks the digest and the first line; the reader stands before the file's own members.
+// Errors: corruption, version_mismatch (made by another version of the library).
+Result<JsonReader> open_sealed_json(std::string_view text, std::string_view format,
+                                    std::string_view what);
+// The digest member and the end.
+Status finish_sealed_json(JsonReader& reader);
+
+void append_json(std::string& out, const Digest& digest);
+Result<Digest> digest_member(JsonReader& reader, std::string_view key);
+
+}  // namespace ckpt::format
