@@ -4,7 +4,8 @@
 // to it (`ckpt-snap`). Nothing here waits unless it takes a deadline.
 //
 // Threads:   calls come from the training thread, `filled` and `abandon` also from a copy thread.
-// Lifetime:  Slots' bytes stay mapped until the Link is destroyed, also when the daemon is gone.
+// Lifetime:  what was granted stays mapped until `filled` or `abandon`, also when the daemon is gone.
+//            After a fork the child's Link only answers `unavailable`.
 #pragma once
 
 #include <chrono>
@@ -27,10 +28,11 @@ namespace ckpt::client {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Granted: a free Slot of ours, its bytes mapped, for a layout of `layout_version`.
+// Granted: a free Slot of ours, its bytes mapped, large enough for the newest layout.
 struct Granted {
   std::uint32_t slot = 0;
   std::uint64_t generation = 0;  // Of the mapping; a Slot of a dead daemon is taken back silently.
+  std::uint64_t timeline = 0;    // On which the session captures.
   std::span<std::byte> bytes;
 };
 

@@ -51,6 +51,7 @@ struct AttachRequest {
   std::uint32_t replicas = 2;
   std::uint32_t own_slots = 0;
   std::string secret;  // The secret's bytes; empty: no peers.
+  std::optional<Continuation> continuation;  // None: it starts fresh or restores.
 };
 
 struct Attached {
