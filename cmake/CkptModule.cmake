@@ -70,7 +70,7 @@ function(ckpt_module)
   set_property(GLOBAL APPEND PROPERTY CKPT_MODULE_TARGETS ${target})
 endfunction()
 
-# ckpt_program(TARGET ckptd OUTPUT ckptd SOURCES ... LIBS ...): a program, in bin/ of the build tree.
+# ckpt_program(TARGET ckptd OUTPUT ckptd SOURCES ... LIBS ...): a program, in bin/ of the build.
 function(ckpt_program)
   cmake_parse_arguments(ARG "" "TARGET;OUTPUT" "SOURCES;LIBS" ${ARGN})
   add_executable(${ARG_TARGET} ${ARG_SOURCES})

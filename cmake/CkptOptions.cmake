@@ -18,7 +18,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(CKPT_CCACHE ccache)
 if(CKPT_CCACHE AND PROJECT_IS_TOP_LEVEL)
-  # The sloppiness lets ccache cache users of a precompiled header; see ckpt_flags for the other half.
+  # The sloppiness lets ccache cache users of a precompiled header; ckpt_flags has the other half.
   set(sloppiness pch_defines,time_macros,include_file_mtime,include_file_ctime)
   foreach(language C CXX)
     set(CMAKE_${language}_COMPILER_LAUNCHER

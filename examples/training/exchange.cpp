@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <thread>
 
 namespace example {
@@ -37,8 +38,7 @@ ckpt::Result<Address> parse_address(const std::string& text) {
                     &found) != 0)
     return fail(Errc::invalid_argument, "exchange: '" + text + "' is no host:port");
   Address address;
-  std::copy_n(reinterpret_cast<const std::byte*>(found->ai_addr), found->ai_addrlen,
-              reinterpret_cast<std::byte*>(&address.bytes));
+  std::memcpy(&address.bytes, found->ai_addr, found->ai_addrlen);
   address.length = found->ai_addrlen;
   ::freeaddrinfo(found);
   return address;
@@ -118,8 +118,7 @@ Status Exchange::connect_root() {
   for (;;) {
     const int socket = ::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (socket < 0) return fail(Errc::io, "exchange: make a socket", last_error());
-    if (::connect(socket, reinterpret_cast<const sockaddr*>(&address.bytes), address.length) ==
-        0) {
+    if (::connect(socket, reinterpret_cast<const sockaddr*>(&address.bytes), address.length) == 0) {
       make_prompt(socket);
       sockets_.assign(1, socket);
       return send_all(socket, std::as_bytes(std::span(&options_.rank, 1)));

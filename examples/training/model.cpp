@@ -101,7 +101,7 @@ Model::Sample Model::sample(std::uint64_t position) const {
   float sum = 0;
   for (std::size_t index = 0; index < inputs_; ++index) {
     out.inputs[index] = 2.0f * unit(random) - 1.0f;
-    sum += index % 2 == 0 ? out.inputs[index] : -out.inputs[index];
+    if (index < 4) sum += index % 2 == 0 ? out.inputs[index] : -out.inputs[index];
   }
   out.target = std::sin(sum);
   return out;
@@ -119,8 +119,7 @@ float Model::forward(const Sample& sample) {
       for (std::size_t col = 0; col < layer.cols; ++col)
         sum += weights[row * layer.cols + col] * activations_[index][col];
       if (!is_last) {
-        kept_[index + 1][row] =
-            unit(progress_.random) < dropout ? 0.0f : 1.0f / (1.0f - dropout);
+        kept_[index + 1][row] = unit(progress_.random) < dropout ? 0.0f : 1.0f / (1.0f - dropout);
         sum = std::tanh(sum) * kept_[index + 1][row];
       }
       activations_[index + 1][row] = sum;

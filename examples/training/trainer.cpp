@@ -218,8 +218,7 @@ ckpt::Status finish(const Settings& settings, example::Model& model, example::Ex
     if (!file) return ckpt::fail(ckpt::Errc::io, "write the weights to " + settings.weights);
   }
   char digest[17];
-  std::snprintf(digest, sizeof digest, "%016llx",
-                static_cast<unsigned long long>(model.digest()));
+  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(model.digest()));
   std::ostringstream line;
   line << R"({"event":"done","step":)" << model.progress().step << R"(,"digest":")" << digest
        << R"("})";

@@ -100,7 +100,8 @@ std::vector<std::uint64_t> train_pair(const std::string& address, int steps,
 
 }  // namespace
 
-TEST_CASE("model: training that was saved and resumed ends with the same bits", "[unit][examples]") {
+TEST_CASE("model: training that was saved and resumed ends with the same bits",
+          "[unit][examples]") {
   auto alone = Exchange::open({});
   REQUIRE(alone);
   Model whole(small());

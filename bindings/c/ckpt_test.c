@@ -1,0 +1,172 @@
+/* Goal:   a C program can do all that a C++ trainer can, and no mistake of it crashes the library.
+ * Method: first every function with what is not allowed (NULL, unknown names, wrong numbers), then
+ * a whole life in embedded mode: open, add, save, wait, close; and a second life that restores from
+ * storage what the first one saved. Ends with 0 when every check held.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <ckpt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failures = 0;
+
+#define CHECK(claim)                                                                        \
+  do {                                                                                      \
+    if (!(claim)) {                                                                         \
+      fprintf(stderr, "line %d: not true: %s (%s)\n", __LINE__, #claim, ckpt_last_error()); \
+      ++failures;                                                                           \
+    }                                                                                       \
+  } while (0)
+
+static ckpt_options* make_options(const char* directory) {
+  char runtime[256];
+  char storage[256];
+  ckpt_options* options = ckpt_options_new();
+  snprintf(runtime, sizeof runtime, "%s/run", directory);
+  snprintf(storage, sizeof storage, "%s/ckpt", directory);
+  CHECK(options != NULL);
+  CHECK(ckpt_options_set(options, "job", "c-abi") == CKPT_OK);
+  CHECK(ckpt_options_set(options, "embedded", "true") == CKPT_OK);
+  CHECK(ckpt_options_set(options, "runtime_dir", runtime) == CKPT_OK);
+  CHECK(ckpt_options_set(options, "dir", storage) == CKPT_OK);
+  CHECK(ckpt_options_set(options, "memory_budget", "268435456") == CKPT_OK);
+  return options;
+}
+
+static void check_refusals(const ckpt_options* good) {
+  ckpt_options* options = ckpt_options_new();
+  ckpt_handle* handle = NULL;
+  ckpt_stats_values stats = {.size = sizeof stats};
+  int64_t shape[1] = {4};
+  float data[4] = {0};
+
+  CHECK(ckpt_options_set(NULL, "job", "x") == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "options is NULL") != NULL);
+  CHECK(ckpt_options_set(options, "jbo", "x") == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "jbo") != NULL);
+  CHECK(ckpt_options_set(options, "rank", "two") == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "two") != NULL);
+  CHECK(ckpt_options_set(options, "rank", "-1") == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_options_set(options, "embedded", "maybe") == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_options_set(options, "save_mem_interval", "15 parsecs") == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_open(NULL, &handle) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_open(good, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_open(options, &handle) == CKPT_INVALID_ARGUMENT); /* No job. */
+  CHECK(handle == NULL);
+
+  CHECK(ckpt_add(NULL, "a", data, CKPT_DTYPE_F32, shape, 1, 0) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_add_blob(NULL, "a", data, 4) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_save(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_save_if_needed(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_guard(NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_wait(NULL, 1, CKPT_CAPTURED, 1) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_restore(NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_restored_ok(NULL, 1) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_stats(NULL, &stats) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_close(NULL, 1) == CKPT_INVALID_ARGUMENT);
+  ckpt_free(NULL);
+  ckpt_options_free(NULL);
+  ckpt_options_free(options);
+}
+
+static void first_life(const ckpt_options* options) {
+  ckpt_handle* handle = NULL;
+  ckpt_stats_values stats = {.size = sizeof stats};
+  float weights[6] = {1, 2, 3, 4, 5, 6};
+  double rate = 0.25;
+  uint64_t position = 77;
+  int64_t shape[2] = {2, 3};
+  int outcome = -1;
+
+  CHECK(ckpt_open(options, &handle) == CKPT_OK);
+  if (handle == NULL) return;
+  CHECK(ckpt_add(handle, "weights", weights, CKPT_DTYPE_F32, shape, 2, CKPT_TENSOR_GUARDED) ==
+        CKPT_OK);
+  CHECK(ckpt_add(handle, "weights", weights, CKPT_DTYPE_F32, shape, 2, 0) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_add(handle, "none", NULL, CKPT_DTYPE_F32, shape, 2, 0) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_add(handle, "what", weights, 99, shape, 2, 0) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_add(handle, "flag", weights, CKPT_DTYPE_F32, shape, 2, 1u << 30) ==
+        CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_add(handle, "rate", &rate, CKPT_DTYPE_F64, NULL, 0, 0) == CKPT_OK);
+  CHECK(ckpt_add_blob(handle, "position", &position, sizeof position) == CKPT_OK);
+  CHECK(ckpt_set_blob(handle, "note", "hello", 5) == CKPT_OK);
+
+  CHECK(ckpt_restore(handle, NULL) == CKPT_NOT_FOUND);
+  CHECK(ckpt_save_if_needed(handle, 1, NULL, &outcome) == CKPT_OK);
+  CHECK(outcome == CKPT_STARTED);
+  CHECK(ckpt_guard(handle, NULL) == CKPT_OK);
+  CHECK(ckpt_wait(handle, 1, 9, 1000) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_wait(handle, 1, CKPT_CAPTURED, 30000) == CKPT_OK);
+  CHECK(ckpt_wait(handle, 1, CKPT_COMMITTED, 30000) == CKPT_OK);
+
+  CHECK(ckpt_stats(handle, &stats) == CKPT_OK);
+  CHECK(stats.saves_started == 1);
+  CHECK(stats.newest_committed == 1);
+  stats.size = 0;
+  CHECK(ckpt_stats(handle, &stats) == CKPT_INVALID_ARGUMENT);
+  stats.size = 2 * sizeof(size_t); /* As an older caller, that knows fewer fields. */
+  stats.skipped_no_slot = 4711;
+  CHECK(ckpt_stats(handle, &stats) == CKPT_OK);
+  CHECK(stats.skipped_no_slot == 4711);
+
+  CHECK(ckpt_close(handle, 60000) == CKPT_OK);
+  ckpt_free(handle);
+}
+
+static void second_life(const ckpt_options* options) {
+  ckpt_handle* handle = NULL;
+  ckpt_restored restored = {.size = sizeof restored};
+  float expected[6] = {1, 2, 3, 4, 5, 6};
+  float weights[6] = {0};
+  double rate = 0;
+  uint64_t position = 0;
+  int64_t shape[2] = {2, 3};
+  const void* note = NULL;
+  size_t note_size = 0;
+
+  CHECK(ckpt_open(options, &handle) == CKPT_OK);
+  if (handle == NULL) return;
+  CHECK(ckpt_add(handle, "weights", weights, CKPT_DTYPE_F32, shape, 2, CKPT_TENSOR_GUARDED) ==
+        CKPT_OK);
+  CHECK(ckpt_add(handle, "rate", &rate, CKPT_DTYPE_F64, NULL, 0, 0) == CKPT_OK);
+  CHECK(ckpt_add_blob(handle, "position", &position, sizeof position) == CKPT_OK);
+  CHECK(ckpt_restore(handle, &restored) == CKPT_OK);
+  CHECK(restored.step == 1);
+  CHECK(restored.source == CKPT_STORAGE);
+  CHECK(restored.source_name[0] != '\0');
+  CHECK(memcmp(weights, expected, sizeof weights) == 0);
+  CHECK(rate == 0.25);
+  CHECK(position == 77);
+  CHECK(ckpt_blob(handle, "note", &note, &note_size) == CKPT_OK);
+  CHECK(note_size == 5 && memcmp(note, "hello", 5) == 0);
+  CHECK(ckpt_blob(handle, "no such", &note, &note_size) == CKPT_NOT_FOUND);
+  CHECK(ckpt_restored_ok(handle, 1) == CKPT_OK);
+  CHECK(ckpt_close(handle, 60000) == CKPT_OK);
+  ckpt_free(handle);
+}
+
+int main(void) {
+  char directory[] = "/tmp/ckpt_test.XXXXXX";
+  char command[128];
+  ckpt_options* options;
+
+  CHECK(strchr(ckpt_version(), '.') != NULL);
+  CHECK(ckpt_last_error() != NULL);
+  if (mkdtemp(directory) == NULL) {
+    perror("mkdtemp");
+    return 2;
+  }
+  snprintf(command, sizeof command, "mkdir -m 700 %s/run %s/ckpt", directory, directory);
+  CHECK(system(command) == 0);
+  options = make_options(directory);
+  check_refusals(options);
+  first_life(options);
+  second_life(options);
+  ckpt_options_free(options);
+  snprintf(command, sizeof command, "rm -rf %s", directory);
+  CHECK(system(command) == 0);
+  if (failures == 0) printf("all checks of the C ABI held\n");
+  return failures == 0 ? 0 : 1;
+}

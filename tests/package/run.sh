@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Goal:   whoever installs libckpt can use it from a project of their own, in C++ and in C.
+# Method: tests/package/run.sh BUILD installs BUILD below a new prefix, builds examples/consumer
+#         with find_package(ckpt 0.1) in an empty directory, runs its programs, and asks for a
+#         version that is not there. Every public header must compile alone.
+set -u
+cd "$(dirname "$0")/../.."
+. tests/packages.sh
+build=${1:-build/dev}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+prefix=$scratch/prefix
+status=0
+
+check() {  # check NAME COMMAND...
+  local name=$1
+  shift
+  if "$@" >"$scratch/log" 2>&1; then
+    echo "ok package: $name"
+  else
+    echo "FAILED package: $name"
+    tail -n 30 "$scratch/log"
+    status=1
+  fi
+}
+fails() {
+  ! "$@"
+}
+configure() {  # configure VERSION DIRECTORY
+  mkdir -p "$2"
+  cp -r examples/consumer "$2/source"
+  sed -i "s/find_package(ckpt [0-9.]*/find_package(ckpt $1/" "$2/source/CMakeLists.txt"
+  "$cmake" -S "$2/source" -B "$2/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_PREFIX_PATH="$prefix"
+}
+installed_programs() {
+  "$prefix/bin/ckpt" --help && "$prefix/bin/ckptd" --help
+}
+no_foreign_header() {  # The installed headers include the standard library and each other only.
+  ! grep -rnE '#include [<"](boost|fmt|nlohmann|cuda|liburing)' "$prefix/include"
+}
+
+check "every public header compiles alone" \
+  "$cmake" --build "$build" --target all_verify_interface_header_sets
+check "it installs" "$cmake" --install "$build" --prefix "$prefix"
+check "the installed headers include nothing foreign" no_foreign_header
+check "another project finds it" configure 0.1 "$scratch/consumer"
+check "another project builds with it" "$cmake" --build "$scratch/consumer/build"
+check "its C++ program runs" "$scratch/consumer/build/consumer" "$scratch/run"
+check "its C program runs" "$scratch/consumer/build/consumer_c" "$scratch/run"
+check "a version that is not there is refused" fails configure 99.0 "$scratch/other"
+check "ckpt and ckptd are installed and run" installed_programs
+exit $status

@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Builds libckpt and runs its tests.
+#
+#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--jobs N]
+#
+# Suites: tidy unit contract sim crash cluster package python gpu. Default: all that this machine
+# can run; what was skipped is said, and why. --seeds: seeds of the simulator. --deep: clang-tidy
+# too. Ends with a line "N passed, N failed", and with 1 if anything failed.
+set -u -o pipefail
+cd "$(dirname "$0")/.."
+. tests/packages.sh
+
+all_suites="tidy unit contract sim crash cluster package python gpu"
+suites=""
+preset=dev
+deep=""
+jobs=$(nproc)
+explicit=yes
+
+usage() {
+  sed -n '2,8s/^# \{0,1\}//p' tests/run.sh
+}
+die() {
+  echo "tests/run.sh: $1" >&2
+  exit 2
+}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --preset) preset=${2:?--preset wants a name of CMakePresets.json}; shift ;;
+    --seeds) export CKPT_SIM_SEEDS=${2:?--seeds wants a number}; shift ;;
+    --jobs) jobs=${2:?--jobs wants a number}; shift ;;
+    --deep) deep=--deep ;;
+    -h | --help) usage; exit 0 ;;
+    -*) die "there is no option $1" ;;
+    *)
+      case " $all_suites " in
+        *" $1 "*) suites="$suites $1" ;;
+        *) die "there is no suite $1 (there are: $all_suites)" ;;
+      esac
+      ;;
+  esac
+  shift
+done
+if [ -z "$suites" ]; then
+  suites=$all_suites
+  explicit=""
+fi
+
+passed=0
+failed=0
+skipped=0
+summary=""
+build=build/$preset
+mkdir -p "$build"
+log=$build/tests.log
+: >"$log"
+# A sanitizer's finding is a failure with a stack, wherever the tests run.
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
+
+count() {  # count SUITE PASSED FAILED
+  passed=$((passed + $2))
+  failed=$((failed + $3))
+  summary="$summary$(printf '%-9s %4d passed %4d failed' "$1" "$2" "$3")"$'\n'
+}
+skip() {  # skip SUITE WHY
+  skipped=$((skipped + 1))
+  summary="$summary$(printf '%-9s skipped: %s' "$1" "$2")"$'\n'
+}
+title() {
+  printf '\n== %s (%ss)\n' "$1" "$SECONDS"
+}
+
+wants() {
+  case " $suites " in *" $1 "*) return 0 ;; esac
+  return 1
+}
+
+build_tree() {
+  title "build, preset $preset"
+  "$cmake" --preset "$preset" >"$build/configure.log" 2>&1 || {
+    cat "$build/configure.log"
+    return 1
+  }
+  "$cmake" --build "$build" -j "$jobs"
+}
+
+# run_ctest SUITE JOBS: the tests of ctest that carry the suite's label.
+run_ctest() {
+  local suite=$1 output=$build/ctest-$1.xml listed
+  listed=$("$ctest" --test-dir "$build" -L "^$suite\$" -N 2>/dev/null | sed -n 's/^Total Tests: //p')
+  if [ "${listed:-0}" -eq 0 ]; then
+    if [ -n "$explicit" ]; then
+      echo "suite $suite has no tests in $build"
+      count "$suite" 0 1
+    else
+      skip "$suite" "no tests are built"
+    fi
+    return
+  fi
+  title "$suite: $listed tests"
+  rm -f "$output"
+  "$ctest" --test-dir "$build" -L "^$suite\$" -j "$2" --output-on-failure --no-tests=error \
+    --output-junit "$PWD/$output" 2>&1 | tee -a "$log" |
+    grep -vE ' Passed +[0-9.]+ sec$|^ +Start '
+  count_junit "$suite" "$output"
+}
+count_junit() {  # count_junit SUITE FILE
+  local line tests failures
+  line=$(grep -m 1 -A 8 '<testsuite' "$2" 2>/dev/null | tr '\n' ' ')
+  tests=$(sed -n 's/.* tests="\([0-9]*\)".*/\1/p' <<<"$line")
+  failures=$(sed -n 's/.* failures="\([0-9]*\)".*/\1/p' <<<"$line")
+  if [ -z "$tests" ]; then
+    count "$1" 0 1
+  else
+    count "$1" $((tests - failures)) "$failures"
+  fi
+}
+
+# run_script SUITE COMMAND...: a program that prints "ok NAME" or "FAILED NAME" for each check.
+run_script() {
+  local suite=$1 output=$build/$1.log status good bad
+  shift
+  title "$suite"
+  "$@" 2>&1 | tee "$output"
+  status=${PIPESTATUS[0]}
+  good=$(grep -c '^ok ' "$output")
+  bad=$(grep -c '^FAILED ' "$output")
+  [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+  count "$suite" "$good" "$bad"
+}
+
+finish() {
+  printf '\n%s' "$summary"
+  local tail=""
+  [ "$skipped" -gt 0 ] && tail=", $skipped skipped"
+  echo "$passed passed, $failed failed$tail"
+  [ "$failed" -eq 0 ]
+  exit
+}
+
+lists="$packages_build $packages_test"
+case $preset in clang*) lists="$lists $packages_clang" ;; esac
+[ -n "$deep" ] && lists="$lists $packages_deep"
+wants python && [ -f tests/python/run.sh ] && lists="$lists $packages_python"
+need_packages $lists || exit 2
+
+if wants tidy; then
+  run_script tidy "$python" tests/tidy/tidy.py $deep
+fi
+for suite in unit contract sim crash cluster package python gpu; do
+  wants "$suite" && needs_build=yes
+done
+if [ -n "${needs_build:-}" ] && ! build_tree; then
+  count build 0 1
+  finish
+fi
+wants unit && run_ctest unit "$jobs"
+wants contract && run_ctest contract "$jobs"
+wants sim && run_ctest sim "$jobs"
+wants crash && run_ctest crash 1
+wants cluster && run_ctest cluster 1
+if wants package; then
+  run_script package bash tests/package/run.sh "$build"
+fi
+if wants python; then
+  if [ -f tests/python/run.sh ]; then
+    run_script python bash tests/python/run.sh "$build"
+  else
+    skip python "there are no Python bindings yet"
+  fi
+fi
+if wants gpu; then
+  if [ ! -e /dev/nvidiactl ]; then
+    skip gpu "this machine has no NVIDIA device"
+  else
+    run_ctest gpu 1
+  fi
+fi
+finish

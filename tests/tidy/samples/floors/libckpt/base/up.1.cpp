@@ -1,0 +1,1 @@
+#include "arena/slot.hpp"

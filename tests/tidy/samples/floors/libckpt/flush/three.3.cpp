@@ -1,0 +1,5 @@
+#include <fcntl.h>
+#include <mutex>
+
+#include "replicate/placement.hpp"
+#include "flush/flusher.hpp"

@@ -1,0 +1,2 @@
+#include <boost/asio.hpp>
+#include "base/task.hpp"

@@ -1,0 +1,2 @@
+#!/usr/bin/env bash
+echo "$CKPT_GOOD" # TODO(#12)

@@ -1,0 +1,2 @@
+// a lower-case name and no guard
+int x;

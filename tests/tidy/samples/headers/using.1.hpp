@@ -1,0 +1,3 @@
+// Bad: it pulls in names.
+#pragma once
+using namespace std;
