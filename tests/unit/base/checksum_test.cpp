@@ -57,6 +57,8 @@ const std::vector<std::size_t> sizes = {0,
                                         64 * KiB - 1,
                                         64 * KiB,
                                         64 * KiB + 1,
+                                        256 * KiB - 1,
+                                        256 * KiB,
                                         300'001};
 
 TEST_CASE("checksum: CRC-32 gives the published values", "[unit][base]") {
