@@ -22,7 +22,8 @@ class Connection {
  public:
   virtual ~Connection() = default;
 
-  // All of it, or an error: unavailable (deadline, peer gone), cancelled (closed by us).
+  // All of it, or an error: unavailable (deadline, peer gone), cancelled (closed by us). Where in
+  // the stream an error left us is unknown: the connection is closed by it.
   virtual Task<void> read(std::span<std::byte> bytes, Time deadline) = 0;
   virtual Task<void> write(std::span<const std::byte> bytes, Time deadline) = 0;
   virtual Task<void> write_file(os::FileSpan span, Time deadline) = 0;

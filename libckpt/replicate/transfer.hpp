@@ -1,0 +1,59 @@
+// Transfer: what both sides of a shard's way over the network share: sources, bitmaps, limits.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/units.hpp"
+#include "format/shard_record.hpp"
+#include "os/file_span.hpp"
+
+namespace ckpt::replicate {
+
+// ShardSource: the bytes of one sealed shard, readable for as long as it is held.
+struct ShardSource {
+  std::shared_ptr<const format::ShardRecord> record;
+  std::vector<os::FileSpan> spans;    // Together the `record->bytes` of the Slot, in order.
+  std::shared_ptr<const void> lease;  // Keeps the bytes from being recycled; may be null.
+};
+
+// ChunkSet: which Chunks of a shard are there and verified.
+class ChunkSet {
+ public:
+  explicit ChunkSet(std::size_t size = 0) : bits_(size, false) {}
+
+  std::size_t size() const { return bits_.size(); }
+  std::size_t count() const { return count_; }
+  bool is_full() const { return count_ == bits_.size(); }
+  bool contains(std::size_t index) const { return bits_.at(index); }
+  // True: it was not there before.
+  bool insert(std::size_t index);
+
+  // u32 size, then a bit each, the lowest of each byte first, and zeros.
+  std::vector<std::byte> encode() const;
+  // Errors: corruption (another size, bits beyond it).
+  static Result<ChunkSet> decode(std::span<const std::byte> bytes, std::size_t size);
+
+ private:
+  std::vector<bool> bits_;
+  std::size_t count_ = 0;
+};
+
+// What is sent and not yet acknowledged as verified: bandwidth times delay of a fast, long path.
+inline constexpr std::uint64_t window_bytes_default = 64 * MiB;
+
+struct TransferOptions {
+  std::uint64_t timeline = 0;                 // Ours; in every frame we send.
+  Time deadline = no_deadline;                // For the whole.
+  Duration stall = std::chrono::seconds(10);  // For each next piece to get on: 256 KiB or a frame.
+  std::uint64_t window_bytes = window_bytes_default;  // At least one Chunk is always sent.
+  // Called for every Chunk that was verified at its target; at a sender late, or not at all.
+  std::function<void(std::size_t chunk)> on_chunk;
+};
+
+}  // namespace ckpt::replicate

@@ -1,0 +1,25 @@
+// Doorkeeper: accepts connections, lets each prove itself, and hands over those that did.
+//
+// Strangers get little: so many half-open connections at a time, so many seconds, so few bytes.
+//
+// Threads:  the executor that it runs on. Lifetime: what it is given must outlive it; closing the
+// listener ends it, and greetings under way end by their own deadline.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "wire/handshake.hpp"
+
+namespace ckpt::wire {
+
+inline constexpr int half_open_connections_max = 64;
+inline constexpr Duration greeting_time_max = std::chrono::seconds(5);
+
+using Admit = std::function<void(std::shared_ptr<Connection>, PeerIdentity)>;
+
+// Returns when the listener is closed. Refusals are logged at a limited rate.
+Task<void> admit_peers(Listener& listener, Clock& clock,
+                       std::shared_ptr<const ListenerOptions> options, Admit admit);
+
+}  // namespace ckpt::wire

@@ -1,0 +1,73 @@
+// Handshake: both ends of a connection prove that they have the job's secret, before anything else.
+//
+//   dialer                                 listener
+//     hello (job, names, nonce)    -->
+//                                  <--     challenge (nonce)           for any job, known or not
+//     proof                        -->     checks it
+//                                  <--     welcome (its boot, its proof), or refused
+//
+// The proofs are HMACs over everything both have said, under keys of their own for each direction
+// of each pair of nodes: nothing that one end sent can be sent back to it, or used elsewhere.
+// It keeps strangers out; it does not hide or sign what is said later.
+//
+// Threads: as the Connection.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wire/connection.hpp"
+#include "wire/secret.hpp"
+
+namespace ckpt::wire {
+
+// Purpose: what a connection is for. Control traffic never waits behind data.
+enum class Purpose : std::uint8_t { control = 1, data = 2 };
+
+inline constexpr std::size_t job_bytes_max = 128;
+inline constexpr std::size_t node_bytes_max = 256;
+
+// PeerIdentity: who is at the other end, proven by the secret of `job`.
+struct PeerIdentity {
+  std::string job;
+  std::string node;
+  std::uint64_t boot = 0;  // Of its daemon; a new one means that its memory was lost.
+  std::uint16_t protocol_version = 0;
+  Purpose purpose = Purpose::control;
+};
+
+using MakeNonce = std::function<Proof()>;  // The simulator draws them from its seed.
+
+struct DialerOptions {
+  std::string job;
+  std::string node;       // Ours.
+  std::string peer_node;  // Whom we want to reach; another one refuses.
+  std::uint64_t boot = 0;
+  Purpose purpose = Purpose::control;
+  std::shared_ptr<const Secret> secret;
+  MakeNonce make_nonce = random_bytes;
+};
+
+// The secret of a job, or null where the job is not known here.
+using FindSecret = std::function<std::shared_ptr<const Secret>(const std::string& job)>;
+// The name that this daemon has in a job; nodes of two jobs may be called differently.
+using FindNode = std::function<std::string(const std::string& job)>;
+
+struct ListenerOptions {
+  FindSecret find_secret;
+  FindNode find_node;
+  std::uint64_t boot = 0;
+  MakeNonce make_nonce = random_bytes;
+};
+
+// Errors: unavailable (connection, deadline, refused), invalid_argument (refused: job or secret),
+//         version_mismatch, corruption. The connection is then closed.
+Task<PeerIdentity> greet_as_dialer(std::shared_ptr<Connection> connection, DialerOptions options,
+                                   Time deadline);
+Task<PeerIdentity> greet_as_listener(std::shared_ptr<Connection> connection,
+                                     std::shared_ptr<const ListenerOptions> options, Time deadline);
+
+}  // namespace ckpt::wire

@@ -1,0 +1,159 @@
+#include "wire/secret.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/assert.hpp"
+
+namespace ckpt::wire {
+
+namespace {
+
+Unexpected fail_with_errno(const std::string& path, std::string_view doing) {
+  const int cause = errno;
+  return fail(cause == ENOENT ? Errc::not_found : Errc::io,
+              fmt::format("{} secret file {}", doing, path),
+              std::error_code(cause, std::generic_category()));
+}
+
+// A secret that others can read is none.
+Status check_owner(const struct stat& status, const std::string& path) {
+  if (!S_ISREG(status.st_mode))
+    return fail(Errc::invalid_argument,
+                fmt::format("read secret file {}: it is no regular file", path));
+  if (status.st_uid != ::geteuid())
+    return fail(
+        Errc::invalid_argument,
+        fmt::format("read secret file {}: it belongs to user {}, not to user {} that runs us", path,
+                    status.st_uid, ::geteuid()));
+  if ((status.st_mode & 077) != 0)
+    return fail(Errc::invalid_argument,
+                fmt::format("read secret file {}: its mode {:04o} opens it to group or others; "
+                            "chmod 600 it",
+                            path, status.st_mode & 07777));
+  return Status();
+}
+
+Result<std::vector<std::byte>> read_bytes(int fd, const std::string& path) {
+  // Room for one more than is allowed, so that a longer file shows.
+  std::vector<std::byte> bytes(secret_bytes_max + 3);
+  std::size_t size = 0;
+  while (size < bytes.size()) {
+    const ssize_t got = ::read(fd, bytes.data() + size, bytes.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_with_errno(path, "read");
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  if (size > 0 && bytes[size - 1] == std::byte('\n')) --size;
+  if (size > 0 && bytes[size - 1] == std::byte('\r')) --size;
+  bytes.resize(size);
+  return bytes;
+}
+
+const unsigned char* as_unsigned(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+
+}  // namespace
+
+Result<Secret> Secret::make(std::span<const std::byte> bytes) {
+  if (bytes.size() < secret_bytes_min)
+    return fail(Errc::invalid_argument,
+                fmt::format("the job's secret has {} bytes; at least {} are needed, as from "
+                            "`head -c 32 /dev/urandom | base64`",
+                            bytes.size(), secret_bytes_min));
+  if (bytes.size() > secret_bytes_max)
+    return fail(Errc::invalid_argument,
+                fmt::format("the job's secret has more than {} bytes", secret_bytes_max));
+  return Secret(std::vector<std::byte>(bytes.begin(), bytes.end()));
+}
+
+Result<Secret> Secret::read_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return fail_with_errno(path, "open");
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) {
+    auto failure = fail_with_errno(path, "look at");
+    ::close(fd);
+    return failure;
+  }
+  if (auto checked = check_owner(status, path); !checked) {
+    ::close(fd);
+    return fail(std::move(checked).error());
+  }
+  auto bytes = read_bytes(fd, path);
+  ::close(fd);
+  if (!bytes) return fail(std::move(bytes).error());
+  auto secret = make(*bytes);
+  OPENSSL_cleanse(bytes.value().data(), bytes.value().size());
+  if (!secret) return fail(std::move(secret).error().context("read secret file " + path));
+  return secret;
+}
+
+Secret::~Secret() {
+  if (!bytes_.empty()) OPENSSL_cleanse(bytes_.data(), bytes_.size());
+}
+
+Proof derive_key(std::span<const std::byte> secret, std::string_view salt,
+                 std::span<const std::byte> info) {
+  const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> algorithm(
+      EVP_KDF_fetch(nullptr, "HKDF", nullptr), &EVP_KDF_free);
+  CKPT_ASSERT(algorithm != nullptr);
+  const std::unique_ptr<EVP_KDF_CTX, decltype(&EVP_KDF_CTX_free)> context(
+      EVP_KDF_CTX_new(algorithm.get()), &EVP_KDF_CTX_free);
+  CKPT_ASSERT(context != nullptr);
+  char hash[] = "SHA256";
+  // The library only reads through these pointers; its parameter type does not say so.
+  const std::array<OSSL_PARAM, 5> parameters = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, hash, 0),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, const_cast<std::byte*>(secret.data()),
+                                        secret.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, const_cast<char*>(salt.data()),
+                                        salt.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, const_cast<std::byte*>(info.data()),
+                                        info.size()),
+      OSSL_PARAM_construct_end()};
+  Proof key{};
+  const int derived = EVP_KDF_derive(context.get(), reinterpret_cast<unsigned char*>(key.data()),
+                                     key.size(), parameters.data());
+  CKPT_ASSERT(derived == 1);
+  return key;
+}
+
+Proof make_proof(const Proof& key, std::span<const std::byte> message) {
+  Proof proof{};
+  unsigned int size = 0;
+  const unsigned char* made =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), as_unsigned(message),
+           message.size(), reinterpret_cast<unsigned char*>(proof.data()), &size);
+  CKPT_ASSERT(made != nullptr);
+  CKPT_ASSERT(size == proof.size());
+  return proof;
+}
+
+bool is_same(std::span<const std::byte> left, std::span<const std::byte> right) {
+  return left.size() == right.size() && CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
+}
+
+Proof random_bytes() {
+  Proof bytes{};
+  const int made =
+      RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  CKPT_ASSERT(made == 1);
+  return bytes;
+}
+
+}  // namespace ckpt::wire
