@@ -70,7 +70,7 @@ class CopyThreads {
   bool carry_out_next(Work& work);  // False when none is left to claim.
   void end(Work& work);
   void tell_waiters(std::atomic<bool>& claim);
-  Work* claimable();           // Under the mutex; forgets works of which all is claimed.
+  Work* claimable();              // Under the mutex; forgets works of which all is claimed.
   void forget(const Work& work);  // Under the mutex.
 
   std::mutex mutex_;

@@ -1,0 +1,138 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "base/units.hpp"
+#include "snapshot/restorer.hpp"
+
+namespace ckpt::snapshot {
+
+namespace {
+
+constexpr std::size_t names_told_max = 5;
+
+class RestorePlanner {
+ public:
+  RestorePlanner(const format::ShardRecord& record, std::span<const Target> targets)
+      : record_(record), targets_(targets) {}
+
+  Result<RestorePlan> plan();
+
+ private:
+  Status index_targets();
+  Status check(const format::TensorPlace& place, const Target& target) const;
+  Status check_none_is_left() const;
+  void add(std::size_t tensor, const Target& target);
+  void sort_into_chunks();
+  std::string where() const {
+    return fmt::format("step {} of rank {}", number(record_.id.at.step), record_.id.rank);
+  }
+
+  const format::ShardRecord& record_;
+  const std::span<const Target> targets_;
+  std::unordered_map<std::string_view, std::size_t> target_of_;
+  std::map<std::pair<const std::byte*, std::uint64_t>, std::size_t> tensor_at_;
+  RestorePlan plan_;
+};
+
+Status RestorePlanner::index_targets() {
+  target_of_.reserve(targets_.size());
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (!target_of_.emplace(targets_[i].name, i).second)
+      return fail(Errc::invalid_argument,
+                  fmt::format("restore: tensor \"{}\" is registered twice", targets_[i].name));
+  }
+  return {};
+}
+
+Status RestorePlanner::check(const format::TensorPlace& place, const Target& target) const {
+  if (place.dtype == target.dtype && std::ranges::equal(place.shape, target.shape)) return {};
+  return fail(
+      Errc::invalid_argument,
+      fmt::format("restore {}: tensor \"{}\" is {} here and {} there", where(), place.name,
+                  describe(target.dtype, target.shape), describe(place.dtype, place.shape)));
+}
+
+Status RestorePlanner::check_none_is_left() const {
+  if (targets_.size() == record_.layout.tensors.size()) return {};
+  std::unordered_map<std::string_view, bool> stored;
+  for (const auto& place : record_.layout.tensors) stored.emplace(place.name, true);
+  std::vector<std::string_view> missing;
+  for (const Target& target : targets_)
+    if (!stored.contains(target.name)) missing.push_back(target.name);
+  const std::size_t count = missing.size();
+  missing.resize(std::min(count, names_told_max));
+  return fail(
+      Errc::invalid_argument,
+      fmt::format("restore {}: {} registered tensor(s) are not in it: \"{}\"{}", where(), count,
+                  fmt::join(missing, "\", \""), count > names_told_max ? ", ..." : ""));
+}
+
+void RestorePlanner::add(std::size_t tensor, const Target& target) {
+  const format::Extent extent = record_.layout.tensors[tensor].extent;
+  if (extent.bytes == 0) return;
+  const auto [found, is_first] = tensor_at_.emplace(std::pair(target.data, extent.bytes), tensor);
+  if (!is_first) {
+    // Tied here. Written once: two threads would write the same place.
+    if (record_.layout.tensors[found->second].extent != extent)
+      plan_.shared.push_back({found->second, tensor});
+    return;
+  }
+  for (std::uint64_t done = 0; done < extent.bytes;) {
+    const std::uint64_t offset = extent.offset + done;
+    const std::uint64_t room = record_.chunk_bytes - offset % record_.chunk_bytes;
+    const std::uint64_t bytes = std::min(room, extent.bytes - done);
+    plan_.pieces.push_back({offset, bytes, target.data + done, target.device, tensor});
+    done += bytes;
+  }
+}
+
+void RestorePlanner::sort_into_chunks() {
+  std::stable_sort(
+      plan_.pieces.begin(), plan_.pieces.end(),
+      [](const RestorePiece& a, const RestorePiece& b) { return a.slot_offset < b.slot_offset; });
+  std::size_t piece = 0;
+  for (std::size_t chunk = 0; chunk < record_.chunk_crcs.size(); ++chunk) {
+    plan_.first_piece.push_back(piece);
+    while (piece < plan_.pieces.size() &&
+           plan_.pieces[piece].slot_offset / record_.chunk_bytes == chunk)
+      ++piece;
+  }
+  plan_.first_piece.push_back(piece);
+}
+
+Result<RestorePlan> RestorePlanner::plan() {
+  CKPT_CHECK(format::validate(record_));
+  CKPT_CHECK(index_targets());
+  const auto& tensors = record_.layout.tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto found = target_of_.find(tensors[i].name);
+    if (found == target_of_.end())
+      return fail(Errc::invalid_argument,
+                  fmt::format("restore {}: its tensor \"{}\", {}, is not registered here", where(),
+                              tensors[i].name, describe(tensors[i].dtype, tensors[i].shape)));
+    const Target& target = targets_[found->second];
+    CKPT_CHECK(check(tensors[i], target));
+    add(i, target);
+  }
+  CKPT_CHECK(check_none_is_left());
+  sort_into_chunks();
+  return std::move(plan_);
+}
+
+}  // namespace
+
+std::string describe(DType dtype, std::span<const std::int64_t> shape) {
+  return fmt::format("{} [{}]", safetensors_name(dtype), fmt::join(shape, ", "));
+}
+
+Result<RestorePlan> plan_restore(const format::ShardRecord& record,
+                                 std::span<const Target> targets) {
+  return RestorePlanner(record, targets).plan();
+}
+
+}  // namespace ckpt::snapshot

@@ -1,0 +1,113 @@
+#include "snapshot/restorer.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+
+namespace ckpt::snapshot {
+
+namespace {
+
+class ChunkRestore final : public device::CopyThreads::Work {
+ public:
+  ChunkRestore(const format::ShardRecord& record, std::span<const std::byte> slot,
+               const RestorePlan& plan, const RestoreMeans& means)
+      : Work(record.chunk_crcs.size()), record_(record), slot_(slot), plan_(plan), means_(means) {}
+  ~ChunkRestore() override { means_.threads.retire(*this); }
+
+  Status run() {
+    means_.threads.start(*this);
+    Status status = means_.threads.help(*this, means_.deadline);
+    if (!status) has_failed_.store(true, std::memory_order_relaxed);  // The rest is left out.
+    means_.threads.retire(*this);
+    return failure_ ? std::move(status) : std::move(failure_);
+  }
+
+ private:
+  void carry_out(std::size_t chunk) override {
+    if (has_failed_.load(std::memory_order_relaxed)) return;
+    Status status = restore(chunk);
+    if (status || has_failed_.exchange(true)) return;
+    failure_ = std::move(status);
+  }
+  void ended() override {}
+
+  Status restore(std::size_t chunk);
+  Unexpected mismatch(std::size_t chunk) const;
+
+  const format::ShardRecord& record_;
+  const std::span<const std::byte> slot_;
+  const RestorePlan& plan_;
+  const RestoreMeans& means_;
+  std::atomic<bool> has_failed_{false};
+  Status failure_;  // Written by the one thread that set has_failed_.
+};
+
+Status ChunkRestore::restore(std::size_t chunk) {
+  const format::Extent extent = record_.chunk(chunk);
+  if (crc32(slot_.subspan(extent.offset, extent.bytes)) != record_.chunk_crcs[chunk])
+    return mismatch(chunk);
+  for (std::size_t i = plan_.first_piece[chunk]; i < plan_.first_piece[chunk + 1]; ++i) {
+    const RestorePiece& piece = plan_.pieces[i];
+    CKPT_ASSERT(piece.slot_offset >= extent.offset);
+    CKPT_ASSERT(piece.slot_offset + piece.bytes <= extent.end());
+    const auto source = slot_.subspan(piece.slot_offset, piece.bytes);
+    CKPT_CHECK(means_.devices[piece.device]->copy_in(piece.target, source));
+  }
+  return {};
+}
+
+Unexpected ChunkRestore::mismatch(std::size_t chunk) const {
+  const std::size_t first = plan_.first_piece[chunk];
+  const std::size_t count = plan_.first_piece[chunk + 1] - first;
+  std::string what = "no tensor";
+  if (count > 0) {
+    what = fmt::format("tensor \"{}\"", record_.layout.tensors[plan_.pieces[first].tensor].name);
+    if (count > 1) what += fmt::format(" and {} more", count - 1);
+  }
+  return fail(Errc::corruption,
+              fmt::format("restore step {} of rank {}: chunk {} ({}) does not match its checksum",
+                          number(record_.id.at.step), record_.id.rank, chunk, what));
+}
+
+Status check_shared(const format::ShardRecord& record, std::span<const std::byte> slot,
+                    const RestorePlan& plan) {
+  for (const SharedTensors& shared : plan.shared) {
+    const auto& kept = record.layout.tensors[shared.kept];
+    const auto& other = record.layout.tensors[shared.other];
+    const bool is_equal = std::memcmp(slot.data() + kept.extent.offset,
+                                      slot.data() + other.extent.offset, kept.extent.bytes) == 0;
+    if (!is_equal)
+      return fail(Errc::invalid_argument,
+                  fmt::format("restore step {}: tensors \"{}\" and \"{}\" share memory here but "
+                              "differ there",
+                              number(record.id.at.step), kept.name, other.name));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status restore_tensors(const format::ShardRecord& record, std::span<const std::byte> slot,
+                       const RestorePlan& plan, const RestoreMeans& means) {
+  CKPT_ASSERT(plan.first_piece.size() == record.chunk_crcs.size() + 1);
+  if (slot.size() < record.bytes)
+    return fail(Errc::corruption,
+                fmt::format("restore step {}: {} bytes where {} must be", number(record.id.at.step),
+                            slot.size(), record.bytes));
+  CKPT_POINT("restore.before_copy");
+  {
+    ChunkRestore restore(record, slot, plan, means);
+    CKPT_CHECK(restore.run());
+  }
+  CKPT_CHECK(check_shared(record, slot, plan));
+  for (device::Device* device : means.devices) CKPT_CHECK(device->settle(means.deadline));
+  return {};
+}
+
+}  // namespace ckpt::snapshot

@@ -1,0 +1,71 @@
+// Restorer: brings a verified shard back from its Slot into the trainer's tensors.
+//
+// Chunk by chunk, on several threads: the checksum over the whole Chunk first, then the copies out
+// of it. No byte of a Chunk that fails reaches a tensor.
+//
+// Threads:   the training thread, helped by the CopyThreads.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/copy_threads.hpp"
+#include "device/device.hpp"
+#include "format/shard_record.hpp"
+
+namespace ckpt::snapshot {
+
+// Target: a registered tensor that a restore fills. Borrowed for the call.
+struct Target {
+  std::string_view name;
+  DType dtype = DType::u8;
+  std::span<const std::int64_t> shape;
+  std::byte* data = nullptr;
+  std::size_t device = 0;  // Index of its Device; 0 is the host.
+};
+
+struct RestorePiece {
+  std::uint64_t slot_offset = 0;
+  std::uint64_t bytes = 0;
+  std::byte* target = nullptr;
+  std::size_t device = 0;
+  std::size_t tensor = 0;  // Index into the record's layout.
+};
+
+// Two tensors that share memory here but were stored apart: their bytes must be equal.
+struct SharedTensors {
+  std::size_t kept = 0;  // Indexes into the record's layout.
+  std::size_t other = 0;
+};
+
+struct RestorePlan {
+  std::vector<RestorePiece> pieces;      // Cut at the Chunks, by offset.
+  std::vector<std::size_t> first_piece;  // By Chunk, and one more for the end.
+  std::vector<SharedTensors> shared;
+};
+
+// Strict: exactly the record's tensors, with the same types and shapes.
+// Errors: invalid_argument (names the tensor, and both types and shapes), corruption (the record
+//         contradicts itself).
+Result<RestorePlan> plan_restore(const format::ShardRecord& record,
+                                 std::span<const Target> targets);
+
+struct RestoreMeans {
+  std::span<device::Device* const> devices;  // Indexed by Target::device.
+  device::CopyThreads& threads;
+  device::Deadline deadline;
+};
+// Errors: corruption (names step, Chunk and tensor), unavailable (the deadline passed), those of
+// the
+//         devices. Tensors may then be overwritten in part.
+Status restore_tensors(const format::ShardRecord& record, std::span<const std::byte> slot,
+                       const RestorePlan& plan, const RestoreMeans& means);
+
+// "F32 [4, 8]": for messages.
+std::string describe(DType dtype, std::span<const std::int64_t> shape);
+
+}  // namespace ckpt::snapshot

@@ -1,0 +1,177 @@
+// A capture:
+//  1. The step's numbers are patched into the file's header, which is a source like any other.
+//  2. Unguarded sources start on their devices; meanwhile the calling thread copies the blobs.
+//  3. Unguarded sources are fenced: the caller may change them when begin() returns.
+//  4. Guarded sources start; guard() fences them.
+//  5. Whoever ends the last part combines the checksums and tells the listener.
+#include "snapshot/snapshotter.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "base/units.hpp"
+
+namespace ckpt::snapshot {
+
+Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
+    : listener_(listener),
+      header_(std::move(plan.header)),
+      blob_capacity_(plan.layout.blob_capacity),
+      plan_(plan_copies(plan.layout, plan.sources, header_, plan.chunk_bytes)),
+      checksums_(plan.chunk_bytes) {
+  checksums_.reserve(div_ceil(plan.layout.slot_bytes, plan.chunk_bytes));
+  for (PlannedRun& planned : plan_.runs) {
+    CKPT_ASSERT(planned.device < plan.devices.size());
+    Run run{planned.is_guarded, std::make_unique<RunEnd>(*this), nullptr};
+    run.run = plan.devices[planned.device]->make_run(std::move(planned.list), *run.end);
+    runs_.push_back(std::move(run));
+  }
+}
+
+Snapshotter::~Snapshotter() = default;
+
+Status Snapshotter::begin(const CaptureRequest& request) {
+  CKPT_ASSERT(!is_running());
+  CKPT_ASSERT(request.slot.size() >= plan_.bytes + align_up(blob_capacity_, page_bytes));
+  is_running_.store(true, std::memory_order_relaxed);
+  is_torn_.store(false, std::memory_order_relaxed);
+  step_ = request.step;
+  slot_ = request.slot;
+  with_checksums_ = request.with_checksums;
+  began_at_ = std::chrono::steady_clock::now();
+  // Ours is one part more: the capture cannot end before we have told how begin() went.
+  parts_left_.store(1, std::memory_order_relaxed);
+  Status status = copy_all(request);
+  begin_status_ = status;
+  part_ended();
+  return status;
+}
+
+Status Snapshotter::copy_all(const CaptureRequest& request) {
+  // Step 1.
+  if (!header_.empty()) format::patch_header(header_, request.timeline, request.step);
+  // Step 2.
+  CKPT_POINT("snapshot.begin");
+  Status status = start_runs(request, false);
+  if (status) status = copy_blobs(request);
+  // Step 3, also after a failure: what was started must not read the sources any longer.
+  Status fenced = fence_runs(request.stream, false);
+  if (!status) return status;
+  CKPT_CHECK(std::move(fenced));
+  CKPT_POINT("snapshot.unguarded_copied");
+  // Step 4.
+  return start_runs(request, true);
+}
+
+Status Snapshotter::start_runs(const CaptureRequest& request, bool guarded) {
+  const device::CopyStart start{request.slot, request.stream, request.with_checksums};
+  for (Run& run : runs_) {
+    if (run.is_guarded != guarded) continue;
+    run.end->status = {};
+    parts_left_.fetch_add(1, std::memory_order_relaxed);
+    Status started = run.run->start(start);
+    if (started) continue;
+    parts_left_.fetch_sub(1, std::memory_order_relaxed);
+    return started;
+  }
+  return {};
+}
+
+Status Snapshotter::fence_runs(Stream stream, bool guarded) {
+  Status first;
+  for (Run& run : runs_) {
+    if (run.is_guarded != guarded) continue;
+    Status fenced = run.run->fence(stream);
+    if (fenced) continue;
+    // The caller may change bytes that were not read yet: the capture must not be used.
+    is_torn_.store(true, std::memory_order_release);
+    if (first) first = std::move(fenced);
+  }
+  return first;
+}
+
+Status Snapshotter::guard(Stream stream) {
+  if (!is_running()) return {};
+  return fence_runs(stream, true);
+}
+
+Status Snapshotter::wait_idle(device::Deadline deadline) {
+  for (Run& run : runs_) CKPT_CHECK(run.run->wait_idle(deadline));
+  return {};
+}
+
+Status Snapshotter::copy_blobs(const CaptureRequest& request) {
+  blobs_.clear();
+  blob_bytes_ = 0;
+  for (const auto& blob : request.blobs) {
+    if (blob.size() > blob_capacity_ - blob_bytes_)
+      return fail(Errc::exhausted, fmt::format("step {}: the blobs need more than the {} bytes of "
+                                               "blob_capacity",
+                                               number(request.step), blob_capacity_));
+    const std::uint64_t offset = plan_.bytes + blob_bytes_;
+    if (!blob.empty()) std::memcpy(request.slot.data() + offset, blob.data(), blob.size());
+    blobs_.push_back({offset, blob.size()});
+    blob_bytes_ += blob.size();
+  }
+  const std::uint64_t padding = align_up(blob_bytes_, page_bytes) - blob_bytes_;
+  std::memset(request.slot.data() + plan_.bytes + blob_bytes_, 0, padding);
+  return {};
+}
+
+void Snapshotter::RunEnd::run_ended(Status ended) {
+  status = std::move(ended);
+  owner.part_ended();
+}
+
+void Snapshotter::part_ended() {
+  if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) end_capture();
+}
+
+void Snapshotter::end_capture() {
+  // Step 5.
+  CKPT_POINT("snapshot.copied");
+  Captured captured;
+  captured.step = step_;
+  captured.status = begin_status_;
+  for (const Run& run : runs_)
+    if (captured.status) captured.status = run.end->status;
+  if (captured.status && is_torn_.load(std::memory_order_acquire))
+    captured.status = fail(Errc::unavailable, fmt::format("capture step {}: the copies did not end "
+                                                          "before the tensors changed",
+                                                          number(step_)));
+  if (captured.status) {
+    combine_checksums();
+    captured.bytes = plan_.bytes + align_up(blob_bytes_, page_bytes);
+    captured.blob_bytes = blob_bytes_;
+    captured.blobs = blobs_;
+    captured.chunk_crcs = checksums_.crcs();
+  }
+  captured.took = std::chrono::steady_clock::now() - began_at_;
+  listener_.capture_ended(captured);
+  is_running_.store(false, std::memory_order_release);
+}
+
+void Snapshotter::combine_checksums() {
+  checksums_.clear();
+  const bool has_all = std::all_of(runs_.begin(), runs_.end(),
+                                   [](const Run& run) { return !run.run->checksums().empty(); });
+  if (!with_checksums_ || !has_all) return;
+  for (const StripPlace& place : plan_.in_order) {
+    checksums_.add(runs_[place.run].run->checksums()[place.strip], place.bytes);
+  }
+  // The blobs are small and were written a moment ago: they are read once more.
+  const std::uint64_t end = plan_.bytes + align_up(blob_bytes_, page_bytes);
+  for (std::uint64_t offset = plan_.bytes; offset < end;) {
+    const std::uint64_t room = plan_.chunk_bytes - offset % plan_.chunk_bytes;
+    const std::uint64_t bytes = std::min(room, end - offset);
+    checksums_.add(crc32(slot_.subspan(offset, bytes)), bytes);
+    offset += bytes;
+  }
+}
+
+}  // namespace ckpt::snapshot

@@ -1,0 +1,177 @@
+// Goal:   no byte of a Chunk that fails its checksum reaches a tensor, and a shard is only ever
+//         restored into exactly the tensors it was taken from.
+// Method: a captured Slot is restored into cleared tensors; every Chunk in turn gets one flipped
+//         bit; names, types and shapes are changed one at a time.
+#include "snapshot/restorer.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "device/host_device.hpp"
+#include "scene.hpp"
+#include "snapshot/snapshotter.hpp"
+
+namespace ckpt::snapshot {
+
+namespace {
+
+constexpr std::uint64_t chunk = 4 * KiB;
+
+device::Deadline soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
+}
+
+struct Rig final : CaptureListener {
+  explicit Rig(const std::vector<SceneTensor>& tensors) : scene(tensors, 100), host(threads) {
+    scene.fill(11);
+    Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, *this);
+    CaptureRequest request;
+    request.step = Step{900};
+    request.slot = scene.slot;
+    REQUIRE(snapshotter.begin(request));
+    REQUIRE(snapshotter.wait_idle(soon()));
+  }
+  void capture_ended(const Captured& captured) override {
+    record.job = "scene";
+    record.id.at.step = captured.step;
+    record.layout = scene.layout;
+    record.bytes = captured.bytes;
+    record.chunk_bytes = chunk;
+    record.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
+  }
+  Status restore(std::span<const Target> targets) {
+    CKPT_TRY(const RestorePlan plan, plan_restore(record, targets));
+    return restore_tensors(record, scene.slot, plan, {devices, threads, soon()});
+  }
+  void clear() {
+    for (auto* content : scene.contents)
+      std::fill(content->begin(), content->end(), std::byte{0xcc});
+  }
+
+  Scene scene;
+  device::CopyThreads threads{2};
+  device::HostDevice host;
+  std::vector<device::Device*> devices{&host};
+  format::ShardRecord record;
+};
+
+const std::vector<SceneTensor> model = {{"embed", 3 * chunk + 5, false},
+                                        {"one", 1, false},
+                                        {"empty", 0, false},
+                                        {"chunk", chunk, false},
+                                        {"chunk-1", chunk - 1, true},
+                                        {"chunk+1", chunk + 1, true}};
+
+}  // namespace
+
+TEST_CASE("restorer: brings back every byte", "[unit][snapshot]") {
+  Rig rig(model);
+  const auto expected = rig.scene.copy_of_contents();
+  rig.clear();
+  REQUIRE(rig.restore(rig.scene.targets()));
+  REQUIRE(rig.scene.copy_of_contents() == expected);
+}
+
+TEST_CASE("restorer: a flipped bit is found and its chunk stays out of the tensors",
+          "[unit][snapshot]") {
+  Rig rig(model);
+  for (std::size_t flipped = 0; flipped < rig.record.chunk_crcs.size(); ++flipped) {
+    rig.clear();
+    const format::Extent extent = rig.record.chunk(flipped);
+    std::byte& victim = rig.scene.slot[extent.offset + (flipped * 977) % extent.bytes];
+    victim ^= std::byte{0x10};
+    const Status restored = rig.restore(rig.scene.targets());
+    victim ^= std::byte{0x10};
+    REQUIRE_FALSE(restored);
+    REQUIRE(restored.error().code() == Errc::corruption);
+    REQUIRE_THAT(restored.error().text(), Catch::Contains("step 900"));
+    REQUIRE_THAT(restored.error().text(), Catch::Contains("chunk " + std::to_string(flipped)));
+    for (std::size_t i = 0; i < rig.scene.contents.size(); ++i) {
+      const format::Extent place = rig.scene.layout.tensors[i].extent;
+      for (std::uint64_t k = 0; k < place.bytes; ++k) {
+        if ((place.offset + k) / chunk != flipped) continue;
+        REQUIRE((*rig.scene.contents[i])[k] == std::byte{0xcc});
+      }
+    }
+  }
+}
+
+TEST_CASE("restorer: names, types and shapes must be the same", "[unit][snapshot]") {
+  Rig rig(model);
+  rig.clear();
+  auto targets = rig.scene.targets();
+  const std::vector<std::int64_t> other_shape = {7, 9};
+  std::string expected_text;
+  SECTION("a shape differs") {
+    expected_text = "is U8 [7, 9] here and " + describe(targets[1].dtype, targets[1].shape);
+    targets[1].shape = other_shape;
+  }
+  SECTION("a type differs") {
+    targets[0].dtype = DType::i8;
+    expected_text = "I8";
+  }
+  SECTION("a tensor is not registered") {
+    targets.pop_back();
+    expected_text = "is not registered here";
+  }
+  SECTION("a tensor is registered too much") {
+    targets.push_back({"more", DType::f32, other_shape, nullptr, 0});
+    expected_text = "\"more\"";
+  }
+  SECTION("a name is registered twice") {
+    targets.push_back(targets[0]);
+    expected_text = "twice";
+  }
+  const Status restored = rig.restore(targets);
+  REQUIRE_FALSE(restored);
+  REQUIRE(restored.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(restored.error().text(), Catch::Contains(expected_text));
+  for (const auto* content : rig.scene.contents)
+    for (const std::byte byte : *content) REQUIRE(byte == std::byte{0xcc});
+}
+
+TEST_CASE("restorer: tensors that are tied only here must hold the same", "[unit][snapshot]") {
+  Rig rig({{"a", 5000, false}, {"b", 5000, false}});
+  auto targets = rig.scene.targets();
+  targets[1].data = targets[0].data;
+  const Status differ = rig.restore(targets);
+  REQUIRE_FALSE(differ);
+  REQUIRE(differ.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(differ.error().text(), Catch::Contains("share memory"));
+}
+
+TEST_CASE("restorer: tensors that were tied are written through each pointer", "[unit][snapshot]") {
+  Rig rig({{"a", 5000, false}, {"b", 3, false}});
+  auto tied = rig.record.layout.tensors[0];
+  tied.alias_of = tied.name;
+  tied.name = "tied";
+  rig.record.layout.tensors.push_back(tied);
+  const auto expected = rig.scene.copy_of_contents();
+  std::vector<std::byte> second(tied.extent.bytes);
+  auto targets = rig.scene.targets();
+  targets.push_back({"tied", tied.dtype, tied.shape, second.data(), 0});
+  rig.clear();
+  REQUIRE(rig.restore(targets));
+  REQUIRE(second == expected[0]);
+  REQUIRE(rig.scene.copy_of_contents() == expected);
+}
+
+TEST_CASE("restorer: a record that contradicts itself is corruption", "[unit][snapshot]") {
+  Rig rig(model);
+  SECTION("a checksum is missing") {
+    rig.record.chunk_crcs.pop_back();
+  }
+  SECTION("a tensor lies outside") {
+    rig.record.layout.tensors[0].extent.offset += 1 << 20;
+  }
+  SECTION("a chunk has no bytes") {
+    rig.record.chunk_bytes = 0;
+  }
+  SECTION("the slot is shorter than the record") {
+    rig.scene.slot.resize(chunk);
+  }
+  const Status restored = rig.restore(rig.scene.targets());
+  REQUIRE_FALSE(restored);
+  REQUIRE(restored.error().code() == Errc::corruption);
+}
+
+}  // namespace ckpt::snapshot
