@@ -1,0 +1,178 @@
+#include "bench/harness.hpp"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace bench {
+
+namespace {
+
+constexpr double load_max = 0.5;
+constexpr std::size_t pairs_min = 7;
+
+double quantile_of(std::vector<double> values, double quantile) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double place = quantile * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const auto above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (place - static_cast<double>(below));
+}
+
+double load_average() {
+  double load = 0;
+  return ::getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+nlohmann::json machine() {
+  utsname system{};
+  ::uname(&system);
+  return {{"cpu", cpu_name()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"kernel", system.release}};
+}
+
+}  // namespace
+
+Harness::Harness(std::string name, int argc, char** argv)
+    : name_(std::move(name)), load_(load_average()) {
+  CLI::App app("libckpt benchmark: " + name_);
+  std::size_t mebibytes = bytes_ >> 20;
+  app.add_option("--pairs", pairs_, "Pairs of measurements")->check(CLI::Range(1, 1000));
+  app.add_option("--size", mebibytes, "MiB of state")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--results", results_, "Append JSON lines to this file");
+  app.add_flag("--force", force_, "Judge on a busy machine, and with few pairs");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  bytes_ = mebibytes << 20;
+  if (load_ > load_max && !force_)
+    std::printf("%s: load %.2f is above %.1f: measured, not judged\n", name_.c_str(), load_,
+                load_max);
+}
+
+void Harness::compare(const Bar& bar, const Measure& ours, const Measure& other) {
+  const bool is_terminal = ::isatty(STDERR_FILENO) != 0;
+  std::vector<double> ratios, our_rates, other_rates;
+  ours();
+  other();
+  for (std::size_t pair = 0; pair < pairs_; ++pair) {
+    // A B, then B A: what drifts hits both alike.
+    const bool ours_first = pair % 2 == 0;
+    const double first = ours_first ? ours() : other();
+    const double second = ours_first ? other() : ours();
+    our_rates.push_back(ours_first ? first : second);
+    other_rates.push_back(ours_first ? second : first);
+    ratios.push_back(our_rates.back() / other_rates.back());
+    if (is_terminal)
+      std::fprintf(stderr, "\r%s %s: pair %zu of %zu ", name_.c_str(), bar.id.c_str(), pair + 1,
+                   pairs_);
+  }
+  if (is_terminal) std::fprintf(stderr, "\r%60s\r", "");
+  Figure figure{bar, quantile_of(ratios, 0.5), quantile_of(ratios, 0.25)};
+  figure.high = quantile_of(ratios, 0.75);
+  figure.count = pairs_;
+  figure.ours = quantile_of(our_rates, 0.5);
+  figure.other = quantile_of(other_rates, 0.5);
+  figures_.push_back(figure);
+}
+
+void Harness::sample(const Bar& bar, double quantile, std::vector<double> samples) {
+  Figure figure{bar, quantile_of(samples, quantile), quantile_of(samples, 0.25)};
+  figure.high = quantile_of(samples, 0.75);
+  figure.count = samples.size();
+  figure.ours = figure.median;
+  figures_.push_back(figure);
+}
+
+std::string Harness::verdict(const Figure& figure) const {
+  if (!figure.bar.is_judged()) return "measured";
+  const bool is_quiet = load_ <= load_max && figure.count >= pairs_min;
+  if (!is_quiet && !force_) return "not judged";
+  const auto reaches = [&](double wanted) {
+    return figure.bar.better == Better::higher ? figure.median >= wanted : figure.median <= wanted;
+  };
+  if (reaches(figure.bar.excellent)) return "excellent";
+  return reaches(figure.bar.floor) ? "holds" : "BELOW THE FLOOR";
+}
+
+void Harness::append(const Figure& figure) const {
+  if (results_.empty()) return;
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char time[32];
+  std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  const nlohmann::json line = {
+      {"time", time},
+      {"bench", name_},
+      {"id", figure.bar.id},
+      {"what", figure.bar.what},
+      {"unit", figure.bar.unit.empty() ? "ratio" : figure.bar.unit},
+      {"median", figure.median},
+      {"quartiles", {figure.low, figure.high}},
+      {"count", figure.count},
+      {"ours", figure.ours},
+      {"other", figure.other},
+      {"excellent", figure.bar.excellent},
+      {"floor", figure.bar.floor},
+      {"verdict", verdict(figure)},
+      {"size", bytes_},
+      {"load", load_},
+      {"machine", machine()},
+      {"commit", environment("CKPT_BENCH_COMMIT")},
+      {"compiler", __VERSION__},
+  };
+  std::ofstream(results_, std::ios::app) << line.dump() << "\n";
+}
+
+int Harness::finish() {
+  bool failed = false;
+  std::printf("%-5s %-52s %9s %19s %7s %7s  %s\n", "", name_.c_str(), "median", "quartiles", "E",
+              "F", "verdict");
+  for (const Figure& figure : figures_) {
+    const std::string judged = verdict(figure);
+    failed = failed || judged.starts_with("BELOW");
+    std::printf("%-5s %-52s %9.3f %9.3f %9.3f %7.3g %7.3g  %s", figure.bar.id.c_str(),
+                figure.bar.what.c_str(), figure.median, figure.low, figure.high,
+                figure.bar.excellent, figure.bar.floor, judged.c_str());
+    if (figure.other != 0)
+      std::printf(" (%.2f against %.2f G/s)", figure.ours / 1e9, figure.other / 1e9);
+    std::printf(" %s\n", figure.bar.unit.c_str());
+    append(figure);
+  }
+  return failed ? 1 : 0;
+}
+
+double rate(double amount, const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  return amount / took.count();
+}
+
+void use(const void* data) {
+  asm volatile("" : : "r"(data) : "memory");
+}
+
+}  // namespace bench

@@ -1,0 +1,88 @@
+// Harness: measures one thing against another, and says whether the bar is met.
+//
+// Machines are shared and noisy, so that a figure is a ratio of two things measured in one run:
+// pairs A B, B A, A B, ... ; the median of the pairs' ratios counts, with its quartiles. A bench
+// does not judge where the machine was busy when it began (load above 0.5), unless --force is
+// given.
+//
+//   int main(int argc, char** argv) {
+//     bench::Harness harness("checksum", argc, argv);
+//     harness.compare({"K1", "crc32_copy / memcpy", 0.82, 0.72}, ours, memcpy);
+//     return harness.finish();
+//   }
+//
+// Threads: one; what is measured may have its own.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+enum class Better { higher, lower };
+
+// Bar: what must be reached. Without a floor the figure is only measured and recorded.
+struct Bar {
+  std::string id;    // "B1"
+  std::string what;  // "snapshot / memcpy, same threads"
+  double excellent = 0;
+  double floor = 0;
+  Better better = Better::higher;
+  std::string unit;  // Of an absolute figure; empty: a ratio.
+
+  bool is_judged() const { return floor != 0; }
+};
+
+// One measurement, a rate: bytes per second, or calls per second.
+using Measure = std::function<double()>;
+
+class Harness {
+ public:
+  // Reads --pairs N (at least 7), --size MiB, --force, --results FILE. Exits on anything else.
+  Harness(std::string name, int argc, char** argv);
+
+  // The ratio of two rates. Each is called once beforehand, uncounted, to warm up.
+  void compare(const Bar& bar, const Measure& ours, const Measure& other);
+  // Samples of something absolute: the given quantile of them counts (0.5: the median).
+  void sample(const Bar& bar, double quantile, std::vector<double> samples);
+
+  std::size_t bytes() const { return bytes_; }  // --size: of the state to work on.
+  std::size_t pairs() const { return pairs_; }
+
+  // Prints the table, appends one JSON line per figure. 0, or 1 where a floor was not held.
+  int finish();
+
+ private:
+  struct Figure {
+    Bar bar;
+    double median = 0;
+    double low = 0;   // Lower quartile.
+    double high = 0;  // Upper quartile.
+    std::size_t count = 0;
+    double ours = 0;   // Median rates, for the reader.
+    double other = 0;  // 0: absolute.
+  };
+
+  std::string verdict(const Figure& figure) const;
+  void append(const Figure& figure) const;
+
+  std::string name_;
+  std::size_t pairs_ = 9;
+  std::size_t bytes_ = std::size_t{1} << 30;
+  std::string results_;
+  bool force_ = false;
+  double load_ = 0;
+  std::vector<Figure> figures_;
+};
+
+// Runs `work` once and returns `amount` per second.
+double rate(double amount, const std::function<void()>& work);
+
+// Keeps the compiler from seeing through the bytes at `data`.
+void use(const void* data);
+
+}  // namespace bench
