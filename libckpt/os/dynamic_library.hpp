@@ -1,0 +1,34 @@
+// DynamicLibrary: a shared library that is looked for at run time, since not every machine has it.
+//
+// Lifetime: it stays loaded until the process ends. Drivers keep threads and callbacks of their
+// own, which unloading would leave without code.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <string>
+#include <vector>
+
+namespace ckpt::os {
+
+class DynamicLibrary {
+ public:
+  // The first of `names` that can be loaded. Errors: not_found, with the loader's words on each.
+  static Result<DynamicLibrary> open(const std::vector<std::string>& names);
+
+  // A function, as in symbol<int(unsigned)>("cuInit"). Errors: unsupported (an older library).
+  template <class Function>
+  Result<Function*> symbol(const char* name) const {
+    CKPT_TRY(void* address, address_of(name));
+    return reinterpret_cast<Function*>(address);
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  DynamicLibrary(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
+  Result<void*> address_of(const char* name) const;
+
+  void* handle_;
+  std::string name_;
+};
+
+}  // namespace ckpt::os

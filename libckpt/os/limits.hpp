@@ -1,0 +1,21 @@
+// Limits: what the kernel allows this process, raised as far as it may be.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+
+namespace ckpt::os {
+
+enum class Limit : std::uint8_t { locked_memory, open_files };
+inline constexpr std::uint64_t unlimited = UINT64_MAX;
+
+struct LimitValues {
+  std::uint64_t soft = 0;  // In force; bytes or descriptors.
+  std::uint64_t hard = 0;  // As far as it may be raised without privileges.
+};
+
+Result<LimitValues> limit_values(Limit limit);
+// Raises the soft limit to the hard one, and returns what is then in force.
+Result<LimitValues> raise_limit(Limit limit);
+
+}  // namespace ckpt::os

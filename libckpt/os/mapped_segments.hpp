@@ -1,0 +1,51 @@
+// MappedSegments: a list of segments in one contiguous range of addresses.
+//
+// Lifetime: owns the descriptors and the mapping; both end with it.
+// Memory:   left out of core dumps. Nothing is allocated before prefault() or the first touch; a
+//           touch that finds no memory kills the process, so prefault() comes first.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "os/file_span.hpp"
+#include "os/shared_memory.hpp"
+
+namespace ckpt::os {
+
+struct MapOptions {
+  bool is_writable = true;
+  // False: a forked child does not have the range at all. Pinned pages must not be copied on write.
+  bool is_inherited = true;
+  bool wants_huge_pages = true;  // Where the machine allows them for shared memory.
+};
+
+class MappedSegments {
+ public:
+  // Errors: invalid_argument (no segments, or sizes that do not fit pages), exhausted, io.
+  static Result<MappedSegments> map(std::vector<Segment> segments, const MapOptions& options = {});
+
+  MappedSegments() = default;
+  MappedSegments(MappedSegments&& other) noexcept;
+  MappedSegments& operator=(MappedSegments&& other) noexcept;
+  ~MappedSegments();
+
+  // Allocates and maps every page, by `threads` threads, and returns when all is there.
+  // Errors: exhausted (no memory; what was allocated stays until the segments are gone).
+  Status prefault(int threads);
+
+  std::span<std::byte> bytes() const { return bytes_; }
+  const std::vector<Segment>& segments() const { return segments_; }
+  // A range of bytes() as pieces of the segments' files; it must lie within.
+  std::vector<FileSpan> file_spans(std::uint64_t offset, std::uint64_t bytes) const;
+
+ private:
+  void unmap();
+
+  std::vector<Segment> segments_;
+  std::span<std::byte> bytes_;
+  bool is_writable_ = false;
+};
+
+}  // namespace ckpt::os
