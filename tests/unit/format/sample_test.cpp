@@ -63,6 +63,7 @@ RankReport sample_rank_report(Random& random) {
   if (random.one_in(2)) report.wanted = Step{random.next()};
   report.attempt = random.next();
   report.start_id = random.next();
+  report.restored_ok = random.one_in(2);
   report.timeline = random.next();
   report.last_seen = Step{random.next()};
   report.has_seen = random.one_in(2);
@@ -84,6 +85,7 @@ Holding sample_holding(Random& random) {
 
 FlushReport sample_flush_report(Random& random) {
   FlushReport report;
+  report.is_wanted = random.one_in(2);
   report.flush_id = random.next();
   report.done = sample_list(random, [&] {
     ShardFlushed done;
@@ -225,6 +227,8 @@ Decree sample_decree(Random& random) {
   fill_history(random, decree);
   decree.live = sample_list(random, [&] { return sample_text(random); });
   decree.degraded = sample_text(random);
+  decree.ended = random.one_in(2);
+  decree.waiting = sample_text(random);
   return decree;
 }
 

@@ -1,0 +1,249 @@
+// Goal:   what was stored yesterday is read tomorrow, and the format never changes by accident.
+// Method: fixed values must encode to the bytes in tests/golden, and those must decode to them. A
+//         change of the format changes libckpt/docs/format.md, a version and these files together:
+//         `unit_format "[write-golden]"` writes them anew.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+
+#include "base/units.hpp"
+#include "format/chunk_table.hpp"
+#include "format/manifest.hpp"
+#include "format/run_files.hpp"
+#include "format/safetensors_image.hpp"
+#include "sample.hpp"
+
+namespace ckpt::format {
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+const RunId run{0x0123456789abcdefu, 0xfedcba9876543210u};
+
+Layout golden_layout() {
+  return test::layout_of(
+      {test::tensor("embed.weight", DType::bf16, {32, 64}), test::tensor("norm", DType::f32, {3}),
+       test::tensor("count", DType::i64, {}), test::tensor("none", DType::u8, {0, 4}),
+       test::tensor("mask", DType::boolean, {5}),
+       test::tensor("head.weight", DType::bf16, {32, 64}, "embed.weight")},
+      5000);
+}
+
+// The Slot as a trainer would fill it: header, tensors of counting bytes, blobs.
+Bytes golden_slot(const ShardRecord& record) {
+  Bytes slot(record.bytes);
+  const auto header =
+      render_header(record.layout, {"gpt2", to_hex(run), 2, Step{900}, 0, 1}).value();
+  std::copy(header.begin(), header.end(), slot.begin());
+  const auto fill = [&](const Extent& extent) {
+    for (std::uint64_t index = 0; index < extent.bytes; ++index)
+      slot[extent.offset + index] = static_cast<std::byte>(index % 251);
+  };
+  for (const auto& tensor : record.layout.tensors) fill(tensor.extent);
+  for (const auto& blob : record.blobs) fill(blob);
+  return slot;
+}
+
+ShardPart golden_part() {
+  ShardPart part;
+  ShardRecord& record = part.record;
+  record.job = "gpt2";
+  record.run = run;
+  record.id = {{2, Step{900}}, 0};
+  record.layout = golden_layout();
+  record.model = fingerprint(record.layout);
+  const std::uint64_t blobs = record.layout.members[1].extent.offset;
+  record.blob_bytes = 48;
+  record.blobs = {{blobs, 40}, {blobs + 40, 8}};
+  record.blob_names = {"rng", "data"};
+  record.bytes = covered_bytes(record.layout, record.blob_bytes);
+  record.chunk_bytes = 2 * page_bytes;
+  record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
+  const Bytes slot = golden_slot(record);
+  MemberCrcs members(record);
+  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
+    const Extent chunk = record.chunk(index);
+    record.chunk_crcs[index] =
+        members.next_chunk(std::span(slot).subspan(chunk.offset, chunk.bytes));
+  }
+  part.member_crcs = members.crcs();
+  return part;
+}
+
+Start golden_start() {
+  Start start;
+  start.start_id = 11;
+  start.attempt = 2;
+  start.timeline = 3;
+  start.has_base = true;
+  start.base = {2, Step{900}};
+  start.go = true;
+  start.reason = "newest step that every rank has";
+  start.sessions = {21, 22};
+  start.digests = {{31, 32}, {33, 34}};
+  return start;
+}
+
+NodeReport golden_report() {
+  NodeReport report;
+  report.job = "gpt2";
+  report.run = run;
+  report.node = "a";
+  report.boot = 5;
+  report.sequence = 6;
+  report.incarnation = 7;
+  report.members = {8, 9};
+  report.world_size = 2;
+  RankReport& rank = report.ranks.emplace_back();
+  rank.session = 21;
+  rank.phase = StartPhase::failed;
+  rank.wanted = Step{900};
+  rank.attempt = 2;
+  rank.start_id = 11;
+  rank.restored_ok = true;
+  rank.timeline = 2;
+  rank.last_seen = Step{901};
+  rank.has_seen = true;
+  rank.filling = {{2, Step{902}}};
+  rank.failure = "no peer";
+  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true}};
+  report.durable = {{1, Step{800}}};
+  report.history = {{2, true, {1, Step{800}}}};
+  report.restore_counts = {{{1, Step{800}}, 1}};
+  report.committed = StepId{2, Step{900}};
+  report.start = golden_start();
+  report.flush = FlushReport{true, 4, {{0, {31, 32}}}, "disk full"};
+  return report;
+}
+
+Decree golden_decree() {
+  Decree decree;
+  decree.job = "gpt2";
+  decree.run = run;
+  decree.coordinator = "a";
+  decree.coordinator_boot = 5;
+  decree.sequence = 8;
+  decree.incarnation = 7;
+  decree.members = {8, 9};
+  decree.committed = StepId{2, Step{900}};
+  decree.durable = StepId{1, Step{800}};
+  decree.dropped = {{2, Step{899}}};
+  decree.next_capture = Step{901};
+  decree.start = golden_start();
+  decree.flush = FlushOrder{4, {2, Step{900}}, "step-000000900.work", {"a", "b"}};
+  decree.history = {{2, true, {1, Step{800}}}};
+  decree.restore_counts = {{{1, Step{800}}, 1}};
+  decree.live = {"a", "b"};
+  decree.degraded = "no copy of rank 1";
+  decree.ended = true;
+  decree.waiting = "rank 1 on node b";
+  return decree;
+}
+
+Manifest golden_manifest() {
+  auto manifest = merge({golden_part()}).value();
+  manifest.writer = "libckpt 0.1.0";
+  manifest.created_unix_seconds = 1'790'000'000;
+  manifest.members = {8, 9};
+  manifest.nodes = {"a", "b"};
+  return manifest;
+}
+
+Timelines golden_timelines() {
+  Timelines timelines;
+  timelines.run = run;
+  timelines.history = {{1, false, {}}, {2, true, {1, Step{800}}}};
+  timelines.restore_counts = {{{1, Step{800}}, 1}};
+  return timelines;
+}
+
+Bytes golden_file(std::size_t member) {
+  const auto part = golden_part();
+  const auto slot = golden_slot(part.record);
+  const Extent extent = member_extents(part.record)[member];
+  const auto bytes = std::span(slot).subspan(extent.offset, extent.bytes);
+  return {bytes.begin(), bytes.end()};
+}
+
+struct Golden {
+  std::string name;
+  Bytes bytes;
+};
+
+std::vector<Golden> all_golden() {
+  return {{"v1.shard_record", encode(golden_part().record)},
+          {"v1.shard_part", encode(golden_part())},
+          {"v1.node_report", encode(golden_report())},
+          {"v1.decree", encode(golden_decree())},
+          {"v1.manifest.json", test::bytes_of(render(golden_manifest()).value())},
+          {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
+          {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
+          {"v1.safetensors", golden_file(0)},
+          {"v1.blobs", golden_file(1)}};
+}
+
+std::string path_of(const std::string& name) {
+  return std::string(CKPT_GOLDEN_DIR) + "/" + name;
+}
+
+Bytes stored(const std::string& name) {
+  std::ifstream file(path_of(name), std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  INFO(name);
+  REQUIRE_FALSE(text.empty());
+  return test::bytes_of(text);
+}
+
+std::string stored_text(const std::string& name) {
+  const Bytes bytes = stored(name);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TEST_CASE("golden: today's encoder makes yesterday's bytes", "[unit][format]") {
+  for (const auto& golden : all_golden()) {
+    CAPTURE(golden.name);
+    CHECK((stored(golden.name) == golden.bytes));
+  }
+}
+
+TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
+  const auto record = decode_shard_record(stored("v1.shard_record"));
+  REQUIRE(record);
+  CHECK(digest_of(*record) == digest_of(golden_part().record));
+  const auto part = decode_shard_part(stored("v1.shard_part"));
+  REQUIRE(part);
+  CHECK(part->member_crcs == golden_part().member_crcs);
+  CHECK(decode_node_report(stored("v1.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("v1.decree")).value() == golden_decree());
+  CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
+  CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
+  const auto manifest = parse_manifest(stored_text("v1.manifest.json"));
+  REQUIRE(manifest);
+  CHECK(digest_of(record_from(*manifest, 0).value()) == digest_of(golden_part().record));
+}
+
+TEST_CASE("golden: the files are those that the manifest tells of", "[unit][format]") {
+  const auto manifest = parse_manifest(stored_text("v1.manifest.json"));
+  REQUIRE(manifest);
+  CHECK(crc32(stored("v1.safetensors")) == manifest->shards[0].member_crcs[0]);
+  CHECK(crc32(stored("v1.blobs")) == manifest->shards[0].member_crcs[1]);
+  const auto file = stored("v1.safetensors");
+  const auto image = parse_safetensors(file, file.size());
+  REQUIRE(image);
+  CHECK(image->header_bytes == page_bytes);
+  CHECK(image->tensors.size() == 5);
+}
+
+TEST_CASE("golden: written anew", "[.][write-golden]") {
+  for (const auto& golden : all_golden()) {
+    std::ofstream file(path_of(golden.name), std::ios::binary | std::ios::trunc);
+    file.write(reinterpret_cast<const char*>(golden.bytes.data()),
+               static_cast<std::streamsize>(golden.bytes.size()));
+    CHECK(file.good());
+  }
+}
+
+}  // namespace ckpt::format

@@ -1,0 +1,55 @@
+// Goal:   the files that say whose directory it is, and what was restored when, cannot rot unseen.
+// Method: to and fro, every bit turned, another file in their place.
+#include "format/run_files.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "sample.hpp"
+
+namespace ckpt::format {
+
+namespace {
+
+template <class Parse>
+void require_damage_is_found(const std::string& good, Parse parse) {
+  REQUIRE(parse(good));
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    auto bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    REQUIRE_FALSE(parse(bad));
+  }
+  for (std::size_t size = 0; size < good.size(); ++size) REQUIRE_FALSE(parse(good.substr(0, size)));
+}
+
+Timelines sample_timelines() {
+  Timelines timelines;
+  timelines.run = {9, 10};
+  timelines.history = {{1, false, {}}, {2, true, {1, Step{900}}}};
+  timelines.restore_counts = {{{1, Step{900}}, 3}};
+  return timelines;
+}
+
+}  // namespace
+
+TEST_CASE("run files: the marker and the timelines come back", "[unit][format]") {
+  const RunMarker marker{"job \"x\"\n", {1, 2}};
+  CHECK(parse_run_marker(render(marker)).value() == marker);
+  CHECK(parse_timelines(render(sample_timelines())).value() == sample_timelines());
+  CHECK(parse_timelines(render(Timelines{})).value() == Timelines{});
+}
+
+TEST_CASE("run files: every turned bit and every cut is found", "[unit][format]") {
+  require_damage_is_found(render(RunMarker{"gpt2", {1, 2}}),
+                          [](const std::string& text) { return parse_run_marker(text); });
+  require_damage_is_found(render(sample_timelines()),
+                          [](const std::string& text) { return parse_timelines(text); });
+}
+
+TEST_CASE("run files: one is not taken for the other", "[unit][format]") {
+  CHECK_FALSE(parse_timelines(render(RunMarker{"gpt2", {1, 2}})));
+  CHECK_FALSE(parse_run_marker(render(sample_timelines())));
+  CHECK_FALSE(parse_run_marker(""));
+  CHECK_FALSE(parse_run_marker("{}"));
+}
+
+}  // namespace ckpt::format
