@@ -32,7 +32,6 @@ using Deadline = std::chrono::steady_clock::time_point;
 struct Granted {
   std::uint32_t slot = 0;
   std::uint64_t generation = 0;  // Of the mapping; a Slot of a dead daemon is taken back silently.
-  std::uint64_t timeline = 0;    // On which the session captures.
   std::span<std::byte> bytes;
 };
 

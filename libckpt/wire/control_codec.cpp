@@ -50,14 +50,14 @@ auto fields(Is<SetLayout> auto& it) {
   return std::tie(it.layout);
 }
 auto fields(Is<Begin> auto& it) {
-  return std::tie(it.slot, it.step);
+  return std::tie(it.slot, it.generation, it.step);
 }
 auto fields(Is<FilledSlot> auto& it) {
-  return std::tie(it.slot, it.step, it.layout_version, it.blob_bytes, it.blobs, it.blob_names,
+  return std::tie(it.slot, it.generation, it.step, it.layout_version, it.blob_bytes, it.blobs, it.blob_names,
                   it.chunk_bytes, it.chunk_crcs);
 }
 auto fields(Is<Abandon> auto& it) {
-  return std::tie(it.slot);
+  return std::tie(it.slot, it.generation);
 }
 auto fields(Is<Skipped> auto& it) {
   return std::tie(it.step);
@@ -84,7 +84,7 @@ auto fields(Is<AttachAnswer> auto& it) {
   return std::tie(it.result, it.session, it.run);
 }
 auto fields(Is<SlotSegments> auto& it) {
-  return std::tie(it.slot, it.capacity, it.first, it.count_of_all, it.bytes);
+  return std::tie(it.slot, it.generation, it.capacity, it.first, it.count_of_all, it.bytes);
 }
 auto fields(Is<SlotsReady> auto& it) {
   return std::tie(it.count);

@@ -44,12 +44,16 @@ struct Attach {
 struct SetLayout {
   format::Layout layout;
 };
+// Slots are named with the generation that came with their segments, so that a call that crossed a
+// new set of Slots, or a new daemon, on its way does not hit another Slot of the same number.
 struct Begin {
   std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
   Step step{};
 };
 struct FilledSlot {
   std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
   Step step{};
   std::uint32_t layout_version = 1;
   std::uint64_t blob_bytes = 0;
@@ -60,6 +64,7 @@ struct FilledSlot {
 };
 struct Abandon {
   std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
 };
 struct Skipped {
   Step step{};
@@ -89,6 +94,7 @@ struct AttachAnswer {
 // Some or all segments of one Slot, with a descriptor for each.
 struct SlotSegments {
   std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
   std::uint64_t capacity = 0;
   std::uint32_t first = 0, count_of_all = 0;
   std::vector<std::uint64_t> bytes;  // Of each segment sent here.

@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 #include <ckpt/version.hpp>
 
+#include "base/units.hpp"
+
 namespace ckpt::wire::control {
 namespace {
 
@@ -56,6 +58,7 @@ Attach full_attach() {
 FilledSlot full_filled() {
   FilledSlot filled;
   filled.slot = 1;
+  filled.generation = 77;
   filled.step = Step{900};
   filled.layout_version = 2;
   filled.blob_bytes = 24;
@@ -73,9 +76,9 @@ std::vector<Message> one_of_each() {
   all.emplace_back(our_hello());
   all.emplace_back(full_attach());
   all.emplace_back(SetLayout{small_layout()});
-  all.emplace_back(Begin{1, Step{900}});
+  all.emplace_back(Begin{1, 77, Step{900}});
   all.emplace_back(full_filled());
-  all.emplace_back(Abandon{1});
+  all.emplace_back(Abandon{1, 77});
   all.emplace_back(Skipped{Step{901}});
   all.emplace_back(StartFresh{});
   all.emplace_back(AskRestore{Step{900}});
@@ -84,7 +87,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Close{std::chrono::seconds(60)});
   all.emplace_back(Goodbye{});
   all.emplace_back(AttachAnswer{bad, 5, {6, 7}});
-  all.emplace_back(SlotSegments{1, 3 * GiB, 1, 3, {GiB, GiB}});
+  all.emplace_back(SlotSegments{1, 77, 3 * GiB, 1, 3, {GiB, GiB}});
   all.emplace_back(SlotsReady{3});
   all.emplace_back(SlotsFailed{bad});
   all.emplace_back(Granted{2});
@@ -190,7 +193,7 @@ TEST_CASE("control codec: unknown kinds, huge bodies and stray descriptors are r
 }
 
 TEST_CASE("control codec: segments need one descriptor each", "[unit][wire]") {
-  const auto bytes = encode(SlotSegments{0, 2 * GiB, 0, 2, {GiB, GiB}}).value();
+  const auto bytes = encode(SlotSegments{0, 77, 2 * GiB, 0, 2, {GiB, GiB}}).value();
   Header header = decode_header(std::span(bytes).first(header_bytes)).value();
   CHECK(header.descriptors == 2);
   header.descriptors = 1;

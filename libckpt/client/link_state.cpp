@@ -1,0 +1,337 @@
+#include "client/link_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.hpp"
+#include "base/log.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+// Far more than the captures that can be under way; older ones nobody waits for any more.
+constexpr std::size_t dropped_max = 1024;
+// An engine sends one at a time; more only while a restore is repeated without us looking.
+constexpr std::size_t offers_max = 16;
+
+std::size_t index_of(Level level) {
+  return static_cast<std::size_t>(level);
+}
+
+void raise(std::optional<Step>& newest, Step step) {
+  if (!newest || *newest < step) newest = step;
+}
+
+}  // namespace
+
+bool LinkState::View::has_fitting_grant() const {
+  return std::any_of(granted.begin(), granted.end(), [this](const GrantedSlot& grant) {
+    return grant.mapped.bytes.size() >= slot_bytes;
+  });
+}
+
+Unexpected LinkState::end_of(const View& view) const {
+  CKPT_ASSERT(view.end.has_value());
+  return fail(Error(*view.end));
+}
+
+template <class Holds>
+Status LinkState::wait_for(Deadline deadline, const char* what, Holds holds) const {
+  view_.wait_until(deadline, [&](const View& view) {
+    return holds(view) || view.phase == Phase::ended;
+  });
+  return view_.read([&](const View& view) -> Status {
+    if (holds(view)) return {};
+    if (view.phase == Phase::ended) return end_of(view);
+    std::string text = fmt::format("{}: {}: the deadline passed", who_, what);
+    if (view.phase == Phase::away) text += "; the daemon is away: " + view.end->text();
+    return fail(Errc::unavailable, std::move(text));
+  });
+}
+
+// --- Events ---
+
+void LinkState::attached(const format::RunId& run) {
+  view_.change([&](View& view) {
+    view.phase = Phase::attached;
+    view.end.reset();
+    view.identity.run = run;
+  });
+}
+
+void LinkState::lost(const std::string& reason) {
+  // Mappings are let go outside of the lock: it takes long for large ones.
+  std::vector<MappedSlot> slots;
+  std::deque<GrantedSlot> granted;
+  std::deque<OfferedSlot> offers;
+  view_.change([&](View& view) {
+    if (view.phase == Phase::ended) return;
+    if (view.phase == Phase::attached) ++view.counters.daemon_restarts;
+    view.phase = Phase::away;
+    view.end = Error(Errc::unavailable, reason);
+    view.counters.last_error = reason;
+    slots.swap(view.slots);
+    granted.swap(view.granted);
+    offers.swap(view.offers);
+    view.slots_error.reset();
+    view.next_capture = Step{};
+    // What its memory held is gone; what it had published is not.
+    for (const Level level : {Level::captured, Level::replicated, Level::committed})
+      view.reached[index_of(level)] = view.reached[index_of(Level::durable)];
+  });
+}
+
+void LinkState::refused(Error error) {
+  view_.change([&](View& view) {
+    if (view.phase == Phase::ended) return;
+    view.phase = Phase::ended;
+    view.counters.last_error = error.message();
+    view.end = std::move(error);
+  });
+}
+
+void LinkState::fenced(std::string reason) {
+  log_error("{}: fenced: {}", who_, reason);
+  refused(Error(Errc::unavailable, fmt::format("{} was taken over: {}", who_, reason)));
+}
+
+void LinkState::slots_ready(std::vector<MappedSlot> slots) {
+  std::deque<GrantedSlot> stale;
+  view_.change([&](View& view) {
+    view.slots_error.reset();
+    view.slots.swap(slots);
+    // A grant of a Slot that was replaced is void; the engine grants the new one when it is free.
+    auto granted = std::exchange(view.granted, {});
+    for (auto& grant : granted) {
+      const bool is_current = grant.slot < view.slots.size() &&
+                              view.slots[grant.slot].generation == grant.mapped.generation;
+      (is_current ? view.granted : stale).push_back(std::move(grant));
+    }
+  });
+}
+
+void LinkState::slots_failed(Error error) {
+  log_warning("{}: no Slots: {}", who_, error.message());
+  view_.change([&](View& view) {
+    view.counters.last_error = error.message();
+    view.slots_error = std::move(error);
+  });
+}
+
+void LinkState::slot_granted(std::uint32_t slot) {
+  view_.change([&](View& view) {
+    if (slot >= view.slots.size()) {
+      view.counters.last_error = fmt::format("Slot {} was granted, but is not mapped", slot);
+      return;
+    }
+    const auto is_same = [slot](const GrantedSlot& grant) { return grant.slot == slot; };
+    if (std::none_of(view.granted.begin(), view.granted.end(), is_same))
+      view.granted.push_back({slot, view.slots[slot]});
+  });
+}
+
+void LinkState::next_capture(Step step) {
+  view_.change([&](View& view) { view.next_capture = step; });
+}
+
+void LinkState::level_reached(Step step, Level level) {
+  view_.change([&](View& view) {
+    for (std::size_t index = 1; index <= index_of(level); ++index) raise(view.reached[index], step);
+    auto& counters = view.counters;
+    std::optional<Step>* const newest[] = {&counters.captured, &counters.replicated,
+                                           &counters.committed, &counters.durable};
+    for (std::size_t index = 0; index < index_of(level); ++index) raise(*newest[index], step);
+  });
+}
+
+void LinkState::step_dropped(Step step) {
+  view_.change([&](View& view) {
+    view.dropped.push_back(step);
+    if (view.dropped.size() > dropped_max) view.dropped.pop_front();
+  });
+}
+
+void LinkState::restore_offered(node::SlotOffer offer) {
+  view_.change([&](View& view) {
+    MappedSlot mapped;
+    if (offer.slot < view.slots.size()) mapped = view.slots[offer.slot];
+    if (view.offers.size() >= offers_max) view.offers.pop_front();
+    view.offers.push_back({std::move(offer), std::move(mapped)});
+  });
+}
+
+void LinkState::begun(node::Begun begun) {
+  view_.change([&](View& view) {
+    if (!begun.error) {
+      // Steps of another timeline say nothing of this one's.
+      if (view.identity.timeline != begun.timeline) {
+        std::fill(std::begin(view.reached), std::end(view.reached), std::nullopt);
+        view.dropped.clear();
+      }
+      view.identity.timeline = begun.timeline;
+    }
+    view.begun = std::move(begun);
+  });
+}
+
+void LinkState::closed(Status status) {
+  view_.change([&](View& view) { view.closed = std::move(status); });
+}
+
+// --- The trainer's threads ---
+
+Status LinkState::wait_attached(Deadline deadline) const {
+  return wait_for(deadline, "attach", [](const View& view) {
+    return view.phase == Phase::attached;
+  });
+}
+
+void LinkState::ask_layout(std::uint64_t slot_bytes) {
+  view_.change([&](View& view) {
+    view.slot_bytes = slot_bytes;
+    view.slots_error.reset();
+  });
+}
+
+namespace {
+
+template <class View>
+bool are_slots_big_enough(const View& view) {
+  return std::any_of(view.slots.begin(), view.slots.end(),
+                     [&](const MappedSlot& slot) { return slot.bytes.size() >= view.slot_bytes; });
+}
+
+}  // namespace
+
+Status LinkState::wait_slots(Deadline deadline) const {
+  CKPT_CHECK(wait_for(deadline, "make Slots", [](const View& view) {
+    return view.slots_error.has_value() || are_slots_big_enough(view);
+  }));
+  return view_.read([](const View& view) -> Status {
+    if (view.slots_error) return fail(Error(*view.slots_error));
+    return {};
+  });
+}
+
+bool LinkState::is_ready() const {
+  return view_.read([](const View& view) {
+    return view.phase == Phase::attached && are_slots_big_enough(view);
+  });
+}
+
+Link::Identity LinkState::identity() const {
+  return view_.read([](const View& view) { return view.identity; });
+}
+
+bool LinkState::may_capture(Step step) const {
+  return view_.read([step](const View& view) { return view.next_capture <= step; });
+}
+
+std::optional<Granted> LinkState::take_slot() {
+  return view_.change([](View& view) -> std::optional<Granted> {
+    if (view.phase != Phase::attached) return std::nullopt;
+    const auto found =
+        std::find_if(view.granted.begin(), view.granted.end(), [&](const GrantedSlot& grant) {
+          return grant.mapped.bytes.size() >= view.slot_bytes;
+        });
+    if (found == view.granted.end()) return std::nullopt;
+    Granted granted;
+    granted.slot = found->slot;
+    granted.generation = found->mapped.generation;
+    granted.bytes = found->mapped.bytes;
+    view.taken.push_back(std::move(*found));
+    view.granted.erase(found);
+    return granted;
+  });
+}
+
+MappedSlot LinkState::give_back(const Granted& granted) {
+  return view_.change([&](View& view) -> MappedSlot {
+    const auto found =
+        std::find_if(view.taken.begin(), view.taken.end(), [&](const GrantedSlot& taken) {
+          return taken.slot == granted.slot && taken.mapped.generation == granted.generation;
+        });
+    if (found == view.taken.end()) return {};
+    MappedSlot mapped = std::move(found->mapped);
+    view.taken.erase(found);
+    return mapped;
+  });
+}
+
+void LinkState::ask_begin() {
+  std::deque<OfferedSlot> old;
+  view_.change([&](View& view) {
+    view.begun.reset();
+    old.swap(view.offers);
+  });
+}
+
+bool LinkState::has_begun() const {
+  return view_.read([](const View& view) { return view.begun && !view.begun->error; });
+}
+
+Status LinkState::wait_fresh(Deadline deadline) const {
+  CKPT_CHECK(wait_for(deadline, "start with the other ranks", [](const View& view) {
+    return view.begun && (view.begun->error || view.has_fitting_grant());
+  }));
+  CKPT_TRY(const auto answer, begun_answer());
+  if (answer.error) return fail(Error(*answer.error));
+  return {};
+}
+
+Result<std::optional<LinkState::OfferedSlot>> LinkState::wait_offer(Deadline deadline) {
+  CKPT_CHECK(wait_for(deadline, "restore", [](const View& view) {
+    return view.begun.has_value() || !view.offers.empty();
+  }));
+  return view_.change([](View& view) -> Result<std::optional<OfferedSlot>> {
+    if (view.begun || view.offers.empty()) return std::optional<OfferedSlot>();
+    std::optional<OfferedSlot> next(std::move(view.offers.front()));
+    view.offers.pop_front();
+    return next;
+  });
+}
+
+Result<node::Begun> LinkState::begun_answer() const {
+  return view_.read([&](const View& view) -> Result<node::Begun> {
+    if (view.begun) return *view.begun;
+    return fail(Errc::unavailable, who_ + ": the session has not begun");
+  });
+}
+
+Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
+  const auto has_reached = [&](const View& view) {
+    const auto& newest = view.reached[index_of(level)];
+    return newest && *newest >= step;
+  };
+  const auto is_dropped = [&](const View& view) {
+    return std::find(view.dropped.begin(), view.dropped.end(), step) != view.dropped.end();
+  };
+  const std::string what =
+      fmt::format("wait until step {} is {}", number(step), to_string(level));
+  CKPT_CHECK(wait_for(deadline, what.c_str(), [&](const View& view) {
+    return has_reached(view) || is_dropped(view);
+  }));
+  return view_.read([&](const View& view) -> Status {
+    if (has_reached(view)) return {};
+    return fail(Errc::not_found, fmt::format("{}: step {} was given up by all ranks", who_,
+                                             number(step)));
+  });
+}
+
+void LinkState::ask_close() {
+  view_.change([](View& view) { view.closed.reset(); });
+}
+
+Status LinkState::wait_closed(Deadline deadline) const {
+  CKPT_CHECK(wait_for(deadline, "close",
+                      [](const View& view) { return view.closed.has_value(); }));
+  return view_.read([](const View& view) { return *view.closed; });
+}
+
+LinkCounters LinkState::counters() const {
+  return view_.read([](const View& view) { return view.counters; });
+}
+
+}  // namespace ckpt::client

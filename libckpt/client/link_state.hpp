@@ -1,0 +1,115 @@
+// LinkState: what the trainer knows of its session: the engine's events, kept until someone asks.
+//
+//   connecting --attached--> attached <--attached/lost--> away
+//                               +--> fenced, refused (for good)
+//
+// Threads:   the events come on ckpt-snap; everything else from the trainer's threads, which may
+//            wait here, with a deadline.
+#pragma once
+
+#include <ckpt/outcome.hpp>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/monitor.hpp"
+#include "client/link.hpp"
+
+namespace ckpt::client {
+
+// MappedSlot: one of our Slots as this process sees it. `owner` keeps it mapped.
+struct MappedSlot {
+  std::uint64_t generation = 0;
+  std::span<std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+class LinkState {
+ public:
+  // `who` is named in errors: "rank 3 of job gpt2".
+  explicit LinkState(std::string who) : who_(std::move(who)) {}
+
+  // --- Events, on ckpt-snap ---
+  void attached(const format::RunId& run);
+  void lost(const std::string& reason);   // The engine is gone; a new one may come.
+  void refused(Error error);              // There will be none.
+  void slots_ready(std::vector<MappedSlot> slots);
+  void slots_failed(Error error);
+  void slot_granted(std::uint32_t slot);
+  void next_capture(Step step);
+  void level_reached(Step step, Level level);
+  void step_dropped(Step step);
+  void restore_offered(node::SlotOffer offer);
+  void begun(node::Begun begun);
+  void closed(Status status);
+  void fenced(std::string reason);
+
+  // --- The trainer's threads ---
+  Status wait_attached(Deadline deadline) const;
+  void ask_layout(std::uint64_t slot_bytes);  // Before the engine is asked.
+  Status wait_slots(Deadline deadline) const;
+  bool is_ready() const;
+  Link::Identity identity() const;
+
+  bool may_capture(Step step) const;
+  std::optional<Granted> take_slot();
+  // What was taken is no longer used; the mapping is returned, to be let go on another thread.
+  MappedSlot give_back(const Granted& granted);
+
+  void ask_begin();  // Before a fresh start or a restore is asked for.
+  bool has_begun() const;
+  Status wait_fresh(Deadline deadline) const;
+  struct OfferedSlot {
+    node::SlotOffer offer;
+    MappedSlot slot;
+  };
+  // The next offer, or none: the restore has ended, see `begun_answer`.
+  Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline);
+  Result<node::Begun> begun_answer() const;
+
+  Status wait_level(Step step, Level level, Deadline deadline) const;
+  void ask_close();
+  Status wait_closed(Deadline deadline) const;
+  LinkCounters counters() const;
+
+ private:
+  enum class Phase : std::uint8_t { connecting, attached, away, ended };
+  struct GrantedSlot {
+    std::uint32_t slot = 0;
+    MappedSlot mapped;
+  };
+  struct View {
+    Phase phase = Phase::connecting;
+    std::optional<Error> end;  // Why it ended, or why it is away.
+    Link::Identity identity;
+
+    std::uint64_t slot_bytes = 0;  // Of the newest layout.
+    std::vector<MappedSlot> slots;
+    std::optional<Error> slots_error;
+    std::deque<GrantedSlot> granted;
+    std::vector<GrantedSlot> taken;
+    Step next_capture{};
+
+    std::optional<node::Begun> begun;
+    std::deque<OfferedSlot> offers;
+    std::optional<Status> closed;
+
+    std::optional<Step> reached[5];  // By Level; what the engine still holds.
+    std::deque<Step> dropped;
+    LinkCounters counters;
+
+    bool has_fitting_grant() const;
+  };
+
+  // Waits for `holds`, or for the end of the session, which is the error.
+  template <class Holds>
+  Status wait_for(Deadline deadline, const char* what, Holds holds) const;
+  Unexpected end_of(const View& view) const;
+
+  std::string who_;
+  Monitor<View> view_;
+};
+
+}  // namespace ckpt::client

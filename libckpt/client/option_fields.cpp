@@ -1,0 +1,111 @@
+#include "client/option_fields.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <type_traits>
+
+#include "client/option_text.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+// One kind of field for each type; what differs is only how a text is read and shown.
+template <auto member>
+constexpr OptionField text_field(std::string_view name) {
+  return {name,
+          [](Options& options, std::string_view text) -> Status {
+            options.*member = std::string(trim(text));
+            return {};
+          },
+          [](const Options& options) { return options.*member; }};
+}
+
+template <auto member>
+constexpr OptionField count_field(std::string_view name) {
+  return {name,
+          [](Options& options, std::string_view text) -> Status {
+            using Value = std::remove_reference_t<decltype(options.*member)>;
+            CKPT_TRY(const auto value, parse_count(text, std::numeric_limits<Value>::max()));
+            options.*member = static_cast<Value>(value);
+            return {};
+          },
+          [](const Options& options) { return fmt::format("{}", options.*member); }};
+}
+
+template <auto member, auto parse_value, auto show_value>
+constexpr OptionField field(std::string_view name) {
+  return {name,
+          [](Options& options, std::string_view text) -> Status {
+            CKPT_TRY(options.*member, parse_value(text));
+            return {};
+          },
+          [](const Options& options) -> std::string { return show_value(options.*member); }};
+}
+
+std::string show_bool(bool value) {
+  return value ? "true" : "false";
+}
+
+template <auto member>
+constexpr OptionField bool_field(std::string_view name) {
+  return field<member, parse_bool, show_bool>(name);
+}
+template <auto member>
+constexpr OptionField bytes_field(std::string_view name) {
+  return field<member, parse_bytes, show_bytes>(name);
+}
+template <auto member>
+constexpr OptionField duration_field(std::string_view name) {
+  return field<member, parse_duration, show_duration>(name);
+}
+template <auto member>
+constexpr OptionField interval_field(std::string_view name) {
+  return field<member, Interval::parse, show_interval>(name);
+}
+
+constexpr std::array fields = {
+    text_field<&Options::job>("job"),
+    text_field<&Options::dir>("dir"),
+    count_field<&Options::rank>("rank"),
+    count_field<&Options::world_size>("world_size"),
+    field<&Options::nodes, parse_nodes, show_nodes>("nodes"),
+    text_field<&Options::node>("node"),
+    count_field<&Options::incarnation>("incarnation"),
+    interval_field<&Options::save_mem_interval>("save_mem_interval"),
+    interval_field<&Options::save_storage_interval>("save_storage_interval"),
+    count_field<&Options::max_ckpt_num>("max_ckpt_num"),
+    bytes_field<&Options::memory_budget>("memory_budget"),
+    count_field<&Options::replicas>("replicas"),
+    count_field<&Options::own_slots>("own_slots"),
+    bytes_field<&Options::blob_capacity>("blob_capacity"),
+    count_field<&Options::copy_threads>("copy_threads"),
+    text_field<&Options::runtime_dir>("runtime_dir"),
+    text_field<&Options::daemon_path>("daemon_path"),
+    bool_field<&Options::embedded>("embedded"),
+    text_field<&Options::secret_file>("secret_file"),
+    text_field<&Options::interface>("interface"),
+    count_field<&Options::port>("port"),
+    text_field<&Options::log_file_path>("log_file_path"),
+    bool_field<&Options::raise_on_error>("raise_on_error"),
+    bool_field<&Options::disable>("disable"),
+    bool_field<&Options::checksum_in_copy>("checksum_in_copy"),
+    duration_field<&Options::open_deadline>("open_deadline"),
+    duration_field<&Options::restore_deadline>("restore_deadline"),
+};
+
+}  // namespace
+
+std::span<const OptionField> option_fields() {
+  return fields;
+}
+
+const OptionField* find_option_field(std::string_view name) {
+  const auto found = std::ranges::find(fields, name, &OptionField::name);
+  return found == fields.end() ? nullptr : &*found;
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,170 @@
+// How options are resolved:
+//  1. `disable` first: who switches the library off must not be stopped by another option.
+//  2. What the code left at its default is taken from the environment, else from the file.
+//  3. Paths become absolute, since the daemon lives in another directory; the node gets its name.
+//  4. Every value is checked; an error names the option, its value and where it came from.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <ckpt/options.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <system_error>
+
+#include "client/option_fields.hpp"
+#include "client/option_text.hpp"
+
+namespace ckpt {
+
+namespace {
+
+using client::OptionField;
+
+struct Setting {
+  std::string text;
+  std::string origin;
+};
+using Settings = std::map<std::string, Setting, std::less<>>;
+
+struct Resolved {
+  Options options;
+  std::map<std::string_view, std::string> origins;
+};
+
+std::string environment_name(std::string_view option) {
+  std::string name = "LIBCKPT_";
+  for (const char letter : option)
+    name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return name;
+}
+
+Result<Settings> read_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file)
+    return fail(Errc::io, fmt::format("read the configuration file {} (LIBCKPT_CONFIG)", path),
+                std::error_code(errno, std::generic_category()));
+  Settings settings;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::string_view text = client::trim(line);
+    if (text.empty() || text.front() == '#') continue;
+    const std::size_t equals = text.find('=');
+    const std::string name(client::trim(text.substr(0, equals)));
+    const std::string where = fmt::format("{} line {}", path, number);
+    if (equals == std::string_view::npos)
+      return fail(Errc::invalid_argument, fmt::format("{}: expected key = value", where));
+    if (client::find_option_field(name) == nullptr)
+      return fail(Errc::invalid_argument, fmt::format("{}: there is no option \"{}\"", where, name));
+    const std::string value(client::trim(text.substr(equals + 1)));
+    if (!settings.emplace(name, Setting{value, "file " + where}).second)
+      return fail(Errc::invalid_argument, fmt::format("{}: {} is set twice", where, name));
+  }
+  return settings;
+}
+
+Unexpected refuse(std::string_view name, std::string_view value, std::string_view origin,
+                  std::string_view problem) {
+  return fail(Errc::invalid_argument,
+              fmt::format("option {} = \"{}\" ({}): {}", name, value, origin, problem));
+}
+
+// Step 2.
+Status apply(Resolved& resolved, const OptionField& field, const Settings& file) {
+  static const Options defaults;
+  std::string& origin = resolved.origins[field.name];
+  if (field.show(resolved.options) != field.show(defaults)) {
+    origin = "code";
+    return {};
+  }
+  origin = "default";
+  Setting setting;
+  const std::string variable = environment_name(field.name);
+  if (const char* value = std::getenv(variable.c_str()); value != nullptr && *value != '\0') {
+    setting = {value, "environment " + variable};
+  } else if (const auto found = file.find(field.name); found != file.end()) {
+    setting = found->second;
+  } else {
+    return {};
+  }
+  if (Status parsed = field.parse(resolved.options, setting.text); !parsed)
+    return refuse(field.name, setting.text, setting.origin, parsed.error().text());
+  origin = setting.origin;
+  return {};
+}
+
+// Step 3.
+Status make_absolute(std::string& path) {
+  if (path.empty()) return {};
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(path, error);
+  if (error) return fail(Errc::io, fmt::format("make {} an absolute path", path), error);
+  path = absolute.lexically_normal();
+  if (path.size() > 1 && path.back() == '/') path.pop_back();
+  return {};
+}
+
+Status complete(Options& options) {
+  for (auto member : {&Options::dir, &Options::runtime_dir, &Options::daemon_path,
+                      &Options::secret_file, &Options::log_file_path})
+    CKPT_CHECK(make_absolute(options.*member));
+  for (Node& node : options.nodes)
+    if (node.failure_domain.empty()) node.failure_domain = node.name;
+  if (!options.node.empty() || options.nodes.empty()) return {};
+  if (options.nodes.size() == 1) {
+    options.node = options.nodes.front().name;
+    return {};
+  }
+  std::array<char, 256> host_name{};
+  if (gethostname(host_name.data(), host_name.size() - 1) == 0) options.node = host_name.data();
+  return {};
+}
+
+Result<Resolved> resolve_with_origins(Options given) {
+  Resolved resolved{std::move(given), {}};
+  // Step 1.
+  const OptionField* disable = client::find_option_field("disable");
+  CKPT_CHECK(apply(resolved, *disable, {}));
+  if (resolved.options.disable) return resolved;
+  Settings file;
+  if (const char* path = std::getenv("LIBCKPT_CONFIG"); path != nullptr && *path != '\0') {
+    CKPT_TRY(file, read_file(path));
+  }
+  for (const OptionField& field : client::option_fields())
+    CKPT_CHECK(apply(resolved, field, file));
+  if (resolved.options.disable) return resolved;
+  CKPT_CHECK(complete(resolved.options));
+  return resolved;
+}
+
+}  // namespace
+
+Result<Options> Options::resolve(Options given) {
+  CKPT_TRY(Resolved resolved, resolve_with_origins(std::move(given)));
+  if (resolved.options.disable) return std::move(resolved.options);
+  // Step 4.
+  const client::OptionProblem problem = client::find_problem(resolved.options);
+  if (!problem.name.empty()) {
+    const OptionField* field = client::find_option_field(problem.name);
+    return refuse(problem.name, field->show(resolved.options), resolved.origins[problem.name],
+                  problem.text);
+  }
+  return std::move(resolved.options);
+}
+
+Result<std::vector<OptionOrigin>> explain(const Options& given) {
+  CKPT_TRY(Resolved resolved, resolve_with_origins(given));
+  std::vector<OptionOrigin> out;
+  for (const OptionField& field : client::option_fields()) {
+    std::string& origin = resolved.origins[field.name];
+    if (origin.empty()) origin = "default";  // Switched off: nothing else was looked at.
+    out.push_back({std::string(field.name), field.show(resolved.options), origin});
+  }
+  return out;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,179 @@
+#include "client/session_link.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/kill_point.hpp"
+
+namespace ckpt::client {
+
+namespace control = wire::control;
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+SessionLink::SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side)
+    : state_(std::move(state)), side_(std::move(side)), process_(::getpid()) {}
+
+SessionLink::~SessionLink() {
+  // In a forked child the thread does not exist, and its locks may be held by nobody: the child
+  // leaves all of it untouched until it ends.
+  if (!is_forked()) return;
+  (void)side_.release();
+  (void)new std::shared_ptr<LinkState>(std::move(state_));
+}
+
+bool SessionLink::is_forked() const {
+  return ::getpid() != process_;
+}
+
+Status SessionLink::check_process() const {
+  if (!is_forked()) return {};
+  return fail(Errc::unavailable,
+              fmt::format("pid {} was forked from the trainer, pid {}, which alone may use this "
+                          "Checkpointer",
+                          ::getpid(), process_));
+}
+
+Status SessionLink::set_layout(const format::Layout& layout, Deadline deadline) {
+  CKPT_CHECK(check_process());
+  state_->ask_layout(layout.slot_bytes);
+  control::SetLayout message;
+  message.layout = layout;
+  side_->post(std::move(message));
+  return state_->wait_slots(deadline);
+}
+
+Status SessionLink::start_fresh(Deadline deadline) {
+  CKPT_CHECK(check_process());
+  if (!state_->has_begun()) {
+    state_->ask_begin();
+    side_->post(control::StartFresh{});
+  }
+  return state_->wait_fresh(deadline);
+}
+
+bool SessionLink::is_ready() const {
+  return !is_forked() && state_->is_ready();
+}
+
+Link::Identity SessionLink::identity() const {
+  return is_forked() ? Identity{} : state_->identity();
+}
+
+bool SessionLink::may_capture(Step step) const {
+  return !is_forked() && state_->may_capture(step);
+}
+
+std::optional<Granted> SessionLink::take_slot(Step step) {
+  if (is_forked()) return std::nullopt;
+  auto granted = state_->take_slot();
+  if (!granted) return granted;
+  CKPT_POINT("slot.acquired");
+  control::Begin begin;
+  begin.slot = granted->slot;
+  begin.generation = granted->generation;
+  begin.step = step;
+  side_->post(begin);
+  return granted;
+}
+
+void SessionLink::filled(const Granted& granted, node::Filled filled) {
+  if (is_forked()) return;
+  CKPT_POINT("publish.before");
+  control::FilledSlot message;
+  message.slot = granted.slot;
+  message.generation = granted.generation;
+  message.step = filled.step;
+  message.layout_version = filled.layout_version;
+  message.blob_bytes = filled.blob_bytes;
+  message.blobs = std::move(filled.blobs);
+  message.blob_names = std::move(filled.blob_names);
+  message.chunk_bytes = filled.chunk_bytes;
+  message.chunk_crcs = std::move(filled.chunk_crcs);
+  side_->post(std::move(message));
+  side_->let_go(state_->give_back(granted));
+  CKPT_POINT("publish.after");
+}
+
+void SessionLink::abandon(const Granted& granted) {
+  if (is_forked()) return;
+  control::Abandon message;
+  message.slot = granted.slot;
+  message.generation = granted.generation;
+  side_->post(message);
+  side_->let_go(state_->give_back(granted));
+}
+
+void SessionLink::skipped(Step step) {
+  if (!is_forked()) side_->post(control::Skipped{step});
+}
+
+Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut& copy_out,
+                                      Deadline deadline) {
+  CKPT_CHECK(check_process());
+  const auto start = steady_clock::now();
+  state_->ask_begin();
+  side_->post(control::AskRestore{wanted});
+
+  Restored restored;
+  while (true) {
+    CKPT_TRY(auto next, state_->wait_offer(deadline));
+    if (!next) break;
+    CKPT_POINT("load.offer");
+    const node::SlotOffer& offer = next->offer;
+    const std::uint64_t bytes = offer.record ? offer.record->bytes : 0;
+    control::RestoreResult answer;
+    answer.attempt = offer.attempt;
+    if (next->slot.bytes.size() < bytes || !offer.record)
+      answer.result = fail(Errc::unavailable, fmt::format("Slot {} is not mapped", offer.slot));
+    else
+      answer.result = copy_out(offer, next->slot.bytes.first(bytes));
+    if (answer.result) {
+      restored.source = offer.source;
+      restored.source_name = offer.source_name;
+      restored.bytes = bytes;
+    }
+    CKPT_POINT("load.copied");
+    side_->post(std::move(answer));
+    side_->let_go(std::move(next->slot));
+  }
+
+  CKPT_TRY(const auto begun, state_->begun_answer());
+  if (begun.error) return fail(Error(*begun.error));
+  if (!begun.restored) return fail(Errc::not_found, "restore: there is no step to restore yet");
+  restored.step = begun.restored->step;
+  restored.timeline = begun.timeline;
+  restored.took = steady_clock::now() - start;
+  CKPT_POINT("load.done");
+  return restored;
+}
+
+Status SessionLink::restored_ok(Step step) {
+  CKPT_CHECK(check_process());
+  side_->post(control::RestoredOk{step});
+  return {};
+}
+
+Status SessionLink::wait(Step step, Level level, Deadline deadline) {
+  CKPT_CHECK(check_process());
+  return state_->wait_level(step, level, deadline);
+}
+
+LinkCounters SessionLink::counters() const {
+  return is_forked() ? LinkCounters{} : state_->counters();
+}
+
+Status SessionLink::close(Deadline deadline) {
+  CKPT_CHECK(check_process());
+  state_->ask_close();
+  control::Close message;
+  const auto left = duration_cast<milliseconds>(deadline - steady_clock::now());
+  message.deadline = std::max(left, milliseconds(0));
+  side_->post(message);
+  return state_->wait_closed(deadline);
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,62 @@
+// SessionLink: the Link, whatever the engine: the trainer's calls become messages for an EngineSide,
+// and waiting becomes waiting on the LinkState.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "client/link.hpp"
+#include "client/link_state.hpp"
+#include "wire/control_messages.hpp"
+
+namespace ckpt::client {
+
+// EngineSide: the way to the engine, with the thread `ckpt-snap` that runs it.
+//
+// Threads:  post from any thread of the trainer. Lifetime: the destructor says goodbye, within a
+//           second, and joins the thread.
+class EngineSide {
+ public:
+  virtual ~EngineSide() = default;
+  // Carried out on ckpt-snap, in the order of the calls. While the engine is away, captures are
+  // forgotten; the layout, and what the session waits for, are told to the next engine.
+  virtual void post(wire::control::Message message) = 0;
+  // Lets a mapping go, which can take long, on ckpt-snap.
+  virtual void let_go(MappedSlot slot) = 0;
+};
+
+class SessionLink final : public Link {
+ public:
+  // `side` posts its events to `state`.
+  SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side);
+  ~SessionLink() override;
+  SessionLink(const SessionLink&) = delete;
+  SessionLink& operator=(const SessionLink&) = delete;
+
+  Status set_layout(const format::Layout& layout, Deadline deadline) override;
+  Status start_fresh(Deadline deadline) override;
+  bool is_ready() const override;
+  Identity identity() const override;
+  bool may_capture(Step step) const override;
+  std::optional<Granted> take_slot(Step step) override;
+  void filled(const Granted& granted, node::Filled filled) override;
+  void abandon(const Granted& granted) override;
+  void skipped(Step step) override;
+  Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
+                           Deadline deadline) override;
+  Status restored_ok(Step step) override;
+  Status wait(Step step, Level level, Deadline deadline) override;
+  LinkCounters counters() const override;
+  Status close(Deadline deadline) override;
+
+ private:
+  // A fork leaves the child a Link without its thread. Errors: unavailable.
+  Status check_process() const;
+  bool is_forked() const;
+
+  std::shared_ptr<LinkState> state_;
+  std::unique_ptr<EngineSide> side_;
+  int process_;  // The pid that opened it.
+};
+
+}  // namespace ckpt::client

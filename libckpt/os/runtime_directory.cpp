@@ -1,0 +1,152 @@
+#include "os/runtime_directory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+namespace ckpt::os {
+
+namespace {
+
+// What an address of a socket can hold, without "/ckptd.sock" and the final zero.
+constexpr std::size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - sizeof("/ckptd.sock");
+constexpr off_t tail_bytes = 4096;
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+bool is_directory_of(const std::string& path, uid_t user) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == user;
+}
+
+std::string choose(const std::string& given) {
+  if (!given.empty()) return given;
+  if (auto path = from_environment("LIBCKPT_RUNTIME_DIR"); !path.empty()) return path;
+  if (const auto base = from_environment("XDG_RUNTIME_DIR"); !base.empty())
+    return base + "/libckpt";
+  const auto user = ::geteuid();
+  const std::string base = fmt::format("/run/user/{}", user);
+  if (is_directory_of(base, user)) return base + "/libckpt";
+  return fmt::format("/tmp/libckpt-{}", user);
+}
+
+Status check(const std::string& path, const struct stat& status) {
+  const auto refuse = [&](std::string_view why) {
+    return fail(Errc::invalid_argument,
+                fmt::format("use runtime directory {}: {}; name another one with "
+                            "LIBCKPT_RUNTIME_DIR",
+                            path, why));
+  };
+  if (S_ISLNK(status.st_mode)) return refuse("it is a symbolic link");
+  if (!S_ISDIR(status.st_mode)) return refuse("it is not a directory");
+  if (status.st_uid != ::geteuid())
+    return refuse(fmt::format("it belongs to uid {}, and we are uid {}", status.st_uid,
+                              ::geteuid()));
+  if ((status.st_mode & 077) != 0)
+    return refuse(fmt::format("its mode {:04o} lets others in, it must be 0700",
+                              status.st_mode & 07777));
+  return {};
+}
+
+}  // namespace
+
+Result<RuntimeDirectory> RuntimeDirectory::open(const std::string& given) {
+  std::string path = choose(given);
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path.empty() || path.front() != '/')
+    return fail(Errc::invalid_argument,
+                fmt::format("use runtime directory \"{}\": it must start with /", path));
+  if (path.size() > path_bytes_max)
+    return fail(Errc::invalid_argument,
+                fmt::format("use runtime directory {}: {} bytes, a socket's path allows {}", path,
+                            path.size(), path_bytes_max));
+
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return fail_system("create runtime directory " + path);
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return fail_system("look at runtime directory " + path);
+  CKPT_CHECK(check(path, status));
+  return RuntimeDirectory(std::move(path));
+}
+
+Result<LockFile> LockFile::acquire(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return fail_system("open lock " + path);
+  if (::flock(fd.number(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK)
+      return fail(Errc::unavailable, "lock " + path + ": another process holds it");
+    return fail_system("lock " + path);
+  }
+  return LockFile(std::move(fd));
+}
+
+Status replace_file(const std::string& path, const std::string& text) {
+  const std::string fresh = fmt::format("{}.{}", path, ::getpid());
+  Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return fail_system("create " + fresh);
+  const auto written = ::write(fd.number(), text.data(), text.size());
+  if (written != static_cast<ssize_t>(text.size())) {
+    const auto cause = last_system_error();
+    ::unlink(fresh.c_str());
+    return fail_system("write " + fresh, cause);
+  }
+  if (::rename(fresh.c_str(), path.c_str()) != 0) {
+    const auto cause = last_system_error();
+    ::unlink(fresh.c_str());
+    return fail_system("rename " + fresh + " to " + path, cause);
+  }
+  return {};
+}
+
+Result<std::string> read_file(const std::string& path, std::size_t bytes_max) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) {
+    if (errno == ENOENT) return fail(Errc::not_found, "read " + path + ": there is no such file");
+    return fail_system("open " + path);
+  }
+  std::string text(bytes_max + 1, '\0');
+  std::size_t filled = 0;
+  while (filled < text.size()) {
+    const auto count = ::read(fd.number(), text.data() + filled, text.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail_system("read " + path);
+    if (count == 0) break;
+    filled += static_cast<std::size_t>(count);
+  }
+  if (filled > bytes_max)
+    return fail(Errc::exhausted, fmt::format("read {}: more than {} bytes", path, bytes_max));
+  text.resize(filled);
+  return text;
+}
+
+std::string last_line(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return {};
+  const off_t end = ::lseek(fd.number(), 0, SEEK_END);
+  if (end <= 0) return {};
+  std::string text(static_cast<std::size_t>(std::min(end, tail_bytes)), '\0');
+  const auto count = ::pread(fd.number(), text.data(), text.size(),
+                             end - static_cast<off_t>(text.size()));
+  if (count <= 0) return {};
+  text.resize(static_cast<std::size_t>(count));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const auto newline = text.rfind('\n');
+  return newline == std::string::npos ? text : text.substr(newline + 1);
+}
+
+void remove_file(const std::string& path) {
+  ::unlink(path.c_str());
+}
+
+}  // namespace ckpt::os

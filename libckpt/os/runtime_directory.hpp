@@ -1,0 +1,57 @@
+// RuntimeDirectory: the private place where a user's daemon and his trainers meet.
+//
+// It is 0700 and the user's own, and holds the socket, the lock that makes the daemon the only one,
+// the ready-file and the log. Who controls the directory controls the daemon, so it is checked each
+// time, and refused rather than repaired.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "os/fd.hpp"
+
+namespace ckpt::os {
+
+class RuntimeDirectory {
+ public:
+  // `given`, else LIBCKPT_RUNTIME_DIR, else XDG_RUNTIME_DIR/libckpt, else /run/user/UID/libckpt
+  // where that user directory exists, else /tmp/libckpt-UID. Created if missing.
+  // Errors: invalid_argument (a link, no directory, somebody else's, open to others, too long a
+  // path for a socket), io.
+  static Result<RuntimeDirectory> open(const std::string& given);
+
+  const std::string& path() const { return path_; }
+  std::string socket() const { return path_ + "/ckptd.sock"; }
+  std::string lock() const { return path_ + "/ckptd.lock"; }
+  // Held by whoever starts a daemon, so that many trainers start only one.
+  std::string start_lock() const { return path_ + "/ckptd.start.lock"; }
+  std::string ready() const { return path_ + "/ckptd.json"; }
+  std::string log() const { return path_ + "/ckptd.log"; }
+
+ private:
+  explicit RuntimeDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// LockFile: a lock that its process holds for life, and that the kernel frees when it dies.
+class LockFile {
+ public:
+  // Errors: unavailable (held by another process), io.
+  static Result<LockFile> acquire(const std::string& path);
+
+ private:
+  explicit LockFile(Fd fd) : fd_(std::move(fd)) {}
+  Fd fd_;
+};
+
+// Small files of the runtime directory. Replaced whole: a reader sees the old one or the new one.
+Status replace_file(const std::string& path, const std::string& text);
+// Errors: not_found, io, exhausted (longer than `bytes_max`).
+Result<std::string> read_file(const std::string& path, std::size_t bytes_max);
+// The last line that is not empty, or nothing: what a program that ended has said.
+std::string last_line(const std::string& path);
+void remove_file(const std::string& path);  // A missing one is fine.
+
+}  // namespace ckpt::os

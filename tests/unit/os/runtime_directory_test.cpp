@@ -1,0 +1,107 @@
+// Goal:   a daemon and its trainers meet only in a directory that nobody else can reach into.
+// Method: open directories that are right, missing, open to others, links, files and too long, and
+//         require the clear refusal; hold a lock twice; replace and read small files.
+#include "os/runtime_directory.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+namespace ckpt::os {
+namespace {
+
+struct Scratch {
+  Scratch() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ckpt-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Scratch() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+std::string refusal(const std::string& path) {
+  const auto opened = RuntimeDirectory::open(path);
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().code() == Errc::invalid_argument);
+  return opened.error().text();
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("runtime directory: it is created for us alone", "[unit][os]") {
+  const Scratch scratch;
+  const std::string path = scratch.path + "/run";
+  const auto opened = RuntimeDirectory::open(path + "/");
+  REQUIRE(opened);
+  CHECK(opened->path() == path);
+  CHECK(opened->socket() == path + "/ckptd.sock");
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0700);
+  CHECK(RuntimeDirectory::open(path));
+}
+
+TEST_CASE("runtime directory: one that others may enter is refused with its mode", "[unit][os]") {
+  const Scratch scratch;
+  for (const mode_t mode : {0701, 0710, 0720, 0755, 0777}) {
+    REQUIRE(::chmod(scratch.path.c_str(), mode) == 0);
+    CHECK(contains(refusal(scratch.path), "0700"));
+  }
+  REQUIRE(::chmod(scratch.path.c_str(), 0700) == 0);
+  CHECK(RuntimeDirectory::open(scratch.path));
+}
+
+TEST_CASE("runtime directory: links, files, relative and long paths are refused", "[unit][os]") {
+  const Scratch scratch;
+  const std::string real = scratch.path + "/real", link = scratch.path + "/link";
+  REQUIRE(RuntimeDirectory::open(real));
+  std::filesystem::create_directory_symlink(real, link);
+  CHECK(contains(refusal(link), "symbolic link"));
+  std::ofstream(scratch.path + "/file") << "text";
+  CHECK(contains(refusal(scratch.path + "/file"), "not a directory"));
+  CHECK(contains(refusal("somewhere"), "must start with /"));
+  CHECK(contains(refusal("/" + std::string(100, 'x')), "a socket's path allows"));
+}
+
+TEST_CASE("runtime directory: of another user it is refused", "[unit][os]") {
+  const Scratch scratch;
+  if (::geteuid() != 0) return;  // Only root can give a directory away.
+  REQUIRE(::chown(scratch.path.c_str(), 12345, 12345) == 0);
+  CHECK(contains(refusal(scratch.path), "belongs to uid 12345"));
+}
+
+TEST_CASE("lock file: it has one holder, and is free when that is gone", "[unit][os]") {
+  const Scratch scratch;
+  const std::string path = scratch.path + "/lock";
+  {
+    const auto first = LockFile::acquire(path);
+    REQUIRE(first);
+    const auto second = LockFile::acquire(path);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().code() == Errc::unavailable);
+  }
+  CHECK(LockFile::acquire(path));
+}
+
+TEST_CASE("small files: replaced whole, read with a limit", "[unit][os]") {
+  const Scratch scratch;
+  const std::string path = scratch.path + "/ready";
+  CHECK(read_file(path, 10).error().code() == Errc::not_found);
+  REQUIRE(replace_file(path, "first\nsecond\n"));
+  REQUIRE(replace_file(path, "one\ntwo\n\n"));
+  CHECK(read_file(path, 9).value() == "one\ntwo\n\n");
+  CHECK(read_file(path, 8).error().code() == Errc::exhausted);
+  CHECK(last_line(path) == "two");
+  CHECK(std::distance(std::filesystem::directory_iterator(scratch.path), {}) == 1);
+  remove_file(path);
+  CHECK(last_line(path).empty());
+}
+
+}  // namespace ckpt::os
