@@ -39,9 +39,8 @@ Unexpected LinkState::end_of(const View& view) const {
 
 template <class Holds>
 Status LinkState::wait_for(Deadline deadline, const char* what, Holds holds) const {
-  view_.wait_until(deadline, [&](const View& view) {
-    return holds(view) || view.phase == Phase::ended;
-  });
+  view_.wait_until(deadline,
+                   [&](const View& view) { return holds(view) || view.phase == Phase::ended; });
   return view_.read([&](const View& view) -> Status {
     if (holds(view)) return {};
     if (view.phase == Phase::ended) return end_of(view);
@@ -183,9 +182,8 @@ void LinkState::closed(Status status) {
 // --- The trainer's threads ---
 
 Status LinkState::wait_attached(Deadline deadline) const {
-  return wait_for(deadline, "attach", [](const View& view) {
-    return view.phase == Phase::attached;
-  });
+  return wait_for(deadline, "attach",
+                  [](const View& view) { return view.phase == Phase::attached; });
 }
 
 void LinkState::ask_layout(std::uint64_t slot_bytes) {
@@ -216,9 +214,8 @@ Status LinkState::wait_slots(Deadline deadline) const {
 }
 
 bool LinkState::is_ready() const {
-  return view_.read([](const View& view) {
-    return view.phase == Phase::attached && are_slots_big_enough(view);
-  });
+  return view_.read(
+      [](const View& view) { return view.phase == Phase::attached && are_slots_big_enough(view); });
 }
 
 Link::Identity LinkState::identity() const {
@@ -232,10 +229,9 @@ bool LinkState::may_capture(Step step) const {
 std::optional<Granted> LinkState::take_slot() {
   return view_.change([](View& view) -> std::optional<Granted> {
     if (view.phase != Phase::attached) return std::nullopt;
-    const auto found =
-        std::find_if(view.granted.begin(), view.granted.end(), [&](const GrantedSlot& grant) {
-          return grant.mapped.bytes.size() >= view.slot_bytes;
-        });
+    const auto found = std::find_if(
+        view.granted.begin(), view.granted.end(),
+        [&](const GrantedSlot& grant) { return grant.mapped.bytes.size() >= view.slot_bytes; });
     if (found == view.granted.end()) return std::nullopt;
     Granted granted;
     granted.slot = found->slot;
@@ -308,15 +304,13 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
   const auto is_dropped = [&](const View& view) {
     return std::find(view.dropped.begin(), view.dropped.end(), step) != view.dropped.end();
   };
-  const std::string what =
-      fmt::format("wait until step {} is {}", number(step), to_string(level));
-  CKPT_CHECK(wait_for(deadline, what.c_str(), [&](const View& view) {
-    return has_reached(view) || is_dropped(view);
-  }));
+  const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
+  CKPT_CHECK(wait_for(deadline, what.c_str(),
+                      [&](const View& view) { return has_reached(view) || is_dropped(view); }));
   return view_.read([&](const View& view) -> Status {
     if (has_reached(view)) return {};
-    return fail(Errc::not_found, fmt::format("{}: step {} was given up by all ranks", who_,
-                                             number(step)));
+    return fail(Errc::not_found,
+                fmt::format("{}: step {} was given up by all ranks", who_, number(step)));
   });
 }
 
@@ -325,8 +319,7 @@ void LinkState::ask_close() {
 }
 
 Status LinkState::wait_closed(Deadline deadline) const {
-  CKPT_CHECK(wait_for(deadline, "close",
-                      [](const View& view) { return view.closed.has_value(); }));
+  CKPT_CHECK(wait_for(deadline, "close", [](const View& view) { return view.closed.has_value(); }));
   return view_.read([](const View& view) { return *view.closed; });
 }
 

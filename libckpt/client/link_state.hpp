@@ -33,8 +33,8 @@ class LinkState {
 
   // --- Events, on ckpt-snap ---
   void attached(const format::RunId& run);
-  void lost(const std::string& reason);   // The engine is gone; a new one may come.
-  void refused(Error error);              // There will be none.
+  void lost(const std::string& reason);  // The engine is gone; a new one may come.
+  void refused(Error error);             // There will be none.
   void slots_ready(std::vector<MappedSlot> slots);
   void slots_failed(Error error);
   void slot_granted(std::uint32_t slot);

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "base/units.hpp"
 

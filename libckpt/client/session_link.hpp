@@ -1,5 +1,5 @@
-// SessionLink: the Link, whatever the engine: the trainer's calls become messages for an EngineSide,
-// and waiting becomes waiting on the LinkState.
+// SessionLink: the Link, whatever the engine: the trainer's calls become messages for an
+// EngineSide, and waiting becomes waiting on the LinkState.
 #pragma once
 
 #include <memory>

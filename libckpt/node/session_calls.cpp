@@ -44,7 +44,7 @@ Result<AttachRequest> make_request(const control::Attach& attach) {
     request.secret = to_string(secret.bytes());
   }
   if (attach.has_continuation)
-    request.continuation = Continuation{attach.session, attach.start_id, attach.timeline};
+    request.continuation = Continuation{attach.start_id, attach.timeline};
   return request;
 }
 

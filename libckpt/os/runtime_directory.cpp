@@ -26,7 +26,7 @@ std::string from_environment(const char* name) {
 }
 
 bool is_directory_of(const std::string& path, uid_t user) {
-  struct stat status {};
+  struct stat status{};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == user;
 }
 
@@ -51,11 +51,11 @@ Status check(const std::string& path, const struct stat& status) {
   if (S_ISLNK(status.st_mode)) return refuse("it is a symbolic link");
   if (!S_ISDIR(status.st_mode)) return refuse("it is not a directory");
   if (status.st_uid != ::geteuid())
-    return refuse(fmt::format("it belongs to uid {}, and we are uid {}", status.st_uid,
-                              ::geteuid()));
+    return refuse(
+        fmt::format("it belongs to uid {}, and we are uid {}", status.st_uid, ::geteuid()));
   if ((status.st_mode & 077) != 0)
-    return refuse(fmt::format("its mode {:04o} lets others in, it must be 0700",
-                              status.st_mode & 07777));
+    return refuse(
+        fmt::format("its mode {:04o} lets others in, it must be 0700", status.st_mode & 07777));
   return {};
 }
 
@@ -74,7 +74,7 @@ Result<RuntimeDirectory> RuntimeDirectory::open(const std::string& given) {
 
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_system("create runtime directory " + path);
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) return fail_system("look at runtime directory " + path);
   CKPT_CHECK(check(path, status));
   return RuntimeDirectory(std::move(path));
@@ -136,8 +136,8 @@ std::string last_line(const std::string& path) {
   const off_t end = ::lseek(fd.number(), 0, SEEK_END);
   if (end <= 0) return {};
   std::string text(static_cast<std::size_t>(std::min(end, tail_bytes)), '\0');
-  const auto count = ::pread(fd.number(), text.data(), text.size(),
-                             end - static_cast<off_t>(text.size()));
+  const auto count =
+      ::pread(fd.number(), text.data(), text.size(), end - static_cast<off_t>(text.size()));
   if (count <= 0) return {};
   text.resize(static_cast<std::size_t>(count));
   while (!text.empty() && text.back() == '\n') text.pop_back();

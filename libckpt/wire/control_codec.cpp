@@ -43,8 +43,8 @@ auto fields(Is<Hello> auto& it) {
 auto fields(Is<Attach> auto& it) {
   return std::tie(it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes, it.node,
                   it.incarnation, it.save_mem_interval, it.save_storage_interval, it.max_ckpt_num,
-                  it.replicas, it.own_slots, it.secret_file, it.has_continuation, it.session,
-                  it.start_id, it.timeline);
+                  it.replicas, it.own_slots, it.secret_file, it.has_continuation, it.start_id,
+                  it.timeline);
 }
 auto fields(Is<SetLayout> auto& it) {
   return std::tie(it.layout);
@@ -53,8 +53,8 @@ auto fields(Is<Begin> auto& it) {
   return std::tie(it.slot, it.generation, it.step);
 }
 auto fields(Is<FilledSlot> auto& it) {
-  return std::tie(it.slot, it.generation, it.step, it.layout_version, it.blob_bytes, it.blobs, it.blob_names,
-                  it.chunk_bytes, it.chunk_crcs);
+  return std::tie(it.slot, it.generation, it.step, it.layout_version, it.blob_bytes, it.blobs,
+                  it.blob_names, it.chunk_bytes, it.chunk_crcs);
 }
 auto fields(Is<Abandon> auto& it) {
   return std::tie(it.slot, it.generation);
@@ -193,7 +193,7 @@ class Decoder {
   void take(std::uint32_t& value) { value = in_.u32(); }
   void take(std::uint64_t& value) { value = in_.u64(); }
   // A string's only limit is that of the body around it.
-  void take(std::string& value) { value = in_.string(layout_body_bytes_max); }
+  void take(std::string& value) { value = in_.string(os::local_body_bytes_max); }
   void take(Digest& value) { value = in_.digest(); }
   void take(Step& value) { value = Step{in_.u64()}; }
   void take(Level& value) { value = in_.enumerator(Level::captured, Level::durable); }
@@ -255,12 +255,11 @@ class Decoder {
 
 constexpr std::size_t kind_count = std::variant_size_v<Message>;
 constexpr std::array<std::string_view, kind_count> names = {
-    "hello",        "attach",       "set_layout",   "begin",         "filled",
-    "abandon",      "skipped",      "start_fresh",  "ask_restore",   "restore_result",
-    "restored_ok",  "close",        "goodbye",      "attach_answer", "slot_segments",
-    "slots_ready",  "slots_failed", "granted",      "next_capture",  "level_reached",
-    "step_dropped", "offer",        "begun",        "closed",        "fenced",
-    "ask_status",   "ask_recover",  "stop",         "drop",          "answer"};
+    "hello",        "attach",        "set_layout",    "begin",          "filled",       "abandon",
+    "skipped",      "start_fresh",   "ask_restore",   "restore_result", "restored_ok",  "close",
+    "goodbye",      "attach_answer", "slot_segments", "slots_ready",    "slots_failed", "granted",
+    "next_capture", "level_reached", "step_dropped",  "offer",          "begun",        "closed",
+    "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer"};
 
 template <class Wanted, std::size_t index = 0>
 constexpr std::uint16_t kind_of() {
@@ -268,19 +267,6 @@ constexpr std::uint16_t kind_of() {
     return index + 1;
   else
     return kind_of<Wanted, index + 1>();
-}
-
-std::uint32_t body_bytes_max(std::uint16_t kind) {
-  switch (kind) {
-    case kind_of<SetLayout>():
-    case kind_of<Offer>():
-      return layout_body_bytes_max;
-    case kind_of<FilledSlot>():
-    case kind_of<Answer>():
-      return answer_body_bytes_max;
-    default:
-      return other_body_bytes_max;
-  }
 }
 
 template <class Type>
@@ -300,64 +286,35 @@ constexpr std::array<DecodeFunction, kind_count> decode_functions(std::index_seq
 
 }  // namespace
 
-Result<std::vector<std::byte>> encode(const Message& message) {
-  const auto kind = static_cast<std::uint16_t>(message.index() + 1);
-  const auto* segments = std::get_if<SlotSegments>(&message);
-  const std::size_t descriptors = segments != nullptr ? segments->bytes.size() : 0;
-  CKPT_ASSERT(descriptors <= descriptors_max);
-
+Result<os::LocalMessage> encode(const Message& message) {
   Encoder encoder;
-  encoder.out().u32(0);
-  encoder.out().u16(kind);
-  encoder.out().u16(static_cast<std::uint16_t>(descriptors));
   std::visit([&](const auto& it) { encoder.put(it); }, message);
-  auto bytes = encoder.out().take();
-  const std::size_t body = bytes.size() - header_bytes;
-  if (body > body_bytes_max(kind)) {
+  os::LocalMessage encoded(static_cast<std::uint16_t>(message.index() + 1), encoder.out().take());
+  if (encoded.body.size() > os::local_body_bytes_max) {
     return fail(Errc::exhausted, fmt::format("send {} of {} bytes: at most {}", name_of(message),
-                                             body, body_bytes_max(kind)));
+                                             encoded.body.size(), os::local_body_bytes_max));
   }
-  for (std::size_t index = 0; index < sizeof(std::uint32_t); ++index)
-    bytes[index] = static_cast<std::byte>((body >> (8 * index)) & 0xff);
-  return bytes;
+  return encoded;
 }
 
-Result<Header> decode_header(std::span<const std::byte> bytes) {
-  format::Reader in(bytes, "control frame");
-  Header header;
-  header.body_bytes = in.u32();
-  header.kind = in.u16();
-  header.descriptors = in.u16();
-  CKPT_CHECK(in.finish());
-  if (header.kind == 0 || header.kind > kind_count)
-    return fail(Errc::corruption, fmt::format("control frame of unknown kind {}", header.kind));
-  const auto name = names[header.kind - 1u];
-  if (header.body_bytes > body_bytes_max(header.kind)) {
-    return fail(Errc::corruption, fmt::format("control frame {} with a body of {} bytes: at most {}",
-                                              name, header.body_bytes,
-                                              body_bytes_max(header.kind)));
-  }
-  const std::size_t allowed = header.kind == kind_of<SlotSegments>() ? descriptors_max : 0;
-  if (header.descriptors > allowed) {
-    return fail(Errc::corruption, fmt::format("control frame {} with {} descriptors: at most {}",
-                                              name, header.descriptors, allowed));
-  }
-  return header;
-}
-
-Result<Message> decode(const Header& header, std::span<const std::byte> body) {
-  CKPT_ASSERT(header.kind >= 1);
-  CKPT_ASSERT(header.kind <= kind_count);
+Result<Message> decode(const os::LocalMessage& message) {
   static constexpr auto functions = decode_functions(std::make_index_sequence<kind_count>());
-  CKPT_TRY(auto message, functions[header.kind - 1u](body));
-  if (const auto* segments = std::get_if<SlotSegments>(&message)) {
-    if (segments->bytes.size() != header.descriptors)
-      return fail(Errc::corruption, "slot_segments: not one descriptor for each segment");
+  if (message.kind == 0 || message.kind > kind_count)
+    return fail(Errc::corruption, fmt::format("a message of unknown kind {}", message.kind));
+  CKPT_TRY(auto decoded, functions[message.kind - 1u](message.body));
+
+  std::size_t descriptors = 0;
+  if (const auto* segments = std::get_if<SlotSegments>(&decoded))
+    descriptors = segments->bytes.size();
+  if (descriptors != message.descriptors.size()) {
+    return fail(Errc::corruption,
+                fmt::format("{} with {} descriptors instead of {}", name_of(decoded),
+                            message.descriptors.size(), descriptors));
   }
-  if (const auto* failed = std::get_if<SlotsFailed>(&message)) {
+  if (const auto* failed = std::get_if<SlotsFailed>(&decoded)) {
     if (failed->result) return fail(Errc::corruption, "slots_failed: without an error");
   }
-  return message;
+  return decoded;
 }
 
 std::string_view name_of(const Message& message) {

@@ -39,7 +39,7 @@ struct Attach {
   std::uint32_t max_ckpt_num = 0, replicas = 0, own_slots = 0;
   std::string secret_file;  // A path: the secret itself is never sent.
   bool has_continuation = false;
-  std::uint64_t session = 0, start_id = 0, timeline = 0;  // Of the continuation.
+  std::uint64_t start_id = 0, timeline = 0;  // Of the continuation.
 };
 struct SetLayout {
   format::Layout layout;

@@ -42,7 +42,7 @@ TEST_CASE("runtime directory: it is created for us alone", "[unit][os]") {
   REQUIRE(opened);
   CHECK(opened->path() == path);
   CHECK(opened->socket() == path + "/ckptd.sock");
-  struct stat status {};
+  struct stat status{};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 07777) == 0700);
   CHECK(RuntimeDirectory::open(path));
