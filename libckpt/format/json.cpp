@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "base/assert.hpp"
 
@@ -38,6 +37,12 @@ std::size_t utf8_length(std::string_view text, std::size_t offset) {
   return 0;
 }
 
+// What stands for itself in a JSON text: the common case, told without a call per character.
+constexpr bool is_plain(char letter) {
+  const auto value = static_cast<unsigned char>(letter);
+  return value >= 0x20 && value < 0x80 && letter != '"' && letter != '\\';
+}
+
 void append_utf8(std::string& out, std::uint32_t code) {
   const auto push = [&](std::uint32_t value) { out.push_back(static_cast<char>(value)); };
   if (code < 0x80) {
@@ -61,6 +66,10 @@ void append_utf8(std::string& out, std::uint32_t code) {
 
 bool is_utf8(std::string_view text) {
   for (std::size_t offset = 0; offset < text.size();) {
+    if (is_plain(text[offset])) {
+      ++offset;
+      continue;
+    }
     const std::size_t length = utf8_length(text, offset);
     if (length == 0) return false;
     offset += length;
@@ -69,15 +78,24 @@ bool is_utf8(std::string_view text) {
 }
 
 void append_json(std::string& out, std::string_view text) {
+  constexpr std::string_view hex = "0123456789abcdef";
+  const auto stands_for_itself = [](char letter) {
+    return is_plain(letter) || static_cast<unsigned char>(letter) >= 0x80;
+  };
   out.push_back('"');
-  for (const char letter : text) {
-    if (letter == '"' || letter == '\\') {
-      out.push_back('\\');
-      out.push_back(letter);
-    } else if (static_cast<unsigned char>(letter) < 0x20) {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(letter));
+  for (std::size_t offset = 0; offset < text.size();) {
+    const std::size_t start = offset;
+    while (offset < text.size() && stands_for_itself(text[offset])) ++offset;
+    out.append(text, start, offset - start);
+    if (offset == text.size()) break;
+    const auto letter = static_cast<unsigned char>(text[offset++]);
+    out.push_back('\\');
+    if (letter < 0x20) {
+      out += "u00";
+      out.push_back(hex[letter >> 4]);
+      out.push_back(hex[letter & 0xf]);
     } else {
-      out.push_back(letter);
+      out.push_back(static_cast<char>(letter));
     }
   }
   out.push_back('"');
@@ -159,6 +177,9 @@ Result<std::string> JsonReader::string() {
   CKPT_CHECK(expect('"'));
   std::string out;
   while (true) {
+    const std::size_t start = offset_;
+    while (offset_ < text_.size() && is_plain(text_[offset_])) ++offset_;
+    out.append(text_, start, offset_ - start);
     if (offset_ >= text_.size()) return problem("a text without an end");
     const char letter = text_[offset_];
     if (letter == '"') break;

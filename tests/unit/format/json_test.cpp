@@ -147,7 +147,7 @@ TEST_CASE("json: no damaged text is understood otherwise than by another parser"
   Random random(7);
   const std::string_view alphabet = "{}[]\",:0123456789 \\ue-.\n";
   int accepted = 0;
-  for (int round = 0; round < 30'000; ++round) {
+  for (int round = 0; round < 10'000; ++round) {
     std::string text = good;
     const auto changes = 1 + random.below(3);
     for (std::uint64_t change = 0; change < changes; ++change) {
@@ -172,7 +172,7 @@ TEST_CASE("json: no damaged text is understood otherwise than by another parser"
     REQUIRE(Tree::accept(text));
     CHECK(*tree == Tree::parse(text));
   }
-  CHECK(accepted > 1000);
+  CHECK(accepted > 300);
 }
 
 }  // namespace ckpt::format
