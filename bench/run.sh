@@ -4,8 +4,8 @@
 #
 #   bench/run.sh [bench ...] [--pairs N] [--size MiB] [--force]
 #
-# Default: all. It waits for the load of the build to go; --force neither waits nor refuses to judge.
-# Ends with 1 when a floor was not held.
+# Default: all. It waits for the load of the build to go; --force neither waits nor refuses to
+# judge. Ends with 1 when a floor was not held.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh

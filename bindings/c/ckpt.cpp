@@ -2,7 +2,6 @@
 #include "ckpt.h"
 
 #include <algorithm>
-#include <charconv>
 #include <ckpt/ckpt.hpp>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +9,8 @@
 #include <new>
 #include <string>
 #include <string_view>
+
+#include "client/option_fields.hpp"
 
 struct ckpt_options {
   ckpt::Options values;
@@ -74,86 +75,15 @@ int without_exceptions(Body body) noexcept {
   }
 }
 
-template <class T>
-Status parse_number(std::string_view name, std::string_view text, T& target) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), target);
-  if (error != std::errc() || end != text.data() + text.size())
-    return ckpt::fail(Errc::invalid_argument,
-                      std::string(name) + " = '" + std::string(text) + "' is no such number");
-  return {};
-}
-
-Status parse_boolean(std::string_view name, std::string_view text, bool& target) {
-  if (text == "true" || text == "1") {
-    target = true;
-  } else if (text == "false" || text == "0") {
-    target = false;
-  } else {
-    return ckpt::fail(Errc::invalid_argument, std::string(name) + " = '" + std::string(text) +
-                                                  "' is neither true nor false");
-  }
-  return {};
-}
-
-Status parse_milliseconds(std::string_view name, std::string_view text,
-                          std::chrono::milliseconds& target) {
-  std::uint64_t number = 0;
-  CKPT_CHECK(parse_number(name, text, number));
-  target = std::chrono::milliseconds(number);
-  return {};
-}
-
-Status parse_nodes(std::string_view text, std::vector<ckpt::Node>& target) {
-  target.clear();
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    CKPT_TRY(ckpt::Node node, ckpt::Node::parse(text.substr(0, comma)));
-    target.push_back(std::move(node));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return {};
-}
-
-std::string* text_option(ckpt::Options& options, std::string_view name) {
-  if (name == "job") return &options.job;
-  if (name == "dir") return &options.dir;
-  if (name == "node") return &options.node;
-  if (name == "runtime_dir") return &options.runtime_dir;
-  if (name == "daemon_path") return &options.daemon_path;
-  if (name == "secret_file") return &options.secret_file;
-  if (name == "interface") return &options.interface;
-  if (name == "log_file_path") return &options.log_file_path;
-  return nullptr;
-}
-
 Status set_option(ckpt::Options& options, std::string_view name, std::string_view value) {
-  if (std::string* text = text_option(options, name)) {
-    *text = value;
-    return {};
-  }
-  if (name == "rank") return parse_number(name, value, options.rank);
-  if (name == "world_size") return parse_number(name, value, options.world_size);
-  if (name == "nodes") return parse_nodes(value, options.nodes);
-  if (name == "incarnation") return parse_number(name, value, options.incarnation);
-  if (name == "save_mem_interval" || name == "save_storage_interval") {
-    CKPT_TRY(const ckpt::Interval interval, ckpt::Interval::parse(value));
-    (name == "save_mem_interval" ? options.save_mem_interval : options.save_storage_interval) =
-        interval;
-    return {};
-  }
-  if (name == "max_ckpt_num") return parse_number(name, value, options.max_ckpt_num);
-  if (name == "memory_budget") return parse_number(name, value, options.memory_budget);
-  if (name == "replicas") return parse_number(name, value, options.replicas);
-  if (name == "own_slots") return parse_number(name, value, options.own_slots);
-  if (name == "blob_capacity") return parse_number(name, value, options.blob_capacity);
-  if (name == "copy_threads") return parse_number(name, value, options.copy_threads);
-  if (name == "port") return parse_number(name, value, options.port);
-  if (name == "embedded") return parse_boolean(name, value, options.embedded);
-  if (name == "disable") return parse_boolean(name, value, options.disable);
-  if (name == "checksum_in_copy") return parse_boolean(name, value, options.checksum_in_copy);
-  if (name == "open_deadline") return parse_milliseconds(name, value, options.open_deadline);
-  if (name == "restore_deadline") return parse_milliseconds(name, value, options.restore_deadline);
-  return ckpt::fail(Errc::invalid_argument, "there is no option '" + std::string(name) + "'");
+  const auto* field = ckpt::client::find_option_field(name);
+  if (field == nullptr)
+    return ckpt::fail(Errc::invalid_argument, "there is no option \"" + std::string(name) + "\"");
+  const Status parsed = field->parse(options, value);
+  if (parsed) return {};
+  return ckpt::fail(Errc::invalid_argument, "option " + std::string(name) + " = \"" +
+                                                std::string(value) +
+                                                "\": " + parsed.error().text());
 }
 
 // Writes as much of `value` as the caller's structure has room for, and keeps its size field.

@@ -33,7 +33,9 @@ def _spans(text):
 
 
 def _is_path(word):
-    if re.search(r"[<>{}$|=()\\\"']|\.\.\.|NNNN|://|^/|^~|^-|^build/|^\.\./", word):
+    if re.search(r"[<>{}$|=()\\\"']|\.\.\.|NNNN|NAME|://|^/|^~|^-|^build/|^\.\./", word):
+        return False
+    if word in SUFFIXES or word == "main.cpp":  # Kinds of files.
         return False
     first = word.split("/")[0]
     known = first in source_checks.FLOOR_OF or first in (
