@@ -18,6 +18,7 @@ constexpr std::string_view before_timeline = R"({"__metadata__":{"format":"pt","
 constexpr std::string_view before_step = R"(","step":")";
 constexpr std::size_t timeline_offset = safetensors_length_bytes + before_timeline.size();
 constexpr std::size_t step_offset = timeline_offset + step_digits + before_step.size();
+static_assert(timeline_offset == 51 && step_offset == 81);  // As docs/format.md says.
 
 void write_digits(std::span<std::byte> target, std::uint64_t value) {
   for (std::size_t index = target.size(); index-- > 0; value /= 10)
