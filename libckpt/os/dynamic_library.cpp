@@ -1,0 +1,34 @@
+#include "os/dynamic_library.hpp"
+
+#include <dlfcn.h>
+
+namespace ckpt::os {
+
+namespace {
+std::string loader_words() {
+  const char* words = ::dlerror();
+  return words != nullptr ? words : "the loader says nothing";
+}
+}  // namespace
+
+Result<DynamicLibrary> DynamicLibrary::open(const std::vector<std::string>& names) {
+  std::string reasons;
+  for (const std::string& name : names) {
+    // Local: its symbols must not take the place of another copy's that the trainer has loaded.
+    void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) return DynamicLibrary(handle, name);
+    if (!reasons.empty()) reasons += "; ";
+    reasons += loader_words();
+  }
+  if (reasons.empty()) reasons = "no name was given";
+  return fail(Errc::not_found, "load a library: " + reasons);
+}
+
+Result<void*> DynamicLibrary::address_of(const char* name) const {
+  void* address = ::dlsym(handle_, name);
+  if (address != nullptr) return address;
+  return fail(Errc::unsupported,
+              "find " + std::string(name) + " in " + name_ + ": " + loader_words());
+}
+
+}  // namespace ckpt::os

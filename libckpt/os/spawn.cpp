@@ -1,0 +1,116 @@
+#include "os/spawn.hpp"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "os/process.hpp"
+
+namespace ckpt::os {
+
+namespace {
+
+std::vector<std::string> merged_environment(const SpawnOptions& options) {
+  std::vector<std::string> merged;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    const std::string name = text.substr(0, text.find('='));
+    const bool is_changed =
+        std::any_of(options.environment.begin(), options.environment.end(),
+                    [&name](const auto& change) { return change.first == name; });
+    if (!is_changed) merged.push_back(text);
+  }
+  for (const auto& [name, value] : options.environment) {
+    if (value) merged.push_back(name + '=' + *value);
+  }
+  return merged;
+}
+
+// The pointers that the system call wants; `strings` must outlive them.
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// posix_spawn's two descriptions of the child, freed on each way out. Their functions fail only for
+// want of memory.
+class SpawnPlan {
+ public:
+  SpawnPlan() {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+  }
+  ~SpawnPlan() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+
+  int prepare(int log_fd) {
+    sigset_t none;
+    sigset_t all;
+    ::sigemptyset(&none);
+    ::sigfillset(&all);
+    constexpr short flags = POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
+    for (const int error : {
+             ::posix_spawnattr_setflags(&attributes, flags),
+             ::posix_spawnattr_setsigmask(&attributes, &none),
+             ::posix_spawnattr_setsigdefault(&attributes, &all),
+             ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
+             ::posix_spawn_file_actions_adddup2(&actions, log_fd, STDOUT_FILENO),
+             ::posix_spawn_file_actions_adddup2(&actions, log_fd, STDERR_FILENO),
+             ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1),
+         }) {
+      if (error != 0) return error;
+    }
+    return 0;
+  }
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+};
+
+// Above the three standard descriptors, where the child's own opening cannot overwrite it.
+Result<Fd> open_log(const std::string& path) {
+  const Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600));
+  if (!log) return fail_system("open the log file " + path);
+  Fd above(::fcntl(log.number(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!above) return fail_system("open the log file " + path);
+  return above;
+}
+
+}  // namespace
+
+Result<Spawned> spawn_detached(const SpawnOptions& options) {
+  CKPT_TRY(const Fd log, open_log(options.log_path));
+  std::vector<std::string> arguments = {options.program};
+  arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
+  std::vector<std::string> environment = merged_environment(options);
+  std::vector<char*> argument_pointers = pointers_to(arguments);
+  std::vector<char*> environment_pointers = pointers_to(environment);
+  SpawnPlan plan;
+  pid_t pid = 0;
+  int error = plan.prepare(log.number());
+  if (error == 0) {
+    error = ::posix_spawnp(&pid, options.program.c_str(), &plan.actions, &plan.attributes,
+                           argument_pointers.data(), environment_pointers.data());
+  }
+  if (error != 0) {
+    const std::error_code cause(error, std::generic_category());
+    const std::string attempted = "start " + options.program;
+    if (error == ENOENT || error == EACCES) return fail(Errc::not_found, attempted, cause);
+    return fail_system(attempted, cause);
+  }
+  // It is our child and we have not reaped it: the number cannot mean another process.
+  CKPT_TRY(Fd process, open_process(pid));
+  return Spawned{std::move(process), pid};
+}
+
+}  // namespace ckpt::os
