@@ -283,19 +283,19 @@ void make_durable(const Assignments& assignments, Names names_of) {
 }  // namespace
 
 Status MemoryDisk::sync_directory(const std::string& path) {
-  const Status allowed = begin("sync_directory", path);
+  CKPT_CHECK(begin("sync_directory", path));
   CKPT_TRY(const Ref directory, find_directory(path, "sync_directory"));
   std::erase_if(pending_, [&](const Change& pending) {
     const bool touches =
         std::any_of(pending.assignments.begin(), pending.assignments.end(),
                     [&](const Assignment& one) { return one.directory == directory; });
-    if (touches && allowed) {
+    if (touches) {
       make_durable(pending.assignments,
                    [](const Assignment& one) -> auto& { return one.directory->durable_names; });
     }
-    return touches;  // Of a failed sync as well: lost, and counted as clean.
+    return touches;
   });
-  return allowed;
+  return {};
 }
 
 void MemoryDisk::lose_unsynced(Inode& inode, Survival survival) {

@@ -1,0 +1,170 @@
+#include "flush/flusher.hpp"
+
+#include "base/assert.hpp"
+#include "base/log.hpp"
+#include "os/path.hpp"
+
+namespace ckpt::flush {
+
+// Attempt: all shards of this node that go into one work directory.
+struct Flusher::Attempt {
+  std::string directory;
+  format::StepId at;
+  int shards = 0;         // Asked for and not ended.
+  bool is_writing = false;  // One of them has the disk.
+  bool is_over = false;   // Given up, or replaced by a newer one.
+};
+
+struct Flusher::State {
+  State(os::FileSystem& file_system, Clock& time, FlusherOptions how)
+      : files(file_system),
+        clock(time),
+        options(std::move(how)),
+        throttle(time, options.bytes_per_second),
+        changed(time) {}
+
+  // The attempt that `directory` belongs to, now that one more shard of it is asked for; null when
+  // a newer one waits already.
+  std::shared_ptr<Attempt> join(const std::string& directory, format::StepId at);
+  void leave(const std::shared_ptr<Attempt>& attempt);
+  void give_up(const std::shared_ptr<Attempt>& attempt) {
+    if (!attempt) return;
+    attempt->is_over = true;
+    if (waiting == attempt) waiting = nullptr;
+    changed.notify_all();
+  }
+  // Before each Chunk.
+  Task<void> take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes);
+  bool may_write(const std::shared_ptr<Attempt>& attempt) const {
+    return writing == attempt && !attempt->is_writing;
+  }
+
+  os::FileSystem& files;
+  Clock& clock;
+  FlusherOptions options;
+  Throttle throttle;
+  Signal changed;
+  StopGate gate;
+  std::shared_ptr<Attempt> writing;
+  std::shared_ptr<Attempt> waiting;
+  FlusherStatus counts;
+};
+
+namespace {
+
+Unexpected given_up(const std::string& directory, const char* why) {
+  return fail(Errc::cancelled, "write into " + os::display(directory) + ": " + why);
+}
+
+}  // namespace
+
+std::shared_ptr<Flusher::Attempt> Flusher::State::join(const std::string& directory,
+                                                       format::StepId at) {
+  for (const auto& known : {writing, waiting}) {
+    if (known && known->directory == directory) {
+      ++known->shards;
+      return known;
+    }
+  }
+  auto attempt = std::make_shared<Attempt>();
+  attempt->directory = directory;
+  attempt->at = at;
+  attempt->shards = 1;
+  if (!writing) {
+    writing = attempt;
+    counts.since = clock.now();
+    return attempt;
+  }
+  if (waiting && waiting->at > at) return nullptr;
+  give_up(waiting);
+  waiting = attempt;
+  return attempt;
+}
+
+void Flusher::State::leave(const std::shared_ptr<Attempt>& attempt) {
+  --attempt->shards;
+  CKPT_ASSERT(attempt->shards >= 0);
+  if (attempt->shards == 0 && writing == attempt) {
+    writing = std::exchange(waiting, nullptr);
+    counts.since = clock.now();
+  }
+  changed.notify_all();
+}
+
+Task<void> Flusher::State::take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes) {
+  if (!attempt->is_over) {
+    CKPT_CO_CHECK(co_await throttle.take(bytes));
+  }
+  if (attempt->is_over) co_return given_up(attempt->directory, "it was given up");
+  co_return Status();
+}
+
+Flusher::Flusher(os::FileSystem& files, Clock& clock, FlusherOptions options)
+    : state_(std::make_shared<State>(files, clock, std::move(options))) {}
+
+Flusher::~Flusher() {
+  state_->changed.close();
+}
+
+Task<format::ShardFlushed> Flusher::write_shard(storage::ShardSource source,
+                                                std::string work_directory) {
+  const auto state = state_;
+  if (state->gate.is_stopping()) co_return given_up(work_directory, "the daemon is stopping");
+  const StopGate::Pass pass = state->gate.enter();
+  const auto attempt = state->join(work_directory, source.record->id.at);
+  if (!attempt) {
+    ++state->counts.shards_skipped;
+    co_return given_up(work_directory, "a newer step waits to be written");
+  }
+  // Ends when the one in flight does, and at the latest with stop().
+  while (!attempt->is_over && !state->may_write(attempt)) {
+    auto woken = co_await state->changed.wait_until(no_deadline);
+    if (!woken) co_return fail(woken.error());
+  }
+  if (attempt->is_over) {
+    ++state->counts.shards_skipped;
+    state->leave(attempt);
+    co_return given_up(work_directory, "it was given up, or a newer step took its place");
+  }
+  attempt->is_writing = true;
+  storage::TransferHooks hooks;
+  hooks.hash = state->options.hash;
+  hooks.before_transfer = [state, attempt](std::uint64_t chunk_bytes) {
+    return state->take_turn(attempt, chunk_bytes);
+  };
+  const std::uint64_t bytes = source.record->bytes;
+  auto done = co_await storage::write_shard(state->files, source, work_directory, hooks);
+  attempt->is_writing = false;
+  if (done) {
+    ++state->counts.shards_written;
+    state->counts.bytes_written += bytes;
+  } else {
+    ++state->counts.failed;
+  }
+  state->leave(attempt);
+  co_return done;
+}
+
+void Flusher::give_up(const std::string& work_directory) {
+  for (const auto& attempt : {state_->writing, state_->waiting}) {
+    if (attempt && attempt->directory == work_directory) state_->give_up(attempt);
+  }
+}
+
+FlusherStatus Flusher::status() const {
+  FlusherStatus status = state_->counts;
+  if (state_->writing) status.writing = state_->writing->directory;
+  if (state_->waiting) status.waiting = state_->waiting->directory;
+  return status;
+}
+
+Task<void> Flusher::stop(Time deadline) {
+  const auto state = state_;
+  state->gate.stop();
+  state->give_up(state->waiting);
+  state->give_up(state->writing);
+  Status drained = co_await state->gate.drained(state->clock, deadline);
+  co_return drained;
+}
+
+}  // namespace ckpt::flush

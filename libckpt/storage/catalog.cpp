@@ -1,0 +1,131 @@
+#include "storage/catalog.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+using format::Manifest;
+
+Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files,
+                                                       std::string directory) {
+  const std::string path = os::join(directory, format::manifest_name);
+  CKPT_CO_TRY(const auto bytes, co_await files.read_small(path, format::manifest_bytes_max));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  auto manifest = format::parse_manifest(text);
+  if (!manifest) co_return fail(std::move(manifest).error().context("read " + os::display(path)));
+  co_return std::make_shared<const Manifest>(std::move(manifest).value());
+}
+
+Task<std::shared_ptr<const Manifest>> read_manifest(Site site, std::string name) {
+  auto manifest = co_await read_manifest_at(site.files(), site.at(name));
+  co_return manifest;
+}
+
+Checkpoint describe(const Manifest& manifest, std::string name) {
+  Checkpoint checkpoint;
+  checkpoint.at = manifest.at;
+  checkpoint.name = std::move(name);
+  checkpoint.job = manifest.job;
+  checkpoint.run = manifest.run;
+  checkpoint.world_size = manifest.world_size;
+  for (const format::ShardPart& shard : manifest.shards) {
+    checkpoint.digests.push_back(format::digest_of(shard.record));
+    for (const format::Extent& member : format::member_extents(shard.record)) {
+      checkpoint.bytes += member.bytes;
+    }
+  }
+  return checkpoint;
+}
+
+namespace {
+
+// Every file that the manifest names is there, and has its size.
+Task<void> check_files(Site site, std::string name, std::shared_ptr<const Manifest> manifest) {
+  for (const format::ShardPart& shard : manifest->shards) {
+    const auto extents = format::member_extents(shard.record);
+    for (std::size_t index = 0; index < extents.size(); ++index) {
+      const std::string& file = shard.record.layout.members[index].file_name;
+      const std::string path = os::join(site.at(name), file);
+      CKPT_CO_TRY(const auto status, co_await site.files().status(path));
+      if (status.kind != os::EntryKind::file || status.bytes != extents[index].bytes) {
+        co_return fail(Errc::corruption, fmt::format("{} has {} bytes, its manifest says {}", file,
+                                                     status.bytes, extents[index].bytes));
+      }
+    }
+  }
+  co_return Status();
+}
+
+Task<Checkpoint> examine(Site site, std::string name, std::optional<format::RunId> run) {
+  CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
+  if (run && manifest->run != *run) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("it is of job {}, run {}", manifest->job, to_hex(manifest->run)));
+  }
+  const auto parsed = parse_step_directory(name);
+  if (!parsed || parsed->step != manifest->at.step) {
+    co_return fail(Errc::corruption, fmt::format("its manifest is of step {}, not of what its name "
+                                                 "says", number(manifest->at.step)));
+  }
+  CKPT_CO_CHECK(co_await check_files(site, name, manifest));
+  co_return describe(*manifest, name);
+}
+
+// Of two generations of one step of one timeline, the later one counts.
+void drop_doubles(Catalog& catalog) {
+  auto& all = catalog.checkpoints;
+  std::stable_sort(all.begin(), all.end(), [](const Checkpoint& left, const Checkpoint& right) {
+    return left.at < right.at;
+  });
+  for (std::size_t index = 0; index + 1 < all.size();) {
+    if (all[index].at != all[index + 1].at || all[index].run != all[index + 1].run) {
+      ++index;
+      continue;
+    }
+    catalog.rejected.push_back(
+        Rejected{all[index].name, Errc::invalid_argument, "replaced by " + all[index + 1].name});
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+}
+
+}  // namespace
+
+Task<Catalog> read_catalog(Site site, CatalogOptions options) {
+  Catalog catalog;
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
+  if (options.make_durable) {
+    CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  }
+  std::vector<StepDirectory> names;
+  for (const os::Entry& entry : entries) {
+    const auto parsed = parse_step_directory(entry.name);
+    if (!parsed) continue;
+    if (entry.kind != os::EntryKind::directory) {
+      catalog.rejected.push_back(
+          Rejected{entry.name, Errc::invalid_argument, "it is no directory"});
+      continue;
+    }
+    names.push_back(*parsed);
+  }
+  std::sort(names.begin(), names.end(), [](const StepDirectory& left, const StepDirectory& right) {
+    return std::pair(left.step, left.generation) < std::pair(right.step, right.generation);
+  });
+  for (const StepDirectory& parsed : names) {
+    const std::string name = step_directory_name(parsed.step, parsed.generation);
+    auto checkpoint = co_await examine(site, name, options.run);
+    if (checkpoint) {
+      catalog.checkpoints.push_back(std::move(checkpoint).value());
+    } else {
+      catalog.rejected.push_back(
+          Rejected{name, checkpoint.error().code(), checkpoint.error().message()});
+    }
+  }
+  drop_doubles(catalog);
+  co_return catalog;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,56 @@
+// Catalog: which checkpoints a job's directory holds, and why each of the others is none.
+//
+// A directory counts when its name is ours and its manifest is whole, of this run and of this step,
+// and every file that it names is there with its size. Names alone prove nothing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/manifest.hpp"
+#include "storage/site.hpp"
+
+namespace ckpt::storage {
+
+struct Checkpoint {
+  format::StepId at;
+  std::string name;  // Below the directory.
+  std::string job;
+  format::RunId run;
+  std::uint32_t world_size = 1;
+  std::uint64_t bytes = 0;       // Of all its files but the manifest.
+  std::vector<Digest> digests;   // Of the records, by rank.
+};
+
+struct Rejected {
+  std::string name;
+  Errc code{};
+  std::string reason;  // For people.
+};
+
+struct Catalog {
+  std::vector<Checkpoint> checkpoints;  // Ascending by (timeline, step).
+  std::vector<Rejected> rejected;       // Look like ours, and are no checkpoints of this run.
+};
+
+struct CatalogOptions {
+  // None: whichever run each manifest names.
+  std::optional<format::RunId> run;
+  // Syncs the directory after it was listed: what is returned is then durable, also where whoever
+  // published it died before he could sync.
+  bool make_durable = true;
+};
+
+// Errors: not_found (no such directory), io.
+Task<Catalog> read_catalog(Site site, CatalogOptions options);
+
+// The manifest of one directory below the site. Errors: not_found, corruption, version_mismatch.
+Task<std::shared_ptr<const format::Manifest>> read_manifest(Site site, std::string name);
+// By its path, for readers that have no job. The last component is not followed as a link.
+Task<std::shared_ptr<const format::Manifest>> read_manifest_at(os::FileSystem& files,
+                                                               std::string directory);
+
+Checkpoint describe(const format::Manifest& manifest, std::string name);
+
+}  // namespace ckpt::storage

@@ -1,0 +1,218 @@
+#include "storage/member_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "base/units.hpp"
+#include "storage/catalog.hpp"
+#include "storage/chunk_map.hpp"
+#include "storage/parallel.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+using format::Extent;
+using format::ShardRecord;
+
+// One shard being read; lives in the frame of whoever waits for all its workers.
+struct Reading {
+  std::string directory;
+  std::shared_ptr<const ShardRecord> record;
+  std::span<std::byte> target;
+  TransferHooks hooks;
+  std::vector<Extent> members;
+  std::vector<std::unique_ptr<os::File>> opened;  // By member.
+};
+
+Task<void> open_members(os::FileSystem& files, Reading& reading) {
+  for (std::size_t index = 0; index < reading.members.size(); ++index) {
+    const std::string path =
+        os::join(reading.directory, reading.record->layout.members[index].file_name);
+    CKPT_CO_TRY(auto file, co_await files.open_read(path, os::Caching::direct));
+    CKPT_CO_TRY(const auto status, co_await files.status(path));
+    if (status.bytes != reading.members[index].bytes) {
+      co_return fail(Errc::corruption,
+                     fmt::format("read {}: it has {} bytes, its manifest says {}",
+                                 os::display(path), status.bytes, reading.members[index].bytes));
+    }
+    reading.opened.push_back(std::move(file));
+  }
+  co_return Status();
+}
+
+// The files that a Chunk lies in, for errors.
+std::string files_of(const Reading& reading, std::span<const Segment> segments) {
+  std::string names;
+  for (const Segment& segment : segments) {
+    if (!segment.member) continue;
+    if (!names.empty()) names += " or ";
+    names += os::join(reading.directory, reading.record->layout.members[*segment.member].file_name);
+  }
+  return os::display(names);
+}
+
+Task<void> read_chunk(Reading& reading, std::size_t index) {
+  const Extent chunk = reading.record->chunk(index);
+  const std::vector<Segment> segments = segments_of(chunk, reading.members);
+  const std::span<std::byte> bytes = reading.target.subspan(chunk.offset, chunk.bytes);
+  if (reading.hooks.before_transfer) {
+    CKPT_CO_CHECK(co_await reading.hooks.before_transfer(chunk.bytes));
+  }
+  for (const Segment& segment : segments) {
+    const auto part =
+        bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
+    if (segment.member) {
+      os::File& file = *reading.opened[*segment.member];
+      CKPT_CO_CHECK(co_await file.read_at(segment.file_offset, part));
+    } else {
+      std::memset(part.data(), 0, part.size());
+    }
+  }
+  Crc32 crc = 0;
+  if (reading.hooks.hash) {
+    CKPT_CO_TRY(crc, co_await reading.hooks.hash(bytes, Crc32{0}));
+  } else {
+    crc = crc32(bytes);
+  }
+  if (crc != reading.record->chunk_crcs[index]) {
+    co_return fail(Errc::corruption, fmt::format("read {}: chunk {} does not match its checksum",
+                                                 files_of(reading, segments), index));
+  }
+  if (index == 0) CKPT_POINT("load.disk.read");
+  co_return Status();
+}
+
+}  // namespace
+
+Task<void> read_shard(os::FileSystem& files, std::string step_directory,
+                      std::shared_ptr<const ShardRecord> record, std::span<std::byte> target,
+                      TransferHooks hooks) {
+  CKPT_ASSERT(record != nullptr);
+  if (target.size() < record->bytes) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("read rank {} of step {}: it needs {} bytes, the Slot has {}",
+                               record->id.rank, number(record->id.at.step), record->bytes,
+                               target.size()));
+  }
+  Reading reading{step_directory, record, target, hooks, format::member_extents(*record), {}};
+  CKPT_CO_CHECK(co_await open_members(files, reading));
+  std::function<Task<void>(std::size_t)> work = [&reading](std::size_t index) {
+    return read_chunk(reading, index);
+  };
+  CKPT_CO_CHECK(co_await for_each_parallel(record->chunk_crcs.size(), chunks_in_flight_reading,
+                                           std::move(work)));
+  for (const auto& file : reading.opened) {
+    CKPT_CO_CHECK(co_await file->close());
+  }
+  co_return Status();
+}
+
+bool CheckpointReport::is_good() const {
+  return std::all_of(files.begin(), files.end(),
+                     [](const FileReport& file) { return file.problem.empty(); });
+}
+
+namespace {
+
+// Chunk buffers for O_DIRECT, reused from file to file.
+class PageBuffer {
+ public:
+  explicit PageBuffer(std::uint64_t bytes) : storage_(bytes + page_bytes) {
+    const auto start = reinterpret_cast<std::uintptr_t>(storage_.data());
+    bytes_ = std::span(storage_).subspan(align_up(start, page_bytes) - start, bytes);
+  }
+  std::span<std::byte> first(std::uint64_t bytes) { return bytes_.first(bytes); }
+
+ private:
+  std::vector<std::byte> storage_;
+  std::span<std::byte> bytes_;
+};
+
+constexpr std::uint64_t verify_piece_bytes = 8 * MiB;
+
+// Empty: the file has exactly these bytes.
+Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::uint64_t bytes,
+                                  Crc32 expected, PageBuffer& buffer) {
+  const auto status = co_await files.status(path);
+  if (!status) co_return status.error().message();
+  if (status->kind != os::EntryKind::file) co_return std::string("it is no regular file");
+  if (status->bytes != bytes) {
+    co_return fmt::format("it has {} bytes, the manifest says {}", status->bytes, bytes);
+  }
+  auto opened = co_await files.open_read(path, os::Caching::direct);
+  if (!opened) co_return opened.error().message();
+  const std::unique_ptr<os::File> file = std::move(opened).value();
+  Crc32 crc = 0;
+  for (std::uint64_t offset = 0; offset < bytes; offset += verify_piece_bytes) {
+    const auto piece = buffer.first(std::min(verify_piece_bytes, bytes - offset));
+    const Status read = co_await file->read_at(offset, piece);
+    if (!read) co_return read.error().message();
+    crc = crc32(piece, crc);
+  }
+  const Status closed = co_await file->close();
+  if (!closed) co_return closed.error().message();
+  if (crc != expected) co_return std::string("its bytes do not match its checksum");
+  co_return std::string();
+}
+
+}  // namespace
+
+Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory) {
+  CheckpointReport report;
+  CKPT_CO_TRY(report.manifest, co_await read_manifest_at(files, step_directory));
+  PageBuffer buffer(verify_piece_bytes);
+  std::set<std::string> known{std::string(format::manifest_name)};
+  for (const format::ShardPart& shard : report.manifest->shards) {
+    const auto extents = format::member_extents(shard.record);
+    for (std::size_t index = 0; index < extents.size(); ++index) {
+      FileReport file;
+      file.name = shard.record.layout.members[index].file_name;
+      file.bytes = extents[index].bytes;
+      const std::string path = os::join(step_directory, file.name);
+      const Crc32 expected = shard.member_crcs[index];
+      CKPT_CO_TRY(file.problem, co_await problem_of_file(files, path, file.bytes, expected, buffer));
+      known.insert(file.name);
+      report.files.push_back(std::move(file));
+    }
+  }
+  CKPT_CO_TRY(const auto entries, co_await files.list(step_directory));
+  for (const os::Entry& entry : entries) {
+    if (!known.contains(entry.name)) report.foreign.push_back(entry.name);
+  }
+  co_return report;
+}
+
+Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path) {
+  FoundCheckpoint found;
+  const auto itself = co_await read_manifest_at(files, os::join(path, "."));
+  if (itself) {
+    found.directory = path;
+    found.manifest = *itself;
+    co_return found;
+  }
+  if (itself.error().code() != Errc::not_found) co_return fail(itself.error());
+  const Site site(files, clock, path);
+  CatalogOptions options;
+  options.make_durable = false;
+  auto catalog = co_await read_catalog(site, options);
+  if (!catalog) co_return fail(std::move(catalog).error().context("look for a checkpoint"));
+  if (catalog->checkpoints.empty()) {
+    std::string text = "no complete checkpoint in " + path;
+    for (const Rejected& rejected : catalog->rejected) {
+      text += fmt::format("; {}: {}", rejected.name, rejected.reason);
+    }
+    co_return fail(Errc::not_found, text);
+  }
+  const Checkpoint& newest = catalog->checkpoints.back();
+  found.directory = site.at(newest.name);
+  CKPT_CO_TRY(found.manifest, co_await read_manifest(site, newest.name));
+  co_return found;
+}
+
+}  // namespace ckpt::storage

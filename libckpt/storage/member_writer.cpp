@@ -1,0 +1,162 @@
+// How one shard is written:
+//   1. One file per member is created and allocated to its true size.
+//   2. Chunk by chunk, some at a time: checksum, compare with the record, write.
+//   3. Each file is synced and closed.
+//   4. The part (record, and the checksum of each file) is written and synced.
+#include "storage/member_writer.hpp"
+
+#include <fmt/format.h>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "format/shard_part.hpp"
+#include "os/path.hpp"
+#include "storage/chunk_map.hpp"
+#include "storage/parallel.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+using format::Extent;
+using format::ShardRecord;
+
+// One shard being written; lives in write_shard's frame until every worker has ended.
+struct Writing {
+  os::FileSystem& files;
+  ShardSource source;
+  std::string directory;
+  TransferHooks hooks;
+  std::vector<Extent> members;
+  std::vector<std::unique_ptr<os::File>> opened;  // By member.
+  std::vector<std::vector<std::pair<Crc32, std::uint64_t>>> crcs;  // By chunk: of each segment.
+
+  const ShardRecord& record() const { return *source.record; }
+};
+
+Task<Crc32> hash(const TransferHooks& hooks, std::span<const std::byte> bytes, Crc32 before) {
+  if (!hooks.hash) co_return crc32(bytes, before);
+  auto done = co_await hooks.hash(bytes, before);
+  co_return done;
+}
+
+Task<void> open_members(Writing& writing) {
+  for (std::size_t index = 0; index < writing.members.size(); ++index) {
+    const std::string path =
+        os::join(writing.directory, writing.record().layout.members[index].file_name);
+    CKPT_CO_TRY(auto file, co_await writing.files.create(path, os::Caching::direct));
+    CKPT_CO_CHECK(co_await file->allocate(writing.members[index].bytes));
+    writing.opened.push_back(std::move(file));
+  }
+  co_return Status();
+}
+
+Unexpected mismatch(const ShardRecord& record, std::size_t chunk) {
+  return fail(Errc::corruption,
+              fmt::format("write rank {} of step {}: chunk {} in memory does not match its checksum",
+                          record.id.rank, number(record.id.at.step), chunk));
+}
+
+// Step 2, of one chunk.
+Task<void> write_chunk(Writing& writing, std::size_t index) {
+  const ShardRecord& record = writing.record();
+  const Extent chunk = record.chunk(index);
+  const std::vector<Segment> segments = segments_of(chunk, writing.members);
+  if (writing.hooks.before_transfer) {
+    CKPT_CO_CHECK(co_await writing.hooks.before_transfer(chunk.bytes));
+  }
+  Crc32 whole = 0;
+  for (const Segment& segment : segments) {
+    Crc32 crc = 0;
+    const auto pieces = pieces_at(writing.source.slot, segment.extent);
+    for (const auto piece : pieces) {
+      CKPT_CO_TRY(crc, co_await hash(writing.hooks, piece, crc));
+    }
+    whole = crc32_combine(whole, crc, segment.extent.bytes);
+    writing.crcs[index].emplace_back(crc, segment.extent.bytes);
+  }
+  if (whole != record.chunk_crcs[index]) co_return mismatch(record, index);
+  for (const Segment& segment : segments) {
+    if (!segment.member) continue;
+    os::File& file = *writing.opened[*segment.member];
+    std::uint64_t offset = segment.file_offset;
+    const auto pieces = pieces_at(writing.source.slot, segment.extent);
+    for (const auto piece : pieces) {
+      CKPT_CO_CHECK(co_await file.write_at(offset, piece));
+      offset += piece.size();
+    }
+  }
+  if (index == 0) CKPT_POINT("flush.write.first");
+  if (index + 1 == record.chunk_crcs.size()) CKPT_POINT("flush.write.last");
+  co_return Status();
+}
+
+Task<void> sync_members(Writing& writing) {
+  for (const auto& file : writing.opened) {
+    CKPT_CO_CHECK(co_await file->sync_data());
+    CKPT_CO_CHECK(co_await file->close());
+  }
+  co_return Status();
+}
+
+std::vector<Crc32> member_crcs(const Writing& writing) {
+  std::vector<Crc32> crcs(writing.members.size(), 0);
+  for (std::size_t chunk = 0; chunk < writing.crcs.size(); ++chunk) {
+    const auto segments = segments_of(writing.record().chunk(chunk), writing.members);
+    for (std::size_t index = 0; index < segments.size(); ++index) {
+      if (!segments[index].member) continue;
+      const auto& [crc, bytes] = writing.crcs[chunk][index];
+      Crc32& so_far = crcs[*segments[index].member];
+      so_far = crc32_combine(so_far, crc, bytes);
+    }
+  }
+  return crcs;
+}
+
+}  // namespace
+
+Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardSource source,
+                                       std::string work_directory, TransferHooks hooks) {
+  CKPT_ASSERT(source.record != nullptr);
+  const ShardRecord& record = *source.record;
+  if (bytes_of(source.slot) < record.bytes) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("write rank {} of step {}: its Slot is smaller than its record says",
+                               record.id.rank, number(record.id.at.step)));
+  }
+  Writing writing{files, source, work_directory, hooks, format::member_extents(record), {}, {}};
+  writing.crcs.resize(record.chunk_crcs.size());
+
+  // Step 1.
+  CKPT_CO_CHECK(co_await open_members(writing));
+  CKPT_POINT("flush.prealloc");
+
+  // Step 2.
+  std::function<Task<void>(std::size_t)> work = [&writing](std::size_t index) {
+    return write_chunk(writing, index);
+  };
+  CKPT_CO_CHECK(
+      co_await for_each_parallel(record.chunk_crcs.size(), chunks_in_flight, std::move(work)));
+  CKPT_POINT("flush.data_done");
+
+  // Step 3.
+  CKPT_POINT("flush.fsync.before");
+  CKPT_CO_CHECK(co_await sync_members(writing));
+  CKPT_POINT("flush.fsync.after");
+
+  // Step 4.
+  format::ShardPart part;
+  part.record = record;
+  part.member_crcs = member_crcs(writing);
+  std::vector<std::byte> encoded = format::encode(part);
+  const std::string part_path = os::join(work_directory, format::part_name(record.id.rank));
+  CKPT_CO_CHECK(co_await files.write_small(part_path, std::move(encoded)));
+  CKPT_POINT("flush.part.after");
+
+  format::ShardFlushed flushed;
+  flushed.rank = record.id.rank;
+  flushed.digest = format::digest_of(record);
+  co_return flushed;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,286 @@
+// How a step is published:
+//   1. The part of every rank is read: it must be the record that the rank reported.
+//   2. The files of every rank must be there, with their sizes.
+//   3. The manifest is written and synced.
+//   4. The parts are removed: the manifest holds all that they said.
+//   5. The work directory is synced.
+//   6. It is renamed to the step's name, or exchanged for what stands there.
+//   7. The parent is synced. The step is DURABLE.
+//   8. The save is logged, `latest` is replaced, and what was exchanged is removed. What fails here
+//      is said in the log and changes nothing.
+#include "storage/publish.hpp"
+
+#include <fmt/format.h>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "storage/catalog.hpp"
+#include "storage/event_log.hpp"
+#include "storage/parallel.hpp"
+#include "storage/removal.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+using format::Manifest;
+using format::ShardPart;
+
+// Parts and sizes are small reads, and on a network file system each is a round trip.
+constexpr std::size_t reads_in_flight = 16;
+constexpr std::uint64_t part_bytes_max = format::manifest_bytes_max;
+
+std::string label(const PublishOrder& order) {
+  return fmt::format("publish step {}", number(order.at.step));
+}
+
+// What steps 1 and 2 fill in; lives in publish's frame.
+struct Collected {
+  Site site;
+  PublishOrder order;
+  std::vector<ShardPart> parts;  // By rank.
+};
+
+Status check_part(const PublishOrder& order, const ShardPart& part, std::uint32_t rank) {
+  const format::ShardRecord& record = part.record;
+  if (record.id.rank != rank || record.id.at != order.at || record.run != order.run ||
+      record.world_size != order.world_size || record.job != order.job) {
+    return fail(Errc::corruption, fmt::format("{}: the part of rank {} is of another step or run",
+                                              label(order), rank));
+  }
+  if (format::digest_of(record) != order.digests[rank]) {
+    return fail(Errc::corruption, fmt::format("{}: the part of rank {} is not the one it reported",
+                                              label(order), rank));
+  }
+  return {};
+}
+
+// Steps 1 and 2, of one rank.
+Task<void> collect(Collected& collected, std::uint32_t rank) {
+  const Site& site = collected.site;
+  const PublishOrder& order = collected.order;
+  const std::string directory = site.at(order.work_name);
+  const std::string path = os::join(directory, format::part_name(rank));
+  auto bytes = co_await site.files().read_small(path, part_bytes_max);
+  if (!bytes && bytes.error().code() == Errc::not_found) {
+    co_return fail(Errc::not_found,
+                   fmt::format("{}: the shard of rank {} is not in {}: is {} one directory that "
+                               "all nodes share?",
+                               label(order), rank, os::display(directory), site.directory()));
+  }
+  if (!bytes) co_return fail(bytes.error());
+  auto part = format::decode_shard_part(*bytes);
+  if (!part) co_return fail(std::move(part).error().context("read " + os::display(path)));
+  CKPT_CO_CHECK(check_part(order, *part, rank));
+  const auto extents = format::member_extents(part->record);
+  for (std::size_t index = 0; index < extents.size(); ++index) {
+    const std::string file = os::join(directory, part->record.layout.members[index].file_name);
+    CKPT_CO_TRY(const auto status, co_await site.files().status(file));
+    if (status.kind == os::EntryKind::file && status.bytes == extents[index].bytes) continue;
+    co_return fail(Errc::corruption, fmt::format("{}: {} has {} bytes, its part says {}",
+                                                 label(order), os::display(file), status.bytes,
+                                                 extents[index].bytes));
+  }
+  collected.parts[rank] = std::move(part).value();
+  co_return Status();
+}
+
+Result<Manifest> make_manifest(Collected& collected) {
+  CKPT_TRY(Manifest manifest, format::merge(std::move(collected.parts)));
+  const auto now = collected.site.clock().wall_time().time_since_epoch();
+  manifest.created_unix_seconds =
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  manifest.members = collected.order.members;
+  manifest.nodes = collected.order.nodes;
+  return manifest;
+}
+
+// Steps 3 to 5.
+Task<void> complete_work_directory(Site site, std::string name, std::uint32_t world_size,
+                                   std::string text) {
+  const std::string directory = site.at(name);
+  const auto bytes = std::as_bytes(std::span(text));
+  std::vector<std::byte> copy(bytes.begin(), bytes.end());
+  CKPT_POINT("manifest.before");
+  const std::string path = os::join(directory, format::manifest_name);
+  CKPT_CO_CHECK(co_await site.files().write_small(path, std::move(copy)));
+  CKPT_POINT("manifest.fsync");
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    const std::string part = os::join(directory, format::part_name(rank));
+    CKPT_CO_CHECK(co_await site.files().remove_file(part));
+  }
+  CKPT_POINT("flush.dirsync.before");
+  CKPT_CO_CHECK(co_await site.files().sync_directory(directory));
+  CKPT_POINT("flush.dirsync.after");
+  co_return Status();
+}
+
+struct Placed {
+  std::string name;
+  // Hidden name of what was exchanged, or the published name of what is superseded where no
+  // exchange exists; empty: nothing stood there.
+  std::string retired;
+};
+
+// False: the file system has no exchange.
+Task<bool> exchange(Site site, std::string work_name, std::string name) {
+  constexpr auto mode = os::RenameMode::exchange;
+  Status done = co_await site.files().rename(site.at(work_name), site.at(name), mode);
+  if (done) co_return true;
+  if (done.error().code() == Errc::unsupported) co_return false;
+  co_return fail(done.error());
+}
+
+bool is_unreadable(const Error& error) {
+  return error.code() == Errc::io || error.code() == Errc::exhausted ||
+         error.code() == Errc::cancelled;
+}
+
+// Step 6. What stands there and is not provably of this run is never touched: the step then gets
+// the next generation's name.
+Task<Placed> put_in_place(Site site, PublishOrder order) {
+  Placed placed;
+  for (std::uint32_t generation = 1; generation <= generations_max; ++generation) {
+    placed.name = step_directory_name(order.at.step, generation);
+    constexpr auto mode = os::RenameMode::no_replace;
+    Status renamed = co_await site.files().rename(site.at(order.work_name), site.at(placed.name),
+                                                  mode);
+    if (renamed) co_return placed;
+    if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
+    const auto standing = co_await read_manifest(site, placed.name);
+    if (!standing && is_unreadable(standing.error())) co_return fail(standing.error());
+    if (!standing || (*standing)->run != order.run) continue;
+    if ((*standing)->at.timeline > order.at.timeline) {
+      co_return fail(Errc::invalid_argument,
+                     fmt::format("{} of timeline {}: timeline {} has published it already",
+                                 label(order), order.at.timeline, (*standing)->at.timeline));
+    }
+    CKPT_CO_TRY(const bool exchanged, co_await exchange(site, order.work_name, placed.name));
+    placed.retired = exchanged ? order.work_name : placed.name;
+    if (exchanged) co_return placed;
+  }
+  co_return fail(Errc::exhausted, fmt::format("{}: all {} names of it are taken", label(order),
+                                              generations_max));
+}
+
+// Only a hint for people and for tools that follow it; recovery reads manifests.
+Task<void> point_latest(Site site, std::string name, std::uint64_t attempt) {
+  const std::string text = name + "\n";
+  const auto bytes = std::as_bytes(std::span(text));
+  std::vector<std::byte> copy(bytes.begin(), bytes.end());
+  const std::string aside = site.at(aside_name("." + std::string(latest_name), attempt));
+  CKPT_POINT("latest.before");
+  CKPT_CO_CHECK(co_await site.files().write_small(aside, std::move(copy)));
+  const std::string target = site.at(latest_name);
+  CKPT_CO_CHECK(co_await site.files().rename(aside, target, os::RenameMode::replace));
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  CKPT_POINT("latest.after");
+  co_return Status();
+}
+
+Task<void> retire(Site site, Placed placed, PublishOrder order) {
+  if (placed.retired.empty()) co_return Status();
+  const std::string reason = fmt::format("saved again as {} of timeline {}", placed.name,
+                                         order.at.timeline);
+  Status done;
+  if (placed.retired == order.work_name) {
+    done = co_await discard_work_directory(site, placed.retired, reason);
+  } else {
+    done = co_await remove_checkpoint(site, placed.retired, order.run, reason);
+  }
+  co_return done;
+}
+
+// Step 8: what fails is said, and changes nothing.
+Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::uint64_t bytes) {
+  Event event;
+  event.operation = "save";
+  event.path = placed.name;
+  event.at = order.at;
+  event.bytes = bytes;
+  event.reason = "published";
+  const Status logged = co_await record_event(site, std::move(event));
+  if (!logged) log_warning("storage: {}", logged.error().message());
+  const auto work = parse_work_directory(order.work_name);
+  const Status pointed = co_await point_latest(site, placed.name, work->attempt);
+  if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
+  const Status retired = co_await retire(site, placed, order);
+  if (!retired) log_warning("storage: retire {}: {}", placed.retired, retired.error().message());
+  co_return Status();
+}
+
+// The order was carried out before, by us or by a coordinator who died before he could say so.
+Task<Published> find_published(Site site, PublishOrder order) {
+  for (std::uint32_t generation = 1; generation <= generations_max; ++generation) {
+    const std::string name = step_directory_name(order.at.step, generation);
+    const auto manifest = co_await read_manifest(site, name);
+    if (!manifest && manifest.error().code() == Errc::not_found) break;
+    if (!manifest || (*manifest)->run != order.run || (*manifest)->at != order.at) continue;
+    const Checkpoint found = describe(**manifest, name);
+    if (found.digests != order.digests) continue;
+    CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+    Published published;
+    published.name = name;
+    published.bytes = found.bytes;
+    published.was_there = true;
+    co_return published;
+  }
+  co_return fail(Errc::not_found, label(order) + ": its work directory " +
+                                      os::display(site.at(order.work_name)) + " is gone");
+}
+
+}  // namespace
+
+Task<std::string> make_work_directory(Site site, format::StepId at, std::uint64_t attempt) {
+  const std::string name = work_directory_name(at, attempt);
+  const auto taken = co_await site.files().status(site.at(name));
+  if (taken) co_return fail(Errc::invalid_argument, "make " + name + ": it exists already");
+  if (taken.error().code() != Errc::not_found) co_return fail(taken.error());
+  CKPT_CO_CHECK(co_await site.files().make_directory(site.at(name)));
+  CKPT_POINT("flush.open_tmp");
+  co_return name;
+}
+
+Task<Published> publish(Site site, PublishOrder order) {
+  if (!parse_work_directory(order.work_name) || order.digests.size() != order.world_size) {
+    co_return fail(Errc::invalid_argument, label(order) + ": the order contradicts itself");
+  }
+  const auto work = co_await site.files().status(site.at(order.work_name));
+  if (!work && work.error().code() == Errc::not_found) {
+    auto found = co_await find_published(site, order);
+    co_return found;
+  }
+
+  // Steps 1 and 2.
+  Collected collected{site, order, {}};
+  collected.parts.resize(order.world_size);
+  std::function<Task<void>(std::size_t)> collect_one = [&collected](std::size_t rank) {
+    return collect(collected, static_cast<std::uint32_t>(rank));
+  };
+  CKPT_CO_CHECK(
+      co_await for_each_parallel(order.world_size, reads_in_flight, std::move(collect_one)));
+
+  // Steps 3 to 5.
+  CKPT_CO_TRY(const Manifest manifest, make_manifest(collected));
+  CKPT_CO_TRY(std::string text, format::render(manifest));
+  CKPT_CO_CHECK(co_await complete_work_directory(site, order.work_name, order.world_size, text));
+
+  // Step 6.
+  CKPT_POINT("flush.rename.before");
+  CKPT_CO_TRY(const Placed placed, co_await put_in_place(site, order));
+  CKPT_POINT("flush.rename.after");
+
+  // Step 7.
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  CKPT_POINT("flush.published");
+
+  // Step 8.
+  Published published;
+  published.name = placed.name;
+  published.bytes = describe(manifest, placed.name).bytes;
+  CKPT_CO_CHECK(co_await after_publishing(site, placed, order, published.bytes));
+  co_return published;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,206 @@
+// How a checkpoint is removed:
+//   1. Its manifest is read: it must be whole and of this run.
+//   2. The deletion is logged, and the log synced.
+//   3. The directory gets a hidden name, and the parent is synced: it is no checkpoint any more.
+//   4. The files that the manifest names are removed.
+//   5. The manifest is removed, then the directory.
+// Where the rename finds no room on a full disk, the manifest goes first and is synced instead.
+#include "storage/removal.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "format/layout.hpp"
+#include "storage/catalog.hpp"
+#include "storage/event_log.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+// Deterministic, and different for each manifest: a name that is taken belongs to a deletion of the
+// same checkpoint that was cut short.
+std::uint64_t tombstone_attempt(const format::Manifest& manifest) {
+  Digest digest = format::digest_of(manifest.shards.front().record);
+  return digest.low ^ manifest.created_unix_seconds;
+}
+
+std::set<std::string> files_of(const format::Manifest& manifest) {
+  std::set<std::string> names;
+  for (const format::ShardPart& shard : manifest.shards) {
+    names.insert(format::part_name(shard.record.id.rank));
+    for (const format::Member& member : shard.record.layout.members) names.insert(member.file_name);
+  }
+  return names;
+}
+
+bool is_part_name(std::string_view name) {
+  std::string_view rest = name;
+  if (!rest.starts_with("rank-") || !rest.ends_with(".part")) return false;
+  rest.remove_prefix(5);
+  rest.remove_suffix(5);
+  return !rest.empty() && rest.size() <= 10 &&
+         std::all_of(rest.begin(), rest.end(), [](char one) { return one >= '0' && one <= '9'; });
+}
+
+Task<void> remove_if_there(Site site, std::string path) {
+  Status done = co_await site.files().remove_file(path);
+  if (!done && done.error().code() == Errc::not_found) co_return Status();
+  co_return done;
+}
+
+// Steps 4 and 5. `manifest` null: an attempt that had none yet.
+Task<void> empty_directory(Site site, std::string name,
+                           std::shared_ptr<const format::Manifest> manifest) {
+  const std::string directory = site.at(name);
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
+  const std::set<std::string> named = manifest ? files_of(*manifest) : std::set<std::string>();
+  bool has_manifest = false;
+  bool is_first = true;
+  for (const os::Entry& entry : entries) {
+    if (entry.kind != os::EntryKind::file) continue;
+    if (entry.name == format::manifest_name) has_manifest = true;
+    const bool is_ours = manifest ? named.contains(entry.name)
+                                  : format::is_member_name(entry.name) || is_part_name(entry.name);
+    if (!is_ours) continue;
+    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, entry.name)));
+    if (std::exchange(is_first, false)) CKPT_POINT("prune.member_unlink.first");
+  }
+  CKPT_POINT("prune.member_unlink.last");
+  if (has_manifest) {
+    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, format::manifest_name)));
+  }
+  CKPT_POINT("prune.rmdir");
+  Status removed = co_await site.files().remove_directory(directory);
+  if (!removed && removed.error().cause() == std::errc::directory_not_empty) {
+    log_warning("storage: {} holds files that are not ours; they and it are left alone",
+                os::display(directory));
+    co_return Status();
+  }
+  co_return removed;
+}
+
+// Where there is no room for the new name.
+Task<void> remove_in_place(Site site, std::string name,
+                           std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(name), format::manifest_name)));
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(name)));
+  Status emptied = co_await empty_directory(site, name, manifest);
+  co_return emptied;
+}
+
+}  // namespace
+
+Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason) {
+  if (!parse_step_directory(name)) {
+    co_return fail(Errc::invalid_argument, "delete " + name + ": it is no checkpoint's name");
+  }
+  // Step 1.
+  CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
+  if (manifest->run != run) {
+    co_return fail(Errc::invalid_argument, "delete " + name + ": it is of job " + manifest->job);
+  }
+
+  // Step 2.
+  Event event;
+  event.operation = "delete";
+  event.path = name;
+  event.at = manifest->at;
+  event.bytes = describe(*manifest, name).bytes;
+  event.reason = reason;
+  CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
+  CKPT_POINT("prune.log");
+
+  // Step 3.
+  const std::string hidden = work_directory_name(manifest->at, tombstone_attempt(*manifest));
+  CKPT_POINT("prune.mark.before");
+  constexpr auto no_replace = os::RenameMode::no_replace;
+  Status renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
+  if (!renamed && renamed.error().cause() == std::errc::file_exists) {
+    // An earlier deletion of the same checkpoint was cut short before it was published again.
+    CKPT_CO_CHECK(co_await discard_work_directory(site, hidden, "the rest of a deletion"));
+    renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
+  }
+  if (!renamed && renamed.error().code() == Errc::exhausted) {
+    Status done = co_await remove_in_place(site, name, manifest);
+    co_return done;
+  }
+  if (!renamed) co_return renamed;
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  CKPT_POINT("prune.mark.after");
+
+  // Steps 4 and 5.
+  Status emptied = co_await empty_directory(site, hidden, manifest);
+  co_return emptied;
+}
+
+Task<void> discard_work_directory(Site site, std::string name, std::string reason) {
+  const auto parsed = parse_work_directory(name);
+  if (!parsed) {
+    co_return fail(Errc::invalid_argument, "discard " + name + ": it is no work directory's name");
+  }
+  const auto status = co_await site.files().status(site.at(name));
+  if (!status && status.error().code() == Errc::not_found) co_return Status();
+  if (!status) co_return fail(status.error());
+  if (status->kind != os::EntryKind::directory) {
+    co_return fail(Errc::invalid_argument, "discard " + name + ": it is no directory");
+  }
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  Event event;
+  event.operation = "discard";
+  event.path = name;
+  event.at = parsed->at;
+  event.reason = reason;
+  CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
+  auto manifest = co_await read_manifest(site, name);
+  // A manifest that is missing or torn: the attempt ended before it was synced.
+  auto trusted = manifest ? std::move(manifest).value() : nullptr;
+  Status emptied = co_await empty_directory(site, name, trusted);
+  co_return emptied;
+}
+
+namespace {
+
+// Files written aside in `directory` for one of `stems`, and never renamed.
+Task<void> remove_aside(Site site, std::string directory, std::vector<std::string> stems,
+                        std::vector<std::string>& removed) {
+  auto entries = co_await site.files().list(site.at(directory));
+  if (!entries && entries.error().code() == Errc::not_found) co_return Status();
+  if (!entries) co_return fail(entries.error());
+  for (const os::Entry& entry : *entries) {
+    const bool is_ours =
+        entry.kind == os::EntryKind::file &&
+        std::any_of(stems.begin(), stems.end(),
+                    [&](const std::string& stem) { return is_aside_name(entry.name, stem); });
+    if (!is_ours) continue;
+    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(directory), entry.name)));
+    removed.push_back(entry.name);
+  }
+  co_return Status();
+}
+
+}  // namespace
+
+Task<std::vector<std::string>> discard_stale(Site site, std::vector<std::string> keep) {
+  std::vector<std::string> removed;
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
+  for (const os::Entry& entry : entries) {
+    if (entry.kind != os::EntryKind::directory || !parse_work_directory(entry.name)) continue;
+    if (std::find(keep.begin(), keep.end(), entry.name) != keep.end()) continue;
+    CKPT_CO_CHECK(co_await discard_work_directory(site, entry.name, "left by an earlier attempt"));
+    removed.push_back(entry.name);
+  }
+  const std::vector<std::string> here{"." + std::string(latest_name)};
+  const std::vector<std::string> inside{"run.json", "timelines.json"};
+  CKPT_CO_CHECK(co_await remove_aside(site, ".", here, removed));
+  const std::string private_directory(private_directory_name);
+  CKPT_CO_CHECK(co_await remove_aside(site, private_directory, inside, removed));
+  co_return removed;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,47 @@
+#include "storage/retention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/kill_point.hpp"
+#include "storage/removal.hpp"
+
+namespace ckpt::storage {
+
+std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
+                                             std::uint32_t max_ckpt_num,
+                                             std::span<const format::StepId> protected_steps) {
+  std::vector<std::size_t> order(checkpoints.size());
+  for (std::size_t index = 0; index < order.size(); ++index) order[index] = index;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
+    return checkpoints[left].at < checkpoints[right].at;
+  });
+  if (max_ckpt_num == 0 || order.size() <= max_ckpt_num) return {};
+  order.resize(order.size() - max_ckpt_num);
+  std::erase_if(order, [&](std::size_t index) {
+    return std::find(protected_steps.begin(), protected_steps.end(), checkpoints[index].at) !=
+           protected_steps.end();
+  });
+  return order;
+}
+
+Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
+  std::vector<Checkpoint> deleted;
+  if (order.max_ckpt_num == 0) co_return deleted;
+  CatalogOptions options;
+  options.run = order.run;
+  CKPT_CO_TRY(const Catalog catalog, co_await read_catalog(site, options));
+  const auto chosen =
+      select_for_deletion(catalog.checkpoints, order.max_ckpt_num, order.protected_steps);
+  CKPT_POINT("prune.select");
+  const std::string reason = fmt::format("only the newest {} are kept", order.max_ckpt_num);
+  for (const std::size_t index : chosen) {
+    const Checkpoint& checkpoint = catalog.checkpoints[index];
+    CKPT_CO_CHECK(co_await remove_checkpoint(site, checkpoint.name, order.run, reason));
+    deleted.push_back(checkpoint);
+  }
+  co_return deleted;
+}
+
+}  // namespace ckpt::storage

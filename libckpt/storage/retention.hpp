@@ -1,0 +1,32 @@
+// Retention: which checkpoints to delete, and deleting them.
+//
+// The newest is never deleted, nor what is protected (the step that runs restore from, the last one
+// known good). The order is that of recovery: newer timelines first, then newer steps.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/catalog.hpp"
+#include "storage/site.hpp"
+
+namespace ckpt::storage {
+
+// Pure. Indices into `checkpoints`, oldest first. `max_ckpt_num` 0: all are kept.
+std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
+                                             std::uint32_t max_ckpt_num,
+                                             std::span<const format::StepId> protected_steps);
+
+struct RetentionOrder {
+  format::RunId run;
+  std::uint32_t max_ckpt_num = 0;
+  std::vector<format::StepId> protected_steps;
+};
+
+// Reads the catalog and deletes what is too many. Returns what was deleted.
+// Errors: those of read_catalog and remove_checkpoint; the rest is then still there.
+Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order);
+
+}  // namespace ckpt::storage

@@ -1,0 +1,150 @@
+#include "storage/run_directory.hpp"
+
+#include <fmt/format.h>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+std::vector<std::byte> bytes_of_text(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
+}
+
+std::string_view parent_of(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const auto slash = path.rfind('/');
+  if (slash == std::string_view::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Task<void> make_run_directory(Site site) {
+  const std::string& directory = site.directory();
+  const auto status = co_await site.files().status(site.at("."));
+  if (status) co_return Status();
+  if (status.error().cause() == std::errc::not_a_directory) {
+    co_return fail(Errc::invalid_argument, "open " + directory + ": it is not a directory");
+  }
+  if (status.error().code() != Errc::not_found) {
+    co_return fail(Error(status.error()).context("open " + directory));
+  }
+  Status made = co_await site.files().make_directory(directory);
+  if (!made && made.error().code() == Errc::not_found) {
+    co_return fail(Errc::not_found, "make " + directory + ": its parent directory does not exist");
+  }
+  if (!made && made.error().cause() == std::errc::not_a_directory) {
+    co_return fail(Errc::invalid_argument, "open " + directory + ": it is not a directory");
+  }
+  if (!made) co_return made;
+  Status synced = co_await site.files().sync_directory(os::join(parent_of(directory), "."));
+  co_return synced;
+}
+
+// False: another node was faster.
+Task<bool> create_marker(Site site, RunOrder order) {
+  format::RunMarker marker;
+  marker.job = order.job;
+  marker.run = order.fresh_run;
+  const std::string aside = site.at(aside_name(run_marker_name, order.attempt));
+  CKPT_CO_CHECK(co_await site.files().write_small(aside, bytes_of_text(format::render(marker))));
+  CKPT_POINT("run.marker.before");
+  constexpr auto mode = os::RenameMode::no_replace;
+  Status renamed = co_await site.files().rename(aside, site.at(run_marker_name), mode);
+  CKPT_POINT("run.marker.after");
+  if (renamed) co_return true;
+  if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
+  CKPT_CO_CHECK(co_await site.files().remove_file(aside));
+  co_return false;
+}
+
+// A marker that can be read proves nothing about writing, and the first flush is a bad time to
+// learn it.
+Task<void> prove_writable(Site site, std::uint64_t attempt) {
+  const std::string probe = site.at(aside_name(run_marker_name, attempt));
+  Status written = co_await site.files().write_small(probe, bytes_of_text("probe\n"));
+  const Status removed = co_await site.files().remove_file(probe);
+  if (!written) {
+    co_return fail(std::move(written).error().context("prove that " + site.directory() +
+                                                      " can be written to"));
+  }
+  co_return removed;
+}
+
+}  // namespace
+
+Task<format::RunMarker> read_run_marker(Site site) {
+  const std::string path = site.at(run_marker_name);
+  CKPT_CO_TRY(const auto bytes, co_await site.files().read_small(path, format::run_file_bytes_max));
+  auto marker = format::parse_run_marker(
+      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  if (!marker) co_return fail(std::move(marker).error().context("read " + os::display(path)));
+  co_return marker;
+}
+
+Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
+  CKPT_CO_CHECK(co_await make_run_directory(site));
+  CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));
+  auto marker = co_await read_run_marker(site);
+  if (!marker && marker.error().code() == Errc::not_found) {
+    CKPT_CO_TRY(const bool created, co_await create_marker(site, order));
+    if (created) log_info("storage: {} is now the directory of job {}", site.directory(), order.job);
+    marker = co_await read_run_marker(site);
+  } else if (marker) {
+    CKPT_CO_CHECK(co_await prove_writable(site, order.attempt));
+  }
+  if (!marker) co_return fail(marker.error());
+  if (marker->job != order.job) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("open {} for job \"{}\": it is the directory of job \"{}\"",
+                               site.directory(), order.job, marker->job));
+  }
+  // Also where another node made it: he may have died before he could sync.
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(private_directory_name)));
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  co_return marker;
+}
+
+Task<format::Timelines> load_timelines(Site site, format::RunId run) {
+  const std::string path = site.at(timelines_name);
+  const auto bytes = co_await site.files().read_small(path, format::run_file_bytes_max);
+  format::Timelines none;
+  none.run = run;
+  if (!bytes && bytes.error().code() == Errc::not_found) co_return none;
+  if (!bytes) co_return fail(bytes.error());
+  auto timelines = format::parse_timelines(
+      std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
+  if (!timelines) co_return fail(std::move(timelines).error().context("read " + os::display(path)));
+  if (timelines->run != run) {
+    co_return fail(Errc::invalid_argument, "read " + os::display(path) + ": it is of another run");
+  }
+  co_return timelines;
+}
+
+Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t attempt) {
+  const std::string text = format::render(timelines);
+  Status done = co_await replace_file(site, std::string(timelines_name), text, attempt);
+  co_return done;
+}
+
+Task<void> replace_file(Site site, std::string name, std::string text, std::uint64_t attempt) {
+  const std::string aside = site.at(aside_name(name, attempt));
+  Status written = co_await site.files().write_small(aside, bytes_of_text(text));
+  if (written) {
+    CKPT_POINT("timelines.rename.before");
+    written = co_await site.files().rename(aside, site.at(name), os::RenameMode::replace);
+    CKPT_POINT("timelines.rename.after");
+  }
+  if (!written) {
+    const Status removed = co_await site.files().remove_file(aside);
+    if (!removed) log_warning("storage: remove {}: {}", aside, removed.error().message());
+    co_return written;
+  }
+  Status synced = co_await site.files().sync_directory(os::join(parent_of(site.at(name)), "."));
+  co_return synced;
+}
+
+}  // namespace ckpt::storage
