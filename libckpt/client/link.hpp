@@ -4,7 +4,8 @@
 // to it (`ckpt-snap`). Nothing here waits unless it takes a deadline.
 //
 // Threads:   calls come from the training thread, `filled` and `abandon` also from a copy thread.
-// Lifetime:  what was granted stays mapped until `filled` or `abandon`, also when the daemon is gone.
+// Lifetime:  what was granted stays mapped until `filled` or `abandon`, also when the daemon is
+// gone.
 //            After a fork the child's Link only answers `unavailable`.
 #pragma once
 
@@ -49,6 +50,12 @@ class Link {
   // Tells the layout, and waits until its Slots are mapped, or the deadline.
   // Errors: exhausted (the budget), unavailable (not ready yet; they are made in the background).
   virtual Status set_layout(const format::Layout& layout, Deadline deadline) = 0;
+  // How the Slots of the newest layout stand. Errors: unavailable (being made), exhausted, io (they
+  // could not be made: only another set_layout tries again).
+  virtual Status slots_status() const {
+    if (is_ready()) return {};
+    return fail(Errc::unavailable, "the Slots are not ready");
+  }
   // For a first save without a restore: begins a new timeline together with the other ranks, and
   // waits until the first Slot is granted, or the deadline. Errors: unavailable (ranks missing).
   virtual Status start_fresh(Deadline deadline) = 0;

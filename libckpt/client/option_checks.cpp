@@ -41,11 +41,13 @@ OptionProblem check_nodes(const Options& options) {
   std::set<std::string_view> names;
   for (const Node& node : options.nodes) {
     if (!is_good_name(node.name))
-      return {"nodes", fmt::format("the name \"{}\" must be 1 to 128 of [A-Za-z0-9._-]", node.name)};
+      return {"nodes",
+              fmt::format("the name \"{}\" must be 1 to 128 of [A-Za-z0-9._-]", node.name)};
     if (!names.insert(node.name).second)
       return {"nodes", fmt::format("names \"{}\" twice", node.name)};
     if (options.nodes.size() > 1 && node.address.empty())
-      return {"nodes", fmt::format("node \"{}\" has no address, which several nodes need", node.name)};
+      return {"nodes",
+              fmt::format("node \"{}\" has no address, which several nodes need", node.name)};
   }
   if (options.nodes.size() > options.world_size)
     return {"nodes", fmt::format("names {} nodes for {} ranks: every node must have a rank",

@@ -46,7 +46,8 @@ std::optional<std::uint64_t> in_units(std::uint64_t value, std::string_view name
 
 std::string show_in_units(std::uint64_t value, std::span<const Unit> units) {
   for (const Unit& unit : units)
-    if (value != 0 && value % unit.size == 0) return fmt::format("{}{}", value / unit.size, unit.name);
+    if (value != 0 && value % unit.size == 0)
+      return fmt::format("{}{}", value / unit.size, unit.name);
   return fmt::format("{}", value);
 }
 

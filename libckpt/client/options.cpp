@@ -59,7 +59,8 @@ Result<Settings> read_file(const std::string& path) {
     if (equals == std::string_view::npos)
       return fail(Errc::invalid_argument, fmt::format("{}: expected key = value", where));
     if (client::find_option_field(name) == nullptr)
-      return fail(Errc::invalid_argument, fmt::format("{}: there is no option \"{}\"", where, name));
+      return fail(Errc::invalid_argument,
+                  fmt::format("{}: there is no option \"{}\"", where, name));
     const std::string value(client::trim(text.substr(equals + 1)));
     if (!settings.emplace(name, Setting{value, "file " + where}).second)
       return fail(Errc::invalid_argument, fmt::format("{}: {} is set twice", where, name));
@@ -134,8 +135,7 @@ Result<Resolved> resolve_with_origins(Options given) {
   if (const char* path = std::getenv("LIBCKPT_CONFIG"); path != nullptr && *path != '\0') {
     CKPT_TRY(file, read_file(path));
   }
-  for (const OptionField& field : client::option_fields())
-    CKPT_CHECK(apply(resolved, field, file));
+  for (const OptionField& field : client::option_fields()) CKPT_CHECK(apply(resolved, field, file));
   if (resolved.options.disable) return resolved;
   CKPT_CHECK(complete(resolved.options));
   return resolved;

@@ -46,6 +46,11 @@ Status SessionLink::set_layout(const format::Layout& layout, Deadline deadline) 
   return state_->wait_slots(deadline);
 }
 
+Status SessionLink::slots_status() const {
+  CKPT_CHECK(check_process());
+  return state_->wait_slots(steady_clock::now());
+}
+
 Status SessionLink::start_fresh(Deadline deadline) {
   CKPT_CHECK(check_process());
   if (!state_->has_begun()) {

@@ -34,6 +34,7 @@ class SessionLink final : public Link {
   SessionLink& operator=(const SessionLink&) = delete;
 
   Status set_layout(const format::Layout& layout, Deadline deadline) override;
+  Status slots_status() const override;
   Status start_fresh(Deadline deadline) override;
   bool is_ready() const override;
   Identity identity() const override;

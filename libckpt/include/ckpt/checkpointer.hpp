@@ -47,8 +47,15 @@ class CKPT_EXPORT Checkpointer {
   Status set_blob(std::string name, std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
+  // Waits until the Slots for what is registered exist. Optional: restore() and the first save of a
+  // session do the same, for at most `open_deadline`; no other save ever waits.
+  // Errors: exhausted (the budget is too small, with the numbers), unavailable (not in time; they
+  //         are being made, and steps are skipped until then).
+  Status prepare();
+
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
+  // A failure is returned, counted and logged, and leaves every earlier step as it was.
   // Errors: invalid_argument (a step that does not grow), exhausted (the budget is too small).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
   // The same, due or not.

@@ -1,0 +1,53 @@
+// TensorRegistry: the tensors that a trainer registered, checked, and which of them are tied.
+//
+// Two names with the same address, type and shape are tied: the one that was added first holds the
+// bytes, the others are its aliases.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format/layout.hpp"
+#include "snapshot/copy_plan.hpp"
+#include "snapshot/restorer.hpp"
+
+namespace ckpt::client {
+
+class TensorRegistry {
+ public:
+  // Errors: invalid_argument (a duplicate, a strided view, null data, a bad name or shape),
+  //         unsupported (a location that this build has no device for), exhausted (too many).
+  Status add(std::string name, TensorRef tensor);
+  // Errors: not_found.
+  Status remove(std::string_view name);
+
+  std::size_t count() const { return tensors_.size(); }
+  // Grows with each change; a change of addresses alone makes an equal layout.
+  std::uint64_t version() const { return version_; }
+
+  std::vector<format::TensorSpec> specs() const;
+  // Parallel to `layout.tensors`, which was made from specs().
+  std::vector<snapshot::Source> sources(const format::Layout& layout) const;
+  std::vector<snapshot::Target> targets() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    TensorRef tensor;
+    std::uint64_t bytes = 0;
+  };
+
+  std::map<std::uint64_t, Entry> tensors_;  // In the order in which they were added.
+  std::unordered_map<std::string, std::uint64_t> order_of_;
+  std::uint64_t next_order_ = 0;
+  std::uint64_t version_ = 0;
+};
+
+}  // namespace ckpt::client
