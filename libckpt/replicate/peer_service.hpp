@@ -10,13 +10,13 @@
 namespace ckpt::replicate {
 
 struct ServiceOptions {
-  Duration idle_max = std::chrono::minutes(10);  // Without a request; then we say goodbye.
+  Duration idle_max = std::chrono::minutes(10);  // Without a request; then it is closed.
   Duration stall = std::chrono::seconds(10);
   Duration transfer_max = std::chrono::minutes(30);
   std::function<std::uint64_t()> timeline;  // Ours, now; may be empty.
 };
 
-// Success: the peer said goodbye, or nothing for too long. Errors: those of the connection,
+// Success: the peer said goodbye. Errors: those of the connection (also when it is idle too long),
 // corruption and invalid_argument (what the peer sent). The connection is closed in any case.
 Task<void> serve_peer(std::shared_ptr<wire::Connection> connection, Clock& clock,
                       wire::PeerIdentity peer, ReplicaSink& sink, ShardProvider& provider,

@@ -2,8 +2,11 @@
 //
 // A group of m keeps copies of each other's shards and of nobody else's, so that only the loss of
 // whole groups loses anything: half as many fatal pairs as a ring has. What does not divide makes
-// one larger group, whose members still have m - 1 targets each, in a small ring of their own.
-// A pure function: every node computes the same from the same list.
+// one larger group, whose members choose among themselves. No copy lies in its owner's domain:
+// where one domain has too many nodes, groups grow and the nodes of the others keep more copies.
+//
+// A pure function of the list's order and labels: every node computes the same, and a replacement
+// that takes its predecessor's place in the list takes its place in the group.
 #pragma once
 
 #include <ckpt/options.hpp>

@@ -1,0 +1,263 @@
+#include "replicate/chunk_stream.hpp"
+
+#include <algorithm>
+
+#include "base/assert.hpp"
+#include "format/codec.hpp"
+
+namespace ckpt::replicate {
+
+namespace {
+
+using wire::FrameKind;
+
+wire::FrameHeader header_of(const Stream& stream, FrameKind kind) {
+  wire::FrameHeader header;
+  header.kind = kind;
+  header.ticket = stream.ticket;
+  header.timeline = stream.options.timeline;
+  return header;
+}
+
+// The parts of the spans that hold `extent`; a Chunk may lie across two segments.
+std::vector<os::FileSpan> cut(const std::vector<os::FileSpan>& spans, format::Extent extent) {
+  std::vector<os::FileSpan> parts;
+  std::uint64_t begin = 0;
+  for (const os::FileSpan& span : spans) {
+    const std::uint64_t end = begin + span.bytes.size();
+    const std::uint64_t from = std::max(begin, extent.offset);
+    const std::uint64_t to = std::min(end, extent.end());
+    for (std::uint64_t at = from; at < to; at += piece_bytes) {
+      os::FileSpan part;
+      part.bytes = span.bytes.subspan(at - begin, std::min<std::uint64_t>(piece_bytes, to - at));
+      part.fd = span.fd;
+      part.offset = span.offset + (at - begin);
+      parts.push_back(part);
+    }
+    begin = end;
+  }
+  return parts;
+}
+
+Crc32 checksum_of(const std::vector<os::FileSpan>& parts) {
+  Crc32 crc = 0;
+  for (const os::FileSpan& part : parts) crc = crc32(part.bytes, crc);
+  return crc;
+}
+
+class Sender {
+ public:
+  Sender(Stream& stream, ShardSource source) : stream_(stream), source_(std::move(source)) {}
+
+  Task<void> make_room(std::uint64_t bytes);
+  Task<void> send_chunk(std::size_t index, std::vector<os::FileSpan> parts);
+  // Waits until every Chunk that was sent is acknowledged.
+  Task<void> settle();
+  Task<void> await_applied();
+
+ private:
+  Task<bool> read_answer();  // True: it was APPLIED.
+
+  Stream& stream_;
+  ShardSource source_;
+  std::uint64_t sent_bytes_ = 0;
+  std::uint64_t applied_bytes_ = 0;
+  std::size_t chunks_in_flight_ = 0;
+};
+
+Task<bool> Sender::read_answer() {
+  CKPT_CO_TRY(const wire::Message answer,
+              co_await wire::read_message(stream_.connection, step_deadline(stream_),
+                                          wire::handshake_body_bytes_max));
+  const std::string remote = stream_.connection.remote();
+  if (answer.kind == FrameKind::refuse) co_return fail(wire::decode_refusal(answer.body, remote));
+  if (answer.ticket != stream_.ticket)
+    co_return fail(Errc::corruption, fmt::format("send shard to {}: it answered {} for another "
+                                                 "transfer",
+                                                 remote, to_string(answer.kind)));
+  if (answer.kind == FrameKind::applied) {
+    format::Reader reader(answer.body, "applied");
+    const Digest digest = reader.digest();
+    CKPT_CO_CHECK(reader.finish());
+    if (digest != stream_.digest)
+      co_return fail(Errc::corruption, "send shard to " + remote + ": it applied another shard");
+    co_return true;
+  }
+  const bool is_forward = answer.offset > applied_bytes_ && answer.offset <= sent_bytes_;
+  if (answer.kind != FrameKind::progress || !is_forward || chunks_in_flight_ == 0)
+    co_return fail(Errc::corruption, fmt::format("send shard to {}: it answered {} out of turn",
+                                                 remote, to_string(answer.kind)));
+  applied_bytes_ = answer.offset;
+  --chunks_in_flight_;
+  co_return false;
+}
+
+Task<void> Sender::make_room(std::uint64_t bytes) {
+  while (chunks_in_flight_ >= chunks_in_flight_max ||
+         (chunks_in_flight_ > 0 &&
+          sent_bytes_ - applied_bytes_ + bytes > stream_.options.window_bytes)) {
+    CKPT_CO_TRY(const bool is_applied, co_await read_answer());
+    if (is_applied) co_return fail(Errc::corruption, "send shard: applied before all was sent");
+  }
+  co_return Status();
+}
+
+Task<void> Sender::settle() {
+  while (chunks_in_flight_ > 0) {
+    CKPT_CO_TRY(const bool is_applied, co_await read_answer());
+    if (is_applied) co_return fail(Errc::corruption, "send shard: applied before all was sent");
+  }
+  co_return Status();
+}
+
+Task<void> Sender::await_applied() {
+  CKPT_CO_CHECK(co_await settle());
+  CKPT_CO_TRY(const bool is_applied, co_await read_answer());
+  CKPT_ASSERT(is_applied);
+  co_return Status();
+}
+
+Task<void> Sender::send_chunk(std::size_t index, std::vector<os::FileSpan> parts) {
+  const format::Extent extent = source_.record->chunk(index);
+  wire::FrameHeader header = header_of(stream_, FrameKind::data);
+  header.offset = extent.offset;
+  header.body_bytes = static_cast<std::uint32_t>(extent.bytes);
+  header.body_crc = source_.record->chunk_crcs[index];
+  const wire::FrameHeaderBytes head = encode_header(header);
+  const std::span<const std::byte> head_bytes(head);
+  CKPT_CO_CHECK(co_await stream_.connection.write(head_bytes, step_deadline(stream_)));
+  for (const os::FileSpan& part : parts) {
+    CKPT_CO_CHECK(co_await stream_.connection.write_file(part, step_deadline(stream_)));
+  }
+  sent_bytes_ += extent.bytes;
+  ++chunks_in_flight_;
+  co_return Status();
+}
+
+// Which Chunk a DATA frame brings. Nothing of its body was read: what does not fit is not touched.
+Result<std::size_t> check_data(const wire::FrameHeader& header, const Stream& stream,
+                               const format::ShardRecord& record, const ChunkSet& have,
+                               std::optional<std::uint64_t> timeline) {
+  const auto wrong = [&](std::string_view what) {
+    return fail(Errc::corruption,
+                fmt::format("receive shard from {}: a chunk {} (ticket {}, offset {}, {} bytes)",
+                            stream.connection.remote(), what, header.ticket, header.offset,
+                            header.body_bytes));
+  };
+  if (header.ticket != stream.ticket) return wrong("of another transfer");
+  if (timeline && header.timeline != *timeline) return wrong("of another timeline");
+  if (header.offset % record.chunk_bytes != 0) return wrong("that begins within another");
+  const std::uint64_t index = header.offset / record.chunk_bytes;
+  if (index >= have.size()) return wrong("beyond the shard's end");
+  if (header.body_bytes != record.chunk(index).bytes) return wrong("of another length");
+  if (have.contains(index)) return wrong("that is here already");
+  if (header.body_crc != record.chunk_crcs[index]) return wrong("with another checksum");
+  return static_cast<std::size_t>(index);
+}
+
+// False: what arrived does not match its checksum.
+Task<bool> read_chunk(Stream& stream, std::span<std::byte> target, Crc32 expected) {
+  Crc32 crc = 0;
+  for (std::size_t at = 0; at < target.size(); at += piece_bytes) {
+    const auto piece = target.subspan(at, std::min(piece_bytes, target.size() - at));
+    CKPT_CO_CHECK(co_await stream.connection.read(piece, step_deadline(stream)));
+    crc = crc32(piece, crc);
+  }
+  co_return crc == expected;
+}
+
+Task<wire::FrameHeader> read_data_header(Stream& stream) {
+  CKPT_CO_TRY(const wire::FrameHeader header,
+              co_await wire::read_header(stream.connection, step_deadline(stream)));
+  if (header.kind == FrameKind::data) co_return header;
+  const std::string remote = stream.connection.remote();
+  if (header.kind != FrameKind::refuse)
+    co_return fail(Errc::corruption, fmt::format("receive shard from {}: {} instead of data",
+                                                 remote, to_string(header.kind)));
+  CKPT_CO_TRY(const auto body,
+              co_await wire::read_body(stream.connection, header, step_deadline(stream)));
+  co_return fail(wire::decode_refusal(body, remote));
+}
+
+}  // namespace
+
+Time step_deadline(const Stream& stream) {
+  return std::min(stream.options.deadline, stream.clock.after(stream.options.stall));
+}
+
+Task<void> refuse(Stream& stream, Error why) {
+  wire::Refusal refusal;
+  refusal.code = why.code();
+  refusal.reason = why.text();
+  wire::Message message;
+  message.kind = FrameKind::refuse;
+  message.ticket = stream.ticket;
+  message.timeline = stream.options.timeline;
+  message.body = encode(refusal);
+  const Time deadline = step_deadline(stream);
+  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
+  co_return Status();
+}
+
+Status check_source(const ShardSource& source) {
+  CKPT_ASSERT(source.record != nullptr);
+  std::uint64_t bytes = 0;
+  for (const os::FileSpan& span : source.spans) bytes += span.bytes.size();
+  if (bytes < source.record->bytes)
+    return fail(Errc::invalid_argument, fmt::format("send shard: {} bytes, and its record says {}",
+                                                    bytes, source.record->bytes));
+  return Status();
+}
+
+Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool verify) {
+  Sender sender(stream, source);
+  Sent outcome;
+  for (std::size_t index = 0; index < have.size(); ++index) {
+    if (have.contains(index)) continue;
+    const format::Extent extent = source.record->chunk(index);
+    std::vector<os::FileSpan> parts = cut(source.spans, extent);
+    if (verify && checksum_of(parts) != source.record->chunk_crcs[index]) {
+      CKPT_CO_CHECK(co_await sender.settle());
+      outcome.damaged_chunk = index;
+      co_return outcome;
+    }
+    CKPT_CO_CHECK(co_await sender.make_room(extent.bytes));
+    CKPT_CO_CHECK(co_await sender.send_chunk(index, std::move(parts)));
+    if (stream.options.on_chunk) stream.options.on_chunk(index);
+  }
+  CKPT_CO_CHECK(co_await sender.await_applied());
+  outcome.is_applied = true;
+  co_return outcome;
+}
+
+Task<Arrived> receive_chunks(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
+                             std::span<std::byte> target, ChunkSet have,
+                             std::optional<std::uint64_t> timeline) {
+  CKPT_ASSERT(have.size() == record->chunk_crcs.size());
+  CKPT_ASSERT(have.is_full() || target.size() >= record->bytes);
+  Arrived outcome;
+  std::uint64_t verified_bytes = 0;
+  while (!have.is_full()) {
+    CKPT_CO_TRY(const wire::FrameHeader header, co_await read_data_header(stream));
+    CKPT_CO_TRY(const std::size_t index, check_data(header, stream, *record, have, timeline));
+    const format::Extent extent = record->chunk(index);
+    const auto place = target.subspan(extent.offset, extent.bytes);
+    CKPT_CO_TRY(const bool is_good, co_await read_chunk(stream, place, record->chunk_crcs[index]));
+    if (!is_good) {
+      outcome.damaged_chunk = index;
+      break;
+    }
+    have.insert(index);
+    verified_bytes += extent.bytes;
+    if (stream.options.on_chunk) stream.options.on_chunk(index);
+    wire::FrameHeader progress = header_of(stream, FrameKind::progress);
+    progress.offset = verified_bytes;
+    const wire::FrameHeaderBytes bytes = encode_header(progress);
+    const std::span<const std::byte> frame(bytes);
+    CKPT_CO_CHECK(co_await stream.connection.write(frame, step_deadline(stream)));
+  }
+  outcome.have = std::move(have);
+  co_return outcome;
+}
+
+}  // namespace ckpt::replicate

@@ -1,0 +1,136 @@
+// Receiving a replica:
+//   1. OFFER was read: decode the record, and ask the sink for a place.
+//   2. GRANT it, with what is there from an earlier attempt; or REFUSE.
+//   3. Read DATA into place, verifying each Chunk.
+//   4. Let the sink seal it, and only then say APPLIED.
+#include "replicate/replica_receiver.hpp"
+
+#include "base/assert.hpp"
+#include "format/codec.hpp"
+#include "replicate/chunk_stream.hpp"
+
+namespace ckpt::replicate {
+
+namespace {
+
+using wire::FrameKind;
+
+Task<void> grant(Stream& stream, const ChunkSet& have) {
+  wire::Message message;
+  message.kind = FrameKind::grant;
+  message.ticket = stream.ticket;
+  message.timeline = stream.options.timeline;
+  message.body = have.encode();
+  const Time deadline = step_deadline(stream);
+  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
+  co_return Status();
+}
+
+Task<void> say_applied(Stream& stream) {
+  format::Writer writer;
+  writer.digest(stream.digest);
+  wire::Message message;
+  message.kind = FrameKind::applied;
+  message.ticket = stream.ticket;
+  message.timeline = stream.options.timeline;
+  message.body = writer.take();
+  const Time deadline = step_deadline(stream);
+  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
+  co_return Status();
+}
+
+// Reads what the sender had sent before it saw our refusal, so that closing does not reset the
+// connection under it. It ends with the sender's close, at latest when its window is full.
+Task<void> drain(Stream& stream) {
+  std::vector<std::byte> thrown_away(piece_bytes);
+  const Time deadline = step_deadline(stream);
+  for (;;) {
+    CKPT_CO_TRY(const wire::FrameHeader header,
+                co_await wire::read_header(stream.connection, deadline));
+    for (std::size_t left = header.body_bytes; left > 0;) {
+      const auto piece = std::span(thrown_away).first(std::min(left, thrown_away.size()));
+      CKPT_CO_CHECK(co_await stream.connection.read(piece, deadline));
+      left -= piece.size();
+    }
+  }
+}
+
+Task<void> receive(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
+                   std::span<std::byte> target, ChunkSet have, std::uint64_t timeline) {
+  // Step 2.
+  CKPT_CO_CHECK(co_await grant(stream, have));
+  // Step 3.
+  CKPT_CO_TRY(const Arrived arrived,
+              co_await receive_chunks(stream, record, target, std::move(have), timeline));
+  if (!arrived.damaged_chunk) co_return Status();
+  Error why(Errc::corruption,
+            fmt::format("chunk {} of rank {}, step {} does not match its checksum",
+                        *arrived.damaged_chunk, record->id.rank, number(record->id.at.step)));
+  Error told = why;
+  auto refused = co_await refuse(stream, std::move(told));
+  if (refused) {
+    auto drained = co_await drain(stream);
+    static_cast<void>(drained);  // It ends in an error by design.
+  }
+  co_return fail(std::move(why).context("receive shard from " + stream.connection.remote()));
+}
+
+Result<Offer> decode_offer(const wire::Message& message, wire::PeerIdentity from) {
+  CKPT_TRY(auto record, format::decode_shard_record(message.body));
+  Offer offer;
+  offer.from = std::move(from);
+  offer.timeline = message.timeline;
+  offer.digest = digest_of(message.body);
+  if (record.job != offer.from.job)
+    return fail(Errc::invalid_argument, fmt::format("offer: a shard of job {} on a connection of "
+                                                    "job {}",
+                                                    record.job, offer.from.job));
+  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index)
+    if (record.chunk(index).bytes > wire::data_body_bytes_max)
+      return fail(Errc::exhausted, "offer: its chunks are larger than a frame may be");
+  offer.record = std::make_shared<const format::ShardRecord>(std::move(record));
+  return offer;
+}
+
+}  // namespace
+
+Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerIdentity from,
+                         wire::Message message, ReplicaSink& sink, TransferOptions options) {
+  Stream stream{connection, clock, 0, Digest(), std::move(options)};
+  // Step 1.
+  auto offer = decode_offer(message, std::move(from));
+  message.body = std::vector<std::byte>();
+  auto reserved = offer ? sink.reserve(*offer) : fail(std::move(offer).error());
+  if (!reserved) {
+    auto refused = co_await refuse(stream, std::move(reserved).error());
+    if (!refused) connection.close();
+    co_return refused;
+  }
+  ReplicaTarget target = std::move(reserved).value();
+  const auto record = offer->record;
+  stream.ticket = target.ticket;
+  stream.digest = offer->digest;
+  stream.options.on_chunk = [&sink, ticket = target.ticket](std::size_t index) {
+    sink.chunk_applied(ticket, index);
+  };
+  auto received =
+      co_await receive(stream, record, target.bytes, std::move(target.applied), offer->timeline);
+  target.hold.reset();
+  if (!received) {
+    connection.close();
+    sink.abandoned(stream.ticket);
+    co_return received;
+  }
+  // Step 4.
+  Status sealed = sink.sealed(stream.ticket);
+  auto answered = Status();
+  if (sealed) {
+    answered = co_await say_applied(stream);
+  } else {
+    answered = co_await refuse(stream, std::move(sealed).error());
+  }
+  if (!answered) connection.close();
+  co_return answered;
+}
+
+}  // namespace ckpt::replicate

@@ -1,0 +1,74 @@
+// Sending a replica:
+//   1. OFFER the record.
+//   2. GRANT names a ticket and the Chunks that the peer has from an earlier attempt; or REFUSE.
+//   3. DATA for the others, as the window allows.
+//   4. APPLIED.
+#include "replicate/replica_sender.hpp"
+
+#include "base/assert.hpp"
+#include "replicate/chunk_stream.hpp"
+
+namespace ckpt::replicate {
+
+namespace {
+
+using wire::FrameKind;
+
+struct Granted {
+  bool is_refused = false;
+  std::optional<Error> refusal;
+  std::uint64_t ticket = 0;
+  ChunkSet have;
+};
+
+// Steps 1 and 2.
+Task<Granted> make_offer(Stream& stream, std::vector<std::byte> encoded, std::size_t chunks) {
+  wire::Message offer;
+  offer.kind = FrameKind::offer;
+  offer.timeline = stream.options.timeline;
+  offer.body = std::move(encoded);
+  Time deadline = step_deadline(stream);
+  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(offer), deadline));
+  deadline = step_deadline(stream);
+  CKPT_CO_TRY(const wire::Message answer, co_await wire::read_message(stream.connection, deadline));
+  Granted granted;
+  if (answer.kind == FrameKind::refuse) {
+    granted.refusal = wire::decode_refusal(answer.body, stream.connection.remote());
+    co_return granted;
+  }
+  if (answer.kind != FrameKind::grant)
+    co_return fail(Errc::corruption,
+                   fmt::format("offer shard to {}: it answered with {}", stream.connection.remote(),
+                               to_string(answer.kind)));
+  granted.ticket = answer.ticket;
+  CKPT_CO_TRY(granted.have, ChunkSet::decode(answer.body, chunks));
+  co_return granted;
+}
+
+Task<void> send(Stream& stream, ShardSource source, ChunkSet have) {
+  CKPT_CO_TRY(const Sent sent, co_await send_chunks(stream, source, std::move(have), false));
+  CKPT_ASSERT(sent.is_applied);
+  co_return Status();
+}
+
+}  // namespace
+
+Task<void> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
+                      TransferOptions options) {
+  CKPT_CO_CHECK(check_source(source));
+  std::vector<std::byte> encoded = encode(*source.record);
+  Stream stream{connection, clock, 0, digest_of(encoded), std::move(options)};
+  const std::size_t chunks = source.record->chunk_crcs.size();
+  auto granted = co_await make_offer(stream, std::move(encoded), chunks);
+  if (!granted) {
+    connection.close();
+    co_return fail(std::move(granted).error());
+  }
+  if (granted->refusal) co_return fail(std::move(*granted.value().refusal));
+  stream.ticket = granted->ticket;
+  auto sent = co_await send(stream, std::move(source), std::move(granted.value().have));
+  if (!sent) connection.close();
+  co_return sent;
+}
+
+}  // namespace ckpt::replicate

@@ -1,0 +1,202 @@
+#include "replicate/shard_fetch.hpp"
+
+#include "base/assert.hpp"
+#include "format/codec.hpp"
+#include "replicate/chunk_stream.hpp"
+
+namespace ckpt::replicate {
+
+namespace {
+
+using wire::FrameKind;
+
+// Wanted: the body of FETCH_RECORD, and the beginning of that of FETCH.
+struct Wanted {
+  format::ShardId shard;
+  Digest digest;
+};
+constexpr std::size_t wanted_bytes = 8 + 8 + 4 + 16;
+
+std::vector<std::byte> encode(const Wanted& wanted) {
+  format::Writer writer;
+  writer.u64(wanted.shard.at.timeline);
+  writer.u64(number(wanted.shard.at.step));
+  writer.u32(wanted.shard.rank);
+  writer.digest(wanted.digest);
+  return writer.take();
+}
+
+Result<Wanted> decode_wanted(std::span<const std::byte> bytes) {
+  format::Reader reader(bytes, "fetch");
+  Wanted wanted;
+  wanted.shard.at.timeline = reader.u64();
+  wanted.shard.at.step = Step{reader.u64()};
+  wanted.shard.rank = reader.u32();
+  wanted.digest = reader.digest();
+  CKPT_CHECK(reader.finish());
+  return wanted;
+}
+
+std::string name_of(const format::ShardId& shard) {
+  return fmt::format("rank {}, step {} of timeline {}", shard.rank, number(shard.at.step),
+                     shard.at.timeline);
+}
+
+wire::Message make_message(const Stream& stream, FrameKind kind, std::vector<std::byte> body) {
+  wire::Message message;
+  message.kind = kind;
+  message.ticket = stream.ticket;
+  message.timeline = stream.options.timeline;
+  message.body = std::move(body);
+  return message;
+}
+
+Task<void> send_message(Stream& stream, wire::Message message) {
+  const Time deadline = step_deadline(stream);
+  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
+  co_return Status();
+}
+
+Task<wire::Message> ask_record(Stream& stream, Wanted wanted) {
+  wire::Message request = make_message(stream, FrameKind::fetch_record, encode(wanted));
+  CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
+  const Time deadline = step_deadline(stream);
+  CKPT_CO_TRY(auto answer, co_await wire::read_message(stream.connection, deadline));
+  if (answer.kind != FrameKind::record && answer.kind != FrameKind::refuse)
+    co_return fail(Errc::corruption,
+                   fmt::format("fetch record from {}: it answered with {}",
+                               stream.connection.remote(), to_string(answer.kind)));
+  co_return answer;
+}
+
+Task<void> fetch(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
+                 std::span<std::byte> target, ChunkSet have) {
+  Wanted wanted;
+  wanted.shard = record->id;
+  wanted.digest = stream.digest;
+  std::vector<std::byte> body = encode(wanted);
+  const std::vector<std::byte> bitmap = have.encode();
+  body.insert(body.end(), bitmap.begin(), bitmap.end());
+  wire::Message request = make_message(stream, FrameKind::fetch, std::move(body));
+  CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
+  CKPT_CO_TRY(const Arrived arrived,
+              co_await receive_chunks(stream, record, target, std::move(have), std::nullopt));
+  if (arrived.damaged_chunk)
+    co_return fail(Errc::corruption, fmt::format("fetch {} from {}: chunk {} does not match its "
+                                                 "checksum",
+                                                 name_of(record->id), stream.connection.remote(),
+                                                 *arrived.damaged_chunk));
+  format::Writer writer;
+  writer.digest(stream.digest);
+  wire::Message applied = make_message(stream, FrameKind::applied, writer.take());
+  CKPT_CO_CHECK(co_await send_message(stream, std::move(applied)));
+  co_return Status();
+}
+
+// What FETCH asks for, of what we hold.
+struct Order {
+  Wanted wanted;
+  ShardSource source;
+  ChunkSet have;
+};
+Result<Order> take_order(const wire::Message& request, const std::string& job,
+                         ShardProvider& provider) {
+  if (request.body.size() < wanted_bytes)
+    return fail(Errc::corruption, "read fetch: it ends before it names a shard");
+  const std::span<const std::byte> body(request.body);
+  Order order;
+  CKPT_TRY(order.wanted, decode_wanted(body.first(wanted_bytes)));
+  CKPT_TRY(order.source, provider.lease(job, order.wanted.shard, order.wanted.digest));
+  CKPT_CHECK(check_source(order.source));
+  const std::size_t chunks = order.source.record->chunk_crcs.size();
+  CKPT_TRY(order.have, ChunkSet::decode(body.subspan(wanted_bytes), chunks));
+  return order;
+}
+
+Task<void> refuse_or_close(Stream& stream, Error why) {
+  auto refused = co_await refuse(stream, std::move(why));
+  if (!refused) stream.connection.close();
+  co_return refused;
+}
+
+}  // namespace
+
+Task<std::shared_ptr<const format::ShardRecord>> fetch_record(wire::Connection& connection,
+                                                              Clock& clock, format::ShardId shard,
+                                                              Digest digest,
+                                                              TransferOptions options) {
+  Stream stream{connection, clock, 0, digest, std::move(options)};
+  Wanted wanted;
+  wanted.shard = shard;
+  wanted.digest = digest;
+  auto answer = co_await ask_record(stream, wanted);
+  if (!answer) {
+    connection.close();
+    co_return fail(std::move(answer).error());
+  }
+  if (answer->kind == FrameKind::refuse)
+    co_return fail(wire::decode_refusal(answer->body, connection.remote()));
+  const std::string doing =
+      fmt::format("fetch record of {} from {}", name_of(shard), connection.remote());
+  if (digest_of(answer->body) != digest)
+    co_return fail(Errc::corruption, doing + ": it is not the one that was agreed on");
+  auto record = format::decode_shard_record(answer->body);
+  if (!record) co_return fail(std::move(record).error().context(doing));
+  if (record->id != shard)
+    co_return fail(Errc::corruption, doing + ": it speaks of " + name_of(record->id));
+  co_return std::make_shared<const format::ShardRecord>(std::move(record).value());
+}
+
+Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
+                       std::shared_ptr<const format::ShardRecord> record,
+                       std::span<std::byte> target, ChunkSet have, TransferOptions options) {
+  CKPT_ASSERT(target.size() >= record->bytes);
+  CKPT_ASSERT(have.size() == record->chunk_crcs.size());
+  const std::uint64_t ticket = 1;  // One request at a time on a connection.
+  Stream stream{connection, clock, ticket, digest_of(*record), std::move(options)};
+  auto fetched = co_await fetch(stream, std::move(record), target, std::move(have));
+  if (!fetched) connection.close();
+  co_return fetched;
+}
+
+Task<void> serve_record(wire::Connection& connection, Clock& clock, std::string job,
+                        wire::Message request, ShardProvider& provider, TransferOptions options) {
+  Stream stream{connection, clock, request.ticket, Digest(), std::move(options)};
+  auto wanted = decode_wanted(request.body);
+  auto source =
+      wanted ? provider.lease(job, wanted->shard, wanted->digest) : fail(std::move(wanted).error());
+  if (!source) {
+    CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(source).error()));
+    co_return Status();
+  }
+  wire::Message answer = make_message(stream, FrameKind::record, format::encode(*source->record));
+  auto sent = co_await send_message(stream, std::move(answer));
+  if (!sent) connection.close();
+  co_return sent;
+}
+
+Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string job,
+                       wire::Message request, ShardProvider& provider, TransferOptions options) {
+  Stream stream{connection, clock, request.ticket, Digest(), std::move(options)};
+  auto order = take_order(request, job, provider);
+  if (!order) {
+    CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(order).error()));
+    co_return Status();
+  }
+  const Wanted wanted = order->wanted;
+  stream.digest = wanted.digest;
+  ShardSource source = std::move(order.value().source);
+  auto sent = co_await send_chunks(stream, std::move(source), std::move(order.value().have), true);
+  if (!sent) {
+    connection.close();
+    co_return fail(std::move(sent).error());
+  }
+  if (!sent->damaged_chunk) co_return Status();
+  provider.damaged(job, wanted.shard, wanted.digest, *sent->damaged_chunk);
+  Error why(Errc::corruption, fmt::format("our copy of {} is damaged in chunk {}",
+                                          name_of(wanted.shard), *sent->damaged_chunk));
+  CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(why)));
+  co_return Status();
+}
+
+}  // namespace ckpt::replicate

@@ -1,0 +1,56 @@
+// TcpConnection: one stream to a peer over TCP, where each operation ends by its deadline.
+//
+// A deadline that passes closes the socket: nobody knows where in the stream it was.
+//
+// Threads: those of the executor, one at a time. Lifetime: held by shared_ptr; the clock outlives
+// it.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+
+#include "wire/connection.hpp"
+
+namespace ckpt::wire {
+
+struct TcpOptions {
+  // Unacknowledged data breaks the connection after this, as does silence of the peer's kernel.
+  std::chrono::milliseconds unanswered_max{10'000};
+  std::uint64_t bytes_per_second_max = 0;  // Paced by the kernel; 0: not at all.
+};
+
+class TcpConnection : public Connection, public std::enable_shared_from_this<TcpConnection> {
+ public:
+  // The socket is connected. Options the kernel refuses are done without.
+  TcpConnection(asio::ip::tcp::socket socket, Clock& clock, std::string remote,
+                const TcpOptions& options);
+  ~TcpConnection() override;
+
+  Task<void> read(std::span<std::byte> bytes, Time deadline) override;
+  Task<void> write(std::span<const std::byte> bytes, Time deadline) override;
+  // By sendfile(2): the pages must not change until the peer has answered or this was closed.
+  Task<void> write_file(os::FileSpan span, Time deadline) override;
+  void close() override;
+  std::string remote() const override { return remote_; }
+
+  // Errors: unsupported (the kernel does not pace).
+  Status set_pacing_rate(std::uint64_t bytes_per_second);
+
+ private:
+  std::unique_ptr<Timer> arm(Time deadline);
+  Status check_open(const char* doing) const;
+  // Closes, and tells why: the deadline, close(), or the network.
+  Unexpected failure(const char* doing, std::error_code error);
+
+  asio::ip::tcp::socket socket_;
+  Clock& clock_;
+  std::string remote_;
+  bool is_closed_ = false;
+  bool deadline_passed_ = false;
+};
+
+// Waits until the connection is made, at most until the deadline. Errors: unavailable.
+Task<std::shared_ptr<Connection>> connect_tcp(asio::any_io_executor executor, Clock& clock,
+                                              asio::ip::tcp::endpoint endpoint, std::string remote,
+                                              TcpOptions options, Time deadline);
+
+}  // namespace ckpt::wire
