@@ -1,77 +1,15 @@
-// LocalSocket: messages with descriptors between processes of one user on one machine.
+// LocalSocket: where processes of one user meet: a socket in a directory that only they can enter.
 //
-//   header, 16 bytes, little-endian: magic u32 | version u16 | kind u16 | body bytes u32 | CRC-32
-//   of the body u32; then the body. Descriptors travel with the first byte of the header.
-//
-// Threads:   one executor for each object. One receive at a time; sends queue up, in order.
-// Lifetime:  destroy it before its context. Destroying or close() ends what is pending with
-//            cancelled. An error in mid-message closes the connection: the stream is then useless.
+// Threads:   one executor for each object.
+// Lifetime:  destroy it before its context and its clock.
 #pragma once
 
-#include <sys/types.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "base/clock.hpp"
-#include "base/units.hpp"
-#include "os/fd.hpp"
+#include "os/local_connection.hpp"
 
 namespace ckpt::os {
-
-inline constexpr std::size_t local_body_bytes_max = 64 * MiB;
-inline constexpr std::size_t local_descriptors_max = 253;  // SCM_MAX_FD of the kernel.
-inline constexpr std::size_t local_senders_max = 64;       // Messages queued on one connection.
-
-// Not an aggregate on purpose: see base/task.hpp.
-class LocalMessage {
- public:
-  LocalMessage() = default;
-  explicit LocalMessage(std::uint16_t the_kind, std::vector<std::byte> the_body = {})
-      : kind(the_kind), body(std::move(the_body)) {}
-
-  std::uint16_t kind = 0;
-  std::vector<std::byte> body;
-  std::vector<Fd> descriptors;
-};
-
-// As the kernel knew the other side when the connection was made.
-struct LocalPeer {
-  pid_t pid = 0;
-  uid_t uid = 0;
-};
-
-class LocalConnection {
- public:
-  LocalConnection() = default;  // Closed.
-  LocalConnection(LocalConnection&&) noexcept = default;
-  LocalConnection& operator=(LocalConnection&& other) noexcept;
-  ~LocalConnection();
-
-  // Between messages a deadline leaves the connection open: is_open() tells.
-  // Errors: unavailable (deadline, or the other side is gone), cancelled (closed by us),
-  // corruption, version_mismatch, exhausted (a body over the limit), io.
-  Task<LocalMessage> receive(Time deadline);
-  // Success means handed to the kernel, not received. Our descriptors are closed afterwards.
-  // Errors: unavailable, cancelled, exhausted (too many senders), invalid_argument (too large), io.
-  Task<void> send(LocalMessage message, Time deadline);
-
-  void close();
-  bool is_open() const;
-  LocalPeer peer() const;
-
- private:
-  friend class LocalListener;
-  friend Task<LocalConnection> connect_local(Clock& clock, std::string path, Time deadline);
-  class State;
-  explicit LocalConnection(std::shared_ptr<State> state);
-  static Result<LocalConnection> adopt(const asio::any_io_executor& executor, Clock& clock, Fd fd);
-
-  std::shared_ptr<State> state_;
-};
 
 class LocalListener {
  public:

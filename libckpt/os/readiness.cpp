@@ -36,7 +36,10 @@ Task<void> Readiness::wait(std::shared_ptr<Readiness> self, Direction direction,
     const auto [error] = co_await self->descriptor_.async_wait(direction, token);
     if (!self->is_open()) break;
     if (!error) co_return Status();
-    if (*has_expired) co_return fail(Errc::unavailable, "the deadline passed");
+    if (*has_expired) {
+      co_return fail(Errc::unavailable, "the deadline passed",
+                     std::make_error_code(std::errc::timed_out));
+    }
     // The deadline of the other direction cancelled both: wait on.
     if (error != asio::error::operation_aborted) {
       co_return fail(Errc::io, "wait for a descriptor",

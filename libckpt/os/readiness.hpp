@@ -22,7 +22,7 @@ class Readiness {
                                                  Clock& clock, Fd fd);
   Readiness(const asio::any_io_executor& executor, Clock& clock, int number);
 
-  // Errors: unavailable (deadline), cancelled (closed), io.
+  // Errors: unavailable (the deadline, with cause timed_out), cancelled (closed), io.
   static Task<void> wait(std::shared_ptr<Readiness> self, Direction direction, Time deadline);
 
   void close();

@@ -1,0 +1,76 @@
+// LocalConnection: messages with descriptors between two processes of one user on one machine.
+//
+//   header, 16 bytes, little-endian: magic u32 | version u16 | kind u16 | body bytes u32 | CRC-32
+//   of the body u32; then the body. Descriptors travel with the first byte of the header.
+//
+// Threads:   one executor. One receive at a time; sends queue up, in order.
+// Lifetime:  destroy it before its context and its clock. Destroying or close() ends what is
+//            pending with cancelled. An error in mid-message closes it: the stream is then useless.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/units.hpp"
+#include "os/fd.hpp"
+
+namespace ckpt::os {
+
+inline constexpr std::size_t local_body_bytes_max = 64 * MiB;
+inline constexpr std::size_t local_descriptors_max = 253;  // SCM_MAX_FD of the kernel.
+inline constexpr std::size_t local_senders_max = 64;       // Messages queued on one connection.
+
+// Not an aggregate on purpose: see base/task.hpp.
+class LocalMessage {
+ public:
+  LocalMessage() = default;
+  explicit LocalMessage(std::uint16_t the_kind, std::vector<std::byte> the_body = {})
+      : kind(the_kind), body(std::move(the_body)) {}
+
+  std::uint16_t kind = 0;
+  std::vector<std::byte> body;
+  std::vector<Fd> descriptors;
+};
+
+// As the kernel knew the other side when the connection was made.
+struct LocalPeer {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+
+class LocalConnection {
+ public:
+  LocalConnection() = default;  // Closed.
+  // Takes over a connected, non-blocking stream socket. Errors: io.
+  static Result<LocalConnection> adopt(const asio::any_io_executor& executor, Clock& clock, Fd fd);
+  LocalConnection(LocalConnection&&) noexcept = default;
+  LocalConnection& operator=(LocalConnection&& other) noexcept;
+  ~LocalConnection();
+
+  // Between messages a deadline leaves the connection open: is_open() tells.
+  // Errors: unavailable (deadline, or the other side is gone), cancelled (closed by us),
+  // corruption, version_mismatch, exhausted (a body over the limit, or our descriptors), io.
+  Task<LocalMessage> receive(Time deadline);
+  // Success means handed to the kernel, not received. Our descriptors are closed afterwards.
+  // Errors: unavailable, cancelled, exhausted (too many senders), invalid_argument (too large), io.
+  Task<void> send(LocalMessage message, Time deadline);
+
+  void close();
+  bool is_open() const;
+  LocalPeer peer() const;
+  // The pidfd of the other side's process. Errors: not_found (it is gone), exhausted, io.
+  Result<Fd> peer_process() const;
+
+ private:
+  class State;
+  explicit LocalConnection(std::shared_ptr<State> state);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ckpt::os
