@@ -97,17 +97,12 @@ void LinkState::fenced(std::string reason) {
 }
 
 void LinkState::slots_ready(std::vector<MappedSlot> slots) {
-  std::deque<GrantedSlot> stale;
+  std::deque<GrantedSlot> old;
   view_.change([&](View& view) {
     view.slots_error.reset();
     view.slots.swap(slots);
-    // A grant of a Slot that was replaced is void; the engine grants the new one when it is free.
-    auto granted = std::exchange(view.granted, {});
-    for (auto& grant : granted) {
-      const bool is_current = grant.slot < view.slots.size() &&
-                              view.slots[grant.slot].generation == grant.mapped.generation;
-      (is_current ? view.granted : stale).push_back(std::move(grant));
-    }
+    // The engine grants again what is free; a grant of a Slot that was replaced is void.
+    old.swap(view.granted);
   });
 }
 
@@ -177,6 +172,16 @@ void LinkState::begun(node::Begun begun) {
 
 void LinkState::closed(Status status) {
   view_.change([&](View& view) { view.closed = std::move(status); });
+}
+
+void LinkState::forget_slots() {
+  View old;  // What it takes over is let go outside of the lock.
+  view_.change([&](View& view) {
+    old.slots.swap(view.slots);
+    old.granted.swap(view.granted);
+    old.taken.swap(view.taken);
+    old.offers.swap(view.offers);
+  });
 }
 
 // --- The trainer's threads ---

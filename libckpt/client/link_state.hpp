@@ -45,6 +45,7 @@ class LinkState {
   void begun(node::Begun begun);
   void closed(Status status);
   void fenced(std::string reason);
+  void forget_slots();  // Whatever still maps them lets go.
 
   // --- The trainer's threads ---
   Status wait_attached(Deadline deadline) const;

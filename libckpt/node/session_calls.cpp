@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/overloaded.hpp"
 #include "base/random.hpp"
 #include "wire/secret.hpp"
 
@@ -14,13 +15,6 @@ namespace {
 std::string to_string(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-
-template <class... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
-template <class... Functions>
-Overloaded(Functions...) -> Overloaded<Functions...>;
 
 }  // namespace
 
@@ -71,9 +65,11 @@ bool SessionCalls::is_current(std::uint32_t slot, std::uint64_t generation) cons
 }
 
 Status SessionCalls::call(const control::Begin& begin) {
-  if (is_current(begin.slot, begin.generation))
-    return engine_.begin(session_, begin.slot, begin.step);
-  return engine_.skipped(session_, begin.step);
+  if (!is_current(begin.slot, begin.generation)) return engine_.skipped(session_, begin.step);
+  Status begun = engine_.begin(session_, begin.slot, begin.step);
+  // Without a begin there will be no capture: the other ranks must not wait for it.
+  if (!begun) (void)engine_.skipped(session_, begin.step);
+  return begun;
 }
 
 Status SessionCalls::call(control::FilledSlot& it) {

@@ -91,6 +91,18 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
   return LockFile(std::move(fd));
 }
 
+LockFile& LockFile::operator=(LockFile&& other) noexcept {
+  if (this == &other) return *this;
+  unlock();
+  fd_ = std::move(other.fd_);
+  return *this;
+}
+
+// Closing would not do: a forked child that has the descriptor too would keep the lock.
+void LockFile::unlock() {
+  if (fd_) ::flock(fd_.number(), LOCK_UN);
+}
+
 Status replace_file(const std::string& path, const std::string& text) {
   const std::string fresh = fmt::format("{}.{}", path, ::getpid());
   Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));

@@ -41,7 +41,12 @@ class LockFile {
   // Errors: unavailable (held by another process), io.
   static Result<LockFile> acquire(const std::string& path);
 
+  LockFile(LockFile&&) noexcept = default;
+  LockFile& operator=(LockFile&& other) noexcept;
+  ~LockFile() { unlock(); }
+
  private:
+  void unlock();
   explicit LockFile(Fd fd) : fd_(std::move(fd)) {}
   Fd fd_;
 };

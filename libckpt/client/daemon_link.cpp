@@ -1,0 +1,346 @@
+// The steps of one connection; a failure of any leads to lose(), a pause, and step 1.
+//
+//   1. Connect, and start the daemon if none runs.
+//   2. Hello both ways: versions are compared before anything else is said.
+//   3. Attach, as a new session or as the continuation of the one before.
+//   4. Tell what is remembered: the layout, what the session waits for.
+//   5. Receive until the stream ends; sending goes on beside it.
+#include "client/daemon_link.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "base/overloaded.hpp"
+#include "client/attach_message.hpp"
+#include "os/mapped_segments.hpp"
+#include "wire/control_codec.hpp"
+
+namespace ckpt::client {
+
+namespace control = wire::control;
+
+namespace {
+
+constexpr Duration hello_time = std::chrono::seconds(5);
+// The first attach reads the job's directory, which may lie on a slow file system.
+constexpr Duration attach_time = std::chrono::seconds(60);
+constexpr Duration reconnect_time = std::chrono::seconds(30);
+constexpr Duration first_pause = std::chrono::milliseconds(50);
+constexpr Duration longest_pause = std::chrono::seconds(10);
+constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
+constexpr Duration goodbye_time = std::chrono::seconds(1);
+
+// Whether the next attempt may do better. Who opens hears at once of what he can change; in
+// mid-run, patience costs nothing.
+bool may_pass(const Error& error, bool was_attached) {
+  switch (error.code()) {
+    case Errc::unavailable:
+    case Errc::cancelled:
+      return true;
+    case Errc::not_found:
+    case Errc::io:
+    case Errc::exhausted:
+      return was_attached;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+DaemonLink::DaemonLink(const Options& options, os::RuntimeDirectory directory,
+                       control::Attach attach, std::shared_ptr<LinkState> state,
+                       Deadline open_deadline)
+    : state_(std::move(state)),
+      attach_(std::move(attach)),
+      clock_(make_system_clock(thread_.executor())),
+      start_(*clock_, options, std::move(directory)),
+      open_deadline_(clock_->after(open_deadline - std::chrono::steady_clock::now())),
+      prefault_threads_(static_cast<int>(std::clamp<std::uint32_t>(options.copy_threads, 1, 4))),
+      outgoing_changed_(*clock_) {}
+
+void DaemonLink::start() {
+  asio::co_spawn(thread_.executor(), run(), asio::detached);
+  thread_.start();
+}
+
+DaemonLink::~DaemonLink() {
+  asio::post(thread_.executor(), [this] { say_goodbye(); });
+  thread_.join();
+}
+
+void DaemonLink::say_goodbye() {
+  is_stopping_ = true;
+  state_->refused(Error(Errc::cancelled, "the Checkpointer was closed"));
+  if (!is_attached_) return thread_.stop();
+  // What is mapped goes first, since goodbye says that nothing is.
+  mapped_.clear();
+  incoming_.clear();
+  state_->forget_slots();
+  enqueue(control::Goodbye{});
+  // send_all() stops the thread when it is out; a daemon that does not read is left alone.
+  goodbye_alarm_ = clock_->call_at(clock_->after(goodbye_time), [this] { thread_.stop(); });
+}
+
+void DaemonLink::post(control::Message message) {
+  asio::post(thread_.executor(), [this, it = std::move(message)]() mutable {
+    if (!is_stopping_) carry_out(std::move(it));
+  });
+}
+
+void DaemonLink::let_go(MappedSlot slot) {
+  asio::post(thread_.executor(), [held = std::move(slot)] {});
+}
+
+void DaemonLink::carry_out(control::Message message) {
+  remember(message);
+  if (is_attached_) enqueue(std::move(message));
+}
+
+void DaemonLink::remember(const control::Message& message) {
+  if (const auto* layout = std::get_if<control::SetLayout>(&message)) layout_ = *layout;
+  if (const auto* close = std::get_if<control::Close>(&message)) close_ = *close;
+  const bool is_wish = std::holds_alternative<control::StartFresh>(message) ||
+                       std::holds_alternative<control::AskRestore>(message);
+  if (is_wish) wish_ = message;
+}
+
+void DaemonLink::tell_remembered() {
+  if (layout_) enqueue(*layout_);
+  if (wish_) enqueue(*wish_);
+  if (close_) enqueue(*close_);
+}
+
+void DaemonLink::enqueue(control::Message message) {
+  if (outgoing_.size() >= outgoing_max) {
+    log_warning("the daemon takes no messages, {} wait: connecting again", outgoing_.size());
+    connection_.close();
+    return;
+  }
+  outgoing_.push_back(std::move(message));
+  outgoing_changed_.notify_all();
+}
+
+Job DaemonLink::run() {
+  Duration pause = first_pause;
+  LogLimit complaint(60.0);
+  while (!is_stopping_) {
+    auto attached = co_await attach_once();
+    if (is_stopping_) co_return;
+    if (attached) {
+      pause = first_pause;
+      auto ended = co_await serve();
+      if (is_stopping_) co_return;
+      CKPT_ASSERT(!ended);
+      lose(ended.error());
+    } else {
+      connection_.close();
+      const Error& error = attached.error();
+      const bool is_late = !was_attached_ && clock_->now() >= open_deadline_;
+      if (!may_pass(error, was_attached_) || is_late) {
+        if (was_attached_) log_error("no more checkpoints: {}", error.message());
+        state_->refused(std::move(attached).error());
+        co_return;
+      }
+      if (complaint.may_speak()) log_warning("attach, tried again: {}", error.message());
+      state_->lost(error.text());
+    }
+    const Time again = clock_->after(pause);
+    auto slept = co_await sleep_until(*clock_, again);
+    if (!slept) co_return;
+    pause = std::min(pause * 2, longest_pause);
+  }
+}
+
+void DaemonLink::lose(const Error& error) {
+  is_attached_ = false;
+  ++connection_number_;
+  connection_.close();
+  outgoing_.clear();
+  outgoing_changed_.notify_all();
+  incoming_.clear();
+  mapped_.clear();
+  const auto counters = state_->counters();
+  const auto name = [](const std::optional<Step>& step) {
+    return step ? fmt::format("step {}", number(*step)) : std::string("no step");
+  };
+  log_warning(
+      "job={} rank={} lost the daemon: {}. Its memory held {}; storage has {}. Training goes on, "
+      "the daemon is started again",
+      attach_.job, attach_.rank, error.text(), name(counters.captured), name(counters.durable));
+  state_->lost("the daemon is gone: " + error.text());
+}
+
+Task<control::Message> DaemonLink::receive(Time deadline) {
+  CKPT_CO_TRY(auto message, co_await connection_.receive(deadline));
+  co_return control::decode(message);
+}
+
+Task<void> DaemonLink::attach_once() {
+  // Step 1.
+  const Time deadline = was_attached_ ? clock_->after(reconnect_time) : open_deadline_;
+  CKPT_CO_TRY(connection_, co_await start_.connect(deadline));
+  // Step 2.
+  const Time hello_deadline = clock_->after(hello_time);
+  CKPT_CO_TRY(auto hello_message, control::encode(control::our_hello()));
+  CKPT_CO_CHECK(co_await connection_.send(std::move(hello_message), hello_deadline));
+  CKPT_CO_TRY(const auto first, co_await receive(hello_deadline));
+  const auto* hello = std::get_if<control::Hello>(&first);
+  if (hello == nullptr) co_return fail(Errc::corruption, "the daemon's first word was no hello");
+  CKPT_CO_CHECK(control::check_hello(*hello, "the daemon"));
+  // Step 3.
+  CKPT_POINT("attach.before");
+  const Time attach_deadline = clock_->after(attach_time);
+  CKPT_CO_TRY(auto attach_message, control::encode(attach_));
+  CKPT_CO_CHECK(co_await connection_.send(std::move(attach_message), attach_deadline));
+  CKPT_CO_TRY(const auto second, co_await receive(attach_deadline));
+  const auto* answer = std::get_if<control::AttachAnswer>(&second);
+  if (answer == nullptr) co_return fail(Errc::corruption, "the daemon did not answer to attach");
+  if (!answer->result) co_return fail(Error(answer->result.error()));
+  CKPT_POINT("attach.after");
+  if (was_attached_) log_info("job={} rank={} attached again", attach_.job, attach_.rank);
+  is_attached_ = was_attached_ = true;
+  state_->attached(answer->run);
+  // Step 4.
+  tell_remembered();
+  asio::co_spawn(thread_.executor(), send_all(connection_number_), asio::detached);
+  co_return Status();
+}
+
+Job DaemonLink::send_all(std::uint64_t connection_number) {
+  while (connection_number == connection_number_) {
+    if (outgoing_.empty()) {
+      auto woken = co_await outgoing_changed_.wait_until(no_deadline);
+      if (!woken) co_return;
+      continue;
+    }
+    const control::Message message = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    auto encoded = control::encode(message);
+    if (!encoded) {  // Only a layout can be too large.
+      state_->slots_failed(std::move(encoded).error());
+      continue;
+    }
+    const Time deadline = clock_->after(send_time);
+    auto sent = co_await connection_.send(std::move(*encoded), deadline);
+    if (std::holds_alternative<control::Goodbye>(message)) thread_.stop();
+    if (connection_number != connection_number_) co_return;
+    // serve() sees the end of it, and does what is to be done.
+    if (!sent) connection_.close();
+    if (!sent) co_return;
+    if (std::holds_alternative<control::FilledSlot>(message)) CKPT_POINT("notify.sent");
+  }
+}
+
+// Step 5.
+Task<void> DaemonLink::serve() {
+  while (true) {
+    CKPT_CO_TRY(auto raw, co_await connection_.receive(no_deadline));
+    CKPT_CO_TRY(auto message, control::decode(raw));
+    if (is_stopping_) continue;
+    CKPT_CO_CHECK(take(std::move(message), std::move(raw.descriptors)));
+  }
+}
+
+Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptors) {
+  Status status;
+  std::visit(
+      Overloaded{
+          [&](control::SlotSegments& it) { status = take_segments(it, std::move(descriptors)); },
+          [&](control::SlotsReady& it) { status = take(it); },
+          [&](control::SlotsFailed& it) { state_->slots_failed(std::move(it.result).error()); },
+          [&](control::Granted& it) { state_->slot_granted(it.slot); },
+          [&](control::NextCapture& it) { state_->next_capture(it.step); },
+          [&](control::LevelReached& it) { state_->level_reached(it.step, it.level); },
+          [&](control::StepDropped& it) { state_->step_dropped(it.step); },
+          [&](control::Offer& it) {
+            state_->restore_offered({it.attempt, it.slot, it.record, it.source, it.source_name});
+          },
+          [&](control::Begun& it) { take(std::move(it)); },
+          [&](control::Closed& it) {
+            close_.reset();
+            state_->closed(std::move(it.result));
+          },
+          [&](control::Fenced& it) {
+            is_stopping_ = true;  // For good: another process has our place.
+            state_->fenced(std::move(it.reason));
+          },
+          [&](auto&) {
+            status = fail(Errc::corruption, fmt::format("the daemon said {} to a trainer",
+                                                        control::name_of(message)));
+          },
+      },
+      message);
+  return status;
+}
+
+Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vector<os::Fd> fds) {
+  CKPT_ASSERT(fds.size() == segments.bytes.size());
+  IncomingSlot& slot = incoming_[segments.slot];
+  if (segments.first == 0) slot = {segments.generation, segments.count_of_all, {}};
+  if (slot.generation != segments.generation || slot.segments.size() != segments.first)
+    return fail(Errc::corruption, "the daemon's segments come in a wrong order");
+  for (std::size_t index = 0; index < fds.size(); ++index) {
+    CKPT_TRY(auto segment, os::adopt_segment(std::move(fds[index]), segments.bytes[index]));
+    slot.segments.push_back(std::move(segment));
+  }
+  if (slot.segments.size() < slot.count_of_all) return {};
+
+  os::MapOptions options;
+  options.is_inherited = false;
+  CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(slot.segments), options));
+  // The pages exist; this fills our page table, so that the first capture does not.
+  CKPT_CHECK(mapped.prefault(prefault_threads_));
+  incoming_.erase(segments.slot);
+  const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
+  if (owner->bytes().size() != segments.capacity)
+    return fail(Errc::corruption, "a Slot's segments are not as large as the Slot");
+  if (mapped_.size() <= segments.slot) mapped_.resize(segments.slot + std::size_t{1});
+  mapped_[segments.slot] = {segments.generation, owner->bytes(), owner};
+  CKPT_POINT("slot.mapped");
+  return {};
+}
+
+Status DaemonLink::take(control::SlotsReady ready) {
+  if (mapped_.size() < ready.count)
+    return fail(Errc::corruption, "the daemon has more Slots than it has sent");
+  mapped_.resize(ready.count);
+  for (const MappedSlot& slot : mapped_) {
+    if (slot.owner == nullptr) return fail(Errc::corruption, "a Slot came without its segments");
+  }
+  state_->slots_ready(mapped_);
+  return {};
+}
+
+void DaemonLink::take(control::Begun begun) {
+  wish_.reset();
+  node::Begun event;
+  event.start_id = begun.start_id;
+  event.timeline = begun.timeline;
+  event.restored = begun.restored;
+  if (!begun.result) event.error = begun.result.error();
+  if (begun.result) {
+    attach_.has_continuation = true;
+    attach_.start_id = begun.start_id;
+    attach_.timeline = begun.timeline;
+  }
+  state_->begun(std::move(event));
+}
+
+Result<std::unique_ptr<Link>> open_daemon_link(const Options& options, Deadline deadline) {
+  CKPT_TRY(auto directory, os::RuntimeDirectory::open(options.runtime_dir));
+  CKPT_TRY(auto attach, make_attach(options));
+  auto state = std::make_shared<LinkState>(name_for_errors(options));
+  auto side = std::make_unique<DaemonLink>(options, std::move(directory), std::move(attach), state,
+                                           deadline);
+  side->start();
+  auto link = std::make_unique<SessionLink>(state, std::move(side));
+  CKPT_CHECK(state->wait_attached(deadline));
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,91 @@
+// DaemonLink: the way to the engine in ckptd, over its socket; it survives the daemon's death.
+//
+//   connect (start) -> hello -> attach -> tell what is remembered -> serve --lost--> connect ...
+//
+// The daemon's end is seen as the end of the stream. Training goes on meanwhile: nothing is granted
+// until the next daemon grants it. The layout, a start that was asked for and a close are told
+// again; a session that had begun attaches as its continuation, on the same timeline.
+//
+// Threads:  everything but the EngineSide's calls runs on ckpt-snap.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/signal.hpp"
+#include "client/daemon_start.hpp"
+#include "client/session_link.hpp"
+#include "client/snap_thread.hpp"
+#include "os/shared_memory.hpp"
+
+namespace ckpt::client {
+
+class DaemonLink final : public EngineSide {
+ public:
+  // More are never under way: a trainer sends a few for each step, and waits for most answers.
+  static constexpr std::size_t outgoing_max = 1024;
+
+  DaemonLink(const Options& options, os::RuntimeDirectory directory, wire::control::Attach attach,
+             std::shared_ptr<LinkState> state, Deadline open_deadline);
+  ~DaemonLink() override;
+
+  void start();
+  void post(wire::control::Message message) override;
+  void let_go(MappedSlot slot) override;
+
+ private:
+  struct IncomingSlot {  // Until all its segments have come.
+    std::uint64_t generation = 0;
+    std::uint32_t count_of_all = 0;
+    std::vector<os::Segment> segments;
+  };
+
+  Job run();
+  Job send_all(std::uint64_t connection_number);
+  Task<void> attach_once();
+  Task<wire::control::Message> receive(Time deadline);
+  // Until the connection ends, which is the error.
+  Task<void> serve();
+  void lose(const Error& error);
+  void say_goodbye();
+
+  void carry_out(wire::control::Message message);
+  void remember(const wire::control::Message& message);
+  void tell_remembered();
+  void enqueue(wire::control::Message message);
+
+  Status take(wire::control::Message message, std::vector<os::Fd> descriptors);
+  Status take(wire::control::SlotsReady ready);
+  void take(wire::control::Begun begun);
+  Status take_segments(const wire::control::SlotSegments& segments, std::vector<os::Fd> fds);
+
+  std::shared_ptr<LinkState> state_;
+  wire::control::Attach attach_;
+  SnapThread thread_;
+  std::unique_ptr<Clock> clock_;
+  DaemonStart start_;
+  Time open_deadline_;
+  int prefault_threads_;
+
+  os::LocalConnection connection_;
+  std::uint64_t connection_number_ = 0;
+  std::unique_ptr<Timer> goodbye_alarm_;
+  bool is_attached_ = false;
+  bool was_attached_ = false;
+  bool is_stopping_ = false;
+  std::deque<wire::control::Message> outgoing_;
+  Signal outgoing_changed_;
+  std::map<std::uint32_t, IncomingSlot> incoming_;
+  std::vector<MappedSlot> mapped_;  // By Slot.
+
+  // Told to the next daemon.
+  std::optional<wire::control::SetLayout> layout_;
+  std::optional<wire::control::Message> wish_;  // StartFresh or AskRestore, until it began.
+  std::optional<wire::control::Close> close_;
+};
+
+}  // namespace ckpt::client

@@ -1,0 +1,144 @@
+#include "client/daemon_start.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "os/process.hpp"
+#include "os/program_path.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+constexpr Duration first_pause = std::chrono::milliseconds(5);
+constexpr Duration longest_pause = std::chrono::milliseconds(250);
+constexpr Duration connect_time = std::chrono::seconds(2);
+
+bool is_program(const std::string& path) {
+  return ::access(path.c_str(), X_OK) == 0;
+}
+
+// Where this node's daemon is to listen, when the options say more than the list of nodes.
+std::string listen_address(const Options& options) {
+  if (options.interface.empty() && options.port == 0) return {};
+  std::string host = options.interface, port = std::to_string(options.port);
+  for (const Node& node : options.nodes) {
+    if (node.name != options.node && options.nodes.size() > 1) continue;
+    const auto colon = node.address.rfind(':');
+    if (colon == std::string::npos) continue;
+    if (host.empty()) host = node.address.substr(0, colon);
+    if (options.port == 0) port = node.address.substr(colon + 1);
+  }
+  return host.empty() ? std::string() : host + ":" + port;
+}
+
+}  // namespace
+
+std::string find_daemon(const Options& options) {
+  if (!options.daemon_path.empty()) return options.daemon_path;
+  const char* named = std::getenv("LIBCKPT_DAEMON_PATH");
+  if (named != nullptr && *named != '\0') return named;
+  const auto library = os::library_directory(reinterpret_cast<const void*>(&find_daemon));
+  for (const std::string& directory : {library, os::program_directory()}) {
+    if (directory.empty()) continue;
+    for (const char* name : {"/ckptd", "/../bin/ckptd"}) {
+      if (is_program(directory + name)) return directory + name;
+    }
+  }
+  return "ckptd";
+}
+
+os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory) {
+  os::SpawnOptions command;
+  command.program = find_daemon(options);
+  command.log_path = directory.log();
+  command.arguments = {"--runtime-dir", directory.path(), "--log-file", directory.log()};
+  if (options.memory_budget != 0) {
+    command.arguments.push_back("--memory-budget");
+    command.arguments.push_back(std::to_string(options.memory_budget));
+  }
+  if (const auto address = listen_address(options); !address.empty()) {
+    command.arguments.push_back("--listen");
+    command.arguments.push_back(address);
+  }
+  return command;
+}
+
+Task<os::LocalConnection> DaemonStart::connect(Time deadline) {
+  Duration pause = first_pause;
+  while (true) {
+    // Step 1.
+    const Time try_until = std::min(deadline, clock_.after(connect_time));
+    auto connection = co_await os::connect_local(clock_, directory_.socket(), try_until);
+    if (connection) {
+      start_lock_.reset();
+      co_return connection;
+    }
+    const Errc code = connection.error().code();
+    if (code != Errc::not_found && code != Errc::unavailable)
+      co_return fail(std::move(connection).error());
+
+    if (auto ended = early_end()) co_return fail(std::move(*ended));
+    CKPT_CO_CHECK(start_if_none());
+    if (clock_.now() >= deadline) {
+      co_return fail(
+          Errc::unavailable,
+          fmt::format("connect to the daemon in {}: it did not answer in time; its log "
+                      "is {} and ends: {}",
+                      directory_.path(), directory_.log(), os::last_line(directory_.log())));
+    }
+    // Step 4.
+    CKPT_CO_CHECK(co_await sleep_until(clock_, std::min(deadline, clock_.after(pause))));
+    pause = std::min(pause * 2, longest_pause);
+  }
+}
+
+std::optional<Error> DaemonStart::early_end() {
+  if (!spawned_ || !os::reap(spawned_->process)) return std::nullopt;
+  const pid_t pid = spawned_->pid;
+  spawned_.reset();
+  const bool was_alone = start_lock_.has_value();
+  start_lock_.reset();
+  // Another one may have been started by hand meanwhile, which it then told in its log.
+  if (!was_alone || !os::LockFile::acquire(directory_.lock())) return std::nullopt;
+  return Error(Errc::io, fmt::format("start the daemon: ckptd, pid {}, ended; its log {} ends: {}",
+                                     pid, directory_.log(), os::last_line(directory_.log())));
+}
+
+Status DaemonStart::start_if_none() {
+  // Also while the one we started has not yet come up: it holds our start lock.
+  if (start_lock_) return {};
+  const Time now = clock_.now();
+  if (limit_.next(now) > now) return {};
+  // Step 2.
+  auto lock = os::LockFile::acquire(directory_.start_lock());
+  if (!lock) {
+    if (lock.error().code() == Errc::unavailable) return {};
+    return fail(std::move(lock).error());
+  }
+  // Step 3.
+  {
+    const auto running = os::LockFile::acquire(directory_.lock());
+    if (!running) {
+      if (running.error().code() == Errc::unavailable) return {};
+      return fail(Error(running.error()));
+    }
+  }
+  CKPT_POINT("daemon.spawn.before");
+  const auto command = daemon_command(options_, directory_);
+  auto spawned = os::spawn_detached(command);
+  if (!spawned) return fail(std::move(spawned).error().context("start the daemon"));
+  CKPT_POINT("daemon.spawn.after");
+  limit_.started(now);
+  log_info("started {} as pid {}, its log is {}", command.program, spawned->pid, directory_.log());
+  spawned_ = std::move(*spawned);
+  start_lock_ = std::move(*lock);
+  return {};
+}
+
+}  // namespace ckpt::client

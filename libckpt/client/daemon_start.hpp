@@ -1,0 +1,51 @@
+// DaemonStart: finds the daemon of the runtime directory, and starts one when none runs.
+//
+//   1. Connect to the socket. Somebody listens: done.
+//   2. Take the start lock, without waiting: its holder alone may start a daemon.
+//   3. Start ckptd, unless somebody holds the daemon's own lock: then one is coming up already.
+//   4. Try 1 again, with back-off, until the deadline, or until the one we started has ended.
+//
+// Threads: the executor's of the clock.
+#pragma once
+
+#include <ckpt/options.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.hpp"
+#include "client/restart_limit.hpp"
+#include "os/local_socket.hpp"
+#include "os/runtime_directory.hpp"
+#include "os/spawn.hpp"
+
+namespace ckpt::client {
+
+// options.daemon_path, else LIBCKPT_DAEMON_PATH, else ckptd beside the library or the program, or
+// in their ../bin, else by PATH.
+std::string find_daemon(const Options& options);
+os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory);
+
+class DaemonStart {
+ public:
+  DaemonStart(Clock& clock, Options options, os::RuntimeDirectory directory)
+      : clock_(clock), options_(std::move(options)), directory_(std::move(directory)) {}
+
+  // Errors: unavailable (deadline), io (it ended at once, with the last line of its log), not_found
+  // (no ckptd to start), and those of connect_local.
+  Task<os::LocalConnection> connect(Time deadline);
+
+ private:
+  Status start_if_none();
+  // The daemon that we started has ended without ever answering.
+  std::optional<Error> early_end();
+
+  Clock& clock_;
+  Options options_;
+  os::RuntimeDirectory directory_;
+  RestartLimit limit_;
+  std::optional<os::Spawned> spawned_;  // Kept until it ended, to take its exit status.
+  std::optional<os::LockFile> start_lock_;
+};
+
+}  // namespace ckpt::client

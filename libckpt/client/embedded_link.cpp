@@ -1,0 +1,170 @@
+#include "client/embedded_link.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "client/attach_message.hpp"
+#include "os/mapped_segments.hpp"
+#include "os/memory_available.hpp"
+#include "os/ring_file_system.hpp"
+
+namespace ckpt::client {
+
+namespace control = wire::control;
+
+namespace {
+
+constexpr Duration stop_time = std::chrono::seconds(5);
+constexpr std::chrono::milliseconds drain_time(2'000);
+
+std::uint64_t available_bytes() {
+  const auto available = os::memory_available();
+  return available ? available->bytes : UINT64_MAX;
+}
+
+node::EngineOptions engine_options(const Options& options) {
+  node::EngineOptions engine;
+  engine.name = fmt::format("embedded in pid {}", ::getpid());
+  engine.boot = random_from_system();
+  engine.memory_budget = options.memory_budget != 0 ? options.memory_budget : available_bytes() / 2;
+  return engine;
+}
+
+arena::SharedMemoryOptions memory_options() {
+  arena::SharedMemoryOptions options;
+  options.available_bytes = available_bytes;
+  return options;
+}
+
+}  // namespace
+
+struct EmbeddedLink::Machine {
+  Machine(const asio::any_io_executor& executor, const Options& options)
+      : clock(make_system_clock(executor)),
+        memory(memory_options()),
+        files(os::make_file_system()),
+        network(executor, *clock),
+        engine(std::make_unique<node::Engine>(
+            executor, node::Seams{*clock, memory, *files, network}, engine_options(options))) {}
+
+  std::unique_ptr<Clock> clock;
+  arena::SharedMemorySource memory;
+  std::unique_ptr<os::FileSystem> files;
+  wire::TcpNetwork network;
+  std::unique_ptr<node::Engine> engine;
+};
+
+EmbeddedLink::EmbeddedLink(const Options& options, control::Attach attach,
+                           std::shared_ptr<LinkState> state)
+    : state_(std::move(state)),
+      attach_(std::move(attach)),
+      prefault_threads_(static_cast<int>(std::clamp<std::uint32_t>(options.copy_threads, 1, 4))),
+      machine_(std::make_unique<Machine>(thread_.executor(), options)) {}
+
+void EmbeddedLink::start() {
+  asio::co_spawn(thread_.executor(), attach(), asio::detached);
+  thread_.start();
+}
+
+EmbeddedLink::~EmbeddedLink() {
+  asio::post(thread_.executor(), [this] {
+    state_->refused(Error(Errc::cancelled, "the Checkpointer was closed"));
+    asio::co_spawn(thread_.executor(), stop_engine(), asio::detached);
+  });
+  thread_.join();
+  state_->forget_slots();
+  machine_->engine.reset();
+  // Without its clock every wait ends at once, and with it the coroutines that are left.
+  machine_->clock.reset();
+  if (has_stopped_ && thread_.drain(drain_time)) return;
+  log_warning(
+      "the embedded engine did not end in time (a file system that hangs?): its memory is "
+      "left to the end of the process");
+  (void)machine_.release();
+}
+
+Job EmbeddedLink::attach() {
+  auto request = node::make_request(attach_);
+  if (!request) {
+    state_->refused(std::move(request).error());
+    co_return;
+  }
+  request->process = ::getpid();
+  auto attached = co_await machine_->engine->attach(std::move(*request), *this);
+  if (!attached) {
+    state_->refused(std::move(attached).error());
+    co_return;
+  }
+  calls_.emplace(*machine_->engine, attached->session);
+  state_->attached(attached->run);
+}
+
+Job EmbeddedLink::stop_engine() {
+  if (calls_) machine_->engine->detach(calls_->session());
+  calls_.reset();
+  mapped_.clear();
+  auto stopped = co_await machine_->engine->stop(stop_time, false);
+  if (!stopped) log_warning("stop the embedded engine: {}", stopped.error().message());
+  has_stopped_ = stopped.has_value();
+  thread_.stop();
+}
+
+void EmbeddedLink::post(control::Message message) {
+  asio::post(thread_.executor(), [this, it = std::move(message)]() mutable {
+    if (!calls_) return;
+    const auto name = control::name_of(it);
+    const Status status = calls_->carry_out(std::move(it));
+    if (!status) log_warning("{}: {}", name, status.error().message());
+  });
+}
+
+void EmbeddedLink::let_go(MappedSlot slot) {
+  asio::post(thread_.executor(), [held = std::move(slot)] {});
+}
+
+Result<MappedSlot> EmbeddedLink::map_slot(arena::SlotMemory& memory,
+                                          std::uint64_t generation) const {
+  std::vector<os::Segment> segments;
+  for (const arena::SegmentView& view : memory.segments()) {
+    os::Fd borrowed(view.fd);
+    auto fd = borrowed.dup();
+    (void)borrowed.release();
+    if (!fd) return fail(std::move(fd).error());
+    segments.push_back({std::move(*fd), view.bytes});
+  }
+  os::MapOptions options;
+  options.is_inherited = false;
+  CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(segments), options));
+  CKPT_CHECK(mapped.prefault(prefault_threads_));
+  const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
+  return MappedSlot{generation, owner->bytes(), owner};
+}
+
+void EmbeddedLink::slots_ready(std::vector<arena::SlotMemory*> memories) {
+  // The engine may grant before attach() has returned to us, but makes no Slots without a layout.
+  const auto& generations = calls_->number_slots(memories);
+  mapped_.resize(memories.size());
+  for (std::size_t index = 0; index < memories.size(); ++index) {
+    if (mapped_[index].generation == generations[index] && mapped_[index].owner) continue;
+    auto mapped = map_slot(*memories[index], generations[index]);
+    if (!mapped) return state_->slots_failed(std::move(mapped).error());
+    mapped_[index] = std::move(*mapped);
+  }
+  state_->slots_ready(mapped_);
+}
+
+Result<std::unique_ptr<Link>> open_embedded_link(const Options& options, Deadline deadline) {
+  CKPT_TRY(auto attach, make_attach(options));
+  auto state = std::make_shared<LinkState>(name_for_errors(options));
+  auto side = std::make_unique<EmbeddedLink>(options, std::move(attach), state);
+  side->start();
+  auto link = std::make_unique<SessionLink>(state, std::move(side));
+  CKPT_CHECK(state->wait_attached(deadline));
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+}  // namespace ckpt::client

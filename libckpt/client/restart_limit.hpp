@@ -1,0 +1,25 @@
+// RestartLimit: how often a daemon that keeps dying is started again: five times in ten minutes,
+// then once a minute, so that a broken one costs the training nothing.
+#pragma once
+
+#include <deque>
+
+#include "base/clock.hpp"
+
+namespace ckpt::client {
+
+class RestartLimit {
+ public:
+  static constexpr std::size_t starts_in_window_max = 5;
+  static constexpr Duration window = std::chrono::minutes(10);
+  static constexpr Duration interval_beyond = std::chrono::minutes(1);
+
+  // When the next start may be: `now`, or later.
+  Time next(Time now) const;
+  void started(Time now);
+
+ private:
+  std::deque<Time> starts_;  // Of the last window, oldest first.
+};
+
+}  // namespace ckpt::client
