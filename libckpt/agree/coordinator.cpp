@@ -189,7 +189,7 @@ void Coordinator::decide_flush(const ClusterView& view, Time now) {
   const std::uint64_t flush_id = random_.next() | 1;
   decree_.flush =
       format::FlushOrder{flush_id, *decree_.committed,
-                         fmt::format("step-{:09}.t{}.{:016x}", number(decree_.committed->step),
+                         fmt::format(".step-{:09}.t{}.{:016x}", number(decree_.committed->step),
                                      decree_.committed->timeline, flush_id),
                          std::move(*writers)};
   flush_history_.started_at = now;
@@ -227,7 +227,7 @@ void Coordinator::decide_end(const ClusterView& view) {
   });
   const bool is_flushed = !view.shape.has_storage || !decree_.committed ||
                           (decree_.durable && *decree_.durable >= *decree_.committed);
-  if (all_closing && is_flushed && !decree_.flush) decree_.ended = true;
+  decree_.ended = all_closing && is_flushed && !decree_.flush;
 }
 
 void Coordinator::describe(const ClusterView& view) {
@@ -250,7 +250,10 @@ void Coordinator::describe(const ClusterView& view) {
 }
 
 void Coordinator::step_down() {
+  // The sequence goes on: nodes take a lower one of this boot for an old decree.
+  const std::uint64_t sequence = decree_.sequence;
   decree_ = format::Decree{};
+  decree_.sequence = sequence;
   flush_history_ = FlushHistory{};
   publishing_.reset();
   asked_since_.reset();

@@ -24,14 +24,15 @@
 #include "format/shard_record.hpp"
 #include "os/file_system.hpp"
 #include "wire/connection.hpp"
+#include "wire/handshake.hpp"
 
 namespace ckpt::node {
 
 enum class SessionId : std::uint64_t {};
 
-// Continuation: a trainer that goes on after its daemon was started again: no restore, same timeline.
+// Continuation: a trainer that goes on after its daemon was started again: no restore, same
+// timeline.
 struct Continuation {
-  std::uint64_t session = 0;
   std::uint64_t start_id = 0;
   std::uint64_t timeline = 0;
 };
@@ -50,7 +51,8 @@ struct AttachRequest {
   std::uint32_t max_ckpt_num = 0;
   std::uint32_t replicas = 2;
   std::uint32_t own_slots = 0;
-  std::string secret;  // The secret's bytes; empty: no peers.
+  std::string secret;        // The secret's bytes; empty: no peers.
+  std::int64_t process = 0;  // Identity of the trainer's process (its pid); 0: not known.
   std::optional<Continuation> continuation;  // None: it starts fresh or restores.
 };
 
@@ -82,7 +84,7 @@ struct SlotOffer {
 
 // Begun: how the session starts: the answer to ask_restore, or to the first save without one.
 struct Begun {
-  std::uint64_t start_id = 0;              // Kept by the Link for its Continuation.
+  std::uint64_t start_id = 0;  // Kept by the Link for its Continuation.
   std::uint64_t timeline = 0;
   std::optional<format::StepId> restored;  // None: nothing to restore (not_found), or nobody asked.
   std::optional<Error> error;              // The restore failed for all ranks.
@@ -117,6 +119,7 @@ struct EngineOptions {
   Duration restore_collect_deadline = std::chrono::seconds(60);
   Duration job_idle_limit = std::chrono::hours(2);  // Memory of a job without trainers.
   std::uint32_t restores_without_progress_max = 3;  // Then the step is suspect.
+  wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 
 struct Seams {
@@ -147,8 +150,8 @@ class Engine {
   Status abandon(SessionId session, std::uint32_t slot);
   Status skipped(SessionId session, Step step);
 
-  // Slots are granted only after `begun`: a session either restores or starts fresh, with all ranks.
-  // Answered by begun.
+  // Slots are granted only after `begun`: a session either restores or starts fresh, with all
+  // ranks. Answered by begun.
   Status start_fresh(SessionId session);
   // Answered by restore_offered (any number of times), then by begun.
   Status ask_restore(SessionId session, std::optional<Step> wanted);
@@ -173,7 +176,7 @@ class Engine {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace ckpt::node

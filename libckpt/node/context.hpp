@@ -1,0 +1,22 @@
+// EngineContext: what one engine shares with all its jobs.
+#pragma once
+
+#include "arena/arena_limits.hpp"
+#include "base/random.hpp"
+#include "node/engine.hpp"
+
+namespace ckpt::node {
+
+struct EngineContext {
+  asio::any_io_executor executor;
+  Seams seams;
+  EngineOptions options;
+  arena::MemoryBudget budget;
+  Random random;  // For session ids; seeded by options.boot.
+
+  std::uint64_t chunk_bytes() const {
+    return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;
+  }
+};
+
+}  // namespace ckpt::node

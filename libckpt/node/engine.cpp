@@ -1,0 +1,297 @@
+#include "node/engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/log.hpp"
+#include "node/context.hpp"
+#include "node/job.hpp"
+#include "node/peers.hpp"
+#include "node/replication.hpp"
+#include "wire/doorkeeper.hpp"
+
+namespace ckpt::node {
+
+namespace {
+
+constexpr Duration listen_retry_after = std::chrono::seconds(1);
+constexpr Duration sweep_interval = std::chrono::seconds(1);
+
+}  // namespace
+
+struct Engine::State : std::enable_shared_from_this<Engine::State> {
+  State(asio::any_io_executor executor, Seams seams, EngineOptions given)
+      : context{std::move(executor), seams, given, arena::MemoryBudget(given.memory_budget),
+                Random(given.boot)},
+        opened(seams.clock) {}
+
+  Job* job_of(SessionId id) {
+    const auto found = sessions.find(id);
+    return found == sessions.end() ? nullptr : found->second.get();
+  }
+  template <class Call>
+  Status with_job(SessionId id, const char* what, Call call) {
+    Job* job = job_of(id);
+    if (job == nullptr) return fail(Errc::not_found, std::string(what) + ": no such session");
+    return call(*job);
+  }
+  Task<std::shared_ptr<Job>> find_or_open(AttachRequest request);
+  void listen_for(const Job& job, const AttachRequest& request);
+  asio::awaitable<void> listen(std::string address);
+  void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
+  asio::awaitable<void> sweep();
+
+  EngineContext context;
+  std::map<std::string, std::shared_ptr<Job>> jobs;
+  std::set<std::string> opening;  // Jobs whose directory is being read.
+  std::map<SessionId, std::shared_ptr<Job>> sessions;
+  std::map<std::string, std::shared_ptr<wire::Listener>> listeners;  // By address; null: retried.
+  Signal opened;
+  bool is_stopping = false;
+};
+
+Engine::Engine(asio::any_io_executor executor, Seams seams, EngineOptions options)
+    : state_(std::make_shared<State>(std::move(executor), seams, std::move(options))) {
+  asio::co_spawn(state_->context.executor, state_->sweep(), asio::detached);
+}
+
+Engine::~Engine() {
+  // A simulated kill destroys the executor's context first: nothing of it runs any more.
+  state_->is_stopping = true;
+}
+
+Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
+  const std::shared_ptr<State> self = shared_from_this();
+  // Ranks of one node come together: the first opens the job, the others wait for it.
+  const Time deadline = context.seams.clock.after(std::chrono::seconds(30));
+  while (opening.contains(request.job)) {
+    CKPT_CO_TRY(const bool was_woken, co_await opened.wait_until(deadline));
+    if (!was_woken) {
+      co_return fail(Errc::unavailable, "attach to job " + request.job + ": its directory '" +
+                                            request.dir + "' does not answer");
+    }
+  }
+  const auto found = jobs.find(request.job);
+  if (found != jobs.end()) co_return found->second;
+  opening.insert(request.job);
+  std::shared_ptr<Job> job = Job::make(context, request);
+  auto status = co_await job->open();
+  opening.erase(request.job);
+  opened.notify_all();
+  if (!status) co_return fail(std::move(status).error());
+  jobs[request.job] = job;
+  co_return job;
+}
+
+Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
+  const std::shared_ptr<State> state = state_;
+  if (state->is_stopping) co_return fail(Errc::unavailable, "attach: the daemon is ending");
+  CKPT_CO_TRY(auto job, co_await state->find_or_open(request));
+  CKPT_CO_TRY(Attached attached, job->attach(request, events));
+  state->sessions[attached.session] = job;
+  state->listen_for(*job, request);
+  co_return attached;
+}
+
+void Engine::State::listen_for(const Job& job, const AttachRequest& request) {
+  if (job.secret().empty() || job.shape().nodes.size() < 2) return;
+  std::string address = context.options.listen_address;
+  if (address.empty()) {
+    for (const Node& node : request.nodes) {
+      if (node.name == request.node) address = node.address;
+    }
+  }
+  if (address.empty() || !listeners.try_emplace(address).second) return;
+  asio::co_spawn(context.executor, listen(address), asio::detached);
+}
+
+asio::awaitable<void> Engine::State::listen(std::string address) {
+  const std::shared_ptr<State> self = shared_from_this();
+  auto options = std::make_shared<wire::ListenerOptions>();
+  options->boot = context.options.boot;
+  options->make_nonce = context.options.make_nonce;
+  options->find_secret = [this](const std::string& name) -> std::shared_ptr<const wire::Secret> {
+    const auto job = jobs.find(name);
+    if (job == jobs.end()) return nullptr;
+    auto secret = wire::Secret::make(std::as_bytes(std::span(job->second->secret())));
+    return secret ? std::make_shared<const wire::Secret>(std::move(*secret)) : nullptr;
+  };
+  options->find_node = [this](const std::string& name) {
+    const auto job = jobs.find(name);
+    return job == jobs.end() ? std::string() : job->second->node();
+  };
+  LogLimit complaint(60.0);
+  while (!is_stopping) {
+    auto listener = context.seams.network.listen(address);
+    if (listener) {
+      listeners[address] = std::shared_ptr<wire::Listener>(std::move(*listener));
+      log_info("listens for peers on {}", listeners[address]->address());
+      const std::shared_ptr<wire::Listener> held = listeners[address];
+      wire::Admit admit_peer = [this](std::shared_ptr<wire::Connection> connection,
+                                      wire::PeerIdentity identity) {
+        admit(std::move(connection), std::move(identity));
+      };
+      auto ended =
+          co_await wire::admit_peers(*held, context.seams.clock, options, std::move(admit_peer));
+      if (is_stopping) co_return;
+      if (!ended) log_warning("peers at {}: {}", address, ended.error().message());
+      listeners[address].reset();
+    } else if (complaint.may_speak()) {
+      log_warning("cannot listen for peers on {}, no copies are exchanged; tried again: {}",
+                  address, listener.error().message());
+    }
+    const Time again = context.seams.clock.after(listen_retry_after);
+    auto slept = co_await sleep_until(context.seams.clock, again);
+    if (!slept) co_return;
+  }
+}
+
+void Engine::State::admit(std::shared_ptr<wire::Connection> connection,
+                          wire::PeerIdentity identity) {
+  const auto job = jobs.find(identity.job);
+  if (is_stopping || job == jobs.end()) {
+    connection->close();
+  } else if (identity.purpose == wire::Purpose::control) {
+    job->second->peers().admit(std::move(connection), std::move(identity));
+  } else {
+    job->second->replication().admit(std::move(connection), std::move(identity));
+  }
+}
+
+// Collects the memory of jobs that are gone.
+asio::awaitable<void> Engine::State::sweep() {
+  const std::shared_ptr<State> self = shared_from_this();
+  while (!is_stopping) {
+    const Time again = context.seams.clock.after(sweep_interval);
+    auto slept = co_await sleep_until(context.seams.clock, again);
+    if (!slept || is_stopping) co_return;
+    std::vector<std::shared_ptr<Job>> finished;
+    for (const auto& [name, job] : jobs) {
+      if (job->is_finished()) finished.push_back(job);
+    }
+    for (const std::shared_ptr<Job>& job : finished) {
+      jobs.erase(job->shape().job);
+      std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
+      job->free_memory("no trainer came back, or the job has ended");
+      const Time deadline = context.seams.clock.after(std::chrono::seconds(5));
+      auto stopped = co_await job->stop(deadline, false);
+      if (!stopped) log_warning("job={} {}", job->shape().job, stopped.error().message());
+    }
+  }
+}
+
+Status Engine::set_layout(SessionId session, format::Layout layout) {
+  return state_->with_job(session, "set the layout",
+                          [&](Job& job) { return job.set_layout(session, std::move(layout)); });
+}
+
+Status Engine::begin(SessionId session, std::uint32_t slot, Step step) {
+  return state_->with_job(session, "begin a capture",
+                          [&](Job& job) { return job.begin(session, slot, step); });
+}
+
+Status Engine::filled(SessionId session, Filled filled) {
+  return state_->with_job(session, "seal a capture",
+                          [&](Job& job) { return job.filled(session, std::move(filled)); });
+}
+
+Status Engine::abandon(SessionId session, std::uint32_t slot) {
+  return state_->with_job(session, "abandon a capture",
+                          [&](Job& job) { return job.abandon(session, slot); });
+}
+
+Status Engine::skipped(SessionId session, Step step) {
+  return state_->with_job(session, "skip a step",
+                          [&](Job& job) { return job.skipped(session, step); });
+}
+
+Status Engine::start_fresh(SessionId session) {
+  return state_->with_job(session, "start", [&](Job& job) { return job.start_fresh(session); });
+}
+
+Status Engine::ask_restore(SessionId session, std::optional<Step> wanted) {
+  return state_->with_job(session, "restore",
+                          [&](Job& job) { return job.ask_restore(session, wanted); });
+}
+
+Status Engine::restore_result(SessionId session, std::uint64_t attempt, Status result) {
+  return state_->with_job(session, "restore", [&](Job& job) {
+    return job.restore_result(session, attempt, std::move(result));
+  });
+}
+
+Status Engine::restored_ok(SessionId session, Step step) {
+  return state_->with_job(session, "confirm the restore",
+                          [&](Job& job) { return job.restored_ok(session, step); });
+}
+
+Status Engine::close(SessionId session, Duration deadline) {
+  return state_->with_job(session, "close", [&](Job& job) { return job.close(session, deadline); });
+}
+
+void Engine::detach(SessionId session) {
+  Job* job = state_->job_of(session);
+  if (job == nullptr) return;
+  job->detach(session);
+  state_->sessions.erase(session);
+}
+
+std::string Engine::status_json() const {
+  nlohmann::json status;
+  status["node"] = state_->context.options.name;
+  status["memory"] = {{"budget_bytes", state_->context.budget.limit_bytes()},
+                      {"used_bytes", state_->context.budget.used_bytes()}};
+  status["jobs"] = nlohmann::json::array();
+  for (const auto& [name, job] : state_->jobs) status["jobs"].push_back(job->status());
+  return status.dump(2);
+}
+
+std::string Engine::recover_json(const std::string& name) const {
+  const auto job = state_->jobs.find(name);
+  if (job == state_->jobs.end()) return nlohmann::json{{"error", "no such job: " + name}}.dump();
+  return job->second->recover().dump(2);
+}
+
+Status Engine::drop(const std::string& name) {
+  const auto found = state_->jobs.find(name);
+  if (found == state_->jobs.end()) {
+    return fail(Errc::not_found, fmt::format("drop job {}: this daemon holds nothing of it", name));
+  }
+  const std::shared_ptr<Job> job = found->second;
+  if (job->has_trainer()) {
+    return fail(Errc::unavailable, fmt::format("drop job {}: a trainer is attached", name));
+  }
+  state_->jobs.erase(found);
+  std::erase_if(state_->sessions, [&](const auto& entry) { return entry.second == job; });
+  job->free_memory("dropped on request");
+  const Time deadline = state_->context.seams.clock.after(std::chrono::seconds(5));
+  asio::co_spawn(state_->context.executor, job->stop(deadline, false), asio::detached);
+  return {};
+}
+
+bool Engine::is_idle() const {
+  return std::all_of(state_->jobs.begin(), state_->jobs.end(), [](const auto& entry) {
+    return !entry.second->has_trainer() && entry.second->slots().bytes() == 0;
+  });
+}
+
+Task<void> Engine::stop(Duration deadline, bool flush) {
+  const std::shared_ptr<State> state = state_;
+  const Time end = state->context.seams.clock.after(deadline);
+  Status first_failure;
+  for (const auto& [name, job] : std::map(state->jobs)) {
+    auto stopped = co_await job->stop(end, flush);
+    if (!stopped && first_failure) first_failure = std::move(stopped);
+  }
+  state->is_stopping = true;
+  for (const auto& [address, listener] : state->listeners) {
+    if (listener) listener->close();
+  }
+  co_return first_failure;
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,146 @@
+#include "node/job.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job_storage.hpp"
+#include "node/peers.hpp"
+#include "node/replication.hpp"
+
+namespace ckpt::node {
+
+namespace {
+
+// After the end, peers that did not hear of it yet are told for this long.
+constexpr Duration ended_linger = std::chrono::seconds(5);
+
+agree::CoordinatorOptions coordinator_options(const EngineContext& context,
+                                              const AttachRequest& request) {
+  agree::CoordinatorOptions options;
+  options.node = request.node;
+  options.boot = context.options.boot;
+  options.restores_without_progress_max = context.options.restores_without_progress_max;
+  return options;
+}
+
+}  // namespace
+
+std::shared_ptr<Job> Job::make(EngineContext& context, const AttachRequest& first) {
+  auto job = std::make_shared<Job>(context, first);
+  // They keep plain references to the job: it owns them.
+  job->peers_ = std::make_unique<Peers>(*job);
+  job->replication_ = std::make_unique<Replication>(*job);
+  job->storage_ = std::make_unique<JobStorage>(*job);
+  return job;
+}
+
+Job::Job(EngineContext& context, const AttachRequest& first)
+    : context_(context),
+      node_(first.node),
+      directory_(first.dir),
+      slots_(context, first.job),
+      changed_(context.seams.clock),
+      coordinator_(coordinator_options(context, first)) {
+  shape_.job = first.job;
+  trainer_seen_at_ = context.seams.clock.now();
+}
+
+Job::~Job() = default;
+
+Task<void> Job::open() {
+  const std::shared_ptr<Job> self = shared_from_this();
+  const StopGate::Pass pass = gate_.enter();
+  if (directory_.empty()) {
+    // Without a directory nothing can carry a UUID: the job's name and the user are the run.
+    const std::string identity = fmt::format("{}\n{}", shape_.job, ::getuid());
+    shape_.run = digest_of(std::as_bytes(std::span(identity)));
+  } else {
+    CKPT_CO_TRY(shape_.run, co_await storage_->open(directory_, shape_.job));
+    history_ = agree::merge(history_, storage_->stored_history());
+    restore_counts_ = agree::merge(restore_counts_, storage_->stored_counts());
+  }
+  opened_at_ = context_.seams.clock.now();
+  is_opened_ = true;
+  asio::co_spawn(context_.executor, heartbeat(), asio::detached);
+  log_info("job={} node={} run={} dir={} opened", shape_.job, node_, to_hex(shape_.run),
+           directory_.empty() ? "none" : directory_);
+  co_return Status{};
+}
+
+asio::awaitable<void> Job::heartbeat() {
+  const std::shared_ptr<Job> self = shared_from_this();
+  const StopGate::Pass pass = gate_.enter();
+  Clock& clock = context_.seams.clock;
+  while (!gate_.is_stopping()) {
+    touch();
+    auto slept = co_await sleep_until(clock, clock.after(context_.options.heartbeat_interval));
+    if (!slept) co_return;
+  }
+}
+
+void Job::touch() {
+  if (is_update_posted_ || gate_.is_stopping()) return;
+  is_update_posted_ = true;
+  asio::post(context_.executor, [self = shared_from_this()] {
+    self->is_update_posted_ = false;
+    if (!self->gate_.is_stopping() && self->is_opened_) self->update();
+  });
+}
+
+void Job::update() {
+  if (has_trainer()) trainer_seen_at_ = context_.seams.clock.now();
+  for (auto& [number_of_rank, rank] : ranks_) {
+    settle_closing(rank);
+    prepare_slots(rank);
+    grant_slots(rank);
+  }
+  build_report();
+  coordinate();
+  if (decree_.start) {
+    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree_.start);
+  }
+  build_report();  // What was obeyed shows at once.
+  replication_->wake();
+  peers_->wake();
+  changed_.notify_all();
+}
+
+bool Job::is_finished() const {
+  const Time now = context_.seams.clock.now();
+  if (has_trainer()) return false;
+  if (ended_at_) return now - *ended_at_ >= ended_linger;
+  return now - trainer_seen_at_ >= context_.options.job_idle_limit;
+}
+
+void Job::free_memory(const std::string& why) {
+  log_info("job={} memory freed: {} ({})", shape_.job, arena::human_bytes(slots_.bytes()), why);
+  replication_->memory_freed();
+  slots_.free_all();
+  committed_.reset();
+}
+
+Task<void> Job::stop(Time deadline, bool flush) {
+  const std::shared_ptr<Job> self = shared_from_this();
+  Status flushed;
+  if (flush && is_opened_) {
+    is_flush_wanted_ = true;
+    touch();
+    flushed = co_await storage_->newest_is_durable(deadline);
+  }
+  CKPT_POINT("stop.begin");
+  gate_.stop();
+  changed_.close();
+  peers_->stop();
+  replication_->stop();
+  storage_->stop();
+  auto drained = co_await gate_.drained(context_.seams.clock, deadline);
+  if (!flushed) co_return fail(std::move(flushed).error());
+  if (!drained) co_return fail(std::move(drained).error());
+  co_return Status{};
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,179 @@
+// Job: one training job on this node: its Slots, its trainers, its part in what all nodes agree.
+//
+// Whatever happens calls touch(); one update() then looks at the whole state: it grants Slots,
+// builds the report, decides where this node coordinates, and obeys the decree. Long work
+// (allocating, filling, flushing, publishing, sending) runs in coroutines that end in touch()
+// again.
+//
+//   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
+//   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
+//   job_start.cpp     a shard for a restore      job_storage.cpp   flush, publish, catalog
+//
+// Beside it: Peers (connections to other nodes), Replication (copies, given and taken).
+//
+// Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree/coordinator.hpp"
+#include "base/signal.hpp"
+#include "base/stop_gate.hpp"
+#include "node/context.hpp"
+#include "node/session.hpp"
+#include "node/slot_table.hpp"
+
+namespace ckpt::node {
+
+class Peers;
+class Replication;
+class JobStorage;
+
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  static std::shared_ptr<Job> make(EngineContext& context, const AttachRequest& first);
+  Job(EngineContext& context, const AttachRequest& first);
+  ~Job();
+
+  // --- life (job.cpp) ---
+  // Opens the directory and reads what it holds; heartbeats and peers begin. Once.
+  Task<void> open();
+  Task<void> stop(Time deadline, bool flush);
+  bool is_finished() const;  // Ended, or without a trainer for the idle limit.
+  void free_memory(const std::string& why);
+  void touch();                           // Something changed: look at everything, soon.
+  Signal& changed() { return changed_; }  // After each update.
+
+  // --- trainers (job_sessions.cpp) ---
+  Result<Attached> attach(const AttachRequest& request, SessionEvents& events);
+  Status set_layout(SessionId id, format::Layout layout);
+  Status start_fresh(SessionId id);
+  Status ask_restore(SessionId id, std::optional<Step> wanted);
+  Status restore_result(SessionId id, std::uint64_t attempt, Status result);
+  Status restored_ok(SessionId id, Step step);
+  Status close(SessionId id, Duration deadline);
+  void detach(SessionId id);
+  bool has_trainer() const;
+
+  // --- captures (job_slots.cpp) ---
+  Status begin(SessionId id, std::uint32_t slot, Step step);
+  Status filled(SessionId id, Filled filled);
+  Status abandon(SessionId id, std::uint32_t slot);
+  Status skipped(SessionId id, Step step);
+
+  // --- other nodes (job_agreement.cpp); called by Peers ---
+  void report_received(format::NodeReport report);
+  void decree_received(const format::Decree& decree);
+  const format::NodeReport& report() const { return report_; }
+  const format::Decree& decree() const { return decree_; }
+  bool is_coordinator() const;
+  std::string coordinator() const;  // The lowest live node of the list.
+
+  // --- what parts of the job ask one another ---
+  const agree::JobShape& shape() const { return shape_; }
+  const std::string& node() const { return node_; }
+  const std::string& secret() const { return secret_; }
+  const std::string& directory() const { return directory_; }
+  const agree::History& history() const { return history_; }
+  const std::optional<format::StepId>& committed() const { return committed_; }
+  const std::optional<format::StepId>& durable() const { return durable_; }
+  SlotTable& slots() { return slots_; }
+  Peers& peers() { return *peers_; }
+  Replication& replication() { return *replication_; }
+  EngineContext& context() { return context_; }
+  // The report of a node, if it is live and speaks of the same job, run and members.
+  const format::NodeReport* report_of(const std::string& node) const;
+
+  // --- status (job_status.cpp) ---
+  nlohmann::json status() const;
+  nlohmann::json recover() const;
+
+ private:
+  // job.cpp
+  asio::awaitable<void> heartbeat();
+  void update();
+
+  // job_sessions.cpp
+  Status adopt_shape(const AttachRequest& request);
+  Session* find(SessionId id, Rank** rank = nullptr);
+  Result<Session*> active(SessionId id, Rank** rank, const char* what);
+  void fence(Rank& rank, std::unique_ptr<Session> older);
+  void continue_session(Session& session, const Continuation& continues);
+  void settle_closing(Rank& rank);
+  void tell_levels(Session& session);
+
+  // job_slots.cpp
+  void prepare_slots(Rank& rank);
+  asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
+  void grant_slots(Rank& rank);
+  void abandon_fillings(std::uint32_t rank, SessionId filler);
+  Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
+                                                               const Rank& rank, Filled& filled);
+  asio::awaitable<void> checksum_and_seal(SessionId id, std::shared_ptr<arena::Slot> slot,
+                                          format::ShardRecord record);
+  void seal(Session* session, arena::Slot& slot, std::shared_ptr<const format::ShardRecord> record);
+  void retire_useless();
+
+  // job_agreement.cpp
+  void build_report();
+  agree::ClusterView view() const;
+  void coordinate();
+  asio::awaitable<void> announce_start();
+  void obey(const format::Decree& decree);
+  void obey_start(Rank& rank, const format::Start& start);
+
+  // job_start.cpp
+  asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
+  Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
+  Task<void> offer(std::uint32_t rank, SessionId id, std::uint64_t attempt,
+                   std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
+  Result<std::shared_ptr<arena::Slot>> slot_for_filling(std::uint32_t rank,
+                                                        const format::ShardId& id,
+                                                        std::uint64_t bytes);
+  Task<std::shared_ptr<arena::Slot>> fill_from_here(std::uint32_t rank, format::ShardId id,
+                                                    Digest digest);
+  Task<std::shared_ptr<arena::Slot>> fill_from_peer(std::uint32_t rank, format::ShardId id,
+                                                    Digest digest, std::string peer);
+  Task<std::shared_ptr<arena::Slot>> fill_from_storage(std::uint32_t rank, format::ShardId id,
+                                                       Digest digest);
+
+  EngineContext& context_;
+  agree::JobShape shape_;
+  std::string node_;
+  std::string directory_;
+  std::string secret_;
+  SlotTable slots_;
+  std::map<std::uint32_t, Rank> ranks_;  // Those whose trainers were attached here.
+  std::uint32_t own_slot_count_ = 2;
+  std::unique_ptr<Peers> peers_;
+  std::unique_ptr<Replication> replication_;
+  std::unique_ptr<JobStorage> storage_;
+  StopGate gate_;
+  Signal changed_;
+  bool is_update_posted_ = false;
+  bool is_opened_ = false;
+  Time opened_at_{};
+  Time trainer_seen_at_{};
+  std::optional<Time> ended_at_;
+
+  // Agreement.
+  std::map<std::string, format::NodeReport> reports_;  // Of other nodes, newest of each.
+  format::NodeReport report_;
+  format::Decree decree_;  // Newest obeyed.
+  agree::Coordinator coordinator_;
+  bool was_coordinator_ = false;
+  std::optional<std::uint64_t> start_announced_;  // Its history was stored, or could not be.
+  bool is_announcing_ = false;
+  agree::History history_;
+  std::vector<format::RestoreCount> restore_counts_;
+  std::optional<format::StepId> committed_;
+  std::optional<format::StepId> durable_;
+  bool is_flush_wanted_ = false;
+};
+
+}  // namespace ckpt::node

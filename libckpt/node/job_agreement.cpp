@@ -1,0 +1,267 @@
+// Agreement: this node's report, what the coordinator sees, and obeying its decree.
+//
+// The lowest live node of the list coordinates. Everybody reports to it; it sends its decree to
+// all, itself included. Both are whole states: the newest one counts, and repeating one changes
+// nothing.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agree/timelines.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "node/job_storage.hpp"
+#include "node/peers.hpp"
+#include "node/replication.hpp"
+
+namespace ckpt::node {
+
+using format::StartPhase;
+
+namespace {
+
+// How long nodes that were never heard count as coming, at the start of a job.
+constexpr Duration arrival_grace = std::chrono::seconds(3);
+
+format::RankReport report_of_rank(const Rank& rank, const Session& session,
+                                  const OwnSlots& own_slots) {
+  format::RankReport report;
+  report.rank = rank.rank;
+  report.session = static_cast<std::uint64_t>(session.id);
+  report.phase = session.phase;
+  report.wanted = session.wanted;
+  report.attempt = session.attempt;
+  const bool speaks_of_current = session.phase == StartPhase::ready ||
+                                 session.phase == StartPhase::failed ||
+                                 session.phase == StartPhase::running;
+  report.start_id = speaks_of_current ? session.current_start : session.finished_start;
+  report.timeline = session.timeline;
+  report.has_seen = session.last_seen.has_value();
+  report.last_seen = session.last_seen.value_or(Step{});
+  report.restored_ok = session.restored_ok;
+  report.is_closing = session.is_closing;
+  report.failure = session.failure;
+  for (const OwnSlot& own : own_slots.slots) {
+    const auto state = own.slot->state();
+    if (own.filler == session.id || state == arena::Slot::State::filled) {
+      report.filling.push_back(own.slot->id().at);
+    }
+  }
+  return report;
+}
+
+}  // namespace
+
+void Job::build_report() {
+  format::NodeReport report;
+  report.job = shape_.job;
+  report.run = shape_.run;
+  report.node = node_;
+  report.boot = context_.options.boot;
+  report.sequence = report_.sequence;
+  report.incarnation = shape_.incarnation;
+  report.members = agree::members_digest(shape_);
+  report.world_size = shape_.world_size;
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    if (rank.session) {
+      report.ranks.push_back(report_of_rank(rank, *rank.session, slots_.own(number_of_rank)));
+    }
+  }
+  slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
+    const format::ShardRecord& record = *slot.record();
+    report.holdings.push_back({record.id, slot.digest(), record.bytes, record.world_size, is_own});
+  });
+  if (durable_) report.durable.push_back(*durable_);
+  report.history = history_;
+  report.restore_counts = restore_counts_;
+  report.committed = committed_;
+  report.start = decree_.start;
+  report.flush = storage_->flush_report();
+  report.flush.is_wanted = is_flush_wanted_;
+  if (report == report_) return;
+  ++report.sequence;
+  report_ = std::move(report);
+}
+
+std::string Job::coordinator() const {
+  for (const Node& node : shape_.nodes) {
+    if (node.name == node_ || peers_->is_live(node.name)) return node.name;
+  }
+  return node_;
+}
+
+bool Job::is_coordinator() const {
+  return coordinator() == node_;
+}
+
+const format::NodeReport* Job::report_of(const std::string& node) const {
+  const auto report = reports_.find(node);
+  if (report == reports_.end() || !peers_->is_live(node)) return nullptr;
+  const bool is_same = report->second.run == shape_.run &&
+                       report->second.incarnation == shape_.incarnation &&
+                       report->second.members == agree::members_digest(shape_);
+  return is_same ? &report->second : nullptr;
+}
+
+agree::ClusterView Job::view() const {
+  agree::ClusterView view;
+  view.shape = shape_;
+  view.published = storage_->published();
+  view.damaged_published = storage_->damaged_count();
+  view.reports.push_back(report_);
+  const Time now = context_.seams.clock.now();
+  const bool may_still_arrive = now - opened_at_ < arrival_grace && !secret_.empty();
+  view.all_live = true;
+  for (const Node& node : shape_.nodes) {
+    if (node.name == node_) {
+      view.expected.push_back(node.name);
+      continue;
+    }
+    const format::NodeReport* report = report_of(node.name);
+    if (report != nullptr) view.reports.push_back(*report);
+    if (report != nullptr || may_still_arrive) view.expected.push_back(node.name);
+    view.all_live = view.all_live && report != nullptr;
+  }
+  return view;
+}
+
+void Job::coordinate() {
+  if (!is_coordinator()) {
+    if (was_coordinator_) coordinator_.step_down();
+    was_coordinator_ = false;
+    return;
+  }
+  was_coordinator_ = true;
+  coordinator_.decide(view(), context_.seams.clock.now());
+  if (coordinator_.needs_published()) storage_->read_catalog();
+  if (auto publishing = coordinator_.publishing()) {
+    storage_->publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
+      coordinator_.published(flush_id, status, context_.seams.clock.now());
+      touch();
+    });
+  }
+  const format::Decree& decree = coordinator_.decree();
+  const bool is_new_start =
+      decree.start && decree.start->go && start_announced_ != decree.start->start_id;
+  if (is_new_start && shape_.has_storage) {
+    // The new timeline fences older steps on storage first; only then may anybody train on it.
+    if (!is_announcing_) {
+      is_announcing_ = true;
+      asio::co_spawn(context_.executor, announce_start(), asio::detached);
+    }
+    return;
+  }
+  obey(decree);
+}
+
+asio::awaitable<void> Job::announce_start() {
+  const std::shared_ptr<Job> self = shared_from_this();
+  const StopGate::Pass pass = gate_.enter();
+  const std::uint64_t start_id = coordinator_.decree().start->start_id;
+  const agree::History history = coordinator_.decree().history;
+  const std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
+  auto stored = co_await storage_->store_history(history, counts);
+  if (!stored) {
+    log_warning("job={} timeline not recorded in the directory: {}", shape_.job,
+                stored.error().message());
+  }
+  is_announcing_ = false;
+  start_announced_ = start_id;
+  touch();
+}
+
+void Job::report_received(format::NodeReport report) {
+  const std::string node = report.node;
+  auto [entry, is_first] = reports_.try_emplace(node, report);
+  if (!is_first) {
+    const bool is_older =
+        entry->second.boot == report.boot && entry->second.sequence >= report.sequence;
+    if (is_older) return;
+    entry->second = std::move(report);
+  }
+  touch();
+}
+
+void Job::decree_received(const format::Decree& decree) {
+  const bool is_ours = decree.run == shape_.run && decree.incarnation == shape_.incarnation &&
+                       decree.members == agree::members_digest(shape_);
+  // A node that we know to be outranked by a live one has no say.
+  if (!is_ours || decree.coordinator != coordinator() || is_coordinator()) return;
+  const bool is_older = decree.coordinator == decree_.coordinator &&
+                        decree.coordinator_boot == decree_.coordinator_boot &&
+                        decree.sequence <= decree_.sequence;
+  if (is_older) return;
+  obey(decree);
+  touch();
+}
+
+void Job::obey(const format::Decree& decree) {
+  const bool is_same = decree.coordinator == decree_.coordinator &&
+                       decree.coordinator_boot == decree_.coordinator_boot &&
+                       decree.sequence == decree_.sequence;
+  if (is_same) return;
+  decree_ = decree;
+  history_ = agree::merge(history_, decree.history);
+  restore_counts_ = decree.restore_counts;
+  if (decree.start) {
+    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree.start);
+  }
+  if (decree.committed && committed_ != decree.committed) {
+    CKPT_POINT("commit.before");
+    committed_ = decree.committed;
+    CKPT_POINT("commit.after");
+  }
+  if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
+  if (decree.durable) durable_ = decree.durable;
+  for (auto& [number_of_rank, rank] : ranks_) {
+    if (!rank.session || rank.session->events == nullptr) continue;
+    for (const format::StepId& at : decree.dropped) {
+      if (at.timeline == rank.session->timeline) rank.session->events->step_dropped(at.step);
+    }
+  }
+  retire_useless();
+  if (decree.flush) storage_->write(*decree.flush);
+  if (decree.ended && !ended_at_) {
+    ended_at_ = context_.seams.clock.now();
+    free_memory("the job has ended");
+  }
+  touch();
+}
+
+// A session follows the Start it belongs to; one that it does not belong to is not for it.
+void Job::obey_start(Rank& rank, const format::Start& start) {
+  Session* session = rank.session.get();
+  if (session == nullptr || session->events == nullptr) return;
+  const bool is_open = session->phase != StartPhase::idle && session->phase != StartPhase::running;
+  const bool is_in = rank.rank < start.sessions.size() &&
+                     start.sessions[rank.rank] == static_cast<std::uint64_t>(session->id);
+  if (!is_open || !is_in || session->finished_start == start.start_id) return;
+  const bool is_ready = session->phase == StartPhase::ready &&
+                        session->current_start == start.start_id &&
+                        session->attempt == start.attempt;
+  if (start.error != Errc{}) {
+    session->phase = StartPhase::idle;
+    session->finished_start = start.start_id;
+    session->events->begun({start.start_id, 0, std::nullopt, Error(start.error, start.reason)});
+  } else if (start.go && (is_ready || !start.has_base)) {
+    CKPT_POINT("load.done");
+    session->phase = StartPhase::running;
+    session->current_start = start.start_id;
+    session->finished_start = start.start_id;
+    session->timeline = start.timeline;
+    session->last_seen.reset();
+    session->restored_ok = false;
+    std::optional<format::StepId> base;
+    if (start.has_base) base = start.base;
+    session->events->begun({start.start_id, start.timeline, base, std::nullopt});
+  } else if (start.go) {
+    session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
+  } else if (!session->is_copying && rank.fenced.empty() &&
+             (session->current_start != start.start_id || session->attempt != start.attempt)) {
+    session->is_copying = true;
+    asio::co_spawn(context_.executor, bring_shard(rank.rank, session->id, start), asio::detached);
+  }
+}
+
+}  // namespace ckpt::node

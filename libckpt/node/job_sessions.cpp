@@ -1,0 +1,265 @@
+// Trainers come, ask and go.
+//
+//   attach -> set_layout -> ask_restore or start_fresh -> (begin, filled)* -> close -> detach
+//
+// A second session of a rank fences the first; it gets the rank's Slots only after detach() of the
+// first, which is the proof that its process can no longer write into them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "node/job_storage.hpp"
+#include "node/peers.hpp"
+
+namespace ckpt::node {
+
+using format::StartPhase;
+
+Status Job::adopt_shape(const AttachRequest& request) {
+  if (request.rank >= request.world_size) {
+    return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {} ranks",
+                                                    request.rank, request.world_size));
+  }
+  const auto is_ours = [&](const Node& node) { return node.name == request.node; };
+  if (std::none_of(request.nodes.begin(), request.nodes.end(), is_ours)) {
+    return fail(Errc::invalid_argument,
+                fmt::format("attach rank {}: node '{}' is not in the job's list of nodes",
+                            request.rank, request.node));
+  }
+  if (request.incarnation < shape_.incarnation) {
+    return fail(Errc::unavailable,
+                fmt::format("attach rank {}: incarnation {} is fenced, {} was seen", request.rank,
+                            request.incarnation, shape_.incarnation));
+  }
+  if (request.dir != directory_) {
+    return fail(Errc::invalid_argument,
+                fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'",
+                            request.rank, shape_.job, directory_, request.dir));
+  }
+  shape_.world_size = request.world_size;
+  shape_.replicas = request.replicas;
+  shape_.incarnation = request.incarnation;
+  shape_.has_storage = !request.dir.empty();
+  shape_.nodes = request.nodes;
+  shape_.save_mem_interval = request.save_mem_interval;
+  shape_.save_storage_interval = request.save_storage_interval;
+  node_ = request.node;
+  secret_ = request.secret;
+  own_slot_count_ =
+      std::max(request.own_slots,
+               request.dir.empty() ? arena::own_slots_min : arena::own_slots_with_storage);
+  storage_->set_max_ckpt_num(request.max_ckpt_num);
+  if (shape_.nodes.size() > 1 && secret_.empty()) {
+    log_warning("job={} no secret: no peer copies; the loss of this node loses its memory",
+                shape_.job);
+  }
+  return {};
+}
+
+Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
+  CKPT_CHECK(adopt_shape(request));
+  CKPT_POINT("reg.before");
+  Rank& rank = ranks_[request.rank];
+  rank.rank = request.rank;
+  if (rank.session) {
+    // The same process may come again over another connection: it cannot race with itself.
+    const bool is_same_process = request.process != 0 && rank.session->process == request.process;
+    if (is_same_process) detach(rank.session->id);
+    if (rank.session) fence(rank, std::move(rank.session));
+  }
+  auto session = std::make_unique<Session>();
+  session->id = SessionId{context_.random.next() | 1};
+  session->events = &events;
+  session->process = request.process;
+  if (request.continuation) continue_session(*session, *request.continuation);
+  const Attached attached{session->id, shape_.run};
+  rank.session = std::move(session);
+  rank.slots_failure.reset();
+  ended_at_.reset();
+  peers_->members_changed();
+  log_info("job={} rank={} session={:x} attached{}", shape_.job, rank.rank,
+           static_cast<std::uint64_t>(attached.session),
+           request.continuation ? " to go on after a restart of the daemon" : "");
+  CKPT_POINT("reg.after");
+  touch();
+  return attached;
+}
+
+void Job::continue_session(Session& session, const Continuation& continues) {
+  session.phase = StartPhase::running;
+  session.current_start = continues.start_id;
+  session.finished_start = continues.start_id;
+  session.timeline = continues.timeline;
+}
+
+void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
+  older->is_fenced = true;
+  abandon_fillings(rank.rank, older->id);
+  for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
+  if (older->events == nullptr) return;  // Its process is gone already.
+  log_warning("job={} rank={} session={:x} fenced by a newer trainer", shape_.job, rank.rank,
+              static_cast<std::uint64_t>(older->id));
+  older->events->fenced("a newer trainer took over this rank");
+  rank.fenced.push_back(std::move(older));
+}
+
+Session* Job::find(SessionId id, Rank** rank) {
+  for (auto& [number_of_rank, candidate] : ranks_) {
+    if (rank != nullptr) *rank = &candidate;
+    if (candidate.session && candidate.session->id == id) return candidate.session.get();
+    for (auto& fenced : candidate.fenced) {
+      if (fenced->id == id) return fenced.get();
+    }
+  }
+  return nullptr;
+}
+
+Result<Session*> Job::active(SessionId id, Rank** rank, const char* what) {
+  Session* session = find(id, rank);
+  if (session == nullptr) {
+    return fail(Errc::not_found, fmt::format("{}: no such session in job {}", what, shape_.job));
+  }
+  if (session->is_fenced) {
+    return fail(Errc::unavailable, fmt::format("{}: fenced by a newer trainer of job {} rank {}",
+                                               what, shape_.job, (*rank)->rank));
+  }
+  return session;
+}
+
+Status Job::set_layout(SessionId id, format::Layout layout) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "set the layout"));
+  CKPT_CHECK(format::validate(layout));
+  const std::uint64_t bytes = layout.slot_bytes;
+  const std::uint32_t version = layout.version;
+  session->layouts[version] = std::make_shared<const format::Layout>(std::move(layout));
+  // Captures of the version before may still be under way; older ones cannot.
+  while (session->layouts.size() > 2) session->layouts.erase(session->layouts.begin());
+  rank->wanted_slot_bytes = std::max(bytes, page_bytes);
+  rank->slots_failure.reset();
+  session->slots_told = false;
+  touch();
+  return {};
+}
+
+Status Job::start_fresh(SessionId id) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "start"));
+  if (session->phase == StartPhase::idle) session->phase = StartPhase::fresh;
+  touch();
+  return {};
+}
+
+Status Job::ask_restore(SessionId id, std::optional<Step> wanted) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "restore"));
+  CKPT_POINT("load.select");
+  session->phase = StartPhase::asks;
+  session->wanted = wanted;
+  session->attempt = 0;
+  session->current_start = 0;
+  session->copy_result.reset();
+  session->failure.clear();
+  // What storage holds may have changed since it was read.
+  storage_->forget_catalog();
+  touch();
+  return {};
+}
+
+Status Job::restore_result(SessionId id, std::uint64_t attempt, Status result) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "restore"));
+  session->copy_result.emplace(attempt, std::move(result));
+  touch();
+  return {};
+}
+
+Status Job::restored_ok(SessionId id, Step) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "confirm the restore"));
+  session->restored_ok = true;
+  touch();
+  return {};
+}
+
+Status Job::close(SessionId id, Duration deadline) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "close"));
+  if (!session->close_deadline) session->close_deadline = context_.seams.clock.after(deadline);
+  touch();
+  return {};
+}
+
+void Job::settle_closing(Rank& rank) {
+  Session* session = rank.session.get();
+  if (session == nullptr || !session->close_deadline || session->is_closed) return;
+  // A capture that is neither committed nor given up may still become the newest committed step.
+  bool is_settled = true;
+  for (const OwnSlot& own : slots_.own(rank.rank).slots) {
+    const arena::Slot& slot = *own.slot;
+    const bool is_underway =
+        slot.state() == arena::Slot::State::filling || slot.state() == arena::Slot::State::filled;
+    const bool is_uncommitted = slot.state() == arena::Slot::State::sealed && !slot.is_retiring() &&
+                                (!committed_ || slot.id().at > *committed_);
+    is_settled = is_settled && !is_underway && !is_uncommitted;
+  }
+  session->is_closing = session->is_closing || is_settled;
+  if (ended_at_) {
+    session->is_closed = true;
+    if (session->events != nullptr) session->events->closed({});
+  } else if (context_.seams.clock.now() >= *session->close_deadline) {
+    session->is_closed = true;
+    if (session->events == nullptr) return;
+    session->events->closed(
+        fail(Errc::unavailable,
+             fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
+                         shape_.job, rank.rank,
+                         is_settled ? "other ranks have not closed, or storage is slow"
+                                    : "a capture is not committed yet")));
+  }
+}
+
+void Job::detach(SessionId id) {
+  Rank* rank = nullptr;
+  Session* session = find(id, &rank);
+  if (session == nullptr) return;
+  CKPT_POINT("detach");
+  log_info("job={} rank={} session={:x} is gone{}", shape_.job, rank->rank,
+           static_cast<std::uint64_t>(id), session->is_closing ? " after closing" : "");
+  abandon_fillings(rank->rank, id);
+  session->events = nullptr;
+  if (session->is_fenced) {
+    std::erase_if(rank->fenced, [&](const auto& fenced) { return fenced->id == id; });
+  } else {
+    for (OwnSlot& own : slots_.own(rank->rank).slots) own.is_granted = false;
+    // A session that closes is reported until all have: the last one ends the job.
+    if (!session->close_deadline) rank->session.reset();
+  }
+  trainer_seen_at_ = context_.seams.clock.now();
+  touch();
+}
+
+bool Job::has_trainer() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    const Rank& rank = entry.second;
+    return !rank.fenced.empty() || (rank.session && rank.session->events != nullptr);
+  });
+}
+
+void Job::tell_levels(Session& session) {
+  if (session.events == nullptr || session.phase != StartPhase::running) return;
+  const auto tell = [&](const std::optional<format::StepId>& reached,
+                        std::optional<format::StepId>& told, Level level) {
+    // Levels of an older timeline say nothing of what this session captured.
+    if (!reached || reached == told || reached->timeline != session.timeline) return;
+    told = reached;
+    session.events->level_reached(reached->step, level);
+  };
+  tell(committed_, session.committed_told, Level::committed);
+  tell(durable_, session.durable_told, Level::durable);
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,238 @@
+// Captures: a granted Slot is begun, filled by the trainer, sealed here, and freed when useless.
+//
+// While the process of a fenced session may still be alive, nothing is written into the rank's
+// Slots, by nobody: it has them mapped, and a mapping cannot be revoked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+
+#include "agree/timelines.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+
+namespace ckpt::node {
+
+using arena::Slot;
+using format::StartPhase;
+
+void Job::prepare_slots(Rank& rank) {
+  Session* session = rank.session.get();
+  if (session == nullptr || session->events == nullptr || rank.wanted_slot_bytes == 0) return;
+  if (!rank.fenced.empty()) return;  // Their processes still have these Slots mapped.
+  OwnSlots& own = slots_.own(rank.rank);
+  if (own.is_allocating || session->slots_told) return;
+  if (rank.slots_failure) {
+    session->slots_told = true;
+    session->events->slots_failed(*rank.slots_failure);
+    return;
+  }
+  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < own_slot_count_) {
+    asio::co_spawn(context_.executor,
+                   make_slots(rank.rank, own_slot_count_, rank.wanted_slot_bytes), asio::detached);
+    return;
+  }
+  std::vector<arena::SlotMemory*> memories;
+  for (OwnSlot& own_slot : own.slots) {
+    memories.push_back(&own_slot.slot->memory());
+    own_slot.is_granted = false;
+  }
+  session->slots_told = true;
+  session->events->slots_ready(std::move(memories));
+}
+
+asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t count,
+                                      std::uint64_t bytes) {
+  const std::shared_ptr<Job> self = shared_from_this();
+  const StopGate::Pass pass = gate_.enter();
+  auto made = co_await slots_.make_own(rank_number, count, bytes);
+  if (!made) {
+    log_error("job={} rank={} {}", shape_.job, rank_number, made.error().message());
+    ranks_[rank_number].slots_failure.emplace(std::move(made).error());
+  }
+  touch();
+}
+
+void Job::grant_slots(Rank& rank) {
+  Session* session = rank.session.get();
+  if (session == nullptr || session->events == nullptr) return;
+  tell_levels(*session);
+  if (session->phase != StartPhase::running || !session->slots_told || session->close_deadline) {
+    return;
+  }
+  if (decree_.next_capture != Step{} && session->next_capture_told != decree_.next_capture) {
+    session->next_capture_told = decree_.next_capture;
+    session->events->next_capture(decree_.next_capture);
+  }
+  auto& slots = slots_.own(rank.rank).slots;
+  for (std::uint32_t index = 0; index < slots.size(); ++index) {
+    if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
+    slots[index].is_granted = true;
+    session->events->slot_granted(index);
+  }
+}
+
+Status Job::begin(SessionId id, std::uint32_t slot, Step step) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "begin a capture"));
+  auto& slots = slots_.own(rank->rank).slots;
+  if (slot >= slots.size() || !slots[slot].is_granted) {
+    return fail(Errc::invalid_argument,
+                fmt::format("begin step {}: Slot {} is not granted", number(step), slot));
+  }
+  if (session->last_seen && step <= *session->last_seen) {
+    return fail(Errc::invalid_argument,
+                fmt::format("begin step {}: steps grow within a timeline, and {} was seen",
+                            number(step), number(*session->last_seen)));
+  }
+  CKPT_ASSERT(slots[slot].slot->state() == Slot::State::free);
+  slots[slot].is_granted = false;
+  slots[slot].filler = id;
+  slots[slot].slot->begin_fill({{session->timeline, step}, rank->rank});
+  session->last_seen = step;
+  touch();
+  return {};
+}
+
+Status Job::abandon(SessionId id, std::uint32_t slot) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "abandon a capture"));
+  (void)session;
+  auto& slots = slots_.own(rank->rank).slots;
+  if (slot >= slots.size() || slots[slot].filler != id ||
+      slots[slot].slot->state() != Slot::State::filling) {
+    return fail(Errc::invalid_argument,
+                fmt::format("abandon Slot {}: it is not being filled", slot));
+  }
+  slots[slot].slot->abandon();
+  slots[slot].filler.reset();
+  touch();
+  return {};
+}
+
+void Job::abandon_fillings(std::uint32_t rank, SessionId filler) {
+  for (OwnSlot& own : slots_.own(rank).slots) {
+    if (own.filler != filler) continue;
+    if (own.slot->state() == Slot::State::filling) own.slot->abandon();
+    own.filler.reset();
+  }
+}
+
+Status Job::skipped(SessionId id, Step step) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "skip a step"));
+  session->last_seen = std::max(session->last_seen.value_or(Step{}), step);
+  touch();
+  return {};
+}
+
+Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session& session,
+                                                                  const Rank& rank,
+                                                                  Filled& filled) {
+  const auto layout = session.layouts.find(filled.layout_version);
+  if (layout == session.layouts.end()) {
+    return fail(Errc::invalid_argument, fmt::format("seal step {}: unknown layout version {}",
+                                                    number(filled.step), filled.layout_version));
+  }
+  format::ShardRecord record;
+  record.job = shape_.job;
+  record.run = shape_.run;
+  record.id = {{session.timeline, filled.step}, rank.rank};
+  record.world_size = shape_.world_size;
+  record.model = format::fingerprint(*layout->second);
+  record.layout = *layout->second;
+  record.blob_bytes = filled.blob_bytes;
+  record.blobs = std::move(filled.blobs);
+  record.blob_names = std::move(filled.blob_names);
+  record.bytes = format::covered_bytes(record.layout, filled.blob_bytes);
+  record.chunk_bytes = filled.chunk_bytes;
+  record.chunk_crcs = std::move(filled.chunk_crcs);
+  return std::make_shared<const format::ShardRecord>(std::move(record));
+}
+
+Status Job::filled(SessionId id, Filled filled) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "seal a capture"));
+  auto& slots = slots_.own(rank->rank).slots;
+  if (filled.slot >= slots.size() || slots[filled.slot].filler != id ||
+      slots[filled.slot].slot->state() != Slot::State::filling ||
+      slots[filled.slot].slot->id().at.step != filled.step) {
+    return fail(Errc::invalid_argument, fmt::format("seal step {}: Slot {} is not being filled",
+                                                    number(filled.step), filled.slot));
+  }
+  CKPT_POINT("snap.accept");
+  const std::shared_ptr<Slot> slot = slots[filled.slot].slot;
+  slots[filled.slot].filler.reset();
+  CKPT_TRY(auto record, record_of(*session, *rank, filled));
+  slot->filled();
+  if (record->chunk_crcs.empty() && record->bytes > 0) {
+    asio::co_spawn(context_.executor, checksum_and_seal(id, slot, *record), asio::detached);
+    return {};
+  }
+  const Status valid = format::validate(*record);
+  if (!valid || record->bytes > slot->capacity()) {
+    slot->abandon();
+    touch();
+    return fail(Errc::invalid_argument,
+                fmt::format("seal step {} rank {}: {}", number(filled.step), rank->rank,
+                            valid ? "larger than its Slot" : valid.error().message()));
+  }
+  seal(session, *slot, std::move(record));
+  return {};
+}
+
+// The trainer left the checksums to us: a Chunk at a time, so that other work gets its turn.
+asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot> slot,
+                                             format::ShardRecord record) {
+  const std::shared_ptr<Job> self = shared_from_this();
+  const StopGate::Pass pass = gate_.enter();
+  record.chunk_bytes = context_.chunk_bytes();
+  if (record.bytes <= slot->capacity()) {
+    const std::size_t chunks = div_ceil(record.bytes, record.chunk_bytes);
+    record.chunk_crcs.resize(chunks);
+    for (std::size_t index = 0; index < chunks; ++index) {
+      const format::Extent chunk = record.chunk(index);
+      record.chunk_crcs[index] = crc32(slot->memory().bytes().subspan(chunk.offset, chunk.bytes));
+      co_await asio::post(context_.executor, asio::use_awaitable);
+    }
+  }
+  if (slot->state() != Slot::State::filled) co_return;  // Its memory was freed meanwhile.
+  const Status valid = format::validate(record);
+  if (!valid || record.bytes > slot->capacity()) {
+    log_error("job={} step={} rank={} not sealed: the trainer's layout is not valid", shape_.job,
+              number(record.id.at.step), record.id.rank);
+    slot->abandon();
+  } else {
+    Rank* rank = nullptr;
+    seal(find(id, &rank), *slot, std::make_shared<const format::ShardRecord>(std::move(record)));
+  }
+  touch();
+}
+
+void Job::seal(Session* session, Slot& slot, std::shared_ptr<const format::ShardRecord> record) {
+  CKPT_POINT("seal.before");
+  const Step step = record->id.at.step;
+  slot.seal(std::move(record));
+  CKPT_POINT("seal.after");
+  if (session != nullptr && session->events != nullptr) {
+    session->events->level_reached(step, Level::captured);
+  }
+  touch();
+}
+
+// I1: what the newest committed step needs is never freed; all older and abandoned steps are.
+void Job::retire_useless() {
+  const auto is_dropped = [&](format::StepId at) {
+    return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) != decree_.dropped.end();
+  };
+  const bool is_beginning = decree_.start && !decree_.start->go;
+  slots_.retire_if([&](const format::ShardId& id) {
+    if (committed_ && id.at == *committed_) return false;
+    if (is_dropped(id.at)) return true;
+    if (is_beginning) return false;  // Any of them may still be voted for.
+    return agree::is_fenced(history_, id.at) || (committed_ && id.at < *committed_);
+  });
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,244 @@
+// A shard for a restore: brought into one of the rank's Slots, offered to the trainer, answered.
+//
+//  1. A copy in this node's memory that the trainer has mapped: offered as it is.
+//  2. A copy elsewhere in this node's memory (a replica, an outgrown Slot): copied and verified.
+//  3. A peer that holds it.      4. Storage.
+// Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
+// next source is tried. When none is left the rank has failed, and all ranks vote again without it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cstring>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "node/job_storage.hpp"
+#include "node/peers.hpp"
+#include "node/replication.hpp"
+
+namespace ckpt::node {
+
+using arena::Slot;
+using format::StartPhase;
+
+asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
+                                       format::Start start) {
+  const std::shared_ptr<Job> self = shared_from_this();
+  const StopGate::Pass pass = gate_.enter();
+  auto offered = co_await offer_from_any_source(rank_number, id, start);
+  Rank* rank = nullptr;
+  Session* session = find(id, &rank);
+  if (session == nullptr) co_return;  // The trainer died.
+  session->is_copying = false;
+  if (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
+      session->phase == StartPhase::failed) {
+    session->current_start = start.start_id;
+    session->attempt = start.attempt;
+    session->phase = offered ? StartPhase::ready : StartPhase::failed;
+    session->failure = offered ? "" : offered.error().message();
+    if (!offered) {
+      log_warning("job={} rank={} step={} attempt={} not restored: {}", shape_.job, rank_number,
+                  number(start.base.step), start.attempt, session->failure);
+    }
+  }
+  touch();
+}
+
+Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start) {
+  const format::ShardId shard{start.base, rank};
+  const Digest digest = start.digests.at(rank);
+  std::string tried;
+  const auto note = [&](const std::string& name, const Error& error) {
+    tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", name, error.message());
+  };
+  // Step 1: own Slots; there may be several copies after a restore was repeated.
+  for (const OwnSlot& own : std::vector<OwnSlot>(slots_.own(rank).slots)) {
+    const bool is_it = own.slot->state() == Slot::State::sealed && !own.slot->is_retiring() &&
+                       own.slot->id() == shard && own.slot->digest() == digest;
+    if (!is_it) continue;
+    CKPT_POINT("load.local");
+    auto offered =
+        co_await offer(rank, id, start.attempt, own.slot, RestoreSource::own_memory, "own memory");
+    if (offered || offered.error().code() != Errc::corruption) co_return offered;
+    note("own memory", offered.error());
+  }
+  // Steps 2 to 4: every other source ends in one of the rank's Slots first.
+  std::vector<std::string> sources{""};
+  for (const Node& peer : shape_.nodes) {
+    if (peer.name != node_ && peers_->is_live(peer.name)) sources.push_back(peer.name);
+  }
+  sources.push_back("/");  // Storage: no node is called so.
+  for (const std::string& source : sources) {
+    Result<std::shared_ptr<Slot>> slot;
+    RestoreSource kind = RestoreSource::own_memory;
+    std::string name = "own memory";
+    if (source.empty()) {
+      slot = co_await fill_from_here(rank, shard, digest);
+    } else if (source == "/") {
+      kind = RestoreSource::storage;
+      name = "storage";
+      slot = co_await fill_from_storage(rank, shard, digest);
+    } else {
+      kind = RestoreSource::peer_memory;
+      name = "node " + source;
+      slot = co_await fill_from_peer(rank, shard, digest, source);
+    }
+    if (!slot) {
+      if (slot.error().code() != Errc::not_found) note(name, slot.error());
+      continue;
+    }
+    auto offered = co_await offer(rank, id, start.attempt, *slot, kind, name);
+    if (offered || offered.error().code() != Errc::corruption) co_return offered;
+    note(name, offered.error());
+  }
+  co_return fail(Errc::corruption,
+                 fmt::format("restore step {} rank {}: no good copy ({})", number(start.base.step),
+                             rank, tried.empty() ? "none was found" : tried));
+}
+
+// Offers a sealed Slot and waits for the trainer's answer; its death ends the wait.
+Task<void> Job::offer(std::uint32_t rank, SessionId id, std::uint64_t attempt,
+                      std::shared_ptr<Slot> slot, RestoreSource source, std::string name) {
+  const arena::Lease lease(slot);
+  Rank* rank_state = nullptr;
+  Session* session = find(id, &rank_state);
+  if (session == nullptr || session->events == nullptr || !session->slots_told) {
+    co_return fail(Errc::cancelled, "offer a shard: the trainer is gone");
+  }
+  const auto& slots = slots_.own(rank).slots;
+  const auto place = std::find_if(slots.begin(), slots.end(),
+                                  [&](const OwnSlot& own) { return own.slot == slot; });
+  if (place == slots.end()) co_return fail(Errc::cancelled, "offer a shard: new Slots were made");
+  session->copy_result.reset();
+  SlotOffer offered{attempt, static_cast<std::uint32_t>(place - slots.begin()),
+                    lease.shared_record(), source, std::move(name)};
+  session->events->restore_offered(std::move(offered));
+  const Time deadline = context_.seams.clock.after(context_.options.restore_collect_deadline);
+  while (true) {
+    session = find(id, &rank_state);
+    if (session == nullptr || session->events == nullptr) {
+      co_return fail(Errc::cancelled, "offer a shard: the trainer died");
+    }
+    if (session->copy_result && session->copy_result->first == attempt) break;
+    auto woken = co_await changed_.wait_until(deadline);
+    if (!woken) co_return fail(std::move(woken).error());
+    if (!*woken) co_return fail(Errc::unavailable, "offer a shard: the trainer does not answer");
+  }
+  Status answer = session->copy_result->second;
+  session->copy_result.reset();
+  if (!answer && answer.error().code() == Errc::corruption) {
+    slots_.quarantine(lease.record().id, slot->digest());
+  }
+  co_return answer;
+}
+
+// A free Slot of the rank; if there is none, that of the step that is least worth keeping.
+Result<std::shared_ptr<Slot>> Job::slot_for_filling(std::uint32_t rank, const format::ShardId& id,
+                                                    std::uint64_t bytes) {
+  auto& own = slots_.own(rank);
+  if (own.slots.empty()) {
+    return fail(Errc::unavailable,
+                fmt::format("restore rank {}: its Slots are not made yet", rank));
+  }
+  if (own.slot_bytes < bytes) {
+    return fail(Errc::invalid_argument,
+                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
+                            number(id.at.step), rank, arena::human_bytes(bytes),
+                            arena::human_bytes(own.slot_bytes)));
+  }
+  OwnSlot* best = nullptr;
+  const auto is_better = [&](const OwnSlot& candidate) {
+    const Slot& slot = *candidate.slot;
+    if (slot.state() == Slot::State::free) return true;
+    if (slot.state() != Slot::State::sealed || slot.is_leased() || slot.id().at == id.at) {
+      return false;
+    }
+    // Steps above the voted one are not complete anywhere; below it, the oldest goes first.
+    if (best == nullptr) return true;
+    if (best->slot->state() == Slot::State::free) return false;
+    const bool is_above = slot.id().at > id.at;
+    const bool best_is_above = best->slot->id().at > id.at;
+    return is_above != best_is_above ? is_above : slot.id().at < best->slot->id().at;
+  };
+  for (OwnSlot& candidate : own.slots) {
+    if (candidate.filler || !is_better(candidate)) continue;
+    best = &candidate;
+    if (candidate.slot->state() == Slot::State::free) break;
+  }
+  if (best == nullptr) {
+    return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", rank));
+  }
+  if (best->slot->state() == Slot::State::sealed) best->slot->retire();
+  CKPT_ASSERT(best->slot->state() == Slot::State::free);
+  best->is_granted = false;
+  best->slot->begin_fill(id);
+  return best->slot;
+}
+
+Task<std::shared_ptr<Slot>> Job::fill_from_here(std::uint32_t rank, format::ShardId id,
+                                                Digest digest) {
+  const std::shared_ptr<Slot> source = slots_.find(id, digest);
+  if (!source) co_return fail(Errc::not_found, "no copy in this node's memory");
+  for (const OwnSlot& own : slots_.own(rank).slots) {
+    // It was offered already.
+    if (own.slot == source) co_return fail(Errc::not_found, "no other copy in memory");
+  }
+  const arena::Lease lease(source);
+  const format::ShardRecord& record = lease.record();
+  CKPT_CO_TRY(auto target, slot_for_filling(rank, id, record.bytes));
+  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
+    const format::Extent chunk = record.chunk(index);
+    const Crc32 crc = crc32_copy(target->memory().bytes().subspan(chunk.offset, chunk.bytes),
+                                 lease.bytes().subspan(chunk.offset, chunk.bytes));
+    if (crc != record.chunk_crcs[index]) {
+      target->abandon();
+      slots_.quarantine(id, digest);
+      co_return fail(Errc::corruption, fmt::format("copy in memory: chunk {} of step {} is damaged",
+                                                   index, number(id.at.step)));
+    }
+    co_await asio::post(context_.executor, asio::use_awaitable);
+    if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
+  }
+  target->filled();
+  target->seal(lease.shared_record());
+  co_return target;
+}
+
+Task<std::shared_ptr<Slot>> Job::fill_from_peer(std::uint32_t rank, format::ShardId id,
+                                                Digest digest, std::string peer) {
+  CKPT_POINT("load.peer.first");
+  CKPT_CO_TRY(auto record, co_await replication_->fetch_record(peer, id, digest));
+  CKPT_CO_TRY(auto target, slot_for_filling(rank, id, record->bytes));
+  auto fetched = co_await replication_->fetch(peer, record, digest, target);
+  CKPT_POINT("load.peer.last");
+  if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
+  if (!fetched) {
+    target->abandon();
+    co_return fail(std::move(fetched).error());
+  }
+  target->filled();
+  target->seal(std::move(record));
+  co_return target;
+}
+
+Task<std::shared_ptr<Slot>> Job::fill_from_storage(std::uint32_t rank, format::ShardId id,
+                                                   Digest digest) {
+  CKPT_POINT("load.disk.read");
+  CKPT_CO_TRY(auto record, co_await storage_->record_of(id, digest));
+  CKPT_CO_TRY(auto target, slot_for_filling(rank, id, record->bytes));
+  auto read = co_await storage_->read(record, target->memory().bytes().first(record->bytes));
+  CKPT_POINT("load.verify");
+  if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
+  if (!read) {
+    target->abandon();
+    if (read.error().code() == Errc::corruption) storage_->mark_damaged(id.at);
+    co_return fail(std::move(read).error());
+  }
+  target->filled();
+  target->seal(std::move(record));
+  co_return target;
+}
+
+}  // namespace ckpt::node

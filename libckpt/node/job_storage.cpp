@@ -1,0 +1,295 @@
+#include "node/job_storage.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "storage/member_reader.hpp"
+#include "storage/publish.hpp"
+#include "storage/removal.hpp"
+#include "storage/retention.hpp"
+#include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::node {
+
+JobStorage::JobStorage(Job& job)
+    : job_(job), flusher_(job.context().seams.files, job.context().seams.clock, {}) {
+  if (job.directory().empty()) published_.emplace();
+}
+
+JobStorage::~JobStorage() = default;
+
+storage::Site JobStorage::site() const {
+  return storage::Site(job_.context().seams.files, job_.context().seams.clock, job_.directory());
+}
+
+Task<format::RunId> JobStorage::open(std::string, std::string job) {
+  Random& random = job_.context().random;
+  storage::RunOrder order;
+  order.job = std::move(job);
+  order.fresh_run.high = random.next();
+  order.fresh_run.low = random.next();
+  order.attempt = random.next();
+  CKPT_CO_TRY(const format::RunMarker marker,
+              co_await storage::open_run_directory(site(), std::move(order)));
+  auto timelines = co_await storage::load_timelines(site(), marker.run);
+  if (timelines) {
+    stored_ = std::move(*timelines);
+  } else {
+    // Without the history nothing is fenced on storage: the newest published step is restored.
+    log_error("job={} the history of timelines is lost: {}", marker.job,
+              timelines.error().message());
+  }
+  stored_.run = marker.run;
+  CKPT_CO_CHECK(co_await refresh_catalog());
+  co_return marker.run;
+}
+
+void JobStorage::stop() {
+  if (flush_report_.flush_id == 0) return;
+  const auto& order = job_.decree().flush;
+  if (order) flusher_.give_up(site().at(order->work_directory));
+}
+
+// --- what is there ---
+
+Task<void> JobStorage::refresh_catalog() {
+  storage::CatalogOptions options;
+  options.run = stored_.run;
+  CKPT_CO_TRY(storage::Catalog catalog, co_await storage::read_catalog(site(), options));
+  checkpoints_ = std::move(catalog.checkpoints);
+  damaged_count_ = damaged_.size();
+  for (const storage::Rejected& rejected : catalog.rejected) {
+    log_warning("job={} {} is not used: {}", job_.shape().job, rejected.name, rejected.reason);
+    damaged_count_ += rejected.code == Errc::corruption;
+  }
+  std::vector<agree::PublishedStep> published;
+  for (const storage::Checkpoint& checkpoint : checkpoints_) {
+    if (damaged_.contains(checkpoint.at)) continue;
+    published.push_back({checkpoint.at, checkpoint.world_size, checkpoint.digests});
+  }
+  published_ = std::move(published);
+  co_return Status{};
+}
+
+void JobStorage::read_catalog() {
+  if (job_.directory().empty()) return;
+  must_read_again_ = is_reading_catalog_;
+  if (is_reading_catalog_) return;
+  is_reading_catalog_ = true;
+  asio::co_spawn(job_.context().executor, run_read_catalog(), asio::detached);
+}
+
+void JobStorage::forget_catalog() {
+  if (job_.directory().empty()) return;
+  published_.reset();
+  read_catalog();
+}
+
+asio::awaitable<void> JobStorage::run_read_catalog() {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  do {
+    must_read_again_ = false;
+    auto read = co_await refresh_catalog();
+    if (!read) {
+      log_warning("job={} storage cannot be read, memory only: {}", job->shape().job,
+                  read.error().message());
+      published_.emplace();  // A restore from memory must not wait for a dead disk.
+    }
+  } while (must_read_again_);
+  is_reading_catalog_ = false;
+  job->touch();
+}
+
+void JobStorage::mark_damaged(format::StepId at) {
+  damaged_.insert(at);
+  damaged_count_ = std::max(damaged_count_, damaged_.size());
+  if (!published_) return;
+  std::erase_if(*published_, [&](const agree::PublishedStep& step) { return step.at == at; });
+  job_.touch();
+}
+
+std::string JobStorage::name_of(format::StepId at) const {
+  for (const storage::Checkpoint& checkpoint : checkpoints_) {
+    if (checkpoint.at == at) return checkpoint.name;
+  }
+  return {};
+}
+
+// --- writing ---
+
+void JobStorage::write(const format::FlushOrder& order) {
+  if (flush_report_.flush_id == order.flush_id) return;
+  const auto work = storage::parse_work_directory(order.work_directory);
+  flush_report_ = format::FlushReport{};
+  flush_report_.flush_id = order.flush_id;
+  if (!work || work->at != order.at) {
+    flush_report_.failure = "the work directory's name is not one of ours";
+    job_.touch();
+    return;
+  }
+  asio::co_spawn(job_.context().executor, run_write(order), asio::detached);
+}
+
+asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
+    if (order.writers[rank] != job->node()) continue;
+    auto written = co_await write_rank(order, rank);
+    if (flush_report_.flush_id != order.flush_id) co_return;  // A newer flush was ordered.
+    if (!written) {
+      log_warning("job={} step={} rank={} not flushed: {}", job->shape().job, number(order.at.step),
+                  rank, written.error().message());
+      flush_report_.failure = written.error().message();
+      break;
+    }
+    job->touch();
+  }
+  job->touch();
+}
+
+Task<void> JobStorage::write_rank(format::FlushOrder order, std::uint32_t rank) {
+  std::shared_ptr<arena::Slot> slot;
+  job_.slots().for_each_sealed([&](arena::Slot& candidate, bool) {
+    const bool is_it = candidate.id() == format::ShardId{order.at, rank};
+    if (is_it && !slot) slot = candidate.shared_from_this();
+  });
+  if (!slot) {
+    co_return fail(Errc::not_found, fmt::format("flush step {} rank {}: no copy on this node",
+                                                number(order.at.step), rank));
+  }
+  const arena::Lease lease(slot);
+  const Digest digest = slot->digest();
+  slot.reset();
+  CKPT_POINT("flush.open_tmp");
+  const std::string path = site().at(order.work_directory);
+  CKPT_CO_CHECK(co_await job_.context().seams.files.make_directory(path));
+  storage::ShardSource source;
+  source.record = lease.shared_record();
+  source.slot = lease.file_spans({0, source.record->bytes});
+  auto flushed = co_await flusher_.write_shard(std::move(source), path);
+  CKPT_POINT("flush.data_done");
+  if (!flushed) {
+    // Healed by whoever holds another copy: the next flush takes that one.
+    if (flushed.error().code() == Errc::corruption) {
+      job_.slots().quarantine({order.at, rank}, digest);
+    }
+    co_return fail(std::move(flushed).error());
+  }
+  if (flush_report_.flush_id == order.flush_id) flush_report_.done.push_back({rank, digest});
+  co_return Status{};
+}
+
+void JobStorage::publish(const agree::Publishing& publishing, Answer answer) {
+  if (publishing_id_ == publishing.order.flush_id) return;  // Under way.
+  publishing_id_ = publishing.order.flush_id;
+  asio::co_spawn(job_.context().executor, run_publish(publishing, std::move(answer)),
+                 asio::detached);
+}
+
+asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answer answer) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const std::uint64_t flush_id = publishing.order.flush_id;
+  const std::string work_directory = publishing.order.work_directory;
+  auto published = co_await publish_and_retain(std::move(publishing));
+  if (!published) {
+    auto discarded =
+        co_await storage::discard_work_directory(site(), work_directory, "its flush failed");
+    if (!discarded) {
+      log_warning("job={} {} is left behind: {}", job->shape().job, work_directory,
+                  discarded.error().message());
+    }
+  }
+  answer(flush_id, published);
+}
+
+Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
+  storage::PublishOrder order;
+  order.work_name = publishing.order.work_directory;
+  order.job = job_.shape().job;
+  order.run = job_.shape().run;
+  order.at = publishing.order.at;
+  order.world_size = job_.shape().world_size;
+  order.digests = publishing.digests;
+  order.members = agree::members_digest(job_.shape());
+  for (const Node& node : job_.shape().nodes) order.nodes.push_back(node.name);
+  const std::uint32_t ranks = order.world_size;
+  CKPT_CO_TRY(const storage::Published published,
+              co_await storage::publish(site(), std::move(order)));
+  log_info("job={} step={} saved as {} ranks={} bytes={}", job_.shape().job,
+           number(publishing.order.at.step), published.name, ranks, published.bytes);
+  // From here on the step is durable, whatever becomes of the rest.
+  storage::RetentionOrder retention;
+  retention.run = job_.shape().run;
+  retention.max_ckpt_num = max_ckpt_num_;
+  retention.protected_steps.push_back(publishing.order.at);
+  auto deleted = co_await storage::apply_retention(site(), std::move(retention));
+  if (!deleted) {
+    log_warning("job={} old checkpoints are kept: {}", job_.shape().job, deleted.error().message());
+  } else {
+    for (const storage::Checkpoint& checkpoint : *deleted) {
+      log_info("job={} step={} deleted {}: only {} are kept", job_.shape().job,
+               number(checkpoint.at.step), checkpoint.name, max_ckpt_num_);
+    }
+  }
+  auto read = co_await refresh_catalog();
+  if (!read) log_warning("job={} {}", job_.shape().job, read.error().message());
+  co_return Status{};
+}
+
+Task<void> JobStorage::store_history(agree::History history,
+                                     std::vector<format::RestoreCount> counts) {
+  format::Timelines timelines;
+  timelines.run = stored_.run;
+  timelines.history = std::move(history);
+  timelines.restore_counts = std::move(counts);
+  return storage::store_timelines(site(), std::move(timelines), job_.context().random.next());
+}
+
+Task<void> JobStorage::newest_is_durable(Time deadline) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  while (!job->directory().empty()) {
+    const auto& committed = job->committed();
+    const auto& durable = job->durable();
+    if (!committed || (durable && *durable >= *committed)) break;
+    auto woken = co_await job->changed().wait_until(deadline);
+    if (!woken) co_return fail(std::move(woken).error());
+    if (!*woken) {
+      co_return fail(Errc::unavailable, fmt::format("flush step {} of job {}: not done in time",
+                                                    number(committed->step), job->shape().job));
+    }
+  }
+  co_return Status{};
+}
+
+// --- reading ---
+
+Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_of(format::ShardId id,
+                                                                       Digest digest) {
+  const std::string name = name_of(id.at);
+  if (name.empty() || damaged_.contains(id.at)) {
+    co_return fail(Errc::not_found, fmt::format("step {} is not on storage", number(id.at.step)));
+  }
+  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));
+  CKPT_CO_TRY(format::ShardRecord record, format::record_from(*manifest, id.rank));
+  if (format::digest_of(record) != digest) {
+    co_return fail(Errc::not_found,
+                   fmt::format("{} holds another save of step {}", name, number(id.at.step)));
+  }
+  co_return std::make_shared<const format::ShardRecord>(std::move(record));
+}
+
+Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
+                            std::span<std::byte> target) {
+  const std::string name = name_of(record->id.at);
+  if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
+  auto read = co_await storage::read_shard(job_.context().seams.files, site().at(name),
+                                           std::move(record), target, storage::TransferHooks{});
+  co_return read;
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,84 @@
+// JobStorage: what one node does with a job's directory: its share of a flush, publishing when it
+// coordinates, and reading back.
+//
+// Nothing here decides: flushes and publications are ordered by the coordinator. A storage that
+// hangs holds up what is here and nothing else.
+//
+// Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agree/coordinator.hpp"
+#include "flush/flusher.hpp"
+#include "format/run_files.hpp"
+#include "storage/catalog.hpp"
+
+namespace ckpt::node {
+
+class Job;
+
+class JobStorage {
+ public:
+  explicit JobStorage(Job& job);
+  ~JobStorage();
+
+  // The marker, the history and the catalog. Errors: those of storage::open_run_directory.
+  Task<format::RunId> open(std::string directory, std::string job);
+  const agree::History& stored_history() const { return stored_.history; }
+  const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
+  void set_max_ckpt_num(std::uint32_t count) { max_ckpt_num_ = count; }
+  void stop();
+
+  // What storage holds. None: it is being read, or was never. Without a directory: nothing.
+  const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
+  std::size_t damaged_count() const { return damaged_count_; }
+  void read_catalog();                   // In the background; touches the job when done.
+  void forget_catalog();                 // And reads it anew.
+  void mark_damaged(format::StepId at);  // A file of it failed verification.
+
+  // Our share of a flush; a second call with the same order does nothing.
+  void write(const format::FlushOrder& order);
+  const format::FlushReport& flush_report() const { return flush_report_; }
+
+  using Answer = std::function<void(std::uint64_t flush_id, const Status& status)>;
+  void publish(const agree::Publishing& publishing, Answer answer);
+
+  Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
+  // Waits until the newest committed step is durable. Errors: unavailable (deadline).
+  Task<void> newest_is_durable(Time deadline);
+
+  // Errors: not_found, corruption.
+  Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
+  Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target);
+
+ private:
+  asio::awaitable<void> run_write(format::FlushOrder order);
+  Task<void> write_rank(format::FlushOrder order, std::uint32_t rank);
+  asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
+  Task<void> publish_and_retain(agree::Publishing publishing);
+  asio::awaitable<void> run_read_catalog();
+  Task<void> refresh_catalog();
+  storage::Site site() const;
+  std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
+
+  Job& job_;
+  flush::Flusher flusher_;
+  format::Timelines stored_;
+  std::uint32_t max_ckpt_num_ = 0;
+  std::optional<std::vector<agree::PublishedStep>> published_;
+  std::vector<storage::Checkpoint> checkpoints_;
+  std::set<format::StepId> damaged_;
+  std::size_t damaged_count_ = 0;
+  format::FlushReport flush_report_;
+  std::uint64_t publishing_id_ = 0;
+  bool is_reading_catalog_ = false;
+  bool must_read_again_ = false;
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,345 @@
+#include "node/replication.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agree/timelines.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "node/peers.hpp"
+#include "replicate/placement.hpp"
+#include "replicate/replica_sender.hpp"
+
+namespace ckpt::node {
+
+using arena::Slot;
+
+namespace {
+
+constexpr Duration retry_after = std::chrono::milliseconds(50);
+constexpr Duration retry_after_max = std::chrono::seconds(2);
+
+replicate::ShardSource source_of(std::shared_ptr<Slot> slot) {
+  auto lease = std::make_shared<const arena::Lease>(std::move(slot));
+  replicate::ShardSource source;
+  source.record = lease->shared_record();
+  source.spans = lease->file_spans({0, source.record->bytes});
+  source.lease = std::move(lease);
+  return source;
+}
+
+}  // namespace
+
+Replication::Replication(Job& job) : job_(job), changed_(job.context().seams.clock) {}
+Replication::~Replication() = default;
+
+void Replication::stop() {
+  is_stopping_ = true;
+  changed_.close();
+  for (const auto& connection : served_) connection->close();
+}
+
+void Replication::wake() {
+  if (is_stopping_) return;
+  choose_targets();
+  for (const std::string& target : targets_) {
+    if (!fed_.insert(target).second) continue;
+    asio::co_spawn(job_.context().executor, feed(target), asio::detached);
+  }
+  changed_.notify_all();
+}
+
+void Replication::choose_targets() {
+  const agree::JobShape& shape = job_.shape();
+  const Digest members = agree::members_digest(shape);
+  if (members == placed_for_) return;
+  placed_for_ = members;
+  targets_.clear();
+  if (job_.secret().empty()) return;
+  const Digest seed = digest_of(std::as_bytes(std::span(shape.job)));
+  const auto placement = replicate::place_replicas(shape.nodes, shape.replicas, seed.low);
+  if (!placement.shortfall.empty() && shape.nodes.size() > 1) {
+    log_warning("job={} {}", shape.job, placement.shortfall);
+  }
+  for (std::size_t index = 0; index < shape.nodes.size(); ++index) {
+    if (shape.nodes[index].name != job_.node()) continue;
+    for (const auto target : placement.targets[index]) {
+      targets_.push_back(shape.nodes[target].name);
+    }
+  }
+}
+
+std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
+  std::shared_ptr<Slot> oldest;
+  const std::set<Copy>& given = given_[target];
+  job_.slots().for_each_sealed([&](Slot& slot, bool is_own) {
+    const format::StepId at = slot.id().at;
+    const bool is_useless =
+        agree::is_fenced(job_.history(), at) || (job_.committed() && at < *job_.committed());
+    if (!is_own || is_useless || given.contains({slot.id(), slot.digest()})) return;
+    if (!oldest || slot.id() < oldest->id()) oldest = slot.shared_from_this();
+  });
+  return oldest;
+}
+
+asio::awaitable<void> Replication::feed(std::string target) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  Clock& clock = job_.context().seams.clock;
+  std::shared_ptr<wire::Connection> connection;
+  Duration backoff = retry_after;
+  LogLimit complaint(30.0);
+  const auto is_target = [this](const std::string& name) {
+    return std::find(targets_.begin(), targets_.end(), name) != targets_.end();
+  };
+  while (!is_stopping_ && is_target(target)) {
+    std::shared_ptr<Slot> slot = job_.peers().is_live(target) ? next_for(target) : nullptr;
+    if (!slot) {
+      auto woken = co_await changed_.wait_until(clock.after(std::chrono::seconds(1)));
+      if (!woken) break;
+      continue;
+    }
+    auto sent = co_await send(target, slot, connection);
+    if (is_stopping_) break;
+    if (sent) {
+      backoff = retry_after;
+      job->touch();
+      continue;
+    }
+    if (complaint.may_speak()) {
+      log_info("job={} target={} copy not taken, tried again: {}", job->shape().job, target,
+               sent.error().message());
+    }
+    auto slept = co_await sleep_until(clock, clock.after(backoff));
+    if (!slept) break;
+    backoff = std::min(backoff * 2, retry_after_max);
+  }
+  if (connection) connection->close();
+  fed_.erase(target);
+}
+
+Task<void> Replication::send(const std::string& target, std::shared_ptr<Slot> slot,
+                             std::shared_ptr<wire::Connection>& connection) {
+  const replicate::ShardSource source = source_of(slot);
+  const Copy copy{slot->id(), slot->digest()};
+  slot.reset();
+  if (!connection) {
+    std::uint64_t boot = 0;
+    auto dialed = co_await job_.peers().dial(target, wire::Purpose::data, &boot);
+    if (!dialed) co_return fail(std::move(dialed).error());
+    connection = std::move(*dialed);
+    // A target that was started again has lost what it had.
+    if (target_boots_[target] != boot) given_[target].clear();
+    target_boots_[target] = boot;
+  }
+  CKPT_POINT("repl.begin");
+  auto sent = co_await replicate::send_shard(*connection, job_.context().seams.clock, source,
+                                             transfer_options());
+  CKPT_POINT("repl.end");
+  if (sent) {
+    std::set<Copy>& given = given_[target];
+    given.insert(copy);
+    // Only what is still held can be asked for again.
+    std::erase_if(given, [&](const Copy& old) {
+      return job_.committed() && old.first.at < *job_.committed();
+    });
+    co_return Status{};
+  }
+  const Errc code = sent.error().code();
+  if (code == Errc::cancelled) {
+    given_[target].insert(copy);  // Fenced, or of no use there any more.
+  } else if (code == Errc::corruption) {
+    job_.slots().quarantine(copy.first, copy.second);
+  }
+  if (code != Errc::exhausted && code != Errc::not_found && code != Errc::cancelled) {
+    connection->close();
+    connection.reset();
+  }
+  co_return fail(std::move(sent).error());
+}
+
+replicate::TransferOptions Replication::transfer_options() const {
+  replicate::TransferOptions options;
+  options.timeline = agree::newest_timeline(job_.history());
+  return options;
+}
+
+// --- what peers ask of us ---
+
+void Replication::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {
+  if (is_stopping_) {
+    connection->close();
+    return;
+  }
+  asio::co_spawn(job_.context().executor, serve(std::move(connection), std::move(identity)),
+                 asio::detached);
+}
+
+asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> connection,
+                                         wire::PeerIdentity identity) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  served_.insert(connection);
+  replicate::ServiceOptions options;
+  auto served =
+      co_await replicate::serve_peer(connection, job_.context().seams.clock, std::move(identity),
+                                     *this, *this, std::move(options));
+  if (!served) log_info("job={} {}", job->shape().job, served.error().message());
+  served_.erase(connection);
+}
+
+Result<replicate::ReplicaTarget> Replication::reserve(const replicate::Offer& offer) {
+  const format::ShardRecord& record = *offer.record;
+  const std::string what =
+      fmt::format("copy of step {} rank {}", number(record.id.at.step), record.id.rank);
+  if (record.job != job_.shape().job || record.run != job_.shape().run) {
+    return fail(Errc::not_found, what + ": another run");
+  }
+  if (record.world_size != job_.shape().world_size || record.id.rank >= record.world_size) {
+    return fail(Errc::cancelled, what + ": another world size");
+  }
+  if (agree::is_fenced(job_.history(), record.id.at)) {
+    return fail(Errc::cancelled, what + ": fenced: its timeline was abandoned");
+  }
+  if (job_.committed() && record.id.at < *job_.committed()) {
+    return fail(Errc::cancelled, what + ": a newer step is committed");
+  }
+  replicate::ReplicaTarget target;
+  target.ticket = next_ticket_++;
+  target.hold = std::make_shared<int>(0);
+  if (job_.slots().find(record.id, offer.digest)) {
+    target.applied = replicate::ChunkSet(record.chunk_crcs.size());
+    for (std::size_t i = 0; i < record.chunk_crcs.size(); ++i) target.applied.insert(i);
+    receiving_[target.ticket] = {nullptr, offer.record, offer.digest, target.applied, target.hold};
+    return target;
+  }
+  for (auto entry = receiving_.begin(); entry != receiving_.end(); ++entry) {
+    Receiving& earlier = entry->second;
+    if (!earlier.slot || earlier.record->id != record.id) continue;
+    if (!earlier.hold.expired()) return fail(Errc::unavailable, what + ": is being received");
+    if (earlier.digest != offer.digest) continue;
+    target.bytes = earlier.slot->memory().bytes();
+    target.applied = earlier.applied;
+    Receiving resumed = std::move(earlier);
+    resumed.hold = target.hold;
+    receiving_.erase(entry);
+    receiving_[target.ticket] = std::move(resumed);
+    return target;
+  }
+  auto slot = job_.slots().take_replica(record, [job = job_.shared_from_this()] { job->touch(); });
+  if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank)) {
+    slot = job_.slots().take_replica(record, [job = job_.shared_from_this()] { job->touch(); });
+  }
+  if (!slot) return fail(std::move(slot).error());
+  (*slot)->begin_fill(record.id);
+  target.bytes = (*slot)->memory().bytes();
+  target.applied = replicate::ChunkSet(record.chunk_crcs.size());
+  receiving_[target.ticket] = {*slot, offer.record, offer.digest, target.applied, target.hold};
+  return target;
+}
+
+// A reception that broke off gives way to one of another step.
+bool Replication::make_room(std::uint32_t rank) {
+  for (auto entry = receiving_.begin(); entry != receiving_.end(); ++entry) {
+    const Receiving& receiving = entry->second;
+    if (!receiving.slot || receiving.record->id.rank != rank || !receiving.hold.expired()) continue;
+    receiving.slot->abandon();
+    receiving_.erase(entry);
+    return true;
+  }
+  return false;
+}
+
+void Replication::chunk_applied(std::uint64_t ticket, std::size_t index) {
+  const auto entry = receiving_.find(ticket);
+  if (entry != receiving_.end()) entry->second.applied.insert(index);
+}
+
+Status Replication::sealed(std::uint64_t ticket) {
+  const auto entry = receiving_.find(ticket);
+  if (entry == receiving_.end()) return fail(Errc::cancelled, "seal a copy: its memory was freed");
+  Receiving receiving = std::move(entry->second);
+  receiving_.erase(entry);
+  if (!receiving.slot) return {};  // We had it.
+  CKPT_POINT("repl.ack.before");
+  const bool is_useless =
+      receiving.is_freed || agree::is_fenced(job_.history(), receiving.record->id.at);
+  if (is_useless) {
+    receiving.slot->abandon();
+    return fail(Errc::cancelled, "seal a copy: fenced, or its memory was freed");
+  }
+  receiving.slot->filled();
+  receiving.slot->seal(std::move(receiving.record));
+  CKPT_POINT("repl.ack.after");
+  job_.touch();
+  return {};
+}
+
+void Replication::abandoned(std::uint64_t ticket) {
+  // What was applied stays for the next offer of the same shard, until its Slot is needed.
+  const auto entry = receiving_.find(ticket);
+  if (entry == receiving_.end()) return;
+  if (entry->second.slot && !entry->second.is_freed) return;
+  if (entry->second.slot) entry->second.slot->abandon();
+  receiving_.erase(entry);
+}
+
+void Replication::memory_freed() {
+  std::erase_if(receiving_, [](auto& entry) {
+    Receiving& receiving = entry.second;
+    if (!receiving.slot) return false;
+    receiving.is_freed = true;
+    if (!receiving.hold.expired()) return false;  // Its connection still writes; it will tell.
+    receiving.slot->abandon();
+    return true;
+  });
+}
+
+Result<replicate::ShardSource> Replication::lease(const std::string& job,
+                                                  const format::ShardId& shard,
+                                                  const Digest& digest) {
+  std::shared_ptr<Slot> slot = job_.slots().find(shard, digest);
+  if (job != job_.shape().job || !slot) {
+    return fail(Errc::not_found, fmt::format("step {} rank {}: no copy on node {}",
+                                             number(shard.at.step), shard.rank, job_.node()));
+  }
+  return source_of(std::move(slot));
+}
+
+void Replication::damaged(const std::string&, const format::ShardId& shard, const Digest& digest,
+                          std::size_t chunk) {
+  log_warning("job={} step={} rank={} chunk={} of our copy is damaged", job_.shape().job,
+              number(shard.at.step), shard.rank, chunk);
+  job_.slots().quarantine(shard, digest);
+  job_.touch();
+}
+
+// --- what we ask of peers ---
+
+Task<std::shared_ptr<wire::Connection>> Replication::fetch_connection(std::string peer) {
+  // One for each fetch: restores are rare, and several ranks may fetch at once.
+  return job_.peers().dial(std::move(peer), wire::Purpose::data, nullptr);
+}
+
+Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::string peer,
+                                                                           format::ShardId id,
+                                                                           Digest digest) {
+  CKPT_CO_TRY(auto connection, co_await fetch_connection(std::move(peer)));
+  auto record = co_await replicate::fetch_record(*connection, job_.context().seams.clock, id,
+                                                 digest, transfer_options());
+  connection->close();
+  co_return record;
+}
+
+Task<void> Replication::fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
+                              Digest, std::shared_ptr<Slot> target) {
+  CKPT_CO_TRY(auto connection, co_await fetch_connection(std::move(peer)));
+  const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
+  replicate::ChunkSet have(record->chunk_crcs.size());
+  auto fetched = co_await replicate::fetch_shard(*connection, job_.context().seams.clock, record,
+                                                 bytes, std::move(have), transfer_options());
+  connection->close();
+  co_return fetched;
+}
+
+}  // namespace ckpt::node

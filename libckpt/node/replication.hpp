@@ -1,0 +1,90 @@
+// Replication: the copies of one job: ours given to peers, theirs taken, and any copy served.
+//
+// One coroutine for each target sends it our sealed shards, oldest first, until it has verified
+// them. What arrives is written into Slots that no trainer ever has mapped.
+//
+// Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arena/slot.hpp"
+#include "base/signal.hpp"
+#include "replicate/peer_service.hpp"
+
+namespace ckpt::node {
+
+class Job;
+
+class Replication final : public replicate::ReplicaSink, public replicate::ShardProvider {
+ public:
+  explicit Replication(Job& job);
+  ~Replication() override;
+
+  void wake();  // There may be something to send, or other targets.
+  void stop();
+  void memory_freed();  // What is being received has no place any more.
+
+  // Serves a data connection that a peer opened and authenticated.
+  void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
+
+  Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::string peer,
+                                                                format::ShardId id, Digest digest);
+  // Fills `target`, which the caller has begun to fill.
+  Task<void> fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
+                   Digest digest, std::shared_ptr<arena::Slot> target);
+
+  // Nodes that keep copies of ours; for status.
+  const std::vector<std::string>& targets() const { return targets_; }
+
+  Result<replicate::ReplicaTarget> reserve(const replicate::Offer& offer) override;
+  void chunk_applied(std::uint64_t ticket, std::size_t index) override;
+  Status sealed(std::uint64_t ticket) override;
+  void abandoned(std::uint64_t ticket) override;
+  Result<replicate::ShardSource> lease(const std::string& job, const format::ShardId& shard,
+                                       const Digest& digest) override;
+  void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
+               std::size_t chunk) override;
+
+ private:
+  using Copy = std::pair<format::ShardId, Digest>;
+  struct Receiving {
+    std::shared_ptr<arena::Slot> slot;  // Null: we have the shard already.
+    std::shared_ptr<const format::ShardRecord> record;
+    Digest digest;
+    replicate::ChunkSet applied;
+    std::weak_ptr<void> hold;  // Alive while a connection may still write into the Slot.
+    bool is_freed = false;     // The job's memory was freed meanwhile: of no use any more.
+  };
+
+  void choose_targets();
+  asio::awaitable<void> feed(std::string target);
+  // Sends one shard; the connection is made when it is null and reset when it broke.
+  Task<void> send(const std::string& target, std::shared_ptr<arena::Slot> slot,
+                  std::shared_ptr<wire::Connection>& connection);
+  std::shared_ptr<arena::Slot> next_for(const std::string& target);
+  asio::awaitable<void> serve(std::shared_ptr<wire::Connection> connection,
+                              wire::PeerIdentity identity);
+  Task<std::shared_ptr<wire::Connection>> fetch_connection(std::string peer);
+  replicate::TransferOptions transfer_options() const;
+  bool make_room(std::uint32_t rank);
+
+  Job& job_;
+  Signal changed_;
+  std::vector<std::string> targets_;
+  std::set<std::string> fed_;                    // Targets whose coroutine runs.
+  std::map<std::string, std::set<Copy>> given_;  // By target: verified there, or refused.
+  std::map<std::string, std::uint64_t> target_boots_;
+  std::map<std::uint64_t, Receiving> receiving_;  // By ticket.
+  std::set<std::shared_ptr<wire::Connection>> served_;
+  Digest placed_for_;  // Members that targets_ was computed for.
+  std::uint64_t next_ticket_ = 1;
+  bool is_stopping_ = false;
+};
+
+}  // namespace ckpt::node

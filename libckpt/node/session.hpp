@@ -1,0 +1,60 @@
+// Session: one trainer process as the engine sees it; Rank: those that spoke for one rank.
+//
+// A rank has at most one session that counts; older ones are fenced and kept only until their
+// process is proven gone, since until then they can still write into the Slots they had mapped.
+// Threads: the engine's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/slot.hpp"
+#include "node/engine.hpp"
+
+namespace ckpt::node {
+
+struct Session {
+  SessionId id{};
+  SessionEvents* events = nullptr;  // Null once the trainer is gone.
+  std::int64_t process = 0;         // As AttachRequest says.
+  bool is_fenced = false;
+
+  // How it begins (format/agreement.hpp, StartPhase).
+  format::StartPhase phase = format::StartPhase::idle;
+  std::optional<Step> wanted;
+  std::uint64_t attempt = 0;         // Of `current_start`, while ready or failed.
+  std::uint64_t current_start = 0;   // The Start that ready, failed and running speak of.
+  std::uint64_t finished_start = 0;  // The last Start that ended for this session.
+  std::uint64_t timeline = 0;
+  bool is_copying = false;  // A coroutine fills and offers the shard.
+  std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Attempt and the trainer's answer.
+  std::string failure;
+
+  // What it captured.
+  std::optional<Step> last_seen;
+  bool restored_ok = false;
+  std::map<std::uint32_t, std::shared_ptr<const format::Layout>> layouts;  // By version.
+
+  // How it ends.
+  std::optional<Time> close_deadline;  // Set by close().
+  bool is_closing = false;             // All its captures are settled.
+  bool is_closed = false;              // It was told.
+
+  // What it was told already.
+  bool slots_told = false;
+  std::optional<format::StepId> committed_told, durable_told;
+  std::optional<Step> next_capture_told;
+};
+
+struct Rank {
+  std::uint32_t rank = 0;
+  std::unique_ptr<Session> session;
+  std::vector<std::unique_ptr<Session>> fenced;  // Their processes may still be alive.
+  std::optional<Error> slots_failure;            // Why its Slots could not be made.
+  std::uint64_t wanted_slot_bytes = 0;           // Of the newest layout; 0: none was told.
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,203 @@
+#include "node/slot_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+
+namespace ckpt::node {
+
+using arena::Slot;
+
+namespace {
+
+bool is_readable(const Slot& slot) {
+  return slot.state() == Slot::State::sealed && !slot.is_retiring();
+}
+
+bool is_occupied(const Slot& slot) {
+  return slot.state() == Slot::State::sealed || slot.state() == Slot::State::quarantined;
+}
+
+}  // namespace
+
+SlotTable::~SlotTable() {
+  *alive_ = false;
+  context_.budget.release(bytes_);
+}
+
+Task<std::shared_ptr<Slot>> SlotTable::make_slot(std::uint64_t bytes, std::string what) {
+  CKPT_CO_CHECK(context_.budget.reserve(bytes, what));
+  bytes_ += bytes;
+  const std::shared_ptr<bool> alive = alive_;
+  auto memory = co_await context_.seams.memory.allocate(bytes);
+  if (!*alive) co_return fail(Errc::cancelled, what + ": the job ended");
+  if (!memory) {
+    context_.budget.release(bytes);
+    bytes_ -= bytes;
+    co_return fail(std::move(memory).error().context(what));
+  }
+  co_return std::make_shared<Slot>(std::move(*memory));
+}
+
+Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes) {
+  OwnSlots& own_slots = own_[rank];
+  CKPT_ASSERT(!own_slots.is_allocating);
+  if (own_slots.slot_bytes < bytes) {
+    for (OwnSlot& outgrown : own_slots.slots) discard(std::move(outgrown.slot));
+    own_slots.slots.clear();
+    own_slots.slot_bytes = align_up(bytes, page_bytes);
+  }
+  own_slots.is_allocating = true;
+  const std::shared_ptr<bool> alive = alive_;
+  while (own_slots.slots.size() < count) {
+    std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
+                                   arena::human_bytes(bytes), job_, rank);
+    auto slot = co_await make_slot(own_slots.slot_bytes, std::move(what));
+    if (!*alive) co_return fail(Errc::cancelled, "make Slots: the job ended");
+    if (!slot) {
+      own_slots.is_allocating = false;
+      co_return fail(std::move(slot).error());
+    }
+    own_slots.slots.push_back(OwnSlot{std::move(*slot), false, std::nullopt});
+  }
+  own_slots.is_allocating = false;
+  co_return Status{};
+}
+
+Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord& record,
+                                                      std::function<void()> made) {
+  auto& slots = replicas_[record.id.rank];
+  const std::uint64_t bytes = align_up(record.bytes, page_bytes);
+  for (auto slot = slots.begin(); slot != slots.end();) {
+    // Outgrown by a bigger layout.
+    if ((*slot)->capacity() < bytes && (*slot)->state() == Slot::State::free) {
+      discard(std::move(*slot));
+      slot = slots.erase(slot);
+    } else {
+      ++slot;
+    }
+  }
+  for (const auto& slot : slots) {
+    if (slot->state() == Slot::State::free && slot->capacity() >= bytes) return slot;
+  }
+  const auto big_enough = std::count_if(
+      slots.begin(), slots.end(), [&](const auto& slot) { return slot->capacity() >= bytes; });
+  if (big_enough < arena::replica_slots_per_rank) {
+    if (replicas_being_made_.insert(record.id.rank).second) {
+      asio::co_spawn(context_.executor, make_replicas(record.id.rank, bytes, std::move(made)),
+                     asio::detached);
+    }
+    return fail(Errc::unavailable,
+                fmt::format("Slots for copies of rank {} are being made", record.id.rank));
+  }
+  return fail(Errc::exhausted,
+              fmt::format("all Slots for copies of rank {} are in use", record.id.rank));
+}
+
+asio::awaitable<void> SlotTable::make_replicas(std::uint32_t rank, std::uint64_t bytes,
+                                               std::function<void()> made) {
+  const std::shared_ptr<bool> alive = alive_;
+  for (std::uint32_t index = 0; index < arena::replica_slots_per_rank; ++index) {
+    std::string what =
+        fmt::format("{} Slots of {} for copies of job {} rank {}", arena::replica_slots_per_rank,
+                    arena::human_bytes(bytes), job_, rank);
+    auto slot = co_await make_slot(bytes, std::move(what));
+    if (!*alive) co_return;
+    if (!slot) {
+      log_warning("job={} rank={} no copies can be kept here: {}", job_, rank,
+                  slot.error().message());
+      break;
+    }
+    replicas_[rank].push_back(std::move(*slot));
+  }
+  replicas_being_made_.erase(rank);
+  made();
+}
+
+void SlotTable::for_each_sealed(const std::function<void(Slot& slot, bool is_own)>& visit) const {
+  for (const auto& [rank, own_slots] : own_) {
+    for (const OwnSlot& own_slot : own_slots.slots) {
+      if (is_readable(*own_slot.slot)) visit(*own_slot.slot, true);
+    }
+  }
+  for (const auto& slot : old_) {
+    if (is_readable(*slot)) visit(*slot, true);
+  }
+  for (const auto& [rank, slots] : replicas_) {
+    for (const auto& slot : slots) {
+      if (is_readable(*slot)) visit(*slot, false);
+    }
+  }
+}
+
+std::shared_ptr<Slot> SlotTable::find(const format::ShardId& id, const Digest& digest) const {
+  std::shared_ptr<Slot> found;
+  for_each_sealed([&](Slot& slot, bool) {
+    if (!found && slot.id() == id && slot.digest() == digest) found = slot.shared_from_this();
+  });
+  return found;
+}
+
+bool SlotTable::retire_if(const std::function<bool(const format::ShardId& id)>& is_useless) {
+  bool has_retired = false;
+  const auto consider = [&](Slot& slot) {
+    if (!is_occupied(slot) || slot.is_retiring() || !is_useless(slot.id())) return;
+    slot.retire();
+    has_retired = true;
+  };
+  for (auto& [rank, own_slots] : own_) {
+    for (OwnSlot& own_slot : own_slots.slots) consider(*own_slot.slot);
+  }
+  for (auto& [rank, slots] : replicas_) {
+    for (auto& slot : slots) consider(*slot);
+  }
+  for (auto& slot : old_) consider(*slot);
+  sweep_old();
+  return has_retired;
+}
+
+void SlotTable::quarantine(const format::ShardId& id, const Digest& digest) {
+  const std::shared_ptr<Slot> slot = find(id, digest);
+  if (!slot) return;
+  log_warning("job={} step={} rank={} a copy in memory failed verification and is not used again",
+              job_, number(id.at.step), id.rank);
+  slot->quarantine();
+  slot->retire();
+  sweep_old();
+}
+
+void SlotTable::discard(std::shared_ptr<Slot> slot) {
+  old_.push_back(std::move(slot));
+  sweep_old();
+}
+
+void SlotTable::sweep_old() {
+  std::erase_if(old_, [&](const std::shared_ptr<Slot>& slot) {
+    if (slot->state() != Slot::State::free) return false;
+    context_.budget.release(slot->capacity());
+    bytes_ -= slot->capacity();
+    return true;
+  });
+}
+
+void SlotTable::free_all() {
+  for (auto& [rank, own_slots] : own_) {
+    for (OwnSlot& own_slot : own_slots.slots) {
+      const Slot::State state = own_slot.slot->state();
+      if (state == Slot::State::filling || state == Slot::State::filled) own_slot.slot->abandon();
+      old_.push_back(std::move(own_slot.slot));
+    }
+    own_slots.slots.clear();
+    own_slots.slot_bytes = 0;
+  }
+  for (auto& [rank, slots] : replicas_) {
+    // A copy that is being received is abandoned by its receiver, which finds the job gone.
+    for (auto& slot : slots) old_.push_back(std::move(slot));
+    slots.clear();
+  }
+  retire_if([](const format::ShardId&) { return true; });
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,82 @@
+// SlotTable: all Slots of one job on this node: those its trainers fill, and copies for other
+// nodes.
+//
+// It knows where bytes lie and which state they are in, and keeps the memory budget. It decides
+// nothing: Job tells it what to free.
+// Threads: the engine's. Lifetime: its Slots are shared with Leases and may outlive it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "arena/slot.hpp"
+#include "node/context.hpp"
+
+namespace ckpt::node {
+
+struct OwnSlot {
+  std::shared_ptr<arena::Slot> slot;
+  bool is_granted = false;          // Free, and the session may begin to fill it.
+  std::optional<SessionId> filler;  // The trainer that fills it; none: the engine itself.
+};
+
+struct OwnSlots {
+  std::vector<OwnSlot> slots;
+  std::uint64_t slot_bytes = 0;  // Capacity of each; 0: none made yet.
+  bool is_allocating = false;
+};
+
+class SlotTable {
+ public:
+  SlotTable(EngineContext& context, std::string job) : context_(context), job_(std::move(job)) {}
+  ~SlotTable();
+
+  // Replaces the rank's Slots by `count` of `bytes` each; those there already are kept when they
+  // are big enough. What smaller ones hold stays readable until it is retired. Errors: exhausted
+  // (over the budget, with the numbers; or the machine has no memory).
+  Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
+  OwnSlots& own(std::uint32_t rank) { return own_[rank]; }
+  const std::map<std::uint32_t, OwnSlots>& all_own() const { return own_; }
+
+  // A free Slot for a copy of `rank`, or one that already receives `record`. While there is none,
+  // it is made in the background and `made` is called.
+  // Errors: unavailable (being made: try again), exhausted (all hold what is still needed).
+  Result<std::shared_ptr<arena::Slot>> take_replica(const format::ShardRecord& record,
+                                                    std::function<void()> made);
+
+  // Every sealed Slot, own and replica.
+  void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
+  // A sealed copy, wherever it lies here; null: none.
+  std::shared_ptr<arena::Slot> find(const format::ShardId& id, const Digest& digest) const;
+
+  // Frees what `is_useless` says, now or when the last Lease ends. True: something was freed.
+  bool retire_if(const std::function<bool(const format::ShardId& id)>& is_useless);
+  // A copy that failed verification serves nobody any more.
+  void quarantine(const format::ShardId& id, const Digest& digest);
+  // Gives the memory back, except what is leased; that goes when its Lease ends.
+  void free_all();
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  Task<std::shared_ptr<arena::Slot>> make_slot(std::uint64_t bytes, std::string what);
+  asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes,
+                                      std::function<void()> made);
+  void discard(std::shared_ptr<arena::Slot> slot);
+  void sweep_old();
+
+  EngineContext& context_;
+  std::string job_;
+  std::map<std::uint32_t, OwnSlots> own_;
+  std::map<std::uint32_t, std::vector<std::shared_ptr<arena::Slot>>> replicas_;  // By rank.
+  std::set<std::uint32_t> replicas_being_made_;
+  std::vector<std::shared_ptr<arena::Slot>> old_;  // Outgrown, but not free yet.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace ckpt::node
