@@ -27,4 +27,13 @@ Result<T> run_task(asio::io_context& context, Task<T> task) {
   return std::move(*result);
 }
 
+// Starts `task`; its result comes while somebody runs the context. `result` must live until then.
+template <class T>
+void start_task(asio::io_context& context, Task<T> task, std::optional<Result<T>>& result) {
+  asio::co_spawn(context, std::move(task), [&result](std::exception_ptr error, Result<T> value) {
+    if (error) std::rethrow_exception(error);
+    result.emplace(std::move(value));
+  });
+}
+
 }  // namespace ckpt::test

@@ -1,0 +1,286 @@
+// Goal:   a process is known by what it is, and not by a number that may be given out again; what
+// we
+//         start shares nothing with us.
+// Method: real children that wait on a pipe, stop, change their name and end.
+#include "os/process.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "os/limits.hpp"
+#include "os/spawn.hpp"
+#include "os/thread_settings.hpp"
+#include "support/descriptors.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ckpt::test {
+namespace {
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A child that lives until it is killed or the test ends.
+struct Child {
+  explicit Child(const char* name = "plain") {
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_NAME, name);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      [[maybe_unused]] const ssize_t told = ::write(ends[1], "x", 1);
+      for (;;) ::pause();
+    }
+    char ready = 0;
+    REQUIRE(::read(ends[0], &ready, 1) == 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  ~Child() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid = 0;
+};
+
+void wait_until_stopped(pid_t pid) {
+  int status = 0;
+  REQUIRE(::waitpid(pid, &status, WUNTRACED) == pid);
+  REQUIRE(WIFSTOPPED(status));
+}
+
+TEST_CASE("process: a killed process is gone, also before it is reaped", "[unit][os]") {
+  const std::size_t before = open_descriptors();
+  {
+    const Child child;
+    auto process = os::open_process(child.pid);
+    REQUIRE(process);
+    CHECK(!os::is_gone(*process));
+    CHECK(!os::reap(*process));
+    REQUIRE(os::kill_process(*process, SIGKILL));
+    siginfo_t info{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOWAIT) == 0);
+    CHECK(os::is_gone(*process));
+    CHECK(os::reap(*process));
+    CHECK(os::kill_process(*process, SIGKILL));
+    CHECK(os::is_gone(*process));
+  }
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("process: an identity is the process's own, whatever its name contains", "[unit][os]") {
+  const Child child("a) R (1 2 3");
+  const auto identity = os::identify_process(child.pid);
+  REQUIRE(identity);
+  CHECK(identity->start_ticks > 0);
+  CHECK(*os::is_stopped(child.pid) == false);
+  CHECK(os::open_process(*identity));
+  os::ProcessIdentity earlier = *identity;
+  --earlier.start_ticks;
+  const auto refused = os::open_process(earlier);
+  REQUIRE(!refused);
+  CHECK(refused.error().code() == Errc::not_found);
+}
+
+TEST_CASE("process: a stopped process is seen as stopped until it goes on", "[unit][os]") {
+  const Child child;
+  ::kill(child.pid, SIGSTOP);
+  wait_until_stopped(child.pid);
+  CHECK(*os::is_stopped(child.pid));
+  ::kill(child.pid, SIGCONT);
+  int status = 0;
+  REQUIRE(::waitpid(child.pid, &status, WCONTINUED) == child.pid);
+  CHECK(!*os::is_stopped(child.pid));
+}
+
+TEST_CASE("process: there is no such process", "[unit][os]") {
+  pid_t ended = ::fork();
+  if (ended == 0) std::_Exit(0);
+  ::waitpid(ended, nullptr, 0);
+  for (const pid_t pid : {ended, pid_t{-1}}) {
+    const auto process = os::open_process(pid);
+    REQUIRE(!process);
+    CHECK(process.error().code() == Errc::not_found);
+    CHECK(!os::identify_process(pid));
+    CHECK(!os::is_stopped(pid));
+  }
+}
+
+TEST_CASE("process watch: calls once, from the executor, when the process ends", "[unit][os]") {
+  asio::io_context context;
+  const Child child;
+  auto process = os::open_process(child.pid);
+  REQUIRE(process);
+  int calls = 0;
+  auto watch = os::ProcessWatch::start(context.get_executor(), *process, [&] { ++calls; });
+  REQUIRE(watch);
+  context.poll();
+  CHECK(calls == 0);
+  REQUIRE(os::kill_process(*process, SIGKILL));
+  CHECK(calls == 0);
+  context.run();
+  CHECK(calls == 1);
+  auto late = os::ProcessWatch::start(context.get_executor(), *process, [&] { ++calls; });
+  CHECK(calls == 1);
+  context.restart();
+  context.run();
+  CHECK(calls == 2);
+}
+
+TEST_CASE("process watch: destroyed, it never calls and leaks nothing", "[unit][os]") {
+  const std::size_t before = open_descriptors();
+  int calls = 0;
+  {
+    asio::io_context context;
+    const Child child;
+    auto process = os::open_process(child.pid);
+    REQUIRE(process);
+    {
+      auto watch = os::ProcessWatch::start(context.get_executor(), *process, [&] { ++calls; });
+      REQUIRE(watch);
+      const os::ProcessWatch moved(std::move(*watch));
+      context.poll();
+    }
+    REQUIRE(os::kill_process(*process, SIGKILL));
+    context.restart();
+    context.run();
+  }
+  CHECK(calls == 0);
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("process watch: the context may go first", "[unit][os]") {
+  auto context = std::make_unique<asio::io_context>();
+  const Child child;
+  auto process = os::open_process(child.pid);
+  REQUIRE(process);
+  int calls = 0;
+  auto watch = os::ProcessWatch::start(context->get_executor(), *process, [&] { ++calls; });
+  REQUIRE(watch);
+  context.reset();
+  CHECK(calls == 0);
+}
+
+TEST_CASE("spawn: a program of its own session with nothing of ours open", "[unit][os]") {
+  const TemporaryDirectory directory;
+  const std::size_t before = open_descriptors();
+  // Without close-on-exec, as a careless library would open it.
+  const os::Fd inherited(::open("/dev/null", O_RDONLY));
+  std::signal(SIGUSR1, SIG_IGN);
+  sigset_t blocked;
+  sigset_t old;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR2);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &old);
+  ::setenv("CKPT_TEST_GONE", "1", 1);
+  os::SpawnOptions options;
+  options.program = "sh";
+  options.arguments = {
+      "-c",
+      "echo $$ $(cut -d' ' -f6 /proc/$$/stat); ls /proc/$$/fd | tr '\\n' ' '; echo; "
+      "readlink /proc/$$/fd/0; echo \"$CKPT_TEST_SET-$CKPT_TEST_GONE\"; "
+      "grep -E 'SigBlk|SigIgn' /proc/$$/status; echo failed >&2; exit 3"};
+  options.environment = {{"CKPT_TEST_SET", "yes"}, {"CKPT_TEST_GONE", std::nullopt}};
+  options.log_path = directory.file("log");
+  auto spawned = os::spawn_detached(options);
+  ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  std::signal(SIGUSR1, SIG_DFL);
+  ::unsetenv("CKPT_TEST_GONE");
+  REQUIRE(spawned);
+  int status = 0;
+  REQUIRE(::waitpid(spawned->pid, &status, 0) == spawned->pid);
+  CHECK(WEXITSTATUS(status) == 3);
+  CHECK(os::is_gone(spawned->process));
+  std::istringstream log(text_of(options.log_path));
+  pid_t pid = 0;
+  pid_t session = 0;
+  log >> pid >> session;
+  CHECK(pid == spawned->pid);
+  CHECK(session == pid);
+  std::string line;
+  std::getline(log, line);
+  std::getline(log, line);
+  CHECK(line == "0 1 2 ");
+  std::getline(log, line);
+  CHECK(line == "/dev/null");
+  std::getline(log, line);
+  CHECK(line == "yes-");
+  std::getline(log, line);
+  CHECK(line == "SigBlk:\t0000000000000000");
+  std::getline(log, line);
+  CHECK(line == "SigIgn:\t0000000000000000");
+  std::getline(log, line);
+  CHECK(line == "failed");
+  spawned->process.reset();
+  CHECK(open_descriptors() == before + 1);
+}
+
+TEST_CASE("spawn: a program that is not there, or a log that cannot be, is an error",
+          "[unit][os]") {
+  const TemporaryDirectory directory;
+  os::SpawnOptions options;
+  options.program = directory.file("nothing");
+  options.log_path = directory.file("log");
+  const auto missing = os::spawn_detached(options);
+  REQUIRE(!missing);
+  CHECK(missing.error().code() == Errc::not_found);
+  options.program = "true";
+  options.log_path = directory.file("no/where");
+  const auto no_log = os::spawn_detached(options);
+  REQUIRE(!no_log);
+  CHECK(no_log.error().message().find("no/where") != std::string::npos);
+}
+
+TEST_CASE("limits: raising brings the soft limit to the hard one", "[unit][os]") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit lowered{64, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &lowered) == 0);
+  CHECK(os::limit_values(os::Limit::open_files)->soft == 64);
+  const auto raised = os::raise_limit(os::Limit::open_files);
+  REQUIRE(raised);
+  CHECK(raised->soft == raised->hard);
+  CHECK(os::limit_values(os::Limit::open_files)->soft == raised->hard);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(os::limit_values(os::Limit::locked_memory)->soft <=
+        os::limit_values(os::Limit::locked_memory)->hard);
+}
+
+TEST_CASE("thread settings: a thread has its name and gives way", "[unit][os]") {
+  std::string name;
+  int nice = 0;
+  Status idle;
+  std::thread([&] {
+    os::set_thread_name("ckptd-disk-with-a-long-name");
+    idle = os::make_thread_idle();
+    char text[16] = {};
+    ::pthread_getname_np(::pthread_self(), text, sizeof text);
+    name = text;
+    nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
+  }).join();
+  CHECK(name == "ckptd-disk-with");
+  CHECK(idle);
+  CHECK(nice == 19);
+  CHECK(::getpriority(PRIO_PROCESS, 0) != 19);
+}
+
+}  // namespace
+}  // namespace ckpt::test
