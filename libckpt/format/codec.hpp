@@ -5,6 +5,7 @@
 // allocated before its length was checked against the bytes that remain.
 #pragma once
 
+#include <array>
 #include <ckpt/result.hpp>
 #include <concepts>
 #include <cstdint>
@@ -60,8 +61,10 @@ class Writer {
  private:
   template <std::unsigned_integral T>
   void little_endian(T value) {
-    for (std::size_t shift = 0; shift < sizeof(T) * 8; shift += 8)
-      bytes_.push_back(static_cast<std::byte>((value >> shift) & 0xff));
+    std::array<std::byte, sizeof(T)> encoded;
+    for (std::size_t index = 0; index < sizeof(T); ++index)
+      encoded[index] = static_cast<std::byte>((value >> (8 * index)) & 0xff);
+    raw(encoded);
   }
 
   std::vector<std::byte> bytes_;
