@@ -1,5 +1,5 @@
-// Goal:   the memory that we may use is the least of what the machine and every cgroup above us
-// say. Method: small trees of /proc and /sys, as cgroup versions 1 and 2 and containers show them.
+// Goal:   the memory that we may use is the least of what the machine and every cgroup above say.
+// Method: small trees of /proc and /sys, as cgroup versions 1 and 2 and containers show them.
 #include "os/memory_available.hpp"
 
 #include <catch2/catch.hpp>
