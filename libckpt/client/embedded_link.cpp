@@ -130,11 +130,8 @@ Result<MappedSlot> EmbeddedLink::map_slot(arena::SlotMemory& memory,
                                           std::uint64_t generation) const {
   std::vector<os::Segment> segments;
   for (const arena::SegmentView& view : memory.segments()) {
-    os::Fd borrowed(view.fd);
-    auto fd = borrowed.dup();
-    (void)borrowed.release();
-    if (!fd) return fail(std::move(fd).error());
-    segments.push_back({std::move(*fd), view.bytes});
+    CKPT_TRY(auto fd, os::duplicate(view.fd));
+    segments.push_back({std::move(fd), view.bytes});
   }
   os::MapOptions options;
   options.is_inherited = false;

@@ -18,8 +18,12 @@ void Fd::reset(int number) {
 }
 
 Result<Fd> Fd::dup() const {
-  Fd copy(::fcntl(number_, F_DUPFD_CLOEXEC, 0));
-  if (!copy) return fail_system("duplicate descriptor " + std::to_string(number_));
+  return duplicate(number_);
+}
+
+Result<Fd> duplicate(int borrowed) {
+  Fd copy(::fcntl(borrowed, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return fail_system("duplicate descriptor " + std::to_string(borrowed));
   return copy;
 }
 

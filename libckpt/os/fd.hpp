@@ -34,6 +34,9 @@ class Fd {
   int number_ = -1;
 };
 
+// The same of a descriptor that is only borrowed.
+Result<Fd> duplicate(int borrowed);
+
 // The cause of the system call that has just failed.
 std::error_code last_system_error();
 // The failure of a system call: exhausted where a limit of descriptors or memory was met, else io.

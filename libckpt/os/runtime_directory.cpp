@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +15,6 @@ namespace ckpt::os {
 
 namespace {
 
-// What an address of a socket can hold, without "/ckptd.sock" and the final zero.
-constexpr std::size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - sizeof("/ckptd.sock");
 constexpr off_t tail_bytes = 4096;
 
 std::string from_environment(const char* name) {
@@ -67,10 +64,6 @@ Result<RuntimeDirectory> RuntimeDirectory::open(const std::string& given) {
   if (path.empty() || path.front() != '/')
     return fail(Errc::invalid_argument,
                 fmt::format("use runtime directory \"{}\": it must start with /", path));
-  if (path.size() > path_bytes_max)
-    return fail(Errc::invalid_argument,
-                fmt::format("use runtime directory {}: {} bytes, a socket's path allows {}", path,
-                            path.size(), path_bytes_max));
 
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_system("create runtime directory " + path);

@@ -18,8 +18,7 @@ class RuntimeDirectory {
  public:
   // `given`, else LIBCKPT_RUNTIME_DIR, else XDG_RUNTIME_DIR/libckpt, else /run/user/UID/libckpt
   // where that user directory exists, else /tmp/libckpt-UID. Created if missing.
-  // Errors: invalid_argument (a link, no directory, somebody else's, open to others, too long a
-  // path for a socket), io.
+  // Errors: invalid_argument (a link, no directory, somebody else's, open to others), io.
   static Result<RuntimeDirectory> open(const std::string& given);
 
   const std::string& path() const { return path_; }

@@ -1,0 +1,244 @@
+#include "daemon/control_server.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "wire/control_codec.hpp"
+
+namespace ckpt::daemon {
+
+namespace control = wire::control;
+
+namespace {
+
+constexpr Duration hello_time = std::chrono::seconds(10);
+constexpr Duration answer_time = std::chrono::seconds(30);
+// The kernel needs longer than an instant to take apart a process with much pinned memory.
+constexpr Duration kill_time = std::chrono::seconds(30);
+constexpr Duration accept_pause = std::chrono::milliseconds(100);
+
+}  // namespace
+
+ControlServer::ControlServer(const asio::any_io_executor& executor, Clock& clock,
+                             node::Engine& engine, DaemonControl& control)
+    : executor_(executor), clock_(clock), engine_(engine), control_(control), detached_(clock) {}
+
+ControlServer::~ControlServer() = default;
+
+Status ControlServer::start(const std::string& socket) {
+  CKPT_TRY(auto listener, os::LocalListener::open(executor_, clock_, socket));
+  listener_.emplace(std::move(listener));
+  asio::co_spawn(executor_, accept_all(), asio::detached);
+  return {};
+}
+
+Task<void> ControlServer::stop(Time deadline) {
+  gate_.stop();
+  if (listener_) listener_->close();
+  for (const Connection& connection : open_) connection->close();
+  for (const Session& session : sessions_) session->close_connection();
+  detached_.close();
+  CKPT_CO_CHECK(co_await gate_.drained(clock_, deadline));
+  co_return Status();
+}
+
+Job ControlServer::accept_all() {
+  const StopGate::Pass pass = gate_.enter();
+  LogLimit complaint(60.0);
+  while (!gate_.is_stopping()) {
+    auto connection = co_await listener_->accept(no_deadline);
+    if (connection && connections_.in_flight() < connections_max) {
+      auto shared = std::make_shared<os::LocalConnection>(std::move(*connection));
+      asio::co_spawn(executor_, serve(std::move(shared)), asio::detached);
+      continue;
+    }
+    if (gate_.is_stopping()) co_return;
+    if (complaint.may_speak()) {
+      log_warning("cannot take another connection: {}",
+                  connection ? "too many are open" : connection.error().message());
+    }
+    const Time again = clock_.after(accept_pause);
+    auto slept = co_await sleep_until(clock_, again);
+    if (!slept) co_return;
+  }
+}
+
+Job ControlServer::serve(Connection connection) {
+  const StopGate::Pass pass = gate_.enter();
+  const StopGate::Pass counted = connections_.enter();
+  open_.push_back(connection);
+  auto ended = co_await greet(connection);
+  // A connection that just ends is the normal way to go.
+  if (!ended && ended.error().code() != Errc::unavailable &&
+      ended.error().code() != Errc::cancelled) {
+    log_warning("pid {}: {}", connection->peer().pid, ended.error().message());
+  }
+  connection->close();
+  open_.remove(connection);
+}
+
+Task<void> ControlServer::send(Connection connection, control::Message message, Time deadline) {
+  CKPT_CO_TRY(auto encoded, control::encode(message));
+  CKPT_CO_CHECK(co_await connection->send(std::move(encoded), deadline));
+  co_return Status();
+}
+
+Task<control::Message> ControlServer::receive(Connection connection, Time deadline) {
+  CKPT_CO_TRY(auto message, co_await connection->receive(deadline));
+  co_return control::decode(message);
+}
+
+Task<void> ControlServer::greet(Connection connection) {
+  const Time deadline = clock_.after(hello_time);
+  control::Message hello = control::our_hello();
+  CKPT_CO_CHECK(co_await send(connection, std::move(hello), deadline));
+  CKPT_CO_TRY(const auto first, co_await receive(connection, deadline));
+  const auto* theirs = std::get_if<control::Hello>(&first);
+  if (theirs == nullptr) co_return fail(Errc::corruption, "its first word was no hello");
+  // They have our hello, and tell their user what to do about it.
+  CKPT_CO_CHECK(control::check_hello(*theirs, "the other side"));
+
+  CKPT_CO_TRY(auto question, co_await receive(connection, deadline));
+  if (auto* attach = std::get_if<control::Attach>(&question)) {
+    CKPT_CO_CHECK(co_await serve_trainer(connection, std::move(*attach)));
+    co_return Status();
+  }
+  while (true) {
+    CKPT_CO_CHECK(co_await answer(connection, std::move(question)));
+    const Time next = clock_.after(answer_time);
+    CKPT_CO_TRY(question, co_await receive(connection, next));
+  }
+}
+
+// --- Trainers ---
+
+Task<void> ControlServer::serve_trainer(Connection connection, control::Attach request) {
+  CKPT_POINT("attach.accept");
+  auto attached = co_await attach(connection, std::move(request));
+  if (!attached) {
+    log_warning("pid {} may not attach: {}", connection->peer().pid, attached.error().message());
+    control::AttachAnswer refusal;
+    refusal.result = fail(std::move(attached).error());
+    control::Message message = std::move(refusal);
+    const Time deadline = clock_.after(answer_time);
+    CKPT_CO_CHECK(co_await send(connection, std::move(message), deadline));
+    co_return Status();
+  }
+  const Session session = *attached;
+  asio::co_spawn(executor_, TrainerSession::send_all(session), asio::detached);
+  while (true) {
+    auto message = co_await receive(connection, no_deadline);
+    if (!message) {
+      session->close_connection();
+      co_return fail(std::move(message).error());
+    }
+    if (std::holds_alternative<control::Goodbye>(*message)) {
+      detach(session, "said goodbye");
+      session->close_connection();
+      co_return Status();
+    }
+    const auto name = control::name_of(*message);
+    auto status = session->carry_out(std::move(*message));
+    if (!status) log_warning("{} {}: {}", session->name(), name, status.error().message());
+  }
+}
+
+Task<ControlServer::Session> ControlServer::attach(Connection connection, control::Attach attach) {
+  const os::LocalPeer peer = connection->peer();
+  if (peer.pid <= 0) {
+    co_return fail(Errc::unsupported,
+                   "attach: this daemon cannot see the trainer's process (another pid namespace), "
+                   "so it could not tell when it dies; run both in one container");
+  }
+  CKPT_CO_TRY(auto process, os::open_process({peer.pid, attach.start_time}));
+  CKPT_CO_TRY(auto request, node::make_request(attach));
+  request.process = peer.pid;
+  const TrainerSession::Identity identity{attach.job, attach.rank, peer.pid};
+  CKPT_CO_CHECK(co_await kill_stopped(identity));
+
+  auto session = std::make_shared<TrainerSession>(clock_, connection, identity, std::move(process));
+  CKPT_CO_TRY(const auto attached, co_await engine_.attach(std::move(request), *session));
+  session->attached(engine_, attached);
+  sessions_.push_back(session);
+  const std::weak_ptr<TrainerSession> watched = session;
+  std::function<void()> gone = [this, watched] {
+    if (const auto dead = watched.lock()) detach(dead, "its process has ended");
+  };
+  auto watching = session->watch(executor_, std::move(gone));
+  if (!watching) {
+    detach(session, "its process cannot be watched");
+    co_return fail(std::move(watching).error());
+  }
+  log_info("{} attached", session->name());
+  CKPT_POINT("attach.done");
+  co_return session;
+}
+
+Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
+  const auto is_in_the_way = [&](const Session& session) {
+    const auto& older = session->identity();
+    if (older.job != newcomer.job || older.rank != newcomer.rank) return false;
+    const auto is_stopped = os::is_stopped(older.pid);
+    return older.pid != newcomer.pid && is_stopped && *is_stopped;
+  };
+  const Time deadline = clock_.after(kill_time);
+  while (true) {
+    const auto found = std::find_if(sessions_.begin(), sessions_.end(), is_in_the_way);
+    if (found == sessions_.end()) co_return Status();
+    const Session stopped = *found;
+    log_warning("{} is stopped, and pid {} takes its place: killed", stopped->name(), newcomer.pid);
+    CKPT_CO_CHECK(os::kill_process(stopped->process(), SIGKILL));
+    auto woken = co_await detached_.wait_until(deadline);
+    if (!woken) co_return fail(std::move(woken).error());
+    if (!*woken) {
+      co_return fail(
+          Errc::unavailable,
+          fmt::format("attach: {} was killed, but its process does not end", stopped->name()));
+    }
+  }
+  co_return Status();
+}
+
+void ControlServer::detach(const Session& session, const char* why) {
+  const auto found = std::find(sessions_.begin(), sessions_.end(), session);
+  if (found == sessions_.end()) return;
+  const Session held = *found;
+  sessions_.erase(found);
+  CKPT_POINT("detach.before");
+  log_info("{} {}", held->name(), why);
+  if (const auto id = held->session()) engine_.detach(*id);
+  // The engine calls it no more; what is queued may still go out.
+  detached_.notify_all();
+}
+
+// --- The command line ---
+
+Task<void> ControlServer::answer(Connection connection, control::Message question) {
+  CKPT_CO_TRY(auto given, co_await answer_to(std::move(question)));
+  control::Message message = std::move(given);
+  const Time deadline = clock_.after(answer_time);
+  CKPT_CO_CHECK(co_await send(connection, std::move(message), deadline));
+  co_return Status();
+}
+
+Task<control::Answer> ControlServer::answer_to(control::Message question) {
+  control::Answer answer;
+  if (std::holds_alternative<control::AskStatus>(question)) {
+    answer.json = control_.status_json();
+  } else if (const auto* recover = std::get_if<control::AskRecover>(&question)) {
+    answer.json = engine_.recover_json(recover->job);
+  } else if (const auto* drop = std::get_if<control::Drop>(&question)) {
+    answer.result = engine_.drop(drop->job);
+  } else if (const auto* stop = std::get_if<control::Stop>(&question)) {
+    answer.result = co_await control_.stop(stop->deadline, stop->flush);
+  } else {
+    co_return fail(Errc::corruption, fmt::format("{} before attach", control::name_of(question)));
+  }
+  co_return answer;
+}
+
+}  // namespace ckpt::daemon

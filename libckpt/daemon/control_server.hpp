@@ -1,0 +1,80 @@
+// ControlServer: who connects to the daemon's socket: trainers, and the command line.
+//
+//   accept -> hello -> attach -> a trainer's calls, until the stream ends -> its process ends
+//                   -> status, recover, stop, drop -> one answer each
+//
+// A session is detached from the engine only when its process is proven gone, or said goodbye. An
+// older trainer of the same rank that is stopped (SIGSTOP, a debugger) is killed before the new one
+// attaches, since it will not go by itself; one that runs is fenced, and keeps its Slots.
+//
+// Threads:  the engine's.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/stop_gate.hpp"
+#include "daemon/trainer_session.hpp"
+#include "os/runtime_directory.hpp"
+
+namespace ckpt::daemon {
+
+// What the command line may ask of the daemon as a whole.
+class DaemonControl {
+ public:
+  virtual ~DaemonControl() = default;
+  virtual std::string status_json() const = 0;
+  // Flushes, and ends the daemon. Answers when that is done.
+  virtual Task<void> stop(Duration deadline, bool flush) = 0;
+};
+
+class ControlServer {
+ public:
+  // More than the ranks of one node, with their tools, ever are.
+  static constexpr int connections_max = 1024;
+
+  ControlServer(const asio::any_io_executor& executor, Clock& clock, node::Engine& engine,
+                DaemonControl& control);
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  // Errors: unavailable (somebody listens there), invalid_argument, io.
+  Status start(const std::string& socket);
+  Task<void> stop(Time deadline);
+  // Nobody is connected, and no trainer's process is waited for.
+  bool is_idle() const { return connections_.in_flight() == 0 && sessions_.empty(); }
+
+ private:
+  using Connection = std::shared_ptr<os::LocalConnection>;
+  using Session = std::shared_ptr<TrainerSession>;
+
+  Job accept_all();
+  Job serve(Connection connection);
+  Task<void> greet(Connection connection);
+  Task<void> serve_trainer(Connection connection, wire::control::Attach attach);
+  Task<void> answer(Connection connection, wire::control::Message question);
+  Task<wire::control::Answer> answer_to(wire::control::Message question);
+  Task<Session> attach(Connection connection, wire::control::Attach attach);
+  Task<void> kill_stopped(TrainerSession::Identity newcomer);
+  // Of a session, or to somebody whose connection is none yet.
+  static Task<void> send(Connection connection, wire::control::Message message, Time deadline);
+  Task<wire::control::Message> receive(Connection connection, Time deadline);
+  void detach(const Session& session, const char* why);
+
+  asio::any_io_executor executor_;
+  Clock& clock_;
+  node::Engine& engine_;
+  DaemonControl& control_;
+  std::optional<os::LocalListener> listener_;
+  std::list<Session> sessions_;  // Whose processes may still have Slots mapped.
+  std::list<Connection> open_;   // To close them at the end.
+  Signal detached_;
+  StopGate connections_;  // Counts them.
+  StopGate gate_;
+};
+
+}  // namespace ckpt::daemon

@@ -1,0 +1,247 @@
+// The life of the daemon:
+//
+//   1. The runtime directory is checked, and its lock taken: there is one daemon, or none.
+//   2. Everything is assembled; the socket listens; the ready-file says so.
+//   3. It serves, until a signal, the command line or the idle limit ends it.
+//   4. What is held is flushed, connections end, the ready-file goes, the lock is freed.
+#include "daemon/daemon.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <chrono>
+#include <ckpt/version.hpp>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "arena/arena_limits.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "daemon/ready_file.hpp"
+#include "os/limits.hpp"
+#include "os/memory_available.hpp"
+#include "os/ring_file_system.hpp"
+#include "os/thread_settings.hpp"
+
+namespace ckpt::daemon {
+
+namespace {
+
+// A trainer that looks whether a daemon runs holds the lock for an instant.
+constexpr int lock_attempts = 50;
+constexpr std::chrono::milliseconds lock_pause(10);
+// What is left after the flush: connections and coroutines that only have to notice.
+constexpr Duration end_time = std::chrono::seconds(5);
+constexpr std::chrono::seconds drain_time(2);
+
+std::uint64_t available_bytes() {
+  const auto available = os::memory_available();
+  return available ? available->bytes : 0;
+}
+
+arena::SharedMemoryOptions memory_options() {
+  arena::SharedMemoryOptions options;
+  options.available_bytes = available_bytes;
+  return options;
+}
+
+node::EngineOptions engine_options(const DaemonOptions& options) {
+  node::EngineOptions engine;
+  engine.name = fmt::format("ckptd pid {}", ::getpid());
+  engine.boot = random_from_system();
+  engine.memory_budget = options.memory_budget;
+  engine.listen_address = options.listen;
+  engine.job_idle_limit = options.job_idle_limit;
+  return engine;
+}
+
+Result<os::LockFile> take_lock(const os::RuntimeDirectory& directory) {
+  for (int attempt = 1;; ++attempt) {
+    auto lock = os::LockFile::acquire(directory.lock());
+    if (lock || lock.error().code() != Errc::unavailable) return lock;
+    if (attempt == lock_attempts) break;
+    std::this_thread::sleep_for(lock_pause);
+  }
+  std::string who = "another daemon";
+  if (const auto text = os::read_file(directory.ready(), 64 * 1024)) {
+    if (const auto ready = parse_ready(*text))
+      who += fmt::format(", pid {}, libckpt {},", ready->process.pid, ready->version);
+  }
+  return fail(Errc::unavailable,
+              fmt::format("{} runs in {}: `ckpt stop` ends it, --runtime-dir names another place",
+                          who, directory.path()));
+}
+
+LogLevel level_named(const std::string& name) {
+  if (name == "debug") return LogLevel::debug;
+  if (name == "warning") return LogLevel::warning;
+  return name == "error" ? LogLevel::error : LogLevel::info;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
+  // Step 1.
+  CKPT_TRY(auto directory, os::RuntimeDirectory::open(options.runtime_dir));
+  CKPT_TRY(auto lock, take_lock(directory));
+  options.runtime_dir = directory.path();
+  if (options.log_file.empty() && !options.foreground) options.log_file = directory.log();
+  Log::set_program("ckptd");
+  Log::set_level(level_named(options.log_level));
+  if (!options.log_file.empty()) CKPT_CHECK(Log::open_file(options.log_file));
+  CKPT_POINT("start.locked");
+
+  if (options.memory_budget == 0) options.memory_budget = available_bytes() / 2;
+  if (options.memory_budget == 0)
+    return fail(Errc::invalid_argument,
+                "choose a memory budget: the available memory cannot be read; name a size with "
+                "--memory-budget");
+  // Step 2.
+  std::unique_ptr<Daemon> daemon(
+      new Daemon(std::move(options), std::move(directory), std::move(lock)));
+  CKPT_CHECK(daemon->start());
+  return daemon;
+}
+
+Daemon::Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFile lock)
+    : options_(std::move(options)),
+      directory_(std::move(directory)),
+      lock_(std::move(lock)),
+      context_(1),
+      signals_(context_, SIGTERM, SIGINT),
+      clock_(make_system_clock(context_.get_executor())),
+      memory_(memory_options()),
+      files_(os::make_file_system()),
+      network_(context_.get_executor(), *clock_),
+      engine_(std::make_unique<node::Engine>(context_.get_executor(),
+                                             node::Seams{*clock_, memory_, *files_, network_},
+                                             engine_options(options_))),
+      server_(std::make_unique<ControlServer>(context_.get_executor(), *clock_, *engine_,
+                                              static_cast<DaemonControl&>(*this))),
+      started_at_(clock_->now()),
+      ended_(*clock_) {}
+
+Daemon::~Daemon() = default;
+
+Status Daemon::start() {
+  os::set_thread_name("ckptd-ctl");
+  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  const auto descriptors = os::raise_limit(os::Limit::open_files);
+  (void)os::raise_limit(os::Limit::locked_memory);
+
+  log_info("libckpt {} starts, pid {}", CKPT_VERSION_STRING, ::getpid());
+  for (const std::string& line : describe(options_)) log_info("option {}", line);
+  log_info("memory budget {} of {} available, {} descriptors",
+           arena::human_bytes(options_.memory_budget), arena::human_bytes(available_bytes()),
+           descriptors ? descriptors->soft : 0);
+
+  CKPT_POINT("start.listen.before");
+  CKPT_CHECK(server_->start(directory_.socket()));
+  Ready ready;
+  CKPT_TRY(ready.process, os::identify_process(::getpid()));
+  ready.version = CKPT_VERSION_STRING;
+  ready.socket = directory_.socket();
+  CKPT_CHECK(os::replace_file(directory_.ready(), to_json(ready)));
+  log_info("ready on {}", directory_.socket());
+  CKPT_POINT("start.ready");
+  return {};
+}
+
+Status Daemon::run() {
+  // Step 3.
+  asio::co_spawn(context_, end_on_signal(), asio::detached);
+  asio::co_spawn(context_, end_when_idle(), asio::detached);
+  context_.run();
+  // Step 4.
+  CKPT_POINT("stop.end");
+  os::remove_file(directory_.ready());
+  log_info("ended");
+  take_apart();
+  return result_.value_or(Status());
+}
+
+void Daemon::take_apart() {
+  server_.reset();
+  engine_.reset();
+  // Without its clock every wait ends at once, and with it the coroutines that are left.
+  clock_.reset();
+  context_.restart();
+  context_.run_for(drain_time);
+  if (context_.stopped()) return;
+  // A file system that hangs must not keep the process: what could be flushed has been.
+  log_warning("something is still in flight, and left behind");
+  std::_Exit(result_.value_or(Status()) ? 0 : 1);
+}
+
+Job Daemon::end_on_signal() {
+  const auto [error, signal] = co_await signals_.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (error) co_return;
+  // A second one ends the process at once, as people expect.
+  ::signal(SIGINT, SIG_DFL);
+  const std::string why = signal == SIGINT ? "SIGINT" : "SIGTERM";
+  co_await end(why, options_.stop_deadline, true);
+}
+
+Job Daemon::end_when_idle() {
+  const Duration limit = options_.idle_limit;
+  const Duration look_every =
+      std::clamp<Duration>(limit / 10, std::chrono::milliseconds(10), std::chrono::seconds(10));
+  Time busy_at = clock_->now();
+  while (!is_ending_) {
+    const Time next = clock_->after(look_every);
+    auto slept = co_await sleep_until(*clock_, next);
+    if (!slept) co_return;
+    if (!server_->is_idle() || !engine_->is_idle()) busy_at = clock_->now();
+    if (clock_->now() - busy_at < limit) continue;
+    co_await end("idle for the limit", end_time, false);
+  }
+}
+
+Job Daemon::end(std::string why, Duration deadline, bool flush) {
+  if (is_ending_) co_return;
+  is_ending_ = true;
+  CKPT_POINT("stop.begin");
+  log_info("ends: {}{}", why, flush ? "; what is held is flushed first" : "");
+  auto stopped = co_await engine_->stop(deadline, flush);
+  if (!stopped) log_error("not all was flushed: {}", stopped.error().message());
+  result_.emplace(std::move(stopped));
+  ended_.notify_all();
+  // Those who wait for the answer get it before their connections are closed.
+  const Time answered = clock_->after(std::chrono::milliseconds(100));
+  (void)co_await sleep_until(*clock_, answered);
+  const Time last = clock_->after(end_time);
+  auto closed = co_await server_->stop(last);
+  if (!closed) log_warning("connections: {}", closed.error().message());
+  context_.stop();
+}
+
+Task<void> Daemon::stop(Duration deadline, bool flush) {
+  asio::co_spawn(context_, end("`ckpt stop`", deadline, flush), asio::detached);
+  const Time last = clock_->after(deadline + end_time);
+  while (!result_) {
+    CKPT_CO_TRY(const bool was_woken, co_await ended_.wait_until(last));
+    if (!was_woken) co_return fail(Errc::unavailable, "stop: not flushed in time");
+  }
+  co_return *result_;
+}
+
+std::string Daemon::status_json() const {
+  auto json = nlohmann::ordered_json::parse(engine_->status_json(), nullptr, false);
+  const auto up = std::chrono::duration_cast<std::chrono::seconds>(clock_->now() - started_at_);
+  json["daemon"] = {{"pid", ::getpid()},
+                    {"version", CKPT_VERSION_STRING},
+                    {"runtime_dir", directory_.path()},
+                    {"log_file", options_.log_file},
+                    {"listen", options_.listen},
+                    {"up_seconds", up.count()},
+                    {"is_ending", is_ending_}};
+  return json.dump(2);
+}
+
+}  // namespace ckpt::daemon

@@ -1,0 +1,60 @@
+// Daemon: assembles what ckptd consists of, runs it on one thread, and takes it apart again.
+//
+//   starting --ready--> serving --SIGTERM, SIGINT, `ckpt stop`, idle--> flushing --> gone
+//
+// Lifetime: one in a process, for all of its life: run() returns when everything has ended.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <memory>
+#include <optional>
+
+#include "arena/shared_slot_memory.hpp"
+#include "daemon/control_server.hpp"
+#include "daemon/daemon_options.hpp"
+#include "wire/tcp_network.hpp"
+
+namespace ckpt::daemon {
+
+class Daemon final : private DaemonControl {
+ public:
+  // Errors: unavailable (a daemon runs in this directory already), invalid_argument, io.
+  static Result<std::unique_ptr<Daemon>> open(DaemonOptions options);
+  ~Daemon() override;
+
+  // Until it was asked to end. Errors: what could not be flushed.
+  Status run();
+
+ private:
+  Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFile lock);
+
+  Status start();
+  void take_apart();
+  std::string status_json() const override;
+  Task<void> stop(Duration deadline, bool flush) override;
+
+  Job end_on_signal();
+  Job end_when_idle();
+  // Ends everything, once; whoever comes later waits for the same end.
+  Job end(std::string why, Duration deadline, bool flush);
+
+  DaemonOptions options_;
+  os::RuntimeDirectory directory_;
+  os::LockFile lock_;
+
+  asio::io_context context_;
+  asio::signal_set signals_;
+  std::unique_ptr<Clock> clock_;
+  arena::SharedMemorySource memory_;
+  std::unique_ptr<os::FileSystem> files_;
+  wire::TcpNetwork network_;
+  std::unique_ptr<node::Engine> engine_;
+  std::unique_ptr<ControlServer> server_;
+  Time started_at_;
+  Signal ended_;
+  bool is_ending_ = false;
+  std::optional<Status> result_;  // Of the flush.
+};
+
+}  // namespace ckpt::daemon

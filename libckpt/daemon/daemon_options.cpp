@@ -1,0 +1,143 @@
+#include "daemon/daemon_options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <ckpt/version.hpp>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "base/units.hpp"
+
+namespace ckpt::daemon {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+using Units = std::map<std::string, std::uint64_t>;
+
+// A whole number with a unit, blanks between them allowed.
+Result<std::uint64_t> parse_with_unit(const std::string& text, const Units& units,
+                                      const char* examples) {
+  const auto refuse = [&] {
+    return fail(Errc::invalid_argument, fmt::format("\"{}\" is not like {}", text, examples));
+  };
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc()) return refuse();
+  const std::string_view tail(rest, static_cast<std::size_t>(end - rest));
+  const auto start = tail.find_first_not_of(' ');
+  const std::string unit(start == std::string_view::npos ? "" : tail.substr(start));
+  const auto found = units.find(unit);
+  if (found == units.end()) return refuse();
+  if (value > std::numeric_limits<std::int64_t>::max() / found->second) return refuse();
+  return value * found->second;
+}
+
+// As a check of CLI11: an empty answer is success.
+template <class Parse>
+std::string check(const std::string& text, Parse parse) {
+  const auto parsed = parse(text);
+  return parsed ? std::string() : parsed.error().text();
+}
+
+// CLI11 keeps the texts; they are turned into values when all of them were accepted.
+struct Texts {
+  std::string memory_budget = "0", idle_limit = "2h", job_idle_limit = "2h", stop_deadline = "5min";
+};
+
+void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
+  const CLI::Validator bytes([](std::string& text) { return check(text, parse_bytes); }, "SIZE");
+  const CLI::Validator duration([](std::string& text) { return check(text, parse_duration); },
+                                "DURATION");
+  app.set_config("--config", "", "Reads options from a file: name = value")
+      ->envname("LIBCKPT_DAEMON_CONFIG");
+  app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log")
+      ->envname("LIBCKPT_RUNTIME_DIR");
+  app.add_option("--memory-budget", texts.memory_budget,
+                 "Memory for Slots, as 64GiB; 0: half of what is available")
+      ->check(bytes)
+      ->envname("LIBCKPT_MEMORY_BUDGET");
+  app.add_option("--listen", options.listen, "host:port for peers; default: as each job says")
+      ->envname("LIBCKPT_LISTEN");
+  app.add_option("--idle-limit", texts.idle_limit, "Ends after so long without job or memory")
+      ->check(duration)
+      ->envname("LIBCKPT_IDLE_LIMIT")
+      ->capture_default_str();
+  app.add_option("--job-idle-limit", texts.job_idle_limit,
+                 "Frees the memory of a job that has had no trainer for so long")
+      ->check(duration)
+      ->envname("LIBCKPT_JOB_IDLE_LIMIT")
+      ->capture_default_str();
+  app.add_option("--stop-deadline", texts.stop_deadline, "For the flush at SIGTERM")
+      ->check(duration)
+      ->envname("LIBCKPT_STOP_DEADLINE")
+      ->capture_default_str();
+  app.add_option("--log-file", options.log_file, "Default: ckptd.log in the runtime directory")
+      ->envname("LIBCKPT_DAEMON_LOG_FILE");
+  app.add_option("--log-level", options.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->envname("LIBCKPT_LOG_LEVEL")
+      ->capture_default_str();
+  app.add_flag("--foreground", options.foreground, "Logs to standard error");
+}
+
+}  // namespace
+
+Result<std::uint64_t> parse_bytes(const std::string& text) {
+  static const Units units = {{"", 1},      {"B", 1},   {"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB},
+                              {"TiB", TiB}, {"K", KiB}, {"M", MiB},   {"G", GiB},   {"T", TiB}};
+  return parse_with_unit(text, units, "1048576, 512MiB or 64GiB");
+}
+
+Result<milliseconds> parse_duration(const std::string& text) {
+  static const Units units = {{"ms", 1},     {"s", 1000},      {"min", 60'000},
+                              {"m", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}};
+  CKPT_TRY(const auto count, parse_with_unit(text, units, "250ms, 90s, 15min or 2h"));
+  // Sums with the time of today stay within nanoseconds of 64 bits.
+  constexpr std::uint64_t longest = 100ull * 365 * 86'400'000;
+  return milliseconds(std::min(count, longest));
+}
+
+Parsed parse_arguments(int count, const char* const* arguments) {
+  Parsed parsed;
+  Texts texts;
+  CLI::App app("The daemon that owns the node's checkpoint memory.", "ckptd");
+  app.set_version_flag("--version", std::string("ckptd " CKPT_VERSION_STRING));
+  add_options(app, parsed.options, texts);
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    parsed.must_exit = true;
+    parsed.exit_code = app.exit(error, out, out) == 0 ? 0 : 2;
+    parsed.text = out.str();
+    return parsed;
+  }
+  // Every one was accepted by its check above.
+  parsed.options.memory_budget = parse_bytes(texts.memory_budget).value();
+  parsed.options.idle_limit = parse_duration(texts.idle_limit).value();
+  parsed.options.job_idle_limit = parse_duration(texts.job_idle_limit).value();
+  parsed.options.stop_deadline = parse_duration(texts.stop_deadline).value();
+  return parsed;
+}
+
+std::vector<std::string> describe(const DaemonOptions& options) {
+  const auto seconds = [](milliseconds time) { return fmt::format("{}s", time.count() / 1000.0); };
+  return {
+      "runtime_dir=" + options.runtime_dir,
+      fmt::format("memory_budget={}", options.memory_budget),
+      "listen=" + (options.listen.empty() ? "(as each job says)" : options.listen),
+      "idle_limit=" + seconds(options.idle_limit),
+      "job_idle_limit=" + seconds(options.job_idle_limit),
+      "stop_deadline=" + seconds(options.stop_deadline),
+      "log_file=" + (options.log_file.empty() ? "(standard error)" : options.log_file),
+      "log_level=" + options.log_level,
+  };
+}
+
+}  // namespace ckpt::daemon
