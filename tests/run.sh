@@ -106,14 +106,16 @@ run_ctest() {
   count_junit "$suite" "$output"
 }
 count_junit() {  # count_junit SUITE FILE
-  local line tests failures
-  line=$(grep -m 1 -A 8 '<testsuite' "$2" 2>/dev/null | tr '\n' ' ')
-  tests=$(sed -n 's/.* tests="\([0-9]*\)".*/\1/p' <<<"$line")
-  failures=$(sed -n 's/.* failures="\([0-9]*\)".*/\1/p' <<<"$line")
+  local head tests failures skips
+  head=$(grep -m 1 -A 8 '<testsuite' "$2" 2>/dev/null | tr -s '[:space:]' ' ')
+  tests=$(sed -n 's/.* tests="\([0-9]*\)".*/\1/p' <<<"$head")
+  failures=$(sed -n 's/.* failures="\([0-9]*\)".*/\1/p' <<<"$head")
+  skips=$(sed -n 's/.* skipped="\([0-9]*\)".*/\1/p' <<<"$head")
   if [ -z "$tests" ]; then
     count "$1" 0 1
   else
-    count "$1" $((tests - failures)) "$failures"
+    skipped=$((skipped + skips))
+    count "$1" $((tests - failures - skips)) "$failures"
   fi
 }
 
