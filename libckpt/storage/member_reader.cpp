@@ -166,7 +166,13 @@ Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory) {
   CheckpointReport report;
   CKPT_CO_TRY(report.manifest, co_await read_manifest_at(files, step_directory));
-  PageBuffer buffer(verify_piece_bytes);
+  std::uint64_t largest = 0;
+  for (const format::ShardPart& shard : report.manifest->shards) {
+    for (const Extent& member : format::member_extents(shard.record)) {
+      largest = std::max(largest, member.bytes);
+    }
+  }
+  PageBuffer buffer(std::min(largest, verify_piece_bytes));
   std::set<std::string> known{std::string(format::manifest_name)};
   for (const format::ShardPart& shard : report.manifest->shards) {
     const auto extents = format::member_extents(shard.record);

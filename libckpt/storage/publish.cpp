@@ -118,9 +118,8 @@ Task<void> complete_work_directory(Site site, std::string name, std::uint32_t wo
 
 struct Placed {
   std::string name;
-  // Hidden name of what was exchanged, or the published name of what is superseded where no
-  // exchange exists; empty: nothing stood there.
-  std::string retired;
+  std::string exchanged;            // Hidden name of what stood there; empty: nothing did.
+  std::vector<std::string> others;  // Other generations of the step, of this run and no newer.
 };
 
 // False: the file system has no exchange.
@@ -137,28 +136,45 @@ bool is_unreadable(const Error& error) {
          error.code() == Errc::cancelled;
 }
 
+// The directories of this step that are provably of this run, by generation.
+Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
+  std::vector<std::string> names;
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
+  for (const os::Entry& entry : entries) {
+    const auto parsed = parse_step_directory(entry.name);
+    if (!parsed || parsed->step != order.at.step) continue;
+    const auto manifest = co_await read_manifest(site, entry.name);
+    if (!manifest && is_unreadable(manifest.error())) co_return fail(manifest.error());
+    if (!manifest || (*manifest)->run != order.run) continue;
+    if ((*manifest)->at.timeline > order.at.timeline) {
+      co_return fail(Errc::invalid_argument,
+                     fmt::format("{} of timeline {}: timeline {} has published it already",
+                                 label(order), order.at.timeline, (*manifest)->at.timeline));
+    }
+    names.push_back(entry.name);
+  }
+  co_return names;
+}
+
 // Step 6. What stands there and is not provably of this run is never touched: the step then gets
 // the next generation's name.
 Task<Placed> put_in_place(Site site, PublishOrder order) {
   Placed placed;
+  CKPT_CO_TRY(placed.others, co_await find_generations(site, order));
   for (std::uint32_t generation = 1; generation <= generations_max; ++generation) {
     placed.name = step_directory_name(order.at.step, generation);
     constexpr auto mode = os::RenameMode::no_replace;
-    Status renamed = co_await site.files().rename(site.at(order.work_name), site.at(placed.name),
-                                                  mode);
+    const std::string target = site.at(placed.name);
+    Status renamed = co_await site.files().rename(site.at(order.work_name), target, mode);
     if (renamed) co_return placed;
     if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
-    const auto standing = co_await read_manifest(site, placed.name);
-    if (!standing && is_unreadable(standing.error())) co_return fail(standing.error());
-    if (!standing || (*standing)->run != order.run) continue;
-    if ((*standing)->at.timeline > order.at.timeline) {
-      co_return fail(Errc::invalid_argument,
-                     fmt::format("{} of timeline {}: timeline {} has published it already",
-                                 label(order), order.at.timeline, (*standing)->at.timeline));
-    }
+    if (std::erase(placed.others, placed.name) == 0) continue;
     CKPT_CO_TRY(const bool exchanged, co_await exchange(site, order.work_name, placed.name));
-    placed.retired = exchanged ? order.work_name : placed.name;
-    if (exchanged) co_return placed;
+    if (exchanged) {
+      placed.exchanged = order.work_name;
+      co_return placed;
+    }
+    placed.others.push_back(placed.name);
   }
   co_return fail(Errc::exhausted, fmt::format("{}: all {} names of it are taken", label(order),
                                               generations_max));
@@ -180,16 +196,15 @@ Task<void> point_latest(Site site, std::string name, std::uint64_t attempt) {
 }
 
 Task<void> retire(Site site, Placed placed, PublishOrder order) {
-  if (placed.retired.empty()) co_return Status();
   const std::string reason = fmt::format("saved again as {} of timeline {}", placed.name,
                                          order.at.timeline);
-  Status done;
-  if (placed.retired == order.work_name) {
-    done = co_await discard_work_directory(site, placed.retired, reason);
-  } else {
-    done = co_await remove_checkpoint(site, placed.retired, order.run, reason);
+  if (!placed.exchanged.empty()) {
+    CKPT_CO_CHECK(co_await discard_work_directory(site, placed.exchanged, reason));
   }
-  co_return done;
+  for (const std::string& other : placed.others) {
+    CKPT_CO_CHECK(co_await remove_checkpoint(site, other, order.run, reason));
+  }
+  co_return Status();
 }
 
 // Step 8: what fails is said, and changes nothing.
@@ -206,7 +221,8 @@ Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::u
   const Status pointed = co_await point_latest(site, placed.name, work->attempt);
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
   const Status retired = co_await retire(site, placed, order);
-  if (!retired) log_warning("storage: retire {}: {}", placed.retired, retired.error().message());
+  if (!retired) log_warning("storage: retire what {} replaced: {}", placed.name,
+                            retired.error().message());
   co_return Status();
 }
 

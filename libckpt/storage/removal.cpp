@@ -4,7 +4,8 @@
 //   3. The directory gets a hidden name, and the parent is synced: it is no checkpoint any more.
 //   4. The files that the manifest names are removed.
 //   5. The manifest is removed, then the directory.
-// Where the rename finds no room on a full disk, the manifest goes first and is synced instead.
+// Where the rename finds no room on a full disk, or where foreign files lie among ours and must stay
+// where their owner put them, the manifest goes first and is synced instead of step 3.
 #include "storage/removal.hpp"
 
 #include <fmt/format.h>
@@ -54,42 +55,65 @@ Task<void> remove_if_there(Site site, std::string path) {
   co_return done;
 }
 
-// Steps 4 and 5. `manifest` null: an attempt that had none yet.
+// What of a directory is ours to remove. `manifest` null: an attempt that had none yet.
+struct Contents {
+  std::vector<std::string> ours;
+  bool has_manifest = false;
+  bool has_foreign = false;
+};
+
+Task<Contents> examine(Site site, std::string name,
+                       std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(name)));
+  const std::set<std::string> named = manifest ? files_of(*manifest) : std::set<std::string>();
+  Contents contents;
+  for (const os::Entry& entry : entries) {
+    const bool is_file = entry.kind == os::EntryKind::file;
+    const bool is_named = manifest
+                              ? named.contains(entry.name)
+                              : format::is_member_name(entry.name) || is_part_name(entry.name);
+    if (is_file && entry.name == format::manifest_name) {
+      contents.has_manifest = true;
+    } else if (is_file && is_named) {
+      contents.ours.push_back(entry.name);
+    } else {
+      contents.has_foreign = true;
+    }
+  }
+  co_return contents;
+}
+
+// Steps 4 and 5. With foreign files in it, the directory stays, and so does its manifest, which
+// says next time which files were ours.
 Task<void> empty_directory(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
   const std::string directory = site.at(name);
-  CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
-  const std::set<std::string> named = manifest ? files_of(*manifest) : std::set<std::string>();
-  bool has_manifest = false;
-  bool is_first = true;
-  for (const os::Entry& entry : entries) {
-    if (entry.kind != os::EntryKind::file) continue;
-    if (entry.name == format::manifest_name) has_manifest = true;
-    const bool is_ours = manifest ? named.contains(entry.name)
-                                  : format::is_member_name(entry.name) || is_part_name(entry.name);
-    if (!is_ours) continue;
-    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, entry.name)));
-    if (std::exchange(is_first, false)) CKPT_POINT("prune.member_unlink.first");
+  CKPT_CO_TRY(const Contents contents, co_await examine(site, name, manifest));
+  for (std::size_t index = 0; index < contents.ours.size(); ++index) {
+    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, contents.ours[index])));
+    if (index == 0) CKPT_POINT("prune.member_unlink.first");
   }
   CKPT_POINT("prune.member_unlink.last");
-  if (has_manifest) {
-    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, format::manifest_name)));
-  }
-  CKPT_POINT("prune.rmdir");
-  Status removed = co_await site.files().remove_directory(directory);
-  if (!removed && removed.error().cause() == std::errc::directory_not_empty) {
+  if (contents.has_foreign) {
     log_warning("storage: {} holds files that are not ours; they and it are left alone",
                 os::display(directory));
     co_return Status();
   }
+  if (contents.has_manifest) {
+    CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, format::manifest_name)));
+  }
+  CKPT_POINT("prune.rmdir");
+  Status removed = co_await site.files().remove_directory(directory);
   co_return removed;
 }
 
-// Where there is no room for the new name.
+// Instead of steps 3 to 5.
 Task<void> remove_in_place(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_POINT("prune.manifest_unlink.before");
   CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(name), format::manifest_name)));
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(name)));
+  CKPT_POINT("prune.manifest_unlink.after");
   Status emptied = co_await empty_directory(site, name, manifest);
   co_return emptied;
 }
@@ -115,6 +139,12 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   event.reason = reason;
   CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
   CKPT_POINT("prune.log");
+
+  CKPT_CO_TRY(const Contents contents, co_await examine(site, name, manifest));
+  if (contents.has_foreign) {
+    Status done = co_await remove_in_place(site, name, manifest);
+    co_return done;
+  }
 
   // Step 3.
   const std::string hidden = work_directory_name(manifest->at, tombstone_attempt(*manifest));

@@ -26,12 +26,29 @@ std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpo
   return order;
 }
 
+namespace {
+
+// Says something about the directory, and not only about this attempt to read it.
+bool is_verdict(Errc code) {
+  return code == Errc::not_found || code == Errc::corruption || code == Errc::invalid_argument ||
+         code == Errc::version_mismatch;
+}
+
+}  // namespace
+
 Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
   std::vector<Checkpoint> deleted;
   if (order.max_ckpt_num == 0) co_return deleted;
   CatalogOptions options;
   options.run = order.run;
   CKPT_CO_TRY(const Catalog catalog, co_await read_catalog(site, options));
+  for (const Rejected& rejected : catalog.rejected) {
+    // It may be the newest: what cannot be read now is no reason to delete something else.
+    if (!is_verdict(rejected.code)) {
+      co_return fail(Errc::unavailable, fmt::format("choose what to delete: {} could not be read: {}",
+                                                    rejected.name, rejected.reason));
+    }
+  }
   const auto chosen =
       select_for_deletion(catalog.checkpoints, order.max_ckpt_num, order.protected_steps);
   CKPT_POINT("prune.select");

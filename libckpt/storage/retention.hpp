@@ -26,7 +26,8 @@ struct RetentionOrder {
 };
 
 // Reads the catalog and deletes what is too many. Returns what was deleted.
-// Errors: those of read_catalog and remove_checkpoint; the rest is then still there.
+// Errors: those of read_catalog and remove_checkpoint; unavailable (a manifest could not be read:
+//         then nothing is deleted). The rest is then still there.
 Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order);
 
 }  // namespace ckpt::storage

@@ -25,10 +25,12 @@ std::string_view parent_of(std::string_view path) {
 Task<void> make_run_directory(Site site) {
   const std::string& directory = site.directory();
   const auto status = co_await site.files().status(site.at("."));
-  if (status) co_return Status();
-  if (status.error().cause() == std::errc::not_a_directory) {
+  const bool is_file = status ? status->kind != os::EntryKind::directory
+                              : status.error().cause() == std::errc::not_a_directory;
+  if (is_file) {
     co_return fail(Errc::invalid_argument, "open " + directory + ": it is not a directory");
   }
+  if (status) co_return Status();
   if (status.error().code() != Errc::not_found) {
     co_return fail(Error(status.error()).context("open " + directory));
   }

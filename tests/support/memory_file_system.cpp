@@ -138,11 +138,15 @@ void MemoryDisk::change(std::uint32_t owner, std::vector<Assignment> assignments
 
 std::uint64_t MemoryDisk::used_bytes() const {
   std::uint64_t used = 0;
-  for (const auto& known : inodes_) {
-    const Ref inode = known.lock();
-    if (!inode || inode == root_) continue;
-    const std::uint64_t length = std::max<std::uint64_t>(inode->bytes.size(), inode->reserved);
-    used += sector_bytes + align_up(length, sector_bytes);
+  std::vector<Ref> open{root_};
+  while (!open.empty()) {
+    const Ref directory = open.back();
+    open.pop_back();
+    for (const auto& [name, inode] : directory->names) {
+      const std::uint64_t length = std::max<std::uint64_t>(inode->bytes.size(), inode->reserved);
+      used += sector_bytes + align_up(length, sector_bytes);
+      open.push_back(inode);
+    }
   }
   return used;
 }

@@ -1,0 +1,128 @@
+// Goal:   no bit of a checkpoint can change unnoticed.
+// Method: every byte of the manifest, of the marker and of the history, one bit after the other in
+//         turn; bytes all over the member files; files cut, grown, swapped and missing.
+#include "unit/storage/storage_fixture.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+const std::string step_path = "/scratch/job/step-000000007";
+
+std::uint64_t size_of(const MemoryDisk& disk, const std::string& path) {
+  return disk.content(path).size();
+}
+
+class SavedStep : public StorageFixture {
+ public:
+  SavedStep() {
+    open();
+    must_save(step_id(7));
+  }
+  bool verifies() {
+    const auto report = run(storage::verify_checkpoint(files, step_path));
+    return report && report->is_good();
+  }
+  Status read_back(std::uint32_t rank) {
+    const MadeShard shard = make_rank(step_id(7), rank);
+    std::vector<std::byte> target(shard.record->bytes);
+    const storage::TransferHooks hooks;
+    Status done = run(storage::read_shard(files, step_path, shard.record, target, hooks));
+    if (done) REQUIRE(std::memcmp(target.data(), shard.bytes->data(), target.size()) == 0);
+    return done;
+  }
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(SavedStep, "corruption: any byte of the manifest", "[unit][storage]") {
+  const std::string path = step_path + "/manifest.json";
+  REQUIRE(verifies());
+  for (std::uint64_t at = 0; at < size_of(disk, path); ++at) {
+    CAPTURE(at);
+    disk.flip(path, at, at % 8);
+    REQUIRE_FALSE(verifies());
+    disk.flip(path, at, at % 8);
+  }
+  REQUIRE(verifies());
+  const std::uint64_t whole = size_of(disk, path);
+  for (const std::uint64_t bytes : {std::uint64_t{0}, whole / 2, whole - 1}) {
+    const std::string before = disk.content(path);
+    disk.resize(path, bytes);
+    REQUIRE(catalog().checkpoints.empty());
+    REQUIRE(catalog().rejected.size() == 1);
+    disk.put(path, before);
+  }
+}
+
+TEST_CASE_METHOD(SavedStep, "corruption: any byte of the marker and of the history",
+                 "[unit][storage]") {
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history.resize(2);
+  REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
+  const std::string marker = "/scratch/job/.libckpt/run.json";
+  for (std::uint64_t at = 0; at < size_of(disk, marker); ++at) {
+    CAPTURE(at);
+    disk.flip(marker, at, at % 8);
+    REQUIRE_FALSE(run(storage::read_run_marker(site)).has_value());
+    disk.flip(marker, at, at % 8);
+  }
+  const std::string history = "/scratch/job/.libckpt/timelines.json";
+  for (std::uint64_t at = 0; at < size_of(disk, history); ++at) {
+    CAPTURE(at);
+    disk.flip(history, at, at % 8);
+    REQUIRE_FALSE(run(storage::load_timelines(site, test_run)).has_value());
+    disk.flip(history, at, at % 8);
+  }
+}
+
+TEST_CASE_METHOD(SavedStep, "corruption: bytes all over the files", "[unit][storage]") {
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    const MadeShard shard = make_rank(step_id(7), rank);
+    for (const format::Member& member : shard.record->layout.members) {
+      const std::string path = step_path + "/" + member.file_name;
+      const std::uint64_t bytes = size_of(disk, path);
+      REQUIRE(bytes > 0);
+      for (std::uint64_t at = 0; at < bytes; at += at + 64 < bytes ? 11 : 1) {
+        CAPTURE(path, at);
+        disk.flip(path, at, at % 8);
+        REQUIRE_FALSE(verifies());
+        const Status read = read_back(rank);
+        REQUIRE_FALSE(read.has_value());
+        REQUIRE(read.error().code() == Errc::corruption);
+        REQUIRE(read.error().text().find(member.file_name) != std::string::npos);
+        disk.flip(path, at, at % 8);
+      }
+      for (const std::uint64_t changed : {std::uint64_t{0}, bytes - 1, bytes + 1}) {
+        CAPTURE(path, changed);
+        const std::string before = disk.content(path);
+        disk.resize(path, changed);
+        REQUIRE_FALSE(verifies());
+        REQUIRE(read_back(rank).error().code() == Errc::corruption);
+        REQUIRE(catalog().checkpoints.empty());
+        disk.put(path, before);
+      }
+      const std::string before = disk.content(path);
+      disk.erase(path);
+      REQUIRE_FALSE(verifies());
+      REQUIRE(read_back(rank).error().code() == Errc::not_found);
+      REQUIRE(catalog().checkpoints.empty());
+      disk.put(path, before);
+    }
+  }
+  REQUIRE(verifies());
+  REQUIRE(read_back(0).has_value());
+}
+
+TEST_CASE_METHOD(SavedStep, "corruption: the files of two ranks swapped", "[unit][storage]") {
+  const std::string zero = step_path + "/rank-00000.safetensors";
+  const std::string one = step_path + "/rank-00001.safetensors";
+  const std::string content = disk.content(zero);
+  disk.put(zero, disk.content(one));
+  disk.put(one, content);
+  REQUIRE_FALSE(verifies());
+  REQUIRE(read_back(0).error().code() == Errc::corruption);
+}
+
+}  // namespace ckpt::test

@@ -1,0 +1,157 @@
+// Goal:   a crash between any two operations costs no checkpoint that was durable, and never shows
+//         one that is not whole; what it leaves behind is found and removed.
+// Method: each protocol is cut off after every number of operations; then the disk keeps nothing,
+//         everything, or seeded subsets of what was not synced; then everything that is listed is
+//         read and compared byte by byte, the next save must work, and nothing may be left over.
+#include "unit/storage/storage_fixture.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+struct CrashMode {
+  Survival survival;
+  std::uint64_t seed;
+};
+const std::vector<CrashMode> crash_modes{
+    {Survival::nothing, 1}, {Survival::everything, 1}, {Survival::random, 2},
+    {Survival::random, 3},  {Survival::random, 4},
+};
+
+constexpr std::uint64_t operations_max = 500;  // Far above what one of the protocols needs.
+
+// Prepares a disk, cuts `act` off after each number of operations, crashes, and lets `judge` look.
+// `act` returns whether it reported success.
+template <class Prepare, class Act, class Judge>
+void crash_everywhere(Prepare prepare, Act act, Judge judge) {
+  for (const CrashMode& mode : crash_modes) {
+    std::uint64_t cut = 0;
+    for (bool is_done = false; !is_done; ++cut) {
+      REQUIRE(cut < operations_max);
+      StorageFixture scene;
+      scene.disk.~MemoryDisk();
+      new (&scene.disk) MemoryDisk(mode.seed * 1'000 + cut);
+      scene.disk.put_directory("/scratch");
+      prepare(scene);
+      MemoryDisk::Fault fault;
+      fault.is_sticky = true;
+      fault.is_partial = cut % 2 == 1;
+      const std::uint64_t before = scene.disk.operations();
+      scene.disk.fail_at(cut, fault);
+      const bool succeeded = act(scene);
+      is_done = scene.disk.operations() - before <= cut;
+      scene.disk.clear_faults();
+      scene.disk.crash(mode.survival);
+      CAPTURE(cut, static_cast<int>(mode.survival), mode.seed, succeeded);
+      judge(scene, succeeded);
+      // Whatever happened, the job goes on.
+      scene.open();
+      scene.discard_stale();
+      scene.must_save(step_id(50, 9));
+      REQUIRE(scene.whole_steps().back() == step_id(50, 9));
+      REQUIRE(scene.leftovers().empty());
+    }
+    REQUIRE(cut > 1);
+  }
+}
+
+bool contains(const std::vector<format::StepId>& steps, format::StepId at) {
+  return std::find(steps.begin(), steps.end(), at) != steps.end();
+}
+
+}  // namespace
+
+TEST_CASE("crash: a save that is cut off leaves the step before, or both", "[unit][storage]") {
+  crash_everywhere(
+      [](StorageFixture& scene) {
+        scene.open();
+        scene.must_save(step_id(1));
+      },
+      [](StorageFixture& scene) { return scene.try_save(step_id(2)).has_value(); },
+      [](StorageFixture& scene, bool succeeded) {
+        const auto steps = scene.whole_steps();
+        REQUIRE(contains(steps, step_id(1)));
+        if (succeeded) REQUIRE(contains(steps, step_id(2)));
+      });
+}
+
+TEST_CASE("crash: a step that is saved again is there all the time", "[unit][storage]") {
+  const bool has_exchange = GENERATE(true, false);
+  crash_everywhere(
+      [&](StorageFixture& scene) {
+        scene.disk.set_exchange_supported(has_exchange);
+        scene.open();
+        scene.must_save(step_id(2));
+      },
+      [](StorageFixture& scene) { return scene.try_save(step_id(2, 3)).has_value(); },
+      [](StorageFixture& scene, bool succeeded) {
+        const auto steps = scene.whole_steps();
+        REQUIRE((contains(steps, step_id(2)) || contains(steps, step_id(2, 3))));
+        if (succeeded) REQUIRE(contains(steps, step_id(2, 3)));
+      });
+}
+
+TEST_CASE("crash: what retention does not delete is whole, and what it deletes is gone or whole",
+          "[unit][storage]") {
+  crash_everywhere(
+      [](StorageFixture& scene) {
+        scene.open();
+        for (const std::uint64_t step : {1, 2, 3}) scene.must_save(step_id(step));
+      },
+      [](StorageFixture& scene) { return scene.retain(1).has_value(); },
+      [](StorageFixture& scene, bool succeeded) {
+        const auto steps = scene.whole_steps();
+        REQUIRE(contains(steps, step_id(3)));
+        if (succeeded) REQUIRE(steps == std::vector{step_id(3)});
+        const auto again = scene.retain(1);
+        REQUIRE(again.has_value());
+        REQUIRE(scene.whole_steps() == std::vector{step_id(3)});
+      });
+}
+
+TEST_CASE("crash: the history of timelines is the old one or the new one", "[unit][storage]") {
+  format::Timelines before;
+  before.run = test_run;
+  before.history.resize(1);
+  before.history[0].timeline = 1;
+  format::Timelines after = before;
+  after.history.resize(2);
+  after.history[1].timeline = 2;
+  after.history[1].has_base = true;
+  after.history[1].base = step_id(5);
+  crash_everywhere(
+      [&](StorageFixture& scene) {
+        scene.open();
+        const Status stored = scene.run(storage::store_timelines(scene.site, before, 77));
+        REQUIRE(stored.has_value());
+      },
+      [&](StorageFixture& scene) {
+        return scene.run(storage::store_timelines(scene.site, after, 78)).has_value();
+      },
+      [&](StorageFixture& scene, bool succeeded) {
+        const auto loaded = scene.run(storage::load_timelines(scene.site, test_run));
+        REQUIRE((loaded ? "" : loaded.error().message()) == "");
+        REQUIRE((*loaded == before || *loaded == after));
+        if (succeeded) REQUIRE(*loaded == after);
+      });
+}
+
+TEST_CASE("crash: a directory that was being opened for the first time can be opened",
+          "[unit][storage]") {
+  crash_everywhere(
+      [](StorageFixture&) {},
+      [](StorageFixture& scene) {
+        storage::RunOrder order;
+        order.job = "job";
+        order.fresh_run = test_run;
+        order.attempt = 5;
+        return scene.run(storage::open_run_directory(scene.site, order)).has_value();
+      },
+      [](StorageFixture& scene, bool succeeded) {
+        const auto marker = scene.run(storage::read_run_marker(scene.site));
+        if (succeeded) REQUIRE(marker.has_value());
+        if (!marker) REQUIRE(marker.error().code() == Errc::not_found);
+      });
+}
+
+}  // namespace ckpt::test

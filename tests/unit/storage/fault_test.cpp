@@ -1,0 +1,108 @@
+// Goal:   whichever operation fails, with whichever error, the save says so, what was durable
+//         stays, and the next save works; a full disk can be pruned.
+// Method: fail the n-th operation for every n, once and for good, with six errors and with a write
+//         that leaves half; then clear the fault and save again.
+#include <cerrno>
+
+#include "unit/storage/storage_fixture.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+constexpr int errors[] = {EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE};
+constexpr std::uint64_t operations_max = 500;
+
+void fail_everywhere(MemoryDisk::Fault fault) {
+  bool is_done = false;
+  for (std::uint64_t at = 0; !is_done; ++at) {
+    REQUIRE(at < operations_max);
+    StorageFixture scene;
+    scene.open();
+    scene.must_save(step_id(1));
+    const std::uint64_t before = scene.disk.operations();
+    scene.disk.fail_at(at, fault);
+    const auto saved = scene.try_save(step_id(2));
+    is_done = scene.disk.operations() - before <= at;
+    CAPTURE(at, fault.error, fault.is_sticky, fault.is_partial, saved.has_value());
+    scene.disk.clear_faults();
+    if (!saved) REQUIRE(saved.error().cause().value() == fault.error);
+    if (is_done) REQUIRE(saved.has_value());
+    REQUIRE(scene.whole_steps().front() == step_id(1));
+    if (saved) REQUIRE(scene.whole_steps().back() == step_id(2));
+    scene.discard_stale();
+    REQUIRE(scene.leftovers().empty());
+    scene.must_save(step_id(2));
+    scene.disk.crash(Survival::nothing);
+    REQUIRE(scene.whole_steps() == std::vector{step_id(1), step_id(2)});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("fault: the n-th operation of a save fails once, for every n", "[unit][storage]") {
+  MemoryDisk::Fault fault;
+  fault.error = GENERATE(from_range(std::begin(errors), std::end(errors)));
+  fail_everywhere(fault);
+}
+
+TEST_CASE("fault: all operations fail from the n-th on, for every n", "[unit][storage]") {
+  MemoryDisk::Fault fault;
+  fault.error = GENERATE(from_range(std::begin(errors), std::end(errors)));
+  fault.is_sticky = true;
+  fault.is_partial = true;
+  fail_everywhere(fault);
+}
+
+TEST_CASE_METHOD(StorageFixture, "fault: a file whose sync failed is never part of a checkpoint",
+                 "[unit][storage]") {
+  open();
+  int syncs = 0;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    const bool is_member = path.find(".safetensors") != std::string::npos;
+    return verb == "sync_data" && is_member && ++syncs == 1 ? EIO : 0;
+  });
+  REQUIRE_FALSE(try_save(step_id(1)).has_value());
+  REQUIRE(catalog().checkpoints.empty());
+  must_save(step_id(1));
+  disk.crash(Survival::nothing);
+  REQUIRE(whole_steps() == std::vector{step_id(1)});
+  REQUIRE(syncs == 3);
+}
+
+TEST_CASE_METHOD(StorageFixture, "fault: a full disk fails the save and can be pruned",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(1));
+  must_save(step_id(2));
+  disk.set_capacity(disk.used_bytes());
+  const auto refused = try_save(step_id(3));
+  REQUIRE_FALSE(refused.has_value());
+  REQUIRE(refused.error().code() == Errc::exhausted);
+  REQUIRE(whole_steps() == std::vector{step_id(1), step_id(2)});
+  discard_stale();
+  const std::uint64_t used = disk.used_bytes();
+  disk.set_capacity(used / 2);
+  const auto deleted = retain(1);
+  REQUIRE((deleted ? "" : deleted.error().message()) == "");
+  REQUIRE(deleted->size() == 1);
+  REQUIRE(disk.used_bytes() < used);
+  REQUIRE(whole_steps() == std::vector{step_id(2)});
+  disk.set_capacity(std::nullopt);
+  must_save(step_id(3));
+}
+
+TEST_CASE_METHOD(StorageFixture, "fault: retention works where no rename finds room",
+                 "[unit][storage]") {
+  open();
+  for (const std::uint64_t step : {1, 2, 3}) must_save(step_id(step));
+  disk.set_hook([](std::string_view verb, const std::string&) {
+    return verb == "rename" ? ENOSPC : 0;
+  });
+  REQUIRE(retain(1).has_value());
+  disk.set_hook(nullptr);
+  REQUIRE(whole_steps() == std::vector{step_id(3)});
+  REQUIRE_FALSE(disk.exists("/scratch/job/step-000000001"));
+}
+
+}  // namespace ckpt::test

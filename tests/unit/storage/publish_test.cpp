@@ -1,0 +1,155 @@
+// Goal:   a step is published whole or not at all, and what cannot be published says why.
+// Method: save, publish again, publish under a new timeline with and without exchange; then each
+//         way in which a work directory can be wrong.
+#include "storage/publish.hpp"
+
+#include "unit/storage/storage_fixture.hpp"
+
+namespace ckpt::test {
+
+using storage::parse_work_directory;
+
+TEST_CASE_METHOD(StorageFixture, "publish: a saved step reads back byte for byte",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(7));
+  REQUIRE(whole_steps() == std::vector{step_id(7)});
+  REQUIRE(disk.content("/scratch/job/latest") == "step-000000007\n");
+  REQUIRE(leftovers().empty());
+  const auto listed = catalog();
+  REQUIRE(listed.rejected.empty());
+  REQUIRE(listed.checkpoints.front().world_size == world_size);
+  REQUIRE(listed.checkpoints.front().digests.size() == world_size);
+  REQUIRE(listed.checkpoints.front().digests[1] ==
+          format::digest_of(*make_rank(step_id(7), 1).record));
+  const std::string log = disk.content("/scratch/job/.libckpt/log.jsonl");
+  REQUIRE(log.find("\"operation\":\"save\",\"path\":\"step-000000007\"") != std::string::npos);
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: it is durable when it returns", "[unit][storage]") {
+  open();
+  must_save(step_id(7));
+  disk.crash(Survival::nothing);
+  REQUIRE(whole_steps() == std::vector{step_id(7)});
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: a step saved again under a new timeline replaces it",
+                 "[unit][storage]") {
+  const bool has_exchange = GENERATE(true, false);
+  disk.set_exchange_supported(has_exchange);
+  open();
+  must_save(step_id(5));
+  must_save(step_id(7));
+  must_save(step_id(7, 2));
+  REQUIRE(whole_steps() == std::vector{step_id(5), step_id(7, 2)});
+  REQUIRE(leftovers().empty());
+  const std::string name = has_exchange ? "step-000000007" : "step-000000007.g2";
+  REQUIRE(catalog().checkpoints.back().name == name);
+  REQUIRE(disk.content("/scratch/job/latest") == name + "\n");
+  disk.crash(Survival::nothing);
+  REQUIRE(whole_steps() == std::vector{step_id(5), step_id(7, 2)});
+  must_save(step_id(7, 3));
+  REQUIRE(whole_steps() == std::vector{step_id(5), step_id(7, 3)});
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: an older timeline cannot replace a newer one",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(7, 2));
+  const auto stale = try_save(step_id(7, 1));
+  REQUIRE_FALSE(stale.has_value());
+  REQUIRE(stale.error().code() == Errc::invalid_argument);
+  REQUIRE(whole_steps() == std::vector{step_id(7, 2)});
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: an order that was carried out is found again",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(7));
+  storage::PublishOrder order;
+  order.work_name = storage::work_directory_name(step_id(7), attempts);
+  order.job = "job";
+  order.run = test_run;
+  order.at = step_id(7);
+  order.world_size = world_size;
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    order.digests.push_back(format::digest_of(*make_rank(step_id(7), rank).record));
+  }
+  const auto again = run(storage::publish(site, order));
+  REQUIRE(again.has_value());
+  REQUIRE(again->was_there);
+  REQUIRE(again->name == "step-000000007");
+  order.digests[0].low ^= 1;
+  REQUIRE(run(storage::publish(site, order)).error().code() == Errc::not_found);
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: what stands there and is not ours is never touched",
+                 "[unit][storage]") {
+  open();
+  disk.put("/scratch/job/step-000000007/notes.txt", "mine");
+  must_save(step_id(7));
+  REQUIRE(disk.content("/scratch/job/step-000000007/notes.txt") == "mine");
+  REQUIRE(catalog().checkpoints.front().name == "step-000000007.g2");
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: a shard that is missing or another one is named",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(5));
+  auto work = run(storage::make_work_directory(site, step_id(7), 99));
+  REQUIRE(work.has_value());
+  storage::PublishOrder order;
+  order.work_name = *work;
+  order.job = "job";
+  order.run = test_run;
+  order.at = step_id(7);
+  order.world_size = world_size;
+  const MadeShard zero = make_rank(step_id(7), 0);
+  const MadeShard one = make_rank(step_id(7), 1);
+  order.digests = {format::digest_of(*zero.record), format::digest_of(*one.record)};
+  const std::string path = site.at(*work);
+  const storage::TransferHooks hooks;
+  REQUIRE(run(storage::write_shard(files, source_of(zero), path, hooks)).has_value());
+  auto missing = run(storage::publish(site, order));
+  REQUIRE_FALSE(missing.has_value());
+  REQUIRE(missing.error().code() == Errc::not_found);
+  REQUIRE(missing.error().text().find("rank 1") != std::string::npos);
+  REQUIRE(missing.error().text().find("all nodes share") != std::string::npos);
+
+  REQUIRE(run(storage::write_shard(files, source_of(one), path, hooks)).has_value());
+  SECTION("another digest than was reported") {
+    order.digests[1].high ^= 1;
+    REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
+  }
+  SECTION("a file that is too short") {
+    disk.resize(os::join(path, "rank-00001.safetensors"), 100);
+    const auto short_file = run(storage::publish(site, order));
+    REQUIRE(short_file.error().code() == Errc::corruption);
+    REQUIRE(short_file.error().text().find("rank-00001.safetensors") != std::string::npos);
+  }
+  SECTION("a part with a flipped bit") {
+    disk.flip(os::join(path, "rank-00001.part"), 40, 3);
+    REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
+  }
+  REQUIRE(whole_steps() == std::vector{step_id(5)});
+  REQUIRE(run(storage::discard_work_directory(site, *work, "test")).has_value());
+  REQUIRE(leftovers().empty());
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: memory that changed after its checksum is not written",
+                 "[unit][storage]") {
+  open();
+  auto work = run(storage::make_work_directory(site, step_id(7), 99));
+  REQUIRE(work.has_value());
+  const MadeShard shard = make_rank(step_id(7), 1);
+  (*shard.bytes)[page_bytes + 5] ^= std::byte{4};
+  const storage::TransferHooks hooks;
+  const auto written =
+      run(storage::write_shard(files, source_of(shard), site.at(*work), hooks));
+  REQUIRE_FALSE(written.has_value());
+  REQUIRE(written.error().code() == Errc::corruption);
+  REQUIRE(written.error().text().find("rank 1 of step 7: chunk 1") != std::string::npos);
+  REQUIRE_FALSE(disk.exists(os::join(site.at(*work), "rank-00001.part")));
+}
+
+}  // namespace ckpt::test

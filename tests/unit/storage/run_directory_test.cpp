@@ -1,0 +1,131 @@
+// Goal:   one directory, one job; every node agrees on its run; what is wrong with a directory is
+//         said in words that name it.
+// Method: nodes that race on a clock with delays; then each kind of wrong directory.
+#include "storage/run_directory.hpp"
+
+#include <cerrno>
+
+#include "unit/storage/storage_fixture.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+storage::RunOrder order_of(const std::string& job, std::uint64_t node) {
+  storage::RunOrder order;
+  order.job = job;
+  order.fresh_run = format::RunId{node, node};
+  order.attempt = node;
+  return order;
+}
+
+Job open_and_keep(storage::Site site, storage::RunOrder order,
+                  std::vector<Result<format::RunMarker>>& results) {
+  auto marker = co_await storage::open_run_directory(site, order);
+  results.push_back(std::move(marker));
+}
+
+}  // namespace
+
+TEST_CASE("run directory: nodes that come at once agree on one run", "[unit][storage]") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    asio::io_context context;
+    FakeClock clock(context);
+    MemoryDisk disk(seed);
+    disk.put_directory("/scratch");
+    disk.set_latency(std::chrono::milliseconds(1), std::chrono::milliseconds(20));
+    MemoryFileSystem files(disk, &clock);
+    const storage::Site site(files, clock, "/scratch/job");
+    std::vector<Result<format::RunMarker>> results;
+    for (std::uint64_t node = 1; node <= 4; ++node) {
+      asio::co_spawn(context, open_and_keep(site, order_of("job", node), results), asio::detached);
+    }
+    clock.poll();
+    while (results.size() < 4 && clock.advance_to_next()) {
+    }
+    REQUIRE(results.size() == 4);
+    for (const auto& result : results) {
+      REQUIRE((result ? "" : result.error().message()) == "");
+      REQUIRE(result->run == results.front()->run);
+    }
+    disk.crash(Survival::nothing);
+    REQUIRE(disk.exists("/scratch/job/.libckpt/run.json"));
+    REQUIRE(disk.tree().size() == 4);  // scratch, job, .libckpt, run.json
+  }
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: another job's is refused, and both are named",
+                 "[unit][storage]") {
+  open();
+  const auto other = run(storage::open_run_directory(site, order_of("other", 9)));
+  REQUIRE_FALSE(other.has_value());
+  REQUIRE(other.error().code() == Errc::invalid_argument);
+  REQUIRE(other.error().text().find("\"other\"") != std::string::npos);
+  REQUIRE(other.error().text().find("\"job\"") != std::string::npos);
+  REQUIRE(other.error().text().find("/scratch/job") != std::string::npos);
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
+                 "[unit][storage]") {
+  const auto try_open = [&](const std::string& directory) {
+    const storage::Site there(files, clock, directory);
+    return run(storage::open_run_directory(there, order_of("job", 3)));
+  };
+  SECTION("no parent") {
+    const auto result = try_open("/missing/job");
+    REQUIRE(result.error().code() == Errc::not_found);
+    REQUIRE(result.error().text().find("/missing/job") != std::string::npos);
+    REQUIRE(result.error().text().find("parent") != std::string::npos);
+  }
+  SECTION("a file") {
+    disk.put("/scratch/file", "x");
+    const auto result = try_open("/scratch/file");
+    REQUIRE(result.error().code() == Errc::invalid_argument);
+    REQUIRE(result.error().text().find("not a directory") != std::string::npos);
+  }
+  SECTION("not writable") {
+    open();
+    disk.set_hook([](std::string_view verb, const std::string&) {
+      return verb == "create" ? EACCES : 0;
+    });
+    const auto result = try_open("/scratch/job");
+    REQUIRE(result.error().code() == Errc::io);
+    REQUIRE(result.error().text().find("can be written to") != std::string::npos);
+  }
+  SECTION("a damaged marker") {
+    open();
+    disk.flip("/scratch/job/.libckpt/run.json", 12, 1);
+    REQUIRE(try_open("/scratch/job").error().code() == Errc::corruption);
+  }
+  SECTION("timelines of another run") {
+    open();
+    format::Timelines timelines;
+    timelines.run = format::RunId{5, 5};
+    REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
+    REQUIRE(run(storage::load_timelines(site, test_run)).error().code() == Errc::invalid_argument);
+  }
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its path or its parent's",
+                 "[unit][storage]") {
+  open();
+  const auto none = run(storage::find_checkpoint(files, clock, "/scratch/job"));
+  REQUIRE(none.error().code() == Errc::not_found);
+  for (const std::uint64_t step : {1, 2}) must_save(step_id(step));
+  const auto itself = run(storage::find_checkpoint(files, clock, "/scratch/job/step-000000001"));
+  REQUIRE(itself.has_value());
+  REQUIRE(itself->manifest->at == step_id(1));
+  const auto newest = run(storage::find_checkpoint(files, clock, "/scratch/job"));
+  REQUIRE(newest.has_value());
+  REQUIRE(newest->manifest->at == step_id(2));
+  disk.flip("/scratch/job/step-000000002/manifest.json", 40, 0);
+  const auto older = run(storage::find_checkpoint(files, clock, "/scratch/job"));
+  REQUIRE(older.has_value());
+  REQUIRE(older->manifest->at == step_id(1));
+  const auto damaged = run(storage::find_checkpoint(files, clock, "/scratch/job/step-000000002"));
+  REQUIRE(damaged.error().code() == Errc::corruption);
+  REQUIRE(run(storage::find_checkpoint(files, clock, "/nowhere")).error().code() ==
+          Errc::not_found);
+}
+
+}  // namespace ckpt::test
