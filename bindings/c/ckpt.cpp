@@ -34,6 +34,8 @@ static_assert(static_cast<int>(ckpt::DType::f32) == CKPT_DTYPE_F32);
 static_assert(static_cast<int>(ckpt::DType::c64) == CKPT_DTYPE_C64);
 static_assert(static_cast<int>(ckpt::SaveOutcome::not_due) == CKPT_NOT_DUE);
 static_assert(static_cast<int>(ckpt::SaveOutcome::disabled) == CKPT_DISABLED);
+static_assert(static_cast<int>(ckpt::SaveOutcome::skipped_by_agreement) ==
+              CKPT_SKIPPED_BY_AGREEMENT);
 static_assert(static_cast<int>(ckpt::Level::captured) == CKPT_CAPTURED);
 static_assert(static_cast<int>(ckpt::Level::durable) == CKPT_DURABLE);
 static_assert(static_cast<int>(ckpt::RestoreSource::storage) == CKPT_STORAGE);
@@ -219,6 +221,11 @@ int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t*
     *size = found->size();
     return CKPT_OK;
   });
+}
+
+int ckpt_prepare(ckpt_handle* handle) {
+  CKPT_NEED(handle);
+  return without_exceptions([&] { return answer(handle->checkpointer.prepare()); });
 }
 
 int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome) {

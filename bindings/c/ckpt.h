@@ -143,6 +143,10 @@ CKPT_API int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, s
 CKPT_API int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size_t size);
 CKPT_API int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t* size);
 
+/* Waits until the memory for what is registered exists. Optional: ckpt_restore and the first save
+ * do the same; no other save ever waits. */
+CKPT_API int ckpt_prepare(ckpt_handle* handle);
+
 /* Starts a capture of `step` if it is due (ckpt_save: always). `stream` is a CUDA stream or NULL;
  * `outcome` receives a ckpt_outcome, or is NULL. Never waits for storage, network or a peer. */
 CKPT_API int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);

@@ -58,6 +58,7 @@ static void check_refusals(const ckpt_options* good) {
 
   CHECK(ckpt_add(NULL, "a", data, CKPT_DTYPE_F32, shape, 1, 0) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_add_blob(NULL, "a", data, 4) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_prepare(NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_save(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_save_if_needed(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_guard(NULL, NULL) == CKPT_INVALID_ARGUMENT);
@@ -94,6 +95,7 @@ static void first_life(const ckpt_options* options) {
   CHECK(ckpt_set_blob(handle, "note", "hello", 5) == CKPT_OK);
 
   CHECK(ckpt_restore(handle, NULL) == CKPT_NOT_FOUND);
+  CHECK(ckpt_prepare(handle) == CKPT_OK);
   CHECK(ckpt_save_if_needed(handle, 1, NULL, &outcome) == CKPT_OK);
   CHECK(outcome == CKPT_STARTED);
   CHECK(ckpt_guard(handle, NULL) == CKPT_OK);

@@ -75,6 +75,8 @@ const char* name_of(ckpt::SaveOutcome outcome) {
       return "skipped_unavailable";
     case ckpt::SaveOutcome::disabled:
       return "disabled";
+    case ckpt::SaveOutcome::skipped_by_agreement:
+      return "skipped_by_agreement";
   }
   return "unknown";
 }
