@@ -1,0 +1,89 @@
+#include "client/save_account.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "arena/arena_limits.hpp"
+#include "base/assert.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+double milliseconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+const char* reached_level(Step step, const LinkCounters& link) {
+  if (link.durable >= step) return "durable";
+  if (link.committed >= step) return "committed";
+  if (link.replicated >= step) return "replicated";
+  if (link.captured >= step) return "captured";
+  return "copied";
+}
+
+}  // namespace
+
+void SaveAccount::held(std::chrono::nanoseconds duration) {
+  stats_.held += duration;
+  stats_.held_max = std::max(stats_.held_max, duration);
+}
+
+void SaveAccount::started() {
+  ++stats_.saves_started;
+  held_before_ = stats_.held;
+}
+
+void SaveAccount::skipped(SaveOutcome outcome) {
+  if (outcome == SaveOutcome::skipped_no_slot) ++stats_.skipped_no_slot;
+  if (outcome == SaveOutcome::skipped_unavailable) ++stats_.skipped_unavailable;
+  if (outcome == SaveOutcome::skipped_by_agreement) ++stats_.skipped_by_agreement;
+}
+
+void SaveAccount::failed(const Error& error) {
+  ++stats_.failed;
+  stats_.last_error = error.message();
+  if (failures_.may_speak()) log_error("{}", stats_.last_error);
+}
+
+void SaveAccount::ended(const snapshot::Captured& captured) {
+  CKPT_ASSERT(!has_ended_.load());
+  ended_ = {captured.step, captured.bytes, captured.took, std::nullopt};
+  if (!captured.status) ended_.error.emplace(captured.status.error());
+  has_ended_.store(true, std::memory_order_release);
+}
+
+std::optional<Step> SaveAccount::collect() {
+  if (!has_ended_.load(std::memory_order_acquire)) return std::nullopt;
+  Ended ended = std::move(ended_);
+  has_ended_.store(false, std::memory_order_release);
+  if (ended.error) {
+    failed(*ended.error);
+    return ended.step;
+  }
+  stats_.bytes_captured += ended.bytes;
+  line_ = std::move(ended);
+  return std::nullopt;
+}
+
+void SaveAccount::report(const LinkCounters& link) {
+  if (!line_) return;
+  if (speaks_)
+    log_info("step {} captured in {:.1f} ms, held {:.1f} ms, {}, {}", number(line_->step),
+             milliseconds(line_->took), milliseconds(stats_.held - held_before_),
+             arena::human_bytes(line_->bytes), reached_level(line_->step, link));
+  line_.reset();
+}
+
+Stats SaveAccount::stats(const LinkCounters& link) const {
+  Stats out = stats_;
+  out.daemon_restarts = link.daemon_restarts;
+  out.captured = link.captured;
+  out.replicated = link.replicated;
+  out.committed = link.committed;
+  out.durable = link.durable;
+  if (out.last_error.empty()) out.last_error = link.last_error;
+  return out;
+}
+
+}  // namespace ckpt::client

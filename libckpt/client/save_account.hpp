@@ -1,0 +1,73 @@
+// SaveAccount: what saving cost and what became of it: counters, one line per save, failures.
+//
+// Threads:   the training thread; `ended` from whichever thread ended the capture. At most one
+//            capture is between `started` and `collect`.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <ckpt/outcome.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <optional>
+
+#include "base/log.hpp"
+#include "client/link.hpp"
+#include "snapshot/snapshotter.hpp"
+
+namespace ckpt::client {
+
+class SaveAccount {
+ public:
+  // `speaks`: a line per save goes to the log (rank 0).
+  explicit SaveAccount(bool speaks) : speaks_(speaks) {}
+
+  // Measures the training thread inside save and guard.
+  class Held {
+   public:
+    explicit Held(SaveAccount& account)
+        : account_(account), since_(std::chrono::steady_clock::now()) {}
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() { account_.held(std::chrono::steady_clock::now() - since_); }
+
+   private:
+    SaveAccount& account_;
+    std::chrono::steady_clock::time_point since_;
+  };
+
+  void started();
+  void skipped(SaveOutcome outcome);
+  void failed(const Error& error);  // Counted, kept as the last error, logged once a minute.
+  void ended(const snapshot::Captured& captured);
+
+  // Takes over the capture that has ended, if one has: the step that failed, if it did.
+  std::optional<Step> collect();
+  void forget_ended() { has_ended_.store(false); }  // It was told already.
+  bool has_line() const { return line_.has_value(); }
+  // Writes the line of the capture that was collected.
+  void report(const LinkCounters& link);
+  Stats stats(const LinkCounters& link) const;
+
+ private:
+  void held(std::chrono::nanoseconds duration);
+
+  struct Ended {
+    Step step{};
+    std::uint64_t bytes = 0;
+    std::chrono::nanoseconds took{0};
+    std::optional<Error> error;
+  };
+
+  const bool speaks_;
+  Stats stats_;
+  std::chrono::nanoseconds held_before_{0};  // When the newest capture started.
+  std::optional<Ended> line_;                // To be written.
+  LogLimit failures_{60.0};
+
+  // Handed over: written by `ended`, then read by the training thread once the flag is set.
+  Ended ended_;
+  std::atomic<bool> has_ended_{false};
+};
+
+}  // namespace ckpt::client

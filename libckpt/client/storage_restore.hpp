@@ -1,0 +1,41 @@
+// StorageRestore: one rank's shard read from a published checkpoint, without a daemon.
+#pragma once
+
+#include <chrono>
+#include <ckpt/result.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "format/shard_record.hpp"
+
+namespace ckpt::client {
+
+struct LoadRequest {
+  std::string path;  // A checkpoint, or a directory of them: then the newest.
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::chrono::steady_clock::time_point deadline;
+};
+
+struct FreeBytes {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+
+struct LoadedShard {
+  std::string directory;
+  std::shared_ptr<const format::ShardRecord> record;
+  std::unique_ptr<std::byte, FreeBytes> memory;
+  // Verified when they were read. As a Slot has them.
+  std::span<const std::byte> bytes() const { return {memory.get(), record->bytes}; }
+};
+
+// Blocks. The deadline is looked at between reads: one read that hangs is not interrupted.
+// Errors: not_found, corruption, unsupported (another world size), exhausted (no memory for it),
+//         unavailable (the deadline passed), io.
+Result<LoadedShard> load_shard(LoadRequest request);
+
+}  // namespace ckpt::client

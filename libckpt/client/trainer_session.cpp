@@ -1,0 +1,389 @@
+// A save:
+//  1. The step must grow; the policy and the agreement of the ranks must ask for it.
+//  2. What is left of the capture before is copied, and told.
+//  3. Layout and Slots for what is registered now: only the first save waits for them.
+//  4. A granted Slot is taken; with none, the step is skipped, counted and told.
+//  5. The Snapshotter copies; whoever copies the last byte tells the engine that the Slot is
+//  filled.
+#include "client/trainer_session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "client/storage_restore.hpp"
+#include "snapshot/policy.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+// Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
+constexpr std::chrono::seconds capture_end_deadline{10};
+
+}  // namespace
+
+TrainerSession::TrainerSession(Options options, std::unique_ptr<Link> link,
+                               std::uint64_t chunk_bytes)
+    : options_(std::move(options)),
+      chunk_bytes_(chunk_bytes),
+      link_(std::move(link)),
+      blobs_(options_.blob_capacity),
+      account_(options_.rank == 0),
+      threads_(options_.copy_threads),
+      host_(threads_),
+      devices_{&host_} {
+  CKPT_ASSERT(link_ != nullptr);
+}
+
+TrainerSession::~TrainerSession() {
+  snapshotter_.reset();  // Waits: the listener, which is this, must still be whole.
+  collect();
+  report();
+}
+
+Deadline TrainerSession::open_deadline() const {
+  return steady_clock::now() + options_.open_deadline;
+}
+
+Status TrainerSession::check_open() const {
+  if (link_) return {};
+  return fail(Errc::invalid_argument, "the Checkpointer was closed");
+}
+
+Status TrainerSession::add(std::string name, TensorRef tensor) {
+  CKPT_CHECK(check_open());
+  return registry_.add(std::move(name), std::move(tensor));
+}
+
+Status TrainerSession::remove(std::string_view name) {
+  CKPT_CHECK(check_open());
+  // Its memory may go when we return.
+  CKPT_CHECK(finish_capture({}));
+  return registry_.remove(name);
+}
+
+Status TrainerSession::add_blob(std::string name, std::span<std::byte> bytes) {
+  CKPT_CHECK(check_open());
+  return blobs_.add(std::move(name), bytes);
+}
+
+Status TrainerSession::set_blob(std::string name, std::span<const std::byte> bytes) {
+  CKPT_CHECK(check_open());
+  return blobs_.set(std::move(name), bytes);
+}
+
+std::optional<std::span<const std::byte>> TrainerSession::blob(std::string_view name) const {
+  return blobs_.find(name);
+}
+
+Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
+  CKPT_CHECK(check_open());
+  const SaveAccount::Held held(account_);
+  collect();
+  report();
+  // Step 1.
+  if (Status grows = check_step(step); !grows) {
+    account_.failed(grows.error());
+    return fail(std::move(grows).error());
+  }
+  last_seen_ = step;
+  if (due == Due::by_policy && !snapshot::is_due(options_.save_mem_interval, step))
+    return SaveOutcome::not_due;
+  if (!link_->may_capture(step)) {
+    const bool is_by_time = options_.save_mem_interval.steps == 0 && due == Due::by_policy;
+    if (is_by_time) return SaveOutcome::not_due;
+    account_.skipped(SaveOutcome::skipped_by_agreement);
+    return SaveOutcome::skipped_by_agreement;
+  }
+  last_due_ = step;
+  Result<SaveOutcome> outcome = save_due(step, stream);
+  if (outcome && *outcome == SaveOutcome::started) return outcome;
+  link_->skipped(step);
+  if (outcome) {
+    account_.skipped(*outcome);
+    return outcome;
+  }
+  Error error = std::move(outcome).error().context(fmt::format("save step {}", number(step)));
+  account_.failed(error);
+  return fail(std::move(error));
+}
+
+Status TrainerSession::check_step(Step step) const {
+  const bool goes_back = last_seen_ && step < *last_seen_;
+  const bool is_repeated = last_due_ && step <= *last_due_;
+  if (!goes_back && !is_repeated) return {};
+  const Step newest = goes_back ? *last_seen_ : *last_due_;
+  return fail(Errc::invalid_argument,
+              fmt::format("save step {}: steps must grow, and step {} came before; to train again "
+                          "from an older step, restore it first",
+                          number(step), number(newest)));
+}
+
+Result<SaveOutcome> TrainerSession::save_due(Step step, Stream stream) {
+  // Step 2.
+  CKPT_CHECK(finish_capture(stream));
+  report();
+  // Step 3.
+  const bool may_wait = !std::exchange(has_waited_, true);
+  CKPT_TRY(const bool is_ready, make_ready(may_wait ? open_deadline() : steady_clock::now()));
+  if (!is_ready) return SaveOutcome::skipped_unavailable;
+  // Step 4.
+  const std::optional<Granted> granted = link_->take_slot(step);
+  if (!granted) return SaveOutcome::skipped_no_slot;
+  if (granted->bytes.size() < layout_.slot_bytes) {  // Of an older, smaller layout.
+    link_->abandon(*granted);
+    return SaveOutcome::skipped_no_slot;
+  }
+  CKPT_CHECK(begin_capture(*granted, step, stream));
+  return SaveOutcome::started;
+}
+
+Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream stream) {
+  // Step 5.
+  CKPT_ASSERT(!snapshotter_->is_running());
+  granted_ = granted;
+  const auto names = blobs_.names();
+  blob_names_.assign(names.begin(), names.end());
+  snapshot::CaptureRequest request;
+  request.step = step;
+  request.timeline = link_->identity().timeline;
+  request.slot = granted.bytes;
+  request.blobs = blobs_.spans();
+  request.stream = stream;
+  request.with_checksums = options_.checksum_in_copy;
+  Status begun = snapshotter_->begin(request);
+  if (begun) {
+    account_.started();
+    return begun;
+  }
+  // It is told here, once: what the end of the capture says is the same.
+  CKPT_CHECK(snapshotter_->wait_idle(steady_clock::now() + capture_end_deadline));
+  account_.forget_ended();
+  return begun;
+}
+
+void TrainerSession::capture_ended(const snapshot::Captured& captured) {
+  if (!captured.status) {
+    link_->abandon(granted_);
+  } else {
+    CKPT_POINT("client.before_filled");
+    node::Filled filled;
+    filled.slot = granted_.slot;
+    filled.step = captured.step;
+    filled.layout_version = layout_.version;
+    filled.blob_bytes = captured.blob_bytes;
+    filled.blobs.assign(captured.blobs.begin(), captured.blobs.end());
+    filled.blob_names = blob_names_;
+    filled.chunk_bytes = chunk_bytes_;
+    filled.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
+    link_->filled(granted_, std::move(filled));
+  }
+  account_.ended(captured);
+}
+
+Status TrainerSession::guard(Stream stream) {
+  CKPT_CHECK(check_open());
+  if (!snapshotter_ || !snapshotter_->is_running()) return {};
+  const SaveAccount::Held held(account_);
+  Status guarded = snapshotter_->guard(stream);
+  if (!guarded) account_.failed(guarded.error());
+  return guarded;
+}
+
+Status TrainerSession::finish_capture(Stream stream) {
+  if (snapshotter_) {
+    CKPT_CHECK(snapshotter_->guard(stream));
+    CKPT_CHECK(snapshotter_->wait_idle(steady_clock::now() + capture_end_deadline));
+  }
+  collect();
+  return {};
+}
+
+void TrainerSession::collect() {
+  const std::optional<Step> failed = account_.collect();
+  if (failed && link_) link_->skipped(*failed);
+}
+
+void TrainerSession::report() {
+  if (account_.has_line() && link_) account_.report(link_->counters());
+}
+
+Status TrainerSession::prepare() {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  const Deadline deadline = open_deadline();
+  CKPT_TRY(const bool is_changed, update_layout());
+  if (is_changed || !is_layout_told_ || !link_->is_ready()) {
+    CKPT_CHECK(link_->set_layout(layout_, deadline));
+    is_layout_told_ = true;
+  }
+  return make_snapshotter();
+}
+
+Result<bool> TrainerSession::update_layout() {
+  const bool has_blobs = !blobs_.is_empty();
+  if (registry_version_ == registry_.version() && has_blobs == has_blob_member_) return false;
+  const std::uint32_t version = registry_version_ ? layout_.version : 0;
+  const auto specs = registry_.specs();
+  CKPT_TRY(
+      format::Layout layout,
+      format::make_layout(specs, options_.rank, has_blobs ? options_.blob_capacity : 0, version));
+  registry_version_ = registry_.version();
+  has_blob_member_ = has_blobs;
+  snapshotter_.reset();  // Of other addresses, even where the Layout is the same.
+  if (layout == layout_) return false;
+  layout_ = std::move(layout);
+  ++layout_.version;
+  is_layout_told_ = false;
+  return true;
+}
+
+Status TrainerSession::make_snapshotter() {
+  if (snapshotter_) return {};
+  format::HeaderFacts facts;
+  facts.job = options_.job;
+  facts.run = to_hex(link_->identity().run);
+  facts.rank = options_.rank;
+  facts.world_size = options_.world_size;
+  CKPT_TRY(auto header, format::render_header(layout_, facts));
+  const auto sources = registry_.sources(layout_);
+  snapshot::CaptureListener& listener = *this;
+  snapshotter_ = std::make_unique<snapshot::Snapshotter>(
+      snapshot::Snapshotter::Plan{layout_, sources, std::move(header), devices_, chunk_bytes_},
+      listener);
+  return {};
+}
+
+Result<bool> TrainerSession::make_ready(Deadline deadline) {
+  CKPT_TRY(const bool is_changed, update_layout());
+  Status slots;
+  if (is_changed || !is_layout_told_) {
+    slots = link_->set_layout(layout_, deadline);
+    is_layout_told_ = true;
+  } else if (!link_->is_ready()) {
+    slots = link_->slots_status();
+  }
+  if (!slots && slots.error().code() != Errc::unavailable) {
+    is_layout_told_ = false;  // The next save asks again.
+    return fail(std::move(slots).error());
+  }
+  if (!slots) return false;
+  if (!has_begun_) {
+    Status fresh = link_->start_fresh(deadline);
+    if (!fresh && fresh.error().code() == Errc::unavailable) return false;
+    CKPT_CHECK(std::move(fresh));
+    has_begun_ = true;
+  }
+  if (!link_->is_ready()) return false;
+  CKPT_CHECK(make_snapshotter());
+  return true;
+}
+
+Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
+  CKPT_CHECK(check_open());
+  return link_->wait(step, level, deadline);
+}
+
+Result<Restored> TrainerSession::restore(std::optional<Step> step) {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(prepare());
+  is_partly_restored_ = false;
+  std::optional<Error> refusal;
+  const Link::CopyOut copy = [&](const node::SlotOffer& offer, std::span<const std::byte> slot) {
+    CKPT_ASSERT(offer.record != nullptr);
+    Status copied = copy_out(*offer.record, slot);
+    if (!copied) refusal.emplace(copied.error());
+    return copied;
+  };
+  auto restored = link_->restore(step, copy, steady_clock::now() + options_.restore_deadline);
+  if (restored) {
+    has_begun_ = true;
+    continue_after(restored->step);
+    if (options_.rank == 0)
+      log_info("restored step {} from {} in {:.1f} ms", number(restored->step),
+               restored->source_name,
+               std::chrono::duration<double, std::milli>(restored->took).count());
+    return restored;
+  }
+  Error error = std::move(restored).error();
+  // Ours tells which tensor and which shapes; the one for all ranks only that somebody refused.
+  if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
+  return fail(tell_if_partly_restored(std::move(error)));
+}
+
+Status TrainerSession::copy_out(const format::ShardRecord& record,
+                                std::span<const std::byte> slot) {
+  const auto targets = registry_.targets();
+  CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets));
+  CKPT_CHECK(blobs_.check(record));
+  is_partly_restored_ = true;
+  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  CKPT_CHECK(snapshot::restore_tensors(record, slot, plan, {devices_, threads_, deadline}));
+  blobs_.restore(record, slot);
+  return {};
+}
+
+Result<Restored> TrainerSession::restore_from(std::string_view path) {
+  CKPT_CHECK(check_open());
+  const auto began_at = steady_clock::now();
+  CKPT_CHECK(finish_capture({}));
+  LoadRequest request;
+  request.path = path;
+  request.rank = options_.rank;
+  request.world_size = options_.world_size;
+  request.deadline = began_at + options_.restore_deadline;
+  CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
+  is_partly_restored_ = false;
+  Status copied = copy_out(*loaded.record, loaded.bytes());
+  if (!copied) return fail(tell_if_partly_restored(std::move(copied).error()));
+  Restored restored;
+  restored.step = loaded.record->id.at.step;
+  restored.timeline = loaded.record->id.at.timeline;
+  restored.source = RestoreSource::storage;
+  restored.source_name = loaded.directory;
+  restored.bytes = loaded.record->bytes;
+  restored.took = steady_clock::now() - began_at;
+  return restored;
+}
+
+Error TrainerSession::tell_if_partly_restored(Error error) const {
+  if (!is_partly_restored_) return error;
+  return std::move(error).context(
+      "the restore overwrote a part of the tensors and then failed; do not train on with them");
+}
+
+void TrainerSession::continue_after(Step step) {
+  is_partly_restored_ = false;
+  last_seen_ = step;
+  last_due_ = step;
+}
+
+Status TrainerSession::restored_ok(Step step) {
+  CKPT_CHECK(check_open());
+  return link_->restored_ok(step);
+}
+
+Stats TrainerSession::stats() {
+  collect();
+  return account_.stats(link_ ? link_->counters() : last_counters_);
+}
+
+Status TrainerSession::close(Deadline deadline) {
+  if (!link_) return {};
+  Status finished = finish_capture({});
+  Status closed = link_->close(deadline);
+  last_counters_ = link_->counters();
+  account_.report(last_counters_);
+  snapshotter_.reset();
+  link_.reset();
+  if (!finished) return finished;
+  return closed;
+}
+
+}  // namespace ckpt::client

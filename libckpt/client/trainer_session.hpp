@@ -1,0 +1,109 @@
+// TrainerSession: what a Checkpointer does, over any Link: layouts, captures, restores, accounts.
+//
+// Invariants: at most one capture runs; the registered tensors, the Layout and the Snapshotter only
+//             change while none does. A step that was due and is not captured is told as skipped.
+// Threads:    the training thread; captures end on whichever thread copied the last byte.
+#pragma once
+
+#include <ckpt/options.hpp>
+#include <ckpt/outcome.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.hpp"
+#include "client/blob_store.hpp"
+#include "client/link.hpp"
+#include "client/save_account.hpp"
+#include "client/tensor_registry.hpp"
+#include "device/copy_threads.hpp"
+#include "device/host_device.hpp"
+#include "snapshot/snapshotter.hpp"
+
+namespace ckpt::client {
+
+enum class Due : std::uint8_t { by_policy, always };
+
+class TrainerSession final : private snapshot::CaptureListener {
+ public:
+  // `options` were resolved. `chunk_bytes` is smaller in tests.
+  TrainerSession(Options options, std::unique_ptr<Link> link,
+                 std::uint64_t chunk_bytes = default_chunk_bytes);
+  ~TrainerSession() override;
+  TrainerSession(const TrainerSession&) = delete;
+  TrainerSession& operator=(const TrainerSession&) = delete;
+
+  // As in ckpt/checkpointer.hpp.
+  Status add(std::string name, TensorRef tensor);
+  Status remove(std::string_view name);
+  Status add_blob(std::string name, std::span<std::byte> bytes);
+  Status set_blob(std::string name, std::span<const std::byte> bytes);
+  std::optional<std::span<const std::byte>> blob(std::string_view name) const;
+
+  Status prepare();
+  Result<SaveOutcome> save(Step step, Stream stream, Due due);
+  Status guard(Stream stream);
+  Status wait(Step step, Level level, Deadline deadline);
+  Result<Restored> restore(std::optional<Step> step);
+  Result<Restored> restore_from(std::string_view path);
+  Status restored_ok(Step step);
+  Stats stats();
+  Status close(Deadline deadline);
+
+ private:
+  void capture_ended(const snapshot::Captured& captured) override;
+
+  Status check_open() const;
+  Status check_step(Step step) const;
+  Result<SaveOutcome> save_due(Step step, Stream stream);
+  Status begin_capture(const Granted& granted, Step step, Stream stream);
+  // Copies what is left of the running capture, and takes account of how it ended.
+  Status finish_capture(Stream stream);
+  void collect();
+  void report();
+
+  // A Layout and a Snapshotter for what is registered now; true when the Layout is another.
+  Result<bool> update_layout();
+  Status make_snapshotter();
+  // Whether a Slot may be taken; waits for it until the deadline.
+  Result<bool> make_ready(Deadline deadline);
+  Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot);
+  Error tell_if_partly_restored(Error error) const;
+  void continue_after(Step step);
+  Deadline open_deadline() const;
+
+  const Options options_;
+  const std::uint64_t chunk_bytes_;
+  std::unique_ptr<Link> link_;
+  LinkCounters last_counters_;  // Once the Link is gone.
+  TensorRegistry registry_;
+  BlobStore blobs_;
+  SaveAccount account_;
+  device::CopyThreads threads_;
+  device::HostDevice host_;
+  std::vector<device::Device*> devices_;
+
+  format::Layout layout_;
+  std::optional<std::uint64_t> registry_version_;  // That layout_ was made from.
+  bool has_blob_member_ = false;
+  bool is_layout_told_ = false;
+  bool has_begun_ = false;   // A timeline is open: restored, or started fresh.
+  bool has_waited_ = false;  // The one save that may wait for Slots was made.
+  std::optional<Step> last_seen_;
+  std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
+  bool is_partly_restored_ = false;
+
+  // Of the running capture; read by who ends it.
+  Granted granted_;
+  std::vector<std::string> blob_names_;
+
+  // Last: its destructor waits for the copies that still read from the tensors.
+  std::unique_ptr<snapshot::Snapshotter> snapshotter_;
+};
+
+}  // namespace ckpt::client

@@ -1,0 +1,297 @@
+// Goal:   every option means the same from code, environment and file, in this order, and a wrong
+//         one is told with its name, its value and where it came from.
+// Method: the environment and a file in a temporary directory are set for each case, then resolved.
+#include <catch2/catch.hpp>
+#include <ckpt/options.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "client/option_fields.hpp"
+#include "client/option_text.hpp"
+
+namespace ckpt {
+
+namespace {
+
+using Catch::Contains;
+
+// Sets variables and takes them back.
+class Environment {
+ public:
+  ~Environment() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+    if (!file_.empty()) std::filesystem::remove(file_);
+  }
+  void set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+  void write_file(const std::string& text) {
+    std::string path = std::filesystem::temp_directory_path() / "ckpt-options-XXXXXX";
+    const int fd = mkstemp(path.data());
+    REQUIRE(fd >= 0);
+    file_ = path;
+    std::ofstream(file_) << text;
+    set("LIBCKPT_CONFIG", file_);
+  }
+  const std::string& file() const { return file_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::string file_;
+};
+
+Options minimal() {
+  Options options;
+  options.job = "gpt2";
+  return options;
+}
+
+std::string refusal(const Options& options) {
+  const auto resolved = Options::resolve(options);
+  REQUIRE_FALSE(resolved);
+  REQUIRE(resolved.error().code() == Errc::invalid_argument);
+  return resolved.error().text();
+}
+
+}  // namespace
+
+TEST_CASE("options: intervals are steps, time or never", "[unit][client]") {
+  REQUIRE(Interval::parse("100")->steps == 100);
+  REQUIRE(Interval::parse(" 15min ")->time == std::chrono::minutes(15));
+  REQUIRE(Interval::parse("60 s")->time == std::chrono::seconds(60));
+  REQUIRE(Interval::parse("250ms")->time == std::chrono::milliseconds(250));
+  REQUIRE(Interval::parse("2h")->time == std::chrono::hours(2));
+  REQUIRE(Interval::parse("never")->is_never());
+  REQUIRE(Interval::parse("0")->is_never());
+  for (const char* bad : {"", "15 parsecs", "-1", "1.5h", "10 min later", "99999999999999999999",
+                          "9223372036854775807h"}) {
+    const auto parsed = Interval::parse(bad);
+    INFO(bad);
+    REQUIRE_FALSE(parsed);
+    REQUIRE(parsed.error().code() == Errc::invalid_argument);
+  }
+}
+
+TEST_CASE("options: nodes have a name, an address and a failure domain", "[unit][client]") {
+  const Node full = Node::parse("A@10.0.0.1:7711/rack-3").value();
+  REQUIRE(full.name == "A");
+  REQUIRE(full.address == "10.0.0.1:7711");
+  REQUIRE(full.failure_domain == "rack-3");
+  REQUIRE(Node::parse("b-1@[::1]:80")->address == "[::1]:80");
+  REQUIRE(Node::parse("b-1@host:80")->failure_domain == "b-1");
+  REQUIRE(Node::parse("alone")->address.empty());
+  for (const char* bad : {"", "@host:1", "A@host", "A@host:", "A@host:0", "A@host:65536", "A@:80",
+                          "A B@host:80", "A@host:80/", "A@ho st:80", "A@host:80x"}) {
+    INFO(bad);
+    REQUIRE_FALSE(Node::parse(bad));
+  }
+}
+
+TEST_CASE("options: code goes over environment, environment over file", "[unit][client]") {
+  Environment environment;
+  environment.write_file("# ours\n\n job = from-file \nreplicas=3\nmax_ckpt_num = 7\n");
+  REQUIRE(Options::resolve({})->job == "from-file");
+  environment.set("LIBCKPT_JOB", "from-environment");
+  environment.set("LIBCKPT_REPLICAS", "4");
+  Options options;
+  REQUIRE(Options::resolve(options)->job == "from-environment");
+  options.job = "from-code";
+  const Options resolved = Options::resolve(options).value();
+  REQUIRE(resolved.job == "from-code");
+  REQUIRE(resolved.replicas == 4);
+  REQUIRE(resolved.max_ckpt_num == 7);
+}
+
+TEST_CASE("options: explain tells where each value came from", "[unit][client]") {
+  Environment environment;
+  environment.write_file("job = gpt2\nreplicas = 3\n");
+  environment.set("LIBCKPT_MEMORY_BUDGET", "3 GiB");
+  Options given;
+  given.dir = "/ckpt";
+  const auto rows = explain(given).value();
+  REQUIRE(rows.size() == client::option_fields().size());
+  for (const OptionOrigin& row : rows) {
+    INFO(row.name);
+    if (row.name == "job") REQUIRE(row.origin == "file " + environment.file() + " line 1");
+    if (row.name == "replicas") REQUIRE(row.value == "3");
+    if (row.name == "memory_budget") {
+      REQUIRE(row.value == "3GiB");
+      REQUIRE(row.origin == "environment LIBCKPT_MEMORY_BUDGET");
+    }
+    if (row.name == "dir") REQUIRE(row.origin == "code");
+    if (row.name == "open_deadline") {
+      REQUIRE(row.value == "10s");
+      REQUIRE(row.origin == "default");
+    }
+  }
+}
+
+TEST_CASE("options: what is shown can be read back, for every option", "[unit][client]") {
+  Options options = minimal();
+  options.dir = "/ckpt";
+  options.rank = 3;
+  options.world_size = 8;
+  options.nodes = {Node::parse("A@a:1/r1").value(), Node::parse("B@b:2").value()};
+  options.node = "B";
+  options.incarnation = 5;
+  options.save_mem_interval = {0, std::chrono::minutes(5)};
+  options.save_storage_interval = {100, {}};
+  options.max_ckpt_num = 4;
+  options.memory_budget = 5 << 20;
+  options.replicas = 3;
+  options.own_slots = 4;
+  options.blob_capacity = 12345;
+  options.copy_threads = 7;
+  options.runtime_dir = "/run/x";
+  options.daemon_path = "/bin/ckptd";
+  options.embedded = true;
+  options.secret_file = "/secret";
+  options.interface = "10.0.0.2";
+  options.port = 7711;
+  options.log_file_path = "/log";
+  options.raise_on_error = true;
+  options.disable = true;
+  options.checksum_in_copy = false;
+  options.open_deadline = std::chrono::milliseconds(1500);
+  options.restore_deadline = std::chrono::hours(1);
+  Options back;
+  const Options defaults;
+  for (const client::OptionField& field : client::option_fields()) {
+    INFO(field.name);
+    REQUIRE(field.show(options) != field.show(defaults));  // Every option is covered here.
+    REQUIRE(field.parse(back, field.show(options)));
+    REQUIRE(field.show(back) == field.show(options));
+  }
+}
+
+TEST_CASE("options: a wrong value is told with name, value and origin", "[unit][client]") {
+  Environment environment;
+  SECTION("no job") {
+    REQUIRE_THAT(refusal({}), Contains("job") && Contains("required"));
+  }
+  SECTION("from the environment, no number") {
+    environment.set("LIBCKPT_WORLD_SIZE", "many");
+    REQUIRE_THAT(refusal(minimal()),
+                 Contains("world_size = \"many\" (environment LIBCKPT_WORLD_SIZE)"));
+  }
+  SECTION("from the environment, out of range") {
+    environment.set("LIBCKPT_RANK", "5");
+    environment.set("LIBCKPT_WORLD_SIZE", "4");
+    REQUIRE_THAT(refusal(minimal()), Contains("rank = \"5\" (environment LIBCKPT_RANK)") &&
+                                         Contains("below world_size, which is 4"));
+  }
+  SECTION("from the file") {
+    environment.write_file("job = gpt2\nport = 70000\n");
+    REQUIRE_THAT(refusal({}), Contains("port") && Contains("line 2") && Contains("65535"));
+  }
+  SECTION("a misspelt key") {
+    environment.write_file("job = gpt2\nreplica = 2\n");
+    REQUIRE_THAT(refusal({}), Contains("line 2") && Contains("no option \"replica\""));
+  }
+  SECTION("a line without a value") {
+    environment.write_file("job\n");
+    REQUIRE_THAT(refusal({}), Contains("key = value"));
+  }
+  SECTION("set twice") {
+    environment.write_file("job = a\njob = b\n");
+    REQUIRE_THAT(refusal({}), Contains("twice"));
+  }
+}
+
+TEST_CASE("options: values out of their limits are refused", "[unit][client]") {
+  Options options = minimal();
+  std::string name;
+  SECTION("job") {
+    options.job = "a/b", name = "job";
+  }
+  SECTION("job of dots") {
+    options.job = "..", name = "job";
+  }
+  SECTION("job too long") {
+    options.job = std::string(129, 'a'), name = "job";
+  }
+  SECTION("rank") {
+    options.rank = 1, name = "rank";
+  }
+  SECTION("world_size") {
+    options.world_size = 0, name = "world_size";
+  }
+  SECTION("replicas") {
+    options.replicas = 0, name = "replicas";
+  }
+  SECTION("own_slots") {
+    options.own_slots = 1, name = "own_slots";
+  }
+  SECTION("copy_threads 0") {
+    options.copy_threads = 0, name = "copy_threads";
+  }
+  SECTION("copy_threads 65") {
+    options.copy_threads = 65, name = "copy_threads";
+  }
+  SECTION("open_deadline") {
+    options.open_deadline = {}, name = "open_deadline";
+  }
+  SECTION("restore_deadline") {
+    options.restore_deadline = {}, name = "restore_deadline";
+  }
+  SECTION("interval") {
+    options.save_mem_interval = {1, std::chrono::seconds(1)}, name = "save_mem_interval";
+  }
+  SECTION("storage without dir") {
+    options.save_storage_interval = {10, {}}, name = "save_storage_interval";
+  }
+  SECTION("more nodes than ranks") {
+    options.nodes = {Node::parse("A@a:1").value(), Node::parse("B@b:1").value()};
+    options.node = "A", name = "nodes";
+  }
+  SECTION("node twice") {
+    options.nodes = {Node::parse("A@a:1").value(), Node::parse("A@b:1").value()};
+    options.world_size = 2, options.node = "A", name = "nodes";
+  }
+  SECTION("node without an address") {
+    options.nodes = {Node::parse("A@a:1").value(), Node::parse("B").value()};
+    options.world_size = 2, options.node = "A", name = "nodes";
+  }
+  SECTION("a node that is not listed") {
+    options.nodes = {Node::parse("A@a:1").value(), Node::parse("B@b:1").value()};
+    options.world_size = 2, options.node = "C", name = "node";
+  }
+  REQUIRE_THAT(refusal(options), Contains("option " + name + " = "));
+}
+
+TEST_CASE("options: paths become absolute and the only node is ours", "[unit][client]") {
+  Options options = minimal();
+  options.dir = "ckpt/../out/";
+  options.nodes = {Node{"A", "", ""}};
+  const Options resolved = Options::resolve(options).value();
+  REQUIRE(resolved.dir == (std::filesystem::current_path() / "out").string());
+  REQUIRE(resolved.runtime_dir.empty());
+  REQUIRE(resolved.node == "A");
+  REQUIRE(resolved.nodes[0].failure_domain == "A");
+}
+
+TEST_CASE("options: who disables the library is not stopped by other options", "[unit][client]") {
+  Environment environment;
+  environment.set("LIBCKPT_DISABLE", "1");
+  environment.set("LIBCKPT_WORLD_SIZE", "nonsense");
+  environment.set("LIBCKPT_CONFIG", "/nowhere/at/all");
+  const auto resolved = Options::resolve({});
+  REQUIRE(resolved);
+  REQUIRE(resolved->disable);
+  REQUIRE(explain({}));
+}
+
+TEST_CASE("options: a configuration file that cannot be read is an error", "[unit][client]") {
+  Environment environment;
+  environment.set("LIBCKPT_CONFIG", "/nowhere/at/all");
+  const auto resolved = Options::resolve(minimal());
+  REQUIRE_FALSE(resolved);
+  REQUIRE(resolved.error().code() == Errc::io);
+  REQUIRE_THAT(resolved.error().text(), Contains("/nowhere/at/all"));
+}
+
+}  // namespace ckpt

@@ -1,0 +1,142 @@
+// Goal:   only tensors that can be copied and brought back bit for bit are taken, and every refusal
+//         names the tensor and says what to do.
+// Method: one tensor of each kind that is refused; then layouts made from what was taken.
+#include "client/tensor_registry.hpp"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+namespace ckpt::client {
+
+namespace {
+
+using Catch::Contains;
+
+TensorRef floats(void* data, std::vector<std::int64_t> shape) {
+  TensorRef tensor;
+  tensor.data = data;
+  tensor.dtype = DType::f32;
+  tensor.shape = std::move(shape);
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("tensor registry: what cannot be saved is refused by name", "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  REQUIRE(registry.add("first", floats(data.data(), {8})));
+  TensorRef tensor = floats(data.data(), {8, 8});
+  std::string name = "model.weight";
+  Errc code = Errc::invalid_argument;
+  std::string text;
+  SECTION("a duplicate") {
+    name = "first", text = "added before";
+  }
+  SECTION("an empty name") {
+    name = "", text = "empty";
+  }
+  SECTION("a reserved name") {
+    name = "__metadata__", text = "reserved";
+  }
+  SECTION("not UTF-8") {
+    name = "\xff\xfe", text = "UTF-8";
+  }
+  SECTION("null data") {
+    tensor.data = nullptr, text = "null";
+  }
+  SECTION("a transposed view") {
+    tensor.strides = {1, 8}, text = "strided view";
+  }
+  SECTION("every second row") {
+    tensor.strides = {16, 1}, text = "strided view";
+  }
+  SECTION("a broadcast view") {
+    tensor.strides = {0, 1}, text = "strided view";
+  }
+  SECTION("too few strides") {
+    tensor.strides = {1}, text = "1 strides for 2 dimensions";
+  }
+  SECTION("a negative dimension") {
+    tensor.shape = {8, -1}, text = "shape";
+  }
+  SECTION("an overflowing shape") {
+    tensor.shape = {INT64_MAX, INT64_MAX}, text = "shape";
+  }
+  SECTION("on a GPU") {
+    tensor.location = Location::cuda, tensor.device_index = 3;
+    code = Errc::unsupported, text = "GPU 3";
+  }
+  SECTION("nowhere") {
+    tensor.location = static_cast<Location>(9), text = "location";
+  }
+  const Status added = registry.add(name, tensor);
+  REQUIRE_FALSE(added);
+  REQUIRE(added.error().code() == code);
+  REQUIRE_THAT(added.error().text(), Contains(text));
+  REQUIRE(registry.count() == 1);
+}
+
+TEST_CASE("tensor registry: contiguous tensors are taken, whatever their strides say",
+          "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  TensorRef tensor = floats(data.data(), {8, 1, 8});
+  tensor.strides = {8, 777, 1};
+  REQUIRE(registry.add("ones are not strided over", tensor));
+  tensor = floats(nullptr, {0, 5});
+  tensor.strides = {1, 1};
+  REQUIRE(registry.add("empty", tensor));
+  REQUIRE(registry.add("scalar", floats(data.data(), {})));
+  REQUIRE(registry.count() == 3);
+}
+
+TEST_CASE("tensor registry: the same bytes under two names are tied", "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  REQUIRE(registry.add("embed", floats(data.data(), {8, 8})));
+  REQUIRE(registry.add("head", floats(data.data(), {8, 8})));
+  REQUIRE(registry.add("flat", floats(data.data(), {64})));
+  TensorRef as_bits = floats(data.data(), {8, 8});
+  as_bits.dtype = DType::i32;
+  REQUIRE(registry.add("bits", as_bits));
+  REQUIRE(registry.add("empty1", floats(nullptr, {0})));
+  REQUIRE(registry.add("empty2", floats(nullptr, {0})));
+  for (const auto& spec : registry.specs()) {
+    INFO(spec.name);
+    REQUIRE(spec.alias_of == (spec.name == "head" ? "embed" : ""));
+  }
+}
+
+TEST_CASE("tensor registry: tied to an unguarded name, bytes are copied at the call",
+          "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  TensorRef guarded = floats(data.data(), {8, 8});
+  guarded.guarded = true;
+  REQUIRE(registry.add("embed", guarded));
+  REQUIRE(registry.add("head", floats(data.data(), {8, 8})));
+  const auto layout = format::make_layout(registry.specs(), 0, 0).value();
+  const auto sources = registry.sources(layout);
+  REQUIRE(layout.tensors[0].name == "embed");
+  REQUIRE_FALSE(sources[0].is_guarded);
+}
+
+TEST_CASE("tensor registry: when the holder of the bytes goes, its alias takes over",
+          "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  REQUIRE(registry.add("embed", floats(data.data(), {8, 8})));
+  REQUIRE(registry.add("head", floats(data.data(), {8, 8})));
+  const auto version = registry.version();
+  REQUIRE(registry.remove("embed"));
+  REQUIRE(registry.version() > version);
+  REQUIRE(registry.specs().size() == 1);
+  REQUIRE(registry.specs()[0].alias_of.empty());
+  const Status again = registry.remove("embed");
+  REQUIRE_FALSE(again);
+  REQUIRE(again.error().code() == Errc::not_found);
+  REQUIRE(registry.add("embed", floats(data.data(), {8, 8})));
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,571 @@
+// Goal:   what a trainer saves is what its tensors held at the call, whatever it does with them as
+//         soon as it may; nothing but the first save waits; and every step that was due and was not
+//         captured is counted and told.
+// Method: a FakeLink keeps every step's bytes; tensors are stamped with the step, overwritten at
+//         the earliest allowed instant, added, removed, resized; each step is then restored.
+#include "client/trainer_session.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <map>
+
+#include "base/random.hpp"
+#include "support/fake_link.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+using Catch::Contains;
+using test::FakeLink;
+using test::FakeNode;
+
+constexpr std::uint64_t chunk = 64 * KiB;
+
+Deadline soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
+}
+
+// Trainer: tensors in memory of its own, and a session that saves them.
+class Trainer {
+ public:
+  explicit Trainer(std::shared_ptr<FakeNode> node_in = std::make_shared<FakeNode>(),
+                   Options options = {})
+      : node(std::move(node_in)),
+        session(with_job(std::move(options)), std::make_unique<FakeLink>(node), chunk) {}
+
+  void add(const std::string& name, std::size_t bytes, bool guarded = true) {
+    memory[name] = std::make_unique<std::vector<std::byte>>(bytes);
+    TensorRef tensor;
+    tensor.data = memory[name]->data();
+    tensor.shape = {static_cast<std::int64_t>(bytes)};
+    tensor.guarded = guarded;
+    REQUIRE(session.add(name, tensor));
+  }
+  void remove(const std::string& name) {
+    REQUIRE(session.remove(name));
+    memory.erase(name);
+  }
+  void stamp(std::uint64_t seed) {
+    for (auto& [name, bytes] : memory) {
+      Random random(seed * 1000 + bytes->size());
+      for (std::byte& byte : *bytes) byte = static_cast<std::byte>(random.next());
+    }
+  }
+  std::map<std::string, std::vector<std::byte>> contents() const {
+    std::map<std::string, std::vector<std::byte>> out;
+    for (const auto& [name, bytes] : memory) out[name] = *bytes;
+    return out;
+  }
+  Result<SaveOutcome> save(std::uint64_t step) { return session.save(Step{step}, {}, Due::always); }
+  SaveOutcome saved(std::uint64_t step) {
+    const auto outcome = save(step);
+    if (!outcome) FAIL(outcome.error().message());
+    return *outcome;
+  }
+
+  std::shared_ptr<FakeNode> node;
+  std::map<std::string, std::unique_ptr<std::vector<std::byte>>> memory;
+  TrainerSession session;
+
+ private:
+  static Options with_job(Options options) {
+    options.job = "unit";
+    return options;
+  }
+};
+
+std::map<std::string, std::vector<std::byte>> contents_of(const test::FakeShard& shard) {
+  std::map<std::string, std::vector<std::byte>> out;
+  for (const auto& place : shard.record->layout.tensors) {
+    const auto bytes = std::span(shard.bytes).subspan(place.extent.offset, place.extent.bytes);
+    out[place.name].assign(bytes.begin(), bytes.end());
+  }
+  return out;
+}
+
+void require_sound(const test::FakeShard& shard) {
+  const Status valid = format::validate(*shard.record);
+  if (!valid) FAIL(valid.error().message());
+  for (std::size_t i = 0; i < shard.record->chunk_crcs.size(); ++i) {
+    const format::Extent extent = shard.record->chunk(i);
+    REQUIRE(crc32(std::span(shard.bytes).subspan(extent.offset, extent.bytes)) ==
+            shard.record->chunk_crcs[i]);
+  }
+}
+
+void flip_bit(test::FakeShard& shard, std::uint64_t offset) {
+  shard.bytes[offset] ^= std::byte{1};
+}
+
+}  // namespace
+
+TEST_CASE("trainer session: consecutive captures hold their own step's bytes", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 3 * chunk + 5);
+  trainer.add("running_mean", 1000, false);
+  std::vector<std::map<std::string, std::vector<std::byte>>> expected;
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    if (step % 5 == 0) {  // The framework moves a tensor to another place.
+      trainer.remove("weight");
+      trainer.add("weight", 3 * chunk + 5);
+    }
+    trainer.stamp(step);
+    expected.push_back(trainer.contents());
+    REQUIRE(trainer.saved(step) == SaveOutcome::started);
+    REQUIRE(trainer.session.guard({}));
+    trainer.stamp(999);
+  }
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(trainer.node->shards.size() == 20);
+  for (std::size_t i = 0; i < 20; ++i) {
+    require_sound(trainer.node->shards[i]);
+    REQUIRE(contents_of(trainer.node->shards[i]) == expected[i]);
+    REQUIRE(number(trainer.node->shards[i].record->id.at.step) == i + 1);
+  }
+  // Moving a tensor is no new layout.
+  REQUIRE(trainer.node->layouts.size() == 1);
+}
+
+TEST_CASE(
+    "trainer session: unguarded tensors may change at once, and even without a guard "
+    "the next save sees to the rest",
+    "[unit][client]") {
+  Trainer trainer;
+  trainer.add("guarded", 5 * chunk);
+  trainer.add("open", 5 * chunk, false);
+  trainer.stamp(1);
+  const auto expected = trainer.contents();
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  std::fill(trainer.memory["open"]->begin(), trainer.memory["open"]->end(), std::byte{7});
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.session.guard({}));
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(contents_of(trainer.node->shards[0]) == expected);
+  REQUIRE(contents_of(trainer.node->shards[1]) == trainer.contents());
+}
+
+TEST_CASE("trainer session: memory may go when save, or guard, has returned", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("guarded", 9 * chunk);
+  trainer.add("open", 9 * chunk, false);
+  trainer.stamp(1);
+  const auto expected = trainer.contents();
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  trainer.memory["open"]->assign(9 * chunk, std::byte{0});
+  trainer.memory["open"].reset();
+  REQUIRE(trainer.session.guard({}));
+  trainer.memory["guarded"].reset();
+  trainer.memory.clear();
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(contents_of(trainer.node->shards[0]) == expected);
+}
+
+TEST_CASE("trainer session: a tensor is free when remove has returned", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("guarded", 9 * chunk);
+  trainer.stamp(1);
+  const auto expected = trainer.contents();
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  trainer.remove("guarded");
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(contents_of(trainer.node->shards[0]) == expected);
+}
+
+TEST_CASE("trainer session: tensors are added, removed and resized between saves",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("a", 100);
+  std::vector<std::map<std::string, std::vector<std::byte>>> expected;
+  const auto save = [&](std::uint64_t step) {
+    trainer.stamp(step);
+    expected.push_back(trainer.contents());
+    REQUIRE(trainer.saved(step) == SaveOutcome::started);
+    REQUIRE(trainer.session.guard({}));
+  };
+  save(1);
+  trainer.add("b", 2 * chunk);
+  save(2);
+  trainer.remove("a");
+  save(3);
+  trainer.remove("b");
+  trainer.add("b", chunk);
+  save(4);
+  save(5);
+  std::vector<std::byte> blob(10);
+  REQUIRE(trainer.session.add_blob("rng", blob));
+  save(6);
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(trainer.node->shards.size() == 6);
+  for (std::size_t i = 0; i < 6; ++i) {
+    require_sound(trainer.node->shards[i]);
+    REQUIRE(contents_of(trainer.node->shards[i]) == expected[i]);
+  }
+  std::vector<std::uint32_t> versions;
+  for (const auto& layout : trainer.node->layouts) versions.push_back(layout.version);
+  REQUIRE(versions == std::vector<std::uint32_t>{1, 2, 3, 4, 5});
+}
+
+TEST_CASE("trainer session: every dtype, empty and 0-d tensors and ties come back",
+          "[unit][client]") {
+  Trainer trainer;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::byte> shared(512, std::byte{5});
+  for (int type = 0; type <= static_cast<int>(DType::c64); ++type) {
+    TensorRef tensor;
+    tensor.dtype = static_cast<DType>(type);
+    memory.emplace_back(3 * size_of(tensor.dtype), static_cast<std::byte>(type + 1));
+    tensor.shape = {3, 1};
+    tensor.data = memory.back().data();
+    REQUIRE(trainer.session.add("type" + std::to_string(type), tensor));
+  }
+  TensorRef scalar;
+  scalar.dtype = DType::f32;
+  float value = 1.5f;
+  scalar.data = &value;
+  REQUIRE(trainer.session.add("scalar", scalar));
+  TensorRef empty;
+  empty.shape = {0, 7};
+  REQUIRE(trainer.session.add("empty", empty));
+  TensorRef tied;
+  tied.data = shared.data();
+  tied.shape = {512};
+  REQUIRE(trainer.session.add("embed", tied));
+  REQUIRE(trainer.session.add("head", tied));
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.session.guard({}));
+  const auto expected = memory;
+  for (auto& bytes : memory) std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  std::fill(shared.begin(), shared.end(), std::byte{0});
+  value = 0;
+  const auto restored = trainer.session.restore(std::nullopt);
+  REQUIRE(restored);
+  REQUIRE(restored->step == Step{1});
+  REQUIRE(memory == expected);
+  REQUIRE(value == 1.5f);
+  REQUIRE(shared == std::vector<std::byte>(512, std::byte{5}));
+}
+
+TEST_CASE("trainer session: ten thousand small tensors", "[unit][client]") {
+  Trainer trainer;
+  for (int i = 0; i < 10'000; ++i) trainer.add("t" + std::to_string(i), 64, i % 3 != 0);
+  trainer.stamp(3);
+  const auto expected = trainer.contents();
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.session.guard({}));
+  trainer.stamp(4);
+  REQUIRE(trainer.session.restore(std::nullopt));
+  REQUIRE(trainer.contents() == expected);
+}
+
+TEST_CASE("trainer session: blobs are saved at the call and come back", "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  std::vector<std::byte> rng(16, std::byte{1});
+  {
+    Trainer trainer(node);
+    trainer.add("weight", 100);
+    REQUIRE(trainer.session.add_blob("rng", rng));
+    const std::vector<std::byte> loader(700, std::byte{2});
+    REQUIRE(trainer.session.set_blob("loader", loader));
+    REQUIRE(trainer.saved(1) == SaveOutcome::started);
+    std::fill(rng.begin(), rng.end(), std::byte{9});
+    const std::vector<std::byte> shorter(3, std::byte{3});
+    REQUIRE(trainer.session.set_blob("loader", shorter));
+    REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  }
+  Trainer trainer(node);
+  trainer.add("weight", 100);
+  REQUIRE(trainer.session.add_blob("rng", rng));
+  REQUIRE_FALSE(trainer.session.blob("loader"));
+  REQUIRE(trainer.session.restore(Step{1}));
+  REQUIRE(rng == std::vector<std::byte>(16, std::byte{1}));
+  REQUIRE(trainer.session.blob("loader")->size() == 700);
+  REQUIRE(trainer.session.restore(Step{2}));
+  REQUIRE(rng == std::vector<std::byte>(16, std::byte{9}));
+  REQUIRE(trainer.session.blob("loader")->size() == 3);
+  REQUIRE((*trainer.session.blob("loader"))[2] == std::byte{3});
+}
+
+TEST_CASE("trainer session: blobs that cannot be kept or brought back are refused",
+          "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  Options options;
+  options.blob_capacity = 100;
+  Trainer trainer(node, options);
+  std::vector<std::byte> small(60);
+  REQUIRE(trainer.session.add_blob("rng", small));
+  const Status too_large = trainer.session.set_blob("loader", std::vector<std::byte>(41));
+  REQUIRE_FALSE(too_large);
+  REQUIRE(too_large.error().code() == Errc::exhausted);
+  REQUIRE_THAT(too_large.error().text(), Contains("101") && Contains("100"));
+  REQUIRE(trainer.session.set_blob("loader", std::vector<std::byte>(40)));
+  REQUIRE_FALSE(trainer.session.add_blob("rng", small));
+  REQUIRE_FALSE(trainer.session.set_blob("rng", small));
+  REQUIRE_FALSE(trainer.session.add_blob("", small));
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+
+  Trainer other(node, options);
+  SECTION("of another size") {
+    REQUIRE(other.session.add_blob("rng", std::span(small).first(59)));
+    const auto restored = other.session.restore(std::nullopt);
+    REQUIRE_FALSE(restored);
+    REQUIRE(restored.error().code() == Errc::invalid_argument);
+    REQUIRE_THAT(restored.error().text(), Contains("59 bytes here and 60 there"));
+  }
+  SECTION("missing") {
+    REQUIRE(other.session.add_blob("other", small));
+    const auto restored = other.session.restore(std::nullopt);
+    REQUIRE_FALSE(restored);
+    REQUIRE_THAT(restored.error().text(), Contains("\"other\" is not in it"));
+  }
+}
+
+TEST_CASE("trainer session: with no free Slot a step is skipped, counted and told",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  trainer.node->holds_slots = true;
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.saved(3) == SaveOutcome::skipped_no_slot);
+  REQUIRE(trainer.saved(4) == SaveOutcome::skipped_no_slot);
+  trainer.node->free_slots.push_back(0);
+  REQUIRE(trainer.saved(5) == SaveOutcome::started);
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{3}, Step{4}});
+  REQUIRE(trainer.session.close(soon()));
+  const Stats stats = trainer.session.stats();
+  REQUIRE(stats.saves_started == 3);
+  REQUIRE(stats.skipped_no_slot == 2);
+  REQUIRE(stats.failed == 0);
+  REQUIRE(stats.bytes_captured == 3 * trainer.node->shards[0].record->bytes);
+  REQUIRE(stats.held.count() > 0);
+  REQUIRE(stats.held_max <= stats.held);
+  REQUIRE(stats.captured == Step{5});
+}
+
+TEST_CASE("trainer session: without a daemon steps are skipped and training goes on",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  trainer.node->is_away = true;
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_unavailable);
+  trainer.node->is_away = false;
+  REQUIRE(trainer.saved(3) == SaveOutcome::started);
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}});
+  REQUIRE(trainer.session.stats().skipped_unavailable == 1);
+}
+
+TEST_CASE("trainer session: steps are skipped while a larger layout gets its Slots",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  trainer.add("more", 3 * chunk);
+  trainer.node->is_slow = true;
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_unavailable);
+  REQUIRE(trainer.saved(3) == SaveOutcome::skipped_unavailable);
+  trainer.node->is_slow = false;
+  REQUIRE(trainer.saved(4) == SaveOutcome::started);
+  REQUIRE(trainer.node->layouts.size() == 2);
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}, Step{3}});
+}
+
+TEST_CASE(
+    "trainer session: a budget that is too small is told by save and prepare, and tried again",
+    "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  trainer.node->slots_error.emplace(Errc::exhausted, "needs 212 GiB, may use 190");
+  const Status prepared = trainer.session.prepare();
+  REQUIRE_FALSE(prepared);
+  REQUIRE(prepared.error().code() == Errc::exhausted);
+  const auto saved = trainer.save(1);
+  REQUIRE_FALSE(saved);
+  REQUIRE(saved.error().code() == Errc::exhausted);
+  REQUIRE_THAT(saved.error().text(), Contains("save step 1") && Contains("212 GiB"));
+  REQUIRE(trainer.session.stats().failed == 1);
+  REQUIRE_THAT(trainer.session.stats().last_error, Contains("212 GiB"));
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{1}});
+  trainer.node->slots_error.reset();
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+}
+
+TEST_CASE("trainer session: steps must grow, and nothing is lost when one does not",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.session.save(Step{5}, {}, Due::by_policy).value() == SaveOutcome::started);
+  for (const std::uint64_t step : {5u, 4u, 0u}) {
+    const auto saved = trainer.save(step);
+    REQUIRE_FALSE(saved);
+    REQUIRE(saved.error().code() == Errc::invalid_argument);
+    REQUIRE_THAT(saved.error().text(), Contains("step 5 came before"));
+  }
+  REQUIRE(trainer.saved(6) == SaveOutcome::started);
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(trainer.node->shards.size() == 2);
+  REQUIRE(trainer.node->skipped.empty());
+  REQUIRE(trainer.session.stats().failed == 3);
+}
+
+TEST_CASE("trainer session: after a restore an older step may be saved again", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(trainer.save(step));
+  REQUIRE(trainer.session.guard({}));
+  REQUIRE(trainer.session.restore(Step{1})->step == Step{1});
+  REQUIRE_FALSE(trainer.save(1));
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.session.restored_ok(Step{1}));
+  REQUIRE(trainer.node->told_restored == std::vector<Step>{Step{1}});
+}
+
+TEST_CASE("trainer session: the policy and the agreement decide what is due", "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {10, {}};
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  const auto outcome = [&](std::uint64_t step) {
+    return trainer.session.save(Step{step}, {}, Due::by_policy).value();
+  };
+  REQUIRE(outcome(9) == SaveOutcome::not_due);
+  REQUIRE(outcome(10) == SaveOutcome::started);
+  REQUIRE(outcome(11) == SaveOutcome::not_due);
+  REQUIRE(trainer.saved(11) == SaveOutcome::started);  // Asked for, though not due.
+  trainer.node->next_capture = Step{40};
+  REQUIRE(outcome(20) == SaveOutcome::skipped_by_agreement);
+  REQUIRE(outcome(40) == SaveOutcome::started);
+  REQUIRE(trainer.node->skipped.empty());
+  REQUIRE(trainer.session.stats().skipped_by_agreement == 1);
+}
+
+TEST_CASE("trainer session: with a time interval the coordinator's next step is due",
+          "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {0, std::chrono::minutes(15)};
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  trainer.node->next_capture = Step{7};
+  for (std::uint64_t step = 1; step < 7; ++step)
+    REQUIRE(*trainer.session.save(Step{step}, {}, Due::by_policy) == SaveOutcome::not_due);
+  REQUIRE(*trainer.session.save(Step{7}, {}, Due::by_policy) == SaveOutcome::started);
+  REQUIRE(trainer.session.stats().skipped_by_agreement == 0);
+}
+
+TEST_CASE("trainer session: a session that did not restore starts fresh, once", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.save(1));
+  REQUIRE(trainer.save(2));
+  REQUIRE(trainer.node->fresh_starts == 1);
+  Trainer next(trainer.node);
+  next.add("weight", 100);
+  REQUIRE(next.session.restore(std::nullopt));
+  REQUIRE(next.save(3));
+  REQUIRE(trainer.node->fresh_starts == 1);
+}
+
+TEST_CASE("trainer session: nothing to restore is not_found, and training begins",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  const auto restored = trainer.session.restore(std::nullopt);
+  REQUIRE_FALSE(restored);
+  REQUIRE(restored.error().code() == Errc::not_found);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+}
+
+TEST_CASE("trainer session: a flipped bit never reaches a tensor", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 3 * chunk);
+  trainer.stamp(1);
+  const auto first = trainer.contents();
+  REQUIRE(trainer.save(1));
+  REQUIRE(trainer.session.guard({}));
+  trainer.stamp(2);
+  REQUIRE(trainer.save(2));
+  REQUIRE(trainer.session.guard({}));
+  REQUIRE(trainer.session.prepare());  // The capture has ended.
+  flip_bit(trainer.node->shards[1], 2 * chunk);
+  SECTION("another copy is taken") {
+    REQUIRE(trainer.session.restore(std::nullopt)->step == Step{1});
+    REQUIRE(trainer.contents() == first);
+  }
+  SECTION("without one it is corruption, told with what must not be done") {
+    const auto restored = trainer.session.restore(Step{2});
+    REQUIRE_FALSE(restored);
+    REQUIRE(restored.error().code() == Errc::corruption);
+    REQUIRE_THAT(restored.error().text(), Contains("do not train on with them"));
+  }
+  REQUIRE(trainer.node->bad_copies == std::vector<Step>{Step{2}});
+}
+
+TEST_CASE("trainer session: another model's step is refused with both shapes", "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  {
+    Trainer trainer(node);
+    trainer.add("weight", 100);
+    REQUIRE(trainer.save(1));
+  }
+  Trainer trainer(node);
+  trainer.add("weight", 101);
+  trainer.stamp(5);
+  const auto before = trainer.contents();
+  const auto restored = trainer.session.restore(std::nullopt);
+  REQUIRE_FALSE(restored);
+  REQUIRE(restored.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(restored.error().text(),
+               Contains("\"weight\"") && Contains("U8 [101] here") && Contains("U8 [100] there"));
+  REQUIRE(trainer.contents() == before);
+  // The save before is still there for the right model.
+  REQUIRE(node->shards.size() == 1);
+}
+
+TEST_CASE("trainer session: checksums can be left to the engine", "[unit][client]") {
+  Options options;
+  options.checksum_in_copy = false;
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 3 * chunk);
+  trainer.stamp(1);
+  const auto expected = trainer.contents();
+  REQUIRE(trainer.save(1));
+  REQUIRE(trainer.session.guard({}));
+  trainer.stamp(2);
+  REQUIRE(trainer.session.restore(std::nullopt));
+  REQUIRE(trainer.contents() == expected);
+}
+
+TEST_CASE("trainer session: closing tells what is left, once, and ends everything",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 5 * chunk);
+  REQUIRE(trainer.save(1));
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(trainer.node->shards.size() == 1);
+  REQUIRE(trainer.session.close(soon()));
+  REQUIRE(trainer.node->closes == 1);
+  const auto saved = trainer.save(2);
+  REQUIRE_FALSE(saved);
+  REQUIRE(saved.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(saved.error().text(), Contains("closed"));
+  REQUIRE_FALSE(trainer.session.restore(std::nullopt));
+  REQUIRE(trainer.session.stats().captured == Step{1});
+}
+
+TEST_CASE("trainer session: a death in the middle of a capture leaves nothing half done",
+          "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  for (int round = 1; round <= 20; ++round) {
+    Trainer trainer(node);
+    trainer.add("weight", 40 * chunk);
+    trainer.stamp(static_cast<std::uint64_t>(round));
+    REQUIRE(trainer.save(static_cast<std::uint64_t>(round)));
+  }
+  // Each capture was completed before its memory went.
+  REQUIRE(node->shards.size() == 20);
+  for (const auto& shard : node->shards) require_sound(shard);
+}
+
+}  // namespace ckpt::client
