@@ -1,0 +1,370 @@
+// Goal:   nobody without the job's secret gets past the first words, and what a past or another
+//         handshake said is worth nothing.
+// Method: two honest ends over the simulated network, then each attack: a wrong secret, a forger in
+//         the middle that mends checksums, reflection, replay, swapped direction, flips and cuts.
+#include "wire/handshake.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "support/sim_pair.hpp"
+#include "wire/doorkeeper.hpp"
+#include "wire/message.hpp"
+
+namespace ckpt::wire {
+
+namespace {
+
+using test::Pending;
+using test::SimPair;
+
+std::shared_ptr<const Secret> make_secret(std::string_view text) {
+  return std::make_shared<const Secret>(Secret::make(std::as_bytes(std::span(text))).value());
+}
+const std::string good_secret = "the secret of the job, 32 bytes.";
+
+DialerOptions dialer_options(std::string_view secret = good_secret) {
+  DialerOptions options;
+  options.job = "gpt2";
+  options.node = "A";
+  options.peer_node = "B";
+  options.boot = 11;
+  options.purpose = Purpose::data;
+  options.secret = make_secret(secret);
+  return options;
+}
+
+// A daemon called B that knows the job gpt2.
+std::shared_ptr<const ListenerOptions> listener_options() {
+  auto options = std::make_shared<ListenerOptions>();
+  options->find_secret = [secret = make_secret(good_secret)](const std::string& job) {
+    return job == "gpt2" ? secret : nullptr;
+  };
+  options->find_node = [](const std::string&) { return "B"; };
+  options->boot = 22;
+  return options;
+}
+
+struct Outcome {
+  Result<PeerIdentity> dialer;
+  Result<PeerIdentity> listener;
+};
+
+class Scene {
+ public:
+  explicit Scene(std::uint64_t seed = 1) : pair(seed) {}
+
+  Time soon() { return pair.clock.after(std::chrono::seconds(5)); }
+  Outcome greet(DialerOptions options) {
+    const auto joined = pair.join();
+    auto listening =
+        test::start(pair.context, greet_as_listener(joined.at_b, listener_options(), soon()));
+    auto dialing =
+        test::start(pair.context, greet_as_dialer(joined.at_a, std::move(options), soon()));
+    Outcome outcome;
+    outcome.dialer = test::finish(pair.clock, std::move(dialing));
+    outcome.listener = test::finish(pair.clock, std::move(listening));
+    return outcome;
+  }
+
+  SimPair pair;
+};
+
+using Forge = std::function<void(Message&)>;
+
+// Passes messages on, changed; ends with the first connection that does.
+Task<void> relay(std::shared_ptr<Connection> from, std::shared_ptr<Connection> to, Forge forge,
+                 Time deadline) {
+  for (;;) {
+    CKPT_CO_TRY(auto message, co_await read_message(*from, deadline));
+    forge(message);
+    CKPT_CO_CHECK(co_await write_message(*to, std::move(message), deadline));
+  }
+}
+
+void leave(Message&) {}
+
+// With somebody between dialer and listener who can do anything but knows no secret.
+Outcome greet_through(Forge forth, Forge back) {
+  Scene scene;
+  const auto near = scene.pair.join();
+  const auto far = scene.pair.join();
+  auto& context = scene.pair.context;
+  const Time deadline = scene.soon();
+  auto up = test::start(context, relay(near.at_b, far.at_a, std::move(forth), deadline));
+  auto down = test::start(context, relay(far.at_a, near.at_b, std::move(back), deadline));
+  auto listening = test::start(context, greet_as_listener(far.at_b, listener_options(), deadline));
+  auto dialing = test::start(context, greet_as_dialer(near.at_a, dialer_options(), deadline));
+  Outcome outcome;
+  outcome.dialer = test::finish(scene.pair.clock, std::move(dialing));
+  outcome.listener = test::finish(scene.pair.clock, std::move(listening));
+  return outcome;
+}
+
+Message make(FrameKind kind, std::vector<std::byte> body) {
+  Message message;
+  message.kind = kind;
+  message.body = std::move(body);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("handshake: both ends learn who the other is", "[unit][wire]") {
+  Scene scene;
+  const Outcome outcome = scene.greet(dialer_options());
+  REQUIRE(outcome.dialer);
+  REQUIRE(outcome.dialer->node == "B");
+  REQUIRE(outcome.dialer->boot == 22);
+  REQUIRE(outcome.listener);
+  REQUIRE(outcome.listener->job == "gpt2");
+  REQUIRE(outcome.listener->node == "A");
+  REQUIRE(outcome.listener->boot == 11);
+  REQUIRE(outcome.listener->purpose == Purpose::data);
+  REQUIRE(outcome.listener->protocol_version == peer_protocol_version);
+}
+
+TEST_CASE("handshake: an unknown job and a wrong secret are refused alike", "[unit][wire]") {
+  Scene scene;
+  const Outcome wrong = scene.greet(dialer_options("another secret, also 32 bytes..."));
+  DialerOptions stranger = dialer_options();
+  stranger.job = "bert";
+  const Outcome unknown = scene.greet(stranger);
+  for (const Outcome* outcome : {&wrong, &unknown}) {
+    REQUIRE_FALSE(outcome->dialer);
+    REQUIRE_FALSE(outcome->listener);
+    REQUIRE(outcome->dialer.error().code() == Errc::invalid_argument);
+    REQUIRE(outcome->dialer.error().text().find("refused: job or secret") != std::string::npos);
+  }
+  REQUIRE(wrong.dialer.error().text() == unknown.dialer.error().text());
+}
+
+TEST_CASE("handshake: a daemon that is another node says so, to those who proved themselves",
+          "[unit][wire]") {
+  Scene scene;
+  DialerOptions options = dialer_options();
+  options.peer_node = "C";
+  const Outcome outcome = scene.greet(options);
+  REQUIRE_FALSE(outcome.dialer);
+  REQUIRE(outcome.dialer.error().code() == Errc::unavailable);
+  REQUIRE(outcome.dialer.error().text().find("this is node B, not C") != std::string::npos);
+  REQUIRE_FALSE(outcome.listener);
+}
+
+TEST_CASE("handshake: a listener is silent until it was greeted, then gives only a nonce",
+          "[unit][wire]") {
+  Scene scene;
+  const auto joined = scene.pair.join();
+  auto listening = test::start(scene.pair.context,
+                               greet_as_listener(joined.at_b, listener_options(), scene.soon()));
+  scene.pair.clock.advance(std::chrono::seconds(1));
+  REQUIRE(scene.pair.network.bytes_delivered("B", "A") == 0);
+  auto dialing = test::start(
+      scene.pair.context,
+      greet_as_dialer(joined.at_a, dialer_options("wrong, wrong, wrong"), scene.soon()));
+  REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(dialing)));
+  // The nonce and the refusal: no name, no boot, no proof.
+  REQUIRE(scene.pair.network.bytes_delivered("B", "A") < 2 * frame_header_bytes + proof_bytes + 40);
+  REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(listening)));
+}
+
+TEST_CASE("handshake: an honest relay changes nothing", "[unit][wire]") {
+  const Outcome outcome = greet_through(leave, leave);
+  REQUIRE(outcome.dialer);
+  REQUIRE(outcome.listener);
+}
+
+TEST_CASE("handshake: a changed byte is refused, also when its checksum was mended",
+          "[unit][wire]") {
+  const FrameKind kind =
+      GENERATE(FrameKind::hello, FrameKind::challenge, FrameKind::proof, FrameKind::welcome);
+  // Wherever it is: in names, numbers, nonces or proofs.
+  bool was_touched = true;
+  for (std::size_t at = 0; was_touched; ++at) {
+    was_touched = false;
+    const Forge forge = [&, kind, at](Message& message) {
+      if (message.kind != kind || at >= message.body.size()) return;
+      message.body[at] ^= std::byte(2);
+      was_touched = true;
+    };
+    const Outcome outcome = greet_through(forge, forge);
+    INFO(to_string(kind) << " byte " << at);
+    REQUIRE(outcome.dialer.has_value() == !was_touched);
+    REQUIRE((at >= proof_bytes || was_touched));
+  }
+}
+
+TEST_CASE("handshake: what a dialer said does not prove a listener", "[unit][wire]") {
+  // The listener has no secret; it answers with the dialer's own nonce and proof.
+  Scene scene;
+  const auto joined = scene.pair.join();
+  auto dialing =
+      test::start(scene.pair.context, greet_as_dialer(joined.at_a, dialer_options(), scene.soon()));
+  const Time deadline = scene.soon();
+  const auto hello = scene.pair.run(read_message(*joined.at_b, deadline));
+  REQUIRE(hello);
+  const auto nonce = std::span(hello->body).subspan(9, proof_bytes);
+  REQUIRE(scene.pair.run(write_message(
+      *joined.at_b, make(FrameKind::challenge, {nonce.begin(), nonce.end()}), deadline)));
+  const auto proof = scene.pair.run(read_message(*joined.at_b, deadline));
+  REQUIRE(proof);
+  std::vector<std::byte> welcome(8);
+  welcome.insert(welcome.end(), proof->body.begin(), proof->body.end());
+  REQUIRE(scene.pair.run(write_message(*joined.at_b, make(FrameKind::welcome, welcome), deadline)));
+  const auto outcome = test::finish(scene.pair.clock, std::move(dialing));
+  REQUIRE_FALSE(outcome);
+  REQUIRE(outcome.error().text().find("did not prove") != std::string::npos);
+}
+
+TEST_CASE("handshake: what one handshake said does not open another", "[unit][wire]") {
+  std::vector<Message> recorded;
+  const Outcome first =
+      greet_through([&](Message& message) { recorded.push_back(message); }, leave);
+  REQUIRE(first.listener);
+  REQUIRE(recorded.size() == 2);
+  Scene scene;
+  const auto joined = scene.pair.join();
+  auto listening = test::start(scene.pair.context,
+                               greet_as_listener(joined.at_b, listener_options(), scene.soon()));
+  REQUIRE(scene.pair.run(write_message(*joined.at_a, recorded[0], scene.soon())));
+  REQUIRE(scene.pair.run(read_message(*joined.at_a, scene.soon())));
+  REQUIRE(scene.pair.run(write_message(*joined.at_a, recorded[1], scene.soon())));
+  const auto outcome = test::finish(scene.pair.clock, std::move(listening));
+  REQUIRE_FALSE(outcome);
+  REQUIRE(outcome.error().code() == Errc::invalid_argument);
+}
+
+TEST_CASE("handshake: a dialer's proof does not open its own listener", "[unit][wire]") {
+  // B dials somebody who turns round and greets B's listener as A, with what B says.
+  Scene scene;
+  DialerOptions from_b = dialer_options();
+  from_b.node = "B";
+  from_b.peer_node = "A";
+  const auto dialed = scene.pair.join();
+  const auto turned = scene.pair.join();
+  const Time deadline = scene.soon();
+  auto& context = scene.pair.context;
+  // Names are swapped on the way, so that the hello fits.
+  const Forge swap = [](Message& message) {
+    if (message.kind != FrameKind::hello) return;
+    const std::size_t size = message.body.size();
+    std::swap(message.body[size - 1], message.body[size - 6]);
+  };
+  auto up = test::start(context, relay(dialed.at_b, turned.at_a, swap, deadline));
+  auto down = test::start(context, relay(turned.at_a, dialed.at_b, leave, deadline));
+  auto listening =
+      test::start(context, greet_as_listener(turned.at_b, listener_options(), deadline));
+  auto dialing = test::start(context, greet_as_dialer(dialed.at_a, from_b, deadline));
+  REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(listening)));
+  REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(dialing)));
+}
+
+TEST_CASE("handshake: another protocol version is told, with both numbers", "[unit][wire]") {
+  Scene scene;
+  const auto joined = scene.pair.join();
+  auto listening = test::start(scene.pair.context,
+                               greet_as_listener(joined.at_b, listener_options(), scene.soon()));
+  FrameHeader header;
+  header.version = 9;
+  header.kind = FrameKind::hello;
+  const FrameHeaderBytes hello = encode_header(header);
+  REQUIRE(scene.pair.run(joined.at_a->write(hello, scene.soon())));
+  const auto answer = scene.pair.run(read_message(*joined.at_a, scene.soon()));
+  REQUIRE(answer);
+  REQUIRE(answer->kind == FrameKind::refused);
+  const Error told = decode_refusal(answer->body, "B");
+  REQUIRE(told.code() == Errc::version_mismatch);
+  REQUIRE(told.text().find("version 9") != std::string::npos);
+  const auto outcome = test::finish(scene.pair.clock, std::move(listening));
+  REQUIRE_FALSE(outcome);
+  REQUIRE(outcome.error().code() == Errc::version_mismatch);
+}
+
+TEST_CASE("handshake: a flip or a cut at any byte ends it, in both directions", "[unit][wire]") {
+  const auto kind = GENERATE(test::StreamFault::Kind::flip, test::StreamFault::Kind::reset);
+  Scene measured;
+  REQUIRE(measured.greet(dialer_options()).dialer);
+  for (const bool forth : {true, false}) {
+    test::StreamFault fault;
+    fault.from = forth ? "A" : "B";
+    fault.to = forth ? "B" : "A";
+    fault.kind = kind;
+    const std::uint64_t size = measured.pair.network.bytes_delivered(fault.from, fault.to);
+    for (fault.offset = 0; fault.offset < size; ++fault.offset) {
+      Scene scene(fault.offset);
+      scene.pair.network.inject(fault);
+      const Outcome outcome = scene.greet(dialer_options());
+      INFO(fault.from << " byte " << fault.offset);
+      REQUIRE_FALSE(outcome.dialer);
+    }
+  }
+}
+
+TEST_CASE("handshake: large or strange first words are not read", "[unit][wire]") {
+  const FrameKind kind = GENERATE(FrameKind::report, FrameKind::offer, FrameKind::data,
+                                  FrameKind::proof, FrameKind::goodbye);
+  Scene scene;
+  const auto joined = scene.pair.join();
+  auto listening = test::start(scene.pair.context,
+                               greet_as_listener(joined.at_b, listener_options(), scene.soon()));
+  FrameHeader header;
+  header.kind = kind;
+  header.body_bytes = std::min(body_bytes_max(kind), handshake_body_bytes_max + 1);
+  const FrameHeaderBytes bytes = encode_header(header);
+  REQUIRE(scene.pair.run(joined.at_a->write(bytes, scene.soon())));
+  const std::vector<std::byte> body(header.body_bytes);
+  auto writing = test::start(scene.pair.context, joined.at_a->write(body, scene.soon()));
+  const auto outcome = test::finish(scene.pair.clock, std::move(listening));
+  REQUIRE_FALSE(outcome);
+  REQUIRE(outcome.error().code() != Errc::unavailable);
+}
+
+TEST_CASE("doorkeeper: those who prove themselves are handed over", "[unit][wire]") {
+  Scene scene;
+  std::vector<PeerIdentity> admitted;
+  auto keeping = test::start(scene.pair.context,
+                             admit_peers(*scene.pair.listener, scene.pair.clock, listener_options(),
+                                         [&](std::shared_ptr<Connection>, PeerIdentity peer) {
+                                           admitted.push_back(std::move(peer));
+                                         }));
+  const auto dialed = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
+  REQUIRE(dialed);
+  REQUIRE(scene.pair.run(greet_as_dialer(*dialed, dialer_options(), scene.soon())));
+  scene.pair.clock.poll();
+  REQUIRE(admitted.size() == 1);
+  REQUIRE(admitted.front().node == "A");
+  scene.pair.listener->close();
+  REQUIRE(test::finish(scene.pair.clock, std::move(keeping)));
+}
+
+TEST_CASE("doorkeeper: the half-open are few, and not for long", "[unit][wire]") {
+  Scene scene;
+  std::vector<std::shared_ptr<Connection>> admitted;
+  auto keeping = test::start(scene.pair.context,
+                             admit_peers(*scene.pair.listener, scene.pair.clock, listener_options(),
+                                         [&](std::shared_ptr<Connection> connection, PeerIdentity) {
+                                           admitted.push_back(std::move(connection));
+                                         }));
+  std::vector<std::shared_ptr<Connection>> silent;
+  for (int index = 0; index < half_open_connections_max; ++index) {
+    const auto dialed = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
+    REQUIRE(dialed);
+    silent.push_back(*dialed);
+  }
+  scene.pair.clock.poll();
+  const auto one_more = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
+  REQUIRE(one_more);
+  REQUIRE_FALSE(scene.pair.run(greet_as_dialer(*one_more, dialer_options(), scene.soon())));
+  REQUIRE(admitted.empty());
+  // The silent ones are closed by then.
+  scene.pair.clock.advance(greeting_time_max + std::chrono::seconds(1));
+  const auto later = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
+  REQUIRE(later);
+  REQUIRE(scene.pair.run(greet_as_dialer(*later, dialer_options(), scene.soon())));
+  scene.pair.clock.poll();
+  REQUIRE(admitted.size() == 1);
+  REQUIRE(scene.pair.network.open_streams("B") == 1);
+  scene.pair.listener->close();
+  REQUIRE(test::finish(scene.pair.clock, std::move(keeping)));
+}
+
+}  // namespace ckpt::wire
