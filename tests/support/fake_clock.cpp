@@ -105,6 +105,11 @@ void FakeClock::advance(Duration duration) {
   state_->now = target;
 }
 
+std::optional<Time> FakeClock::next_deadline() const {
+  if (state_->waiting.empty()) return std::nullopt;
+  return state_->waiting.begin()->first.first;
+}
+
 std::size_t FakeClock::pending() const {
   return state_->waiting.size();
 }

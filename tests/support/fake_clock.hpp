@@ -7,6 +7,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <optional>
 
 #include "base/clock.hpp"
 
@@ -29,6 +30,7 @@ class FakeClock : public Clock {
   // Jumps to the next deadline, if there is one, and fires what is due then.
   bool advance_to_next();
   std::size_t pending() const;
+  std::optional<Time> next_deadline() const;
 
  private:
   struct State;

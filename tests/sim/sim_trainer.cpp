@@ -1,0 +1,198 @@
+#include "sim/sim_trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.hpp"
+#include "base/checksum.hpp"
+#include "base/log.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+
+constexpr Duration tick = std::chrono::milliseconds(5);
+constexpr Duration begin_deadline = std::chrono::seconds(120);
+
+format::Layout layout_for(const TrainerPlan& plan) {
+  format::TensorSpec spec;
+  spec.name = "weight";
+  spec.dtype = DType::u8;
+  spec.shape = {static_cast<std::int64_t>(plan.tensor_bytes)};
+  const std::vector<format::TensorSpec> specs{spec};
+  auto layout = format::make_layout(specs, plan.request.rank, 0);
+  CKPT_ASSERT(layout.has_value());
+  return std::move(*layout);
+}
+
+}  // namespace
+
+void fill_expected(std::span<std::byte> bytes, std::uint32_t rank, std::uint64_t timeline,
+                   Step step) {
+  Random content((number(step) << 20) ^ (timeline << 8) ^ rank);
+  for (std::size_t at = 0; at < bytes.size(); at += 8) {
+    const std::uint64_t word = content.next();
+    std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
+  }
+}
+
+SimTrainer::SimTrainer(TrainerPlan plan, std::shared_ptr<node::Engine> engine, Clock& clock,
+                       Oracle& oracle)
+    : plan_(std::move(plan)),
+      engine_(std::move(engine)),
+      clock_(clock),
+      oracle_(oracle),
+      random_(plan_.seed),
+      layout_(layout_for(plan_)) {}
+
+Task<void> SimTrainer::pause(Duration least, Duration most) {
+  const auto span = static_cast<std::uint64_t>((most - least).count());
+  const Duration length = least + Duration(random_.below(span + 1));
+  return sleep_until(clock_, clock_.after(length));
+}
+
+asio::awaitable<void> SimTrainer::run() {
+  const std::shared_ptr<SimTrainer> self = shared_from_this();
+  auto began = co_await begin();
+  Status trained;
+  if (began && !is_dead_) trained = co_await train();
+  if (is_dead_) co_return;
+  const Status& ended = began ? trained : began;
+  log_info("trainer of rank {} ends: {}", rank(), ended ? "" : ended.error().message());
+  has_failed_ = true;
+}
+
+Task<void> SimTrainer::begin() {
+  auto attached = co_await engine_->attach(plan_.request, *this);
+  if (!attached) co_return fail(std::move(attached).error());
+  session_ = attached->session;
+  if (is_dead_) co_return fail(Errc::cancelled, "killed");
+  CKPT_CO_CHECK(engine_->set_layout(*session_, layout_));
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, plan_.wanted));
+  const Time deadline = clock_.after(begin_deadline);
+  while (!begun_) {
+    if (offer_ && !memories_.empty()) {
+      CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(20)));
+      if (is_dead_) co_return fail(Errc::cancelled, "killed");
+      const node::SlotOffer offer = *std::exchange(offer_, std::nullopt);
+      CKPT_CO_CHECK(engine_->restore_result(*session_, offer.attempt, check(offer)));
+    }
+    CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));
+    if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
+    if (clock_.now() > deadline) co_return fail(Errc::unavailable, "did not begin in time");
+  }
+  if (begun_->error) co_return fail(*begun_->error);
+  timeline_ = begun_->timeline;
+  done_ = begun_->restored ? begun_->restored->step : Step{0};
+  oracle_.began(rank(), plan_.group, *begun_);
+  co_return Status{};
+}
+
+// I2: the bytes are checked against what was captured, not only against their checksums.
+Status SimTrainer::check(const node::SlotOffer& offer) {
+  const auto bytes = memories_.at(offer.slot)->bytes();
+  for (std::size_t index = 0; index < offer.record->chunk_crcs.size(); ++index) {
+    const format::Extent chunk = offer.record->chunk(index);
+    if (crc32(bytes.subspan(chunk.offset, chunk.bytes)) != offer.record->chunk_crcs[index]) {
+      return fail(Errc::corruption, "a chunk does not match");
+    }
+  }
+  const format::Extent tensor = layout_.tensors.at(0).extent;
+  std::vector<std::byte> expected(tensor.bytes);
+  const format::StepId at = offer.record->id.at;
+  fill_expected(expected, rank(), at.timeline, at.step);
+  if (std::memcmp(expected.data(), bytes.data() + tensor.offset, tensor.bytes) != 0) {
+    oracle_.violated(fmt::format("I2: rank {} was offered wrong bytes for timeline {} step {}",
+                                 rank(), at.timeline, number(at.step)));
+  }
+  return {};
+}
+
+Task<void> SimTrainer::train() {
+  while (true) {
+    CKPT_CO_CHECK(co_await pause(std::chrono::milliseconds(5), std::chrono::milliseconds(40)));
+    if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
+    const Step step{number(done_) + 1};
+    if (step > allowed_) continue;
+    const bool skips = plan_.skip_one_in != 0 && random_.one_in(plan_.skip_one_in);
+    if (skips || granted_.empty() || step < next_capture_) {
+      CKPT_CO_CHECK(engine_->skipped(*session_, step));
+    } else {
+      const std::uint32_t slot = granted_.front();
+      granted_.erase(granted_.begin());
+      CKPT_CO_CHECK(co_await capture(step, slot));
+    }
+    done_ = step;
+    if (step >= Step{3} && begun_->restored) (void)engine_->restored_ok(*session_, step);
+  }
+}
+
+Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
+  CKPT_CO_CHECK(engine_->begin(*session_, slot, step));
+  const auto bytes = memories_.at(slot)->bytes();
+  const format::Extent tensor = layout_.tensors.at(0).extent;
+  format::HeaderFacts facts;
+  facts.job = plan_.request.job;
+  facts.run = to_hex(Digest{});
+  facts.step = step;
+  facts.timeline = timeline_;
+  CKPT_CO_TRY(const auto header, format::render_header(layout_, facts));
+  std::memcpy(bytes.data(), header.data(), header.size());
+  // Killed in mid-copy, it leaves half of the new bytes over the old.
+  fill_expected(bytes.subspan(tensor.offset, tensor.bytes / 2), rank(), timeline_, step);
+  CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(10)));
+  if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
+  fill_expected(bytes.subspan(tensor.offset, tensor.bytes), rank(), timeline_, step);
+  node::Filled filled;
+  filled.slot = slot;
+  filled.step = step;
+  filled.chunk_bytes = plan_.chunk_bytes;
+  if (!random_.one_in(plan_.lets_daemon_hash_one_in)) {
+    const std::uint64_t covered = format::covered_bytes(layout_, 0);
+    for (std::uint64_t at = 0; at < covered; at += plan_.chunk_bytes) {
+      filled.chunk_crcs.push_back(
+          crc32(bytes.subspan(at, std::min(plan_.chunk_bytes, covered - at))));
+    }
+  }
+  ++captures_;
+  CKPT_CO_CHECK(engine_->filled(*session_, std::move(filled)));
+  co_return Status{};
+}
+
+void SimTrainer::wake_as_zombie() {
+  if (!session_) return;
+  const Status begun = engine_->begin(*session_, 0, Step{1'000'000});
+  const Status asked = engine_->ask_restore(*session_, std::nullopt);
+  if (begun || asked) {
+    oracle_.violated(fmt::format("I5: a fenced trainer of rank {} was obeyed", rank()));
+  }
+}
+
+void SimTrainer::slots_ready(std::vector<arena::SlotMemory*> memories) {
+  memories_ = std::move(memories);
+  granted_.clear();
+}
+
+void SimTrainer::slots_failed(Error) {
+  has_failed_ = true;
+}
+
+void SimTrainer::slot_granted(std::uint32_t slot) {
+  granted_.push_back(slot);
+}
+
+void SimTrainer::level_reached(Step step, Level level) {
+  if (!is_dead_) oracle_.reached(rank(), timeline_, step, level);
+}
+
+void SimTrainer::restore_offered(node::SlotOffer offer) {
+  offer_ = std::move(offer);
+}
+
+void SimTrainer::begun(node::Begun begun) {
+  begun_ = std::move(begun);
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,105 @@
+// SimTrainer: a trainer process of the simulation: it restores, then captures steps whose bytes are
+// a function of (rank, step, timeline), so that whatever it is given back can be checked.
+//
+// Threads: its node's. It speaks to the engine as the daemon would for it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.hpp"
+#include "format/layout.hpp"
+#include "node/engine.hpp"
+
+namespace ckpt::sim {
+
+// Oracle: what the world must be told, and what it then checks.
+class Oracle {
+ public:
+  virtual ~Oracle() = default;
+  virtual void began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) = 0;
+  virtual void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) = 0;
+  virtual void violated(const std::string& what) = 0;
+};
+
+struct TrainerPlan {
+  node::AttachRequest request;
+  std::uint64_t group = 0;  // Of the launch: all its ranks must begin alike.
+  std::uint64_t seed = 0;
+  std::uint64_t chunk_bytes = 4096;
+  std::uint64_t tensor_bytes = 10'000;
+  std::optional<Step> wanted;     // restore(step).
+  std::uint64_t skip_one_in = 0;  // Steps it skips by itself, as with no free Slot.
+  std::uint64_t lets_daemon_hash_one_in = 3;
+};
+
+// The bytes of one rank's tensor at one step.
+void fill_expected(std::span<std::byte> bytes, std::uint32_t rank, std::uint64_t timeline,
+                   Step step);
+
+class SimTrainer : public node::SessionEvents, public std::enable_shared_from_this<SimTrainer> {
+ public:
+  SimTrainer(TrainerPlan plan, std::shared_ptr<node::Engine> engine, Clock& clock, Oracle& oracle);
+
+  // Attaches and trains until it is killed or fails.
+  asio::awaitable<void> run();
+  // The world's permission: ranks of one launch never are more than one step apart.
+  void allow(Step step) { allowed_ = std::max(allowed_, step); }
+
+  // It will never run again; its session is detached by the world, when its death is known.
+  void kill() { is_dead_ = true; }
+  bool is_dead() const { return is_dead_; }
+  bool has_failed() const { return has_failed_; }
+  bool is_training() const { return timeline_ != 0 && !is_dead_ && !has_failed_; }
+  Step done() const { return done_; }
+  std::uint32_t rank() const { return plan_.request.rank; }
+  std::uint64_t group() const { return plan_.group; }
+  std::optional<node::SessionId> session() const { return session_; }
+  const std::string& node() const { return plan_.request.node; }
+  std::uint64_t captures() const { return captures_; }
+  // A zombie wakes and goes on as if nothing had happened. Everything must be refused.
+  void wake_as_zombie();
+
+  void slots_ready(std::vector<arena::SlotMemory*> memories) override;
+  void slots_failed(Error error) override;
+  void slot_granted(std::uint32_t slot) override;
+  void next_capture(Step step) override { next_capture_ = step; }
+  void level_reached(Step step, Level level) override;
+  void step_dropped(Step) override {}
+  void restore_offered(node::SlotOffer offer) override;
+  void begun(node::Begun begun) override;
+  void closed(Status) override {}
+  void fenced(std::string) override { is_fenced_ = true; }
+
+ private:
+  Task<void> begin();
+  Task<void> train();
+  Task<void> capture(Step step, std::uint32_t slot);
+  Task<void> pause(Duration least, Duration most);
+  Status check(const node::SlotOffer& offer);
+
+  TrainerPlan plan_;
+  std::shared_ptr<node::Engine> engine_;
+  Clock& clock_;
+  Oracle& oracle_;
+  Random random_;
+  format::Layout layout_;
+  std::optional<node::SessionId> session_;
+  std::vector<arena::SlotMemory*> memories_;
+  std::vector<std::uint32_t> granted_;
+  std::optional<node::SlotOffer> offer_;
+  std::optional<node::Begun> begun_;
+  Step next_capture_{};
+  Step allowed_{};
+  Step done_{};
+  std::uint64_t timeline_ = 0;
+  std::uint64_t captures_ = 0;
+  bool is_dead_ = false;
+  bool has_failed_ = false;
+  bool is_fenced_ = false;
+};
+
+}  // namespace ckpt::sim

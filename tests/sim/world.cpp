@@ -1,0 +1,453 @@
+#include "sim/world.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+
+#include "base/units.hpp"
+#include "storage/catalog.hpp"
+#include "support/run_task.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+
+const std::string directory = "/ckpt";
+constexpr Duration fault_phase = std::chrono::seconds(30);
+constexpr Duration calm_phase_max = std::chrono::seconds(120);
+constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
+
+// Slots of plain memory.
+class HeapMemory final : public arena::SlotMemory {
+ public:
+  explicit HeapMemory(std::uint64_t bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes() override { return bytes_; }
+  std::vector<os::FileSpan> file_spans(std::uint64_t offset, std::uint64_t bytes) override {
+    return {os::FileSpan{std::span(bytes_).subspan(offset, bytes), -1, 0}};
+  }
+  std::vector<arena::SegmentView> segments() const override { return {}; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class HeapSource final : public arena::MemorySource {
+ public:
+  Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t bytes) override {
+    std::unique_ptr<arena::SlotMemory> memory = std::make_unique<HeapMemory>(bytes);
+    co_return memory;
+  }
+};
+
+Duration milliseconds(std::uint64_t count) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(count));
+}
+
+}  // namespace
+
+struct World::Machine {
+  Machine(World& world, const std::string& machine_name, std::uint64_t boot)
+      : name(machine_name),
+        context(std::make_unique<asio::io_context>()),
+        clock(*context),
+        files(world.disk_, &clock, static_cast<std::uint32_t>(++world.owner_)),
+        network(world.network_.add_node(machine_name, clock)) {
+    clock.advance(world.now_ - clock.now());
+    node::EngineOptions options;
+    options.name = name;
+    options.boot = boot;
+    options.memory_budget = 64 * MiB;
+    options.chunk_bytes = 4096;
+    options.restore_collect_deadline = std::chrono::seconds(20);
+    auto nonces = std::make_shared<Random>(boot);
+    options.make_nonce = [nonces] {
+      wire::Proof proof;
+      for (std::byte& byte : proof) byte = static_cast<std::byte>(nonces->next());
+      return proof;
+    };
+    engine = std::make_shared<node::Engine>(context->get_executor(),
+                                            node::Seams{clock, memory, files, *network}, options);
+  }
+
+  std::string name;
+  std::unique_ptr<asio::io_context> context;
+  test::FakeClock clock;
+  HeapSource memory;
+  test::MemoryFileSystem files;
+  std::unique_ptr<wire::Network> network;
+  std::shared_ptr<node::Engine> engine;
+};
+
+World::World(WorldOptions options)
+    : options_(options), random_(options.seed), disk_(options.seed), network_(options.seed) {
+  disk_.put_directory(directory);
+  disk_.set_latency(std::chrono::microseconds(100), std::chrono::milliseconds(5));
+  if (random_.one_in(3)) disk_.set_exchange_supported(false);
+  world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
+  skip_one_in_ = random_.one_in(2) ? 5 + random_.below(10) : 0;
+  may_ask_older_ = random_.one_in(2);
+}
+
+World::~World() {
+  while (!machines_.empty()) kill_machine(machines_.begin()->first);
+}
+
+Time World::now() const {
+  return now_;
+}
+
+// --- time ---
+
+bool World::poll_all() {
+  std::vector<Machine*> order;
+  for (auto& [name, machine] : machines_) order.push_back(machine.get());
+  for (std::size_t left = order.size(); left > 1; --left) {
+    std::swap(order[left - 1], order[random_.below(left)]);
+  }
+  bool has_run = false;
+  for (Machine* machine : order) {
+    machine->context->restart();
+    has_run = machine->context->poll() > 0 || has_run;
+  }
+  return has_run;
+}
+
+// Runs what is ready, or jumps to the next event before `limit`.
+void World::step_time(Time limit) {
+  if (poll_all()) return;
+  Time next = limit;
+  for (auto& [name, machine] : machines_) {
+    next = std::min(next, machine->clock.next_deadline().value_or(limit));
+  }
+  now_ = next;
+  for (auto& [name, machine] : machines_) {
+    machine->clock.advance(now_ - machine->clock.now());
+  }
+}
+
+void World::advance(Duration duration) {
+  const Time end = now_ + duration;
+  while (now_ < end) {
+    step_time(end);
+    pace_trainers();
+    supervise();
+  }
+}
+
+// --- the cluster ---
+
+std::vector<Node> World::node_list() const {
+  std::vector<Node> nodes;
+  for (const std::string& name : members_) nodes.push_back({name, "", name + ":1"});
+  return nodes;
+}
+
+void World::start_machine(const std::string& name) {
+  machines_[name] = std::make_unique<Machine>(*this, name, random_.next());
+}
+
+void World::memory_lost(const std::string& node) {
+  if (std::find(members_.begin(), members_.end(), node) == members_.end()) return;
+  ++losses_since_commit_;
+  disturbed_at_ = now_;
+}
+
+void World::kill_machine(const std::string& name) {
+  const auto found = machines_.find(name);
+  if (found == machines_.end()) return;
+  memory_lost(name);
+  for (auto& trainer : trainers_) {
+    if (trainer && trainer->node() == name) trainer->kill();
+  }
+  std::erase_if(zombies_, [&](const auto& zombie) { return zombie.first == name; });
+  network_.kill(name);
+  // The context goes first: what is suspended dies where it stands.
+  std::unique_ptr<Machine> machine = std::move(found->second);
+  machines_.erase(found);
+  machine->context.reset();
+}
+
+void World::launch() {
+  ++group_;
+  ++outcome_.launches;
+  relaunch_at_.reset();
+  std::vector<std::string> alive;
+  for (const auto& [name, machine] : machines_) alive.push_back(name);
+  while (alive.size() < std::max<std::size_t>(2, world_size_)) {
+    alive.push_back(fmt::format("n{}", next_name_++));
+    start_machine(alive.back());
+  }
+  // Ranks may come back permuted, on other hosts.
+  for (std::size_t left = alive.size(); left > 1; --left) {
+    std::swap(alive[left - 1], alive[random_.below(left)]);
+  }
+  members_ = alive;
+  std::optional<Step> wanted;
+  if (may_ask_older_ && committed_ && random_.one_in(4) && number(committed_->step) > 2) {
+    wanted = Step{number(committed_->step) - random_.below(2)};
+  }
+  trainers_.assign(world_size_, nullptr);
+  for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
+    Machine& machine = *machines_.at(alive[rank % alive.size()]);
+    TrainerPlan plan;
+    plan.request.job = "sim";
+    plan.request.dir = directory;
+    plan.request.rank = rank;
+    plan.request.world_size = world_size_;
+    plan.request.nodes = node_list();
+    plan.request.node = machine.name;
+    plan.request.incarnation = group_;
+    plan.request.save_mem_interval.steps = 1;
+    plan.request.save_storage_interval.steps = 4;
+    plan.request.max_ckpt_num = 3;
+    plan.request.secret = "0123456789abcdef0123456789abcdef";
+    plan.group = group_;
+    plan.seed = random_.next();
+    plan.wanted = wanted;
+    plan.skip_one_in = skip_one_in_;
+    trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
+    asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
+  }
+}
+
+// Kills all ranks, as a launcher does when one has died. Some linger as zombies before their death
+// is known.
+void World::end_launch() {
+  for (auto& trainer : trainers_) {
+    if (!trainer) continue;
+    outcome_.captures += trainer->captures();
+    trainer->kill();
+    const auto machine = machines_.find(trainer->node());
+    if (machine == machines_.end() || !trainer->session()) continue;
+    if (random_.one_in(4)) {
+      zombies_.emplace_back(trainer->node(), trainer);
+    } else {
+      machine->second->engine->detach(*trainer->session());
+    }
+  }
+  trainers_.clear();
+}
+
+void World::supervise() {
+  const bool is_broken = std::any_of(trainers_.begin(), trainers_.end(), [](const auto& trainer) {
+    return trainer && (trainer->is_dead() || trainer->has_failed());
+  });
+  if (is_broken && !relaunch_at_) {
+    end_launch();
+    relaunch_at_ = now_ + milliseconds(random_.below(3000));
+  }
+  // A zombie that is proven gone gives its Slots free; before that it may wake.
+  for (std::size_t index = 0; index < zombies_.size();) {
+    auto& [name, zombie] = zombies_[index];
+    const bool has_successor = std::any_of(
+        trainers_.begin(), trainers_.end(), [&, node = name, rank = zombie->rank()](const auto& t) {
+          return t && t->node() == node && t->rank() == rank && t->session();
+        });
+    if (has_successor && random_.one_in(2)) zombie->wake_as_zombie();
+    if (has_successor || random_.one_in(2000)) {
+      machines_.at(name)->engine->detach(*zombie->session());
+      zombies_.erase(zombies_.begin() + static_cast<std::ptrdiff_t>(index));
+    } else {
+      ++index;
+    }
+  }
+  if (relaunch_at_ && now_ >= *relaunch_at_) launch();
+}
+
+// Synchronous training: nobody begins step k + 2 before everybody has done step k + 1.
+void World::pace_trainers() {
+  Step slowest{std::numeric_limits<std::uint64_t>::max()};
+  for (const auto& trainer : trainers_) {
+    if (!trainer || !trainer->is_training()) return;
+    slowest = std::min(slowest, trainer->done());
+  }
+  for (const auto& trainer : trainers_) trainer->allow(Step{number(slowest) + 1});
+}
+
+// --- faults ---
+
+void World::kill_random_trainer() {
+  if (trainers_.empty()) return;
+  trainers_[random_.below(trainers_.size())]->kill();
+}
+
+void World::kill_random_machine() {
+  if (machines_.empty()) return;
+  auto victim = machines_.begin();
+  std::advance(victim, static_cast<std::ptrdiff_t>(random_.below(machines_.size())));
+  const std::string name = victim->first;
+  kill_machine(name);
+  // Half of the time the same host comes back with an empty memory.
+  if (random_.one_in(2)) start_machine(name);
+}
+
+void World::disturb_disk() {
+  test::MemoryDisk::Fault fault;
+  fault.error = random_.one_in(2) ? 5 : 28;  // EIO, ENOSPC.
+  fault.is_partial = random_.one_in(2);
+  disk_.fail_at(random_.below(40), fault);
+}
+
+void World::inject_fault() {
+  ++outcome_.kills;
+  switch (random_.below(8)) {
+    case 0:
+    case 1:
+      kill_random_trainer();
+      break;
+    case 2:
+    case 3:
+      kill_random_machine();
+      break;
+    case 4:
+      disturb_disk();
+      break;
+    case 5:
+      disk_.stall_until(now_ + milliseconds(random_.below(4000)));
+      break;
+    case 6: {
+      test::SimNetworkOptions network;
+      network.delay_max = milliseconds(1 + random_.below(50));
+      network.reset_one_in = random_.one_in(2) ? 200 : 0;
+      network.flip_one_in = random_.one_in(2) ? 300 : 0;
+      network_.set_options(network);
+      disturbed_at_ = now_;
+      break;
+    }
+    default: {
+      if (members_.size() < 2) break;
+      const auto& left = members_[random_.below(members_.size())];
+      const auto& right = members_[random_.below(members_.size())];
+      if (left == right) break;
+      random_.one_in(2) ? network_.partition(left, right) : network_.partition_one_way(left, right);
+      disturbed_at_ = now_;
+    }
+  }
+  if (random_.one_in(3)) {
+    network_.heal_all();
+    disturbed_at_ = now_;
+  }
+}
+
+void World::calm() {
+  has_faults_ = false;
+  skip_one_in_ = 0;
+  network_.heal_all();
+  network_.set_options({});
+  disk_.clear_faults();
+  disk_.stall_until(now_);
+}
+
+// --- checks ---
+
+void World::violated(const std::string& what) {
+  outcome_.violations.push_back(fmt::format("seed {}: {}", options_.seed, what));
+}
+
+void World::began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) {
+  if (group != group_) return;  // A launch that is over.
+  const auto [entry, is_first] = groups_.try_emplace(group, Group{begun.restored, begun.timeline});
+  if (!is_first) {
+    if (entry->second.restored != begun.restored || entry->second.timeline != begun.timeline) {
+      violated(fmt::format("I3: ranks of launch {} began from different steps", group));
+    }
+    return;
+  }
+  (void)rank;
+  outcome_.restores += begun.restored.has_value();
+  const bool is_safe = committed_ && was_whole_at_commit_ && losses_since_commit_ <= 1;
+  const bool asked_for_less =
+      begun.restored && committed_ && begun.restored->step < committed_->step;
+  const bool was_wanted = may_ask_older_ && asked_for_less;
+  if (is_safe && !was_wanted && (!begun.restored || *begun.restored < *committed_)) {
+    violated(fmt::format("I1: committed timeline {} step {}, restored {}", committed_->timeline,
+                         number(committed_->step),
+                         begun.restored
+                             ? fmt::format("timeline {} step {}", begun.restored->timeline,
+                                           number(begun.restored->step))
+                             : "nothing"));
+  }
+  for (const format::StepId& at : abandoned_) {
+    if (begun.restored && at == *begun.restored) {
+      violated(fmt::format("I3: restored the abandoned timeline {} step {}", at.timeline,
+                           number(at.step)));
+    }
+  }
+  if (begun.restored && committed_ && *begun.restored < *committed_) {
+    abandoned_.insert(*committed_);
+  }
+  committed_ = begun.restored;
+  was_whole_at_commit_ = false;
+}
+
+void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level level) {
+  const format::StepId at{timeline, step};
+  if (level == Level::committed && (!committed_ || at > *committed_)) {
+    committed_ = at;
+    ++outcome_.commits;
+    losses_since_commit_ = 0;
+    was_whole_at_commit_ = now_ - disturbed_at_ > settled;
+  }
+  if (level == Level::durable && (!durable_ || at > *durable_)) {
+    durable_ = at;
+    ++outcome_.publications;
+    check_storage();
+  }
+}
+
+// I4: what was called durable, or something newer, is there for whoever reads now.
+void World::check_storage() {
+  if (!durable_) return;
+  asio::io_context context;
+  test::FakeClock clock(context);
+  test::MemoryFileSystem files(disk_);
+  storage::CatalogOptions options;
+  options.make_durable = false;
+  auto catalog = test::run_task(
+      context, storage::read_catalog(storage::Site(files, clock, directory), options));
+  if (!catalog) {
+    if (!has_faults_) violated("I4: storage cannot be read in calm: " + catalog.error().message());
+    return;
+  }
+  const bool is_there = std::any_of(
+      catalog->checkpoints.begin(), catalog->checkpoints.end(),
+      [&](const storage::Checkpoint& checkpoint) { return checkpoint.at >= *durable_; });
+  if (!is_there) {
+    violated(fmt::format("I4: durable timeline {} step {} is gone", durable_->timeline,
+                         number(durable_->step)));
+  }
+}
+
+void World::check_converges() {
+  const std::uint64_t commits = outcome_.commits;
+  const std::uint64_t publications = outcome_.publications;
+  const Time end = now_ + calm_phase_max;
+  while (now_ < end &&
+         (outcome_.commits < commits + 8 || outcome_.publications < publications + 1)) {
+    advance(milliseconds(200));
+  }
+  if (outcome_.commits < commits + 8) violated("liveness: nothing is committed in calm");
+  if (outcome_.publications < publications + 1) violated("liveness: nothing is published in calm");
+}
+
+Outcome World::run() {
+  launch();
+  const Time end = now_ + fault_phase;
+  while (now_ < end) {
+    advance(milliseconds(200 + random_.below(2500)));
+    inject_fault();
+  }
+  calm();
+  check_converges();
+  // One more death in calm: nothing may be lost now.
+  advance(settled);
+  random_.one_in(2) ? kill_random_trainer() : kill_random_machine();
+  check_converges();
+  check_storage();
+  end_launch();
+  return outcome_;
+}
+
+}  // namespace ckpt::sim

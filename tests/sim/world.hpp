@@ -1,0 +1,117 @@
+// World: a whole cluster in one thread: daemons, trainers, network, disk and launcher, by one seed.
+//
+// Every node has its own io_context, polled by hand in an order drawn from the seed; when nothing
+// is ready, virtual time jumps to the next event. Killing a node destroys its context and with it
+// all suspended frames. After the faults stop, everything must converge.
+//
+//   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
+//
+// Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
+// I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
+// are refused. Then liveness: in calm, steps are captured, committed and published again.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sim/sim_trainer.hpp"
+#include "support/fake_clock.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/sim_network.hpp"
+
+namespace ckpt::sim {
+
+struct WorldOptions {
+  std::uint64_t seed = 1;
+  bool is_verbose = false;
+};
+
+struct Outcome {
+  std::vector<std::string> violations;  // Empty: all laws held.
+  std::uint64_t launches = 0;
+  std::uint64_t restores = 0;  // Groups that began from a step.
+  std::uint64_t restores_from_storage = 0;
+  std::uint64_t commits = 0;
+  std::uint64_t kills = 0;
+  std::uint64_t captures = 0;
+  std::uint64_t publications = 0;
+};
+
+class World final : public Oracle {
+ public:
+  explicit World(WorldOptions options);
+  ~World() override;
+  Outcome run();
+
+  void began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) override;
+  void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) override;
+  void violated(const std::string& what) override;
+
+ private:
+  struct Machine;  // A node with its daemon.
+  struct Group {   // What the first rank of a launch began with.
+    std::optional<format::StepId> restored;
+    std::uint64_t timeline = 0;
+  };
+
+  // Time.
+  Time now() const;
+  bool poll_all();
+  void advance(Duration duration);  // Runs everything on the way.
+  void step_time(Time limit);
+
+  // The cluster.
+  void start_machine(const std::string& name);
+  void kill_machine(const std::string& name);
+  void launch();
+  void end_launch();
+  void supervise();  // The launcher: a launch with a dead rank is ended, and a new one begun.
+  std::vector<Node> node_list() const;
+  void pace_trainers();
+
+  // Faults.
+  void inject_fault();
+  void kill_random_trainer();
+  void kill_random_machine();
+  void disturb_disk();
+  void calm();
+  void memory_lost(const std::string& node);
+
+  // Checks.
+  void check_storage();
+  void check_converges();
+
+  WorldOptions options_;
+  Random random_;
+  Outcome outcome_;
+  test::MemoryDisk disk_;
+  test::SimNetwork network_;
+  Time now_{std::chrono::hours(1)};
+  std::map<std::string, std::unique_ptr<Machine>> machines_;
+  std::vector<std::string> members_;                   // Names in the list of the running launch.
+  std::vector<std::shared_ptr<SimTrainer>> trainers_;  // Of the running launch, by rank.
+  std::vector<std::pair<std::string, std::shared_ptr<SimTrainer>>> zombies_;
+  std::uint32_t world_size_ = 2;
+  std::uint64_t group_ = 0;
+  std::uint64_t next_name_ = 0;
+  std::uint64_t owner_ = 0;
+  std::optional<Time> relaunch_at_;
+  bool may_ask_older_ = false;
+  bool has_faults_ = true;
+  std::map<std::uint64_t, Group> groups_;
+  std::uint64_t skip_one_in_ = 0;
+
+  // What was promised.
+  std::optional<format::StepId> committed_;
+  std::uint64_t losses_since_commit_ = 0;  // Nodes whose memory was lost.
+  bool was_whole_at_commit_ = false;       // All members alive and connected for long enough.
+  Time disturbed_at_{};                    // Last time that a node or a link was lost.
+  std::optional<format::StepId> durable_;
+  std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
+};
+
+}  // namespace ckpt::sim
