@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "base/assert.hpp"
@@ -77,12 +78,25 @@ Groups make_groups(std::span<const Node> nodes, const Group& order, std::size_t 
   return deal(order, 1, order.size());
 }
 
+// The members' places in the group; who shares a domain with most others has least to choose from,
+// and chooses first.
+std::vector<std::size_t> least_free_first(std::span<const Node> nodes, const Group& group) {
+  std::map<std::string, std::size_t> sizes;
+  for (const NodeIndex index : group) ++sizes[domain_of(nodes[index])];
+  std::vector<std::size_t> places(group.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  std::stable_sort(places.begin(), places.end(), [&](std::size_t left, std::size_t right) {
+    return sizes[domain_of(nodes[group[left]])] > sizes[domain_of(nodes[group[right]])];
+  });
+  return places;
+}
+
 // Each member's targets: other domains than its own and one another's, those that keep least so
 // far, and among these the next in the group.
 void choose_targets(std::span<const Node> nodes, const Group& group, std::size_t copies,
                     Placement& placement) {
   std::vector<std::size_t> kept(group.size(), 0);
-  for (std::size_t member = 0; member < group.size(); ++member) {
+  for (const std::size_t member : least_free_first(nodes, group)) {
     std::set<std::string> used = {domain_of(nodes[group[member]])};
     auto& targets = placement.targets[group[member]];
     while (targets.size() + 1 < copies) {
