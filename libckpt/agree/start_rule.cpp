@@ -24,7 +24,9 @@ bool answers(const Start& start, const format::RankReport& rank) {
 bool is_behind(const StartState& state, const format::RankReport& rank) {
   if (!state.current || !is_in(*state.current, rank)) return false;
   const bool is_over = state.current->go || state.current->error != Errc{};
-  return is_over && rank.start_id != state.current->start_id;
+  // `ready` and `failed` name the Start they answer; `asks` and `fresh` the last one that ended.
+  const bool is_answering = rank.phase == StartPhase::ready || rank.phase == StartPhase::failed;
+  return is_over && (is_answering || rank.start_id != state.current->start_id);
 }
 
 std::string missing_ranks(const std::vector<RankView>& ranks) {
@@ -106,6 +108,11 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   } else {
     Vote outcome = vote(view, rules);
     set_outcome(start, outcome);
+    if (rules.wanted && !outcome.chosen) {
+      // Who asked for one step must not begin from nothing instead.
+      start.go = false;
+      start.error = outcome.error;
+    }
     decision.candidates = std::move(outcome.candidates);
   }
   decision.next = std::move(start);
