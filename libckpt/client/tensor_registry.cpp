@@ -50,7 +50,7 @@ Status check(std::string_view name, const TensorRef& tensor, std::uint64_t bytes
 }  // namespace
 
 Status TensorRegistry::add(std::string name, TensorRef tensor) {
-  if (order_of_.contains(name)) return refuse(name, "a tensor of this name was added before");
+  if (find(name) != nullptr) return refuse(name, "a tensor of this name was added before");
   if (tensors_.size() >= format::tensors_max)
     return fail(Errc::exhausted, fmt::format("add tensor \"{}\": {} tensors are the most", name,
                                              format::tensors_max));
@@ -60,20 +60,30 @@ Status TensorRegistry::add(std::string name, TensorRef tensor) {
   if (!layout) return fail(Error(layout.error()).context("add"));
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
   CKPT_CHECK(check(name, tensor, bytes));
-  order_of_.emplace(name, next_order_);
-  tensors_.emplace(next_order_++, Entry{std::move(name), std::move(tensor), bytes});
+  // A tensor that comes back, at another address for instance, takes its old place: the Layout
+  // stays as it is. The places of names that went are kept while there is room for them.
+  if (order_of_.size() >= format::tensors_max && !order_of_.contains(name))
+    std::erase_if(order_of_, [&](const auto& known) { return !tensors_.contains(known.second); });
+  const auto [place, is_new] = order_of_.emplace(name, next_order_);
+  if (is_new) ++next_order_;
+  tensors_.emplace(place->second, Entry{std::move(name), std::move(tensor), bytes});
   ++version_;
   return {};
 }
 
 Status TensorRegistry::remove(std::string_view name) {
-  const auto found = order_of_.find(std::string(name));
-  if (found == order_of_.end())
+  if (find(name) == nullptr)
     return fail(Errc::not_found, fmt::format("remove tensor \"{}\": it was not added", name));
-  tensors_.erase(found->second);
-  order_of_.erase(found);
+  tensors_.erase(order_of_.at(std::string(name)));
   ++version_;
   return {};
+}
+
+const TensorRegistry::Entry* TensorRegistry::find(std::string_view name) const {
+  const auto order = order_of_.find(std::string(name));
+  if (order == order_of_.end()) return nullptr;
+  const auto entry = tensors_.find(order->second);
+  return entry == tensors_.end() ? nullptr : &entry->second;
 }
 
 std::vector<format::TensorSpec> TensorRegistry::specs() const {
@@ -97,9 +107,9 @@ std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layo
   std::vector<snapshot::Source> sources;
   std::unordered_map<std::string_view, std::size_t> index_of;
   for (const format::TensorPlace& place : layout.tensors) {
-    const auto order = order_of_.find(place.name);
-    CKPT_ASSERT(order != order_of_.end());
-    const TensorRef& tensor = tensors_.at(order->second).tensor;
+    const Entry* entry = find(place.name);
+    CKPT_ASSERT(entry != nullptr);
+    const TensorRef& tensor = entry->tensor;
     index_of.emplace(place.name, sources.size());
     sources.push_back({static_cast<const std::byte*>(tensor.data), 0, tensor.guarded});
     if (place.alias_of.empty() || tensor.guarded) continue;

@@ -43,9 +43,10 @@ class TensorRegistry {
     TensorRef tensor;
     std::uint64_t bytes = 0;
   };
+  const Entry* find(std::string_view name) const;
 
-  std::map<std::uint64_t, Entry> tensors_;  // In the order in which they were added.
-  std::unordered_map<std::string, std::uint64_t> order_of_;
+  std::map<std::uint64_t, Entry> tensors_;  // In the order in which they were first added.
+  std::unordered_map<std::string, std::uint64_t> order_of_;  // Also of names that were removed.
   std::uint64_t next_order_ = 0;
   std::uint64_t version_ = 0;
 };

@@ -14,6 +14,7 @@
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
+#include "base/log.hpp"
 #include "base/units.hpp"
 
 namespace ckpt::snapshot {
@@ -33,7 +34,15 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
   }
 }
 
-Snapshotter::~Snapshotter() = default;
+Snapshotter::~Snapshotter() {
+  // All of them, before any is destroyed: who ends the last part looks at every run. There is no
+  // giving up: a copy that still runs would write into, and read from, memory that is about to go.
+  for (Run& run : runs_) {
+    while (!run.run->wait_idle(std::chrono::steady_clock::now() + std::chrono::minutes(1))) {
+      log_warning("still waiting for the copies of step {}", number(step_));
+    }
+  }
+}
 
 Status Snapshotter::begin(const CaptureRequest& request) {
   CKPT_ASSERT(!is_running());

@@ -66,6 +66,8 @@ void FakeLink::filled(const client::Granted& granted, node::Filled filled) {
   const std::lock_guard lock(node_->mutex);
   format::ShardRecord record;
   record.job = "fake";
+  record.run = Digest{1, 2};
+  record.model = format::fingerprint(node_->layouts.back());
   record.id = {{node_->timeline, filled.step}, 0};
   record.layout = node_->layouts.back();
   CKPT_ASSERT(record.layout.version == filled.layout_version);
@@ -128,8 +130,13 @@ Status FakeLink::restored_ok(Step step) {
 }
 
 Status FakeLink::wait(Step step, Level level, client::Deadline) {
-  if (level == Level::captured && node_->counters.captured >= step) return {};
+  if (level == Level::captured && counters().captured >= step) return {};
   return fail(Errc::unavailable, "the deadline passed");
+}
+
+client::LinkCounters FakeLink::counters() const {
+  const std::lock_guard lock(node_->mutex);
+  return node_->counters;
 }
 
 Status FakeLink::close(client::Deadline) {

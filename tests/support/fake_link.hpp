@@ -71,7 +71,7 @@ class FakeLink final : public client::Link {
                            client::Deadline deadline) override;
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, client::Deadline deadline) override;
-  client::LinkCounters counters() const override { return node_->counters; }
+  client::LinkCounters counters() const override;
   Status close(client::Deadline deadline) override;
 
  private:

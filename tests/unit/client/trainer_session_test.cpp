@@ -71,6 +71,7 @@ class Trainer {
 
  private:
   static Options with_job(Options options) {
+    Log::set_level(LogLevel::error);
     options.job = "unit";
     return options;
   }
@@ -535,6 +536,24 @@ TEST_CASE("trainer session: checksums can be left to the engine", "[unit][client
   trainer.stamp(2);
   REQUIRE(trainer.session.restore(std::nullopt));
   REQUIRE(trainer.contents() == expected);
+}
+
+namespace {
+std::vector<std::string> logged;
+}
+
+TEST_CASE("trainer session: rank 0 writes one line per save, with what it cost", "[unit][client]") {
+  Trainer trainer;
+  logged.clear();
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
+  trainer.add("weight", 100);
+  const bool is_saved = trainer.save(900).has_value() && trainer.session.close(soon()).has_value();
+  Log::set_sink(nullptr);
+  REQUIRE(is_saved);
+  REQUIRE(logged.size() == 1);
+  REQUIRE_THAT(logged[0],
+               Contains("step 900 captured in ") && Contains(" ms, held ") && Contains("8.0 KiB"));
 }
 
 TEST_CASE("trainer session: closing tells what is left, once, and ends everything",

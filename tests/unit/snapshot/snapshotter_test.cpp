@@ -134,6 +134,26 @@ TEST_CASE("snapshotter: a capture ends without a guard", "[unit][snapshot]") {
   REQUIRE(rig.snapshotter.guard({}));
 }
 
+TEST_CASE("snapshotter: destroyed while it copies, it ends the capture first", "[unit][snapshot]") {
+  for (int round = 0; round < 20; ++round) {
+    Scene scene(mixed);
+    scene.fill(1);
+    device::CopyThreads threads(2);
+    device::HostDevice host(threads);
+    const std::vector<device::Device*> devices = {&host};
+    Ended ended;
+    {
+      Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, ended);
+      CaptureRequest request;
+      request.step = Step{1};
+      request.slot = scene.slot;
+      REQUIRE(snapshotter.begin(request));
+    }
+    REQUIRE(ended.endings == 1);
+    REQUIRE(ended.is_good);
+  }
+}
+
 TEST_CASE("snapshotter: the header carries the step's numbers", "[unit][snapshot]") {
   Rig rig(mixed);
   REQUIRE(rig.snapshotter.begin(rig.request(1)));

@@ -1,0 +1,170 @@
+// Goal:   a published checkpoint comes back into registered tensors with no daemon, and a path that
+//         holds none, a damaged one or one of another world says so.
+// Method: captures of a session are published into a temporary directory by the real storage code,
+//         on the real file system, and restored from there.
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/log.hpp"
+#include "client/trainer_session.hpp"
+#include "os/pool_file_system.hpp"
+#include "storage/member_writer.hpp"
+#include "storage/publish.hpp"
+#include "support/fake_link.hpp"
+#include "support/run_task.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+using Catch::Contains;
+using test::FakeLink;
+using test::FakeNode;
+
+class Directory {
+ public:
+  Directory() {
+    std::string path = std::filesystem::temp_directory_path() / "ckpt-restore-XXXXXX";
+    REQUIRE(mkdtemp(path.data()) != nullptr);
+    path_ = path;
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Task<void> publish_shard(storage::Site site, test::FakeShard shard) {
+  const format::StepId at = shard.record->id.at;
+  CKPT_CO_TRY(const std::string work, co_await storage::make_work_directory(site, at, 1));
+  storage::ShardSource source;
+  source.record = shard.record;
+  os::FileSpan span;
+  span.bytes = shard.bytes;
+  source.slot = {span};
+  storage::TransferHooks hooks;
+  CKPT_CO_TRY(const auto flushed, co_await storage::write_shard(site.files(), std::move(source),
+                                                                site.at(work), std::move(hooks)));
+  storage::PublishOrder order;
+  order.work_name = work;
+  order.job = shard.record->job;
+  order.run = shard.record->run;
+  order.at = at;
+  order.digests = {flushed.digest};
+  CKPT_CO_TRY(const auto published, co_await storage::publish(site, std::move(order)));
+  (void)published;
+  co_return Status();
+}
+
+void publish(const std::string& directory, const test::FakeShard& shard) {
+  asio::io_context context;
+  const auto clock = make_system_clock(context.get_executor());
+  const auto files = os::make_pool_file_system();
+  const Status done =
+      test::run_task(context, publish_shard(storage::Site(*files, *clock, directory), shard));
+  if (!done) FAIL(done.error().message());
+}
+
+struct Trainer {
+  explicit Trainer(Options options = {})
+      : session(with_job(std::move(options)), std::make_unique<FakeLink>(node)) {
+    TensorRef tensor;
+    tensor.data = weights.data();
+    tensor.shape = {static_cast<std::int64_t>(weights.size())};
+    REQUIRE(session.add("weights", tensor));
+    REQUIRE(session.add_blob("rng", rng));
+  }
+  static Options with_job(Options options) {
+    Log::set_level(LogLevel::error);
+    options.job = "unit";
+    return options;
+  }
+  void save(std::uint64_t step) {
+    std::fill(weights.begin(), weights.end(), static_cast<std::byte>(step));
+    std::fill(rng.begin(), rng.end(), static_cast<std::byte>(step + 100));
+    REQUIRE(session.save(Step{step}, {}, Due::always));
+    REQUIRE(session.guard({}));
+    REQUIRE(session.prepare());
+  }
+
+  std::shared_ptr<FakeNode> node = std::make_shared<FakeNode>();
+  std::vector<std::byte> weights = std::vector<std::byte>(5'000'000);
+  std::vector<std::byte> rng = std::vector<std::byte>(33);
+  TrainerSession session;
+};
+
+}  // namespace
+
+TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[unit][client]") {
+  const Directory directory;
+  {
+    Trainer trainer;
+    trainer.save(3);
+    trainer.save(7);
+    for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
+  }
+  Trainer trainer;
+  SECTION("the newest of the directory") {
+    const auto restored = trainer.session.restore_from(directory.path());
+    if (!restored) FAIL(restored.error().message());
+    REQUIRE(restored->step == Step{7});
+    REQUIRE(restored->source == RestoreSource::storage);
+    REQUIRE_THAT(restored->source_name, Contains("step-000000007"));
+    REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{7}));
+    REQUIRE(trainer.rng == std::vector<std::byte>(33, std::byte{107}));
+  }
+  SECTION("this one") {
+    const auto restored = trainer.session.restore_from(directory.path() + "/step-000000003");
+    REQUIRE(restored);
+    REQUIRE(restored->step == Step{3});
+    REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{3}));
+  }
+}
+
+TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit][client]") {
+  const Directory directory;
+  Options options;
+  std::string path = directory.path();
+  Errc expected{};
+  {
+    Trainer trainer;
+    trainer.save(3);
+    publish(directory.path(), trainer.node->shards[0]);
+  }
+  SECTION("nothing there") {
+    path += "/nothing";
+    expected = Errc::not_found;
+  }
+  SECTION("another world size") {
+    options.world_size = 2;
+    expected = Errc::unsupported;
+  }
+  SECTION("a flipped bit in the file") {
+    path += "/step-000000003";
+    std::fstream file(path + "/rank-00000.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    REQUIRE(file);
+    file.seekp(1'000'000);
+    file.put('\x55');
+    file.close();
+    expected = Errc::corruption;
+  }
+  SECTION("a manifest that was cut off") {
+    path += "/step-000000003";
+    std::filesystem::resize_file(path + "/manifest.json", 100);
+    expected = Errc::corruption;
+  }
+  Trainer trainer(options);
+  std::fill(trainer.weights.begin(), trainer.weights.end(), std::byte{0x11});
+  const auto restored = trainer.session.restore_from(path);
+  REQUIRE_FALSE(restored);
+  INFO(restored.error().message());
+  REQUIRE(restored.error().code() == expected);
+  REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{0x11}));
+}
+
+}  // namespace ckpt::client
