@@ -10,9 +10,9 @@ namespace ckpt::flush {
 struct Flusher::Attempt {
   std::string directory;
   format::StepId at;
-  int shards = 0;         // Asked for and not ended.
+  int shards = 0;           // Asked for and not ended.
   bool is_writing = false;  // One of them has the disk.
-  bool is_over = false;   // Given up, or replaced by a newer one.
+  bool is_over = false;     // Given up, or replaced by a newer one.
 };
 
 struct Flusher::State {

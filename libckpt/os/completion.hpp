@@ -40,9 +40,9 @@ class PostedCompletion final : public Completion {
   }
 
  private:
-  using Executor = std::decay_t<decltype(asio::prefer(
-      asio::get_associated_executor(std::declval<Handler&>()),
-      asio::execution::outstanding_work.tracked))>;
+  using Executor =
+      std::decay_t<decltype(asio::prefer(asio::get_associated_executor(std::declval<Handler&>()),
+                                         asio::execution::outstanding_work.tracked))>;
   Executor executor_;
   Handler handler_;
 };

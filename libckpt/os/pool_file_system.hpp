@@ -16,7 +16,7 @@
 
 namespace ckpt::os {
 
-std::unique_ptr<FileSystem> make_pool_file_system(
-    std::size_t threads = disk_thread_count, DiskPriority priority = DiskPriority::background);
+std::unique_ptr<FileSystem> make_pool_file_system(std::size_t threads = disk_thread_count,
+                                                  DiskPriority priority = DiskPriority::background);
 
 }  // namespace ckpt::os

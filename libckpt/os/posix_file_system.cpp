@@ -104,8 +104,9 @@ Task<void> PosixFile::truncate(std::uint64_t bytes) {
 Task<void> PosixFile::sync_data() {
   if (closed_) co_return already_closed(*file_);
   if (sync_failed_) {
-    co_return fail(Errc::io, "sync " + display(file_->path) + ": an earlier sync of it failed, and "
-                             "a later one would prove nothing");
+    co_return fail(Errc::io, "sync " + display(file_->path) +
+                                 ": an earlier sync of it failed, and "
+                                 "a later one would prove nothing");
   }
   Status done = co_await sync_through();
   if (!done) sync_failed_ = true;

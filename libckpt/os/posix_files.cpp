@@ -70,8 +70,8 @@ int open_at(const Place& place, int flags, mode_t mode = 0) {
 }
 
 bool is_same_inode(int first, int second) {
-  struct stat one {};
-  struct stat two {};
+  struct stat one{};
+  struct stat two{};
   if (::fstat(first, &one) != 0 || ::fstat(second, &two) != 0) return false;
   return one.st_dev == two.st_dev && one.st_ino == two.st_ino;
 }
@@ -84,7 +84,7 @@ EntryKind kind_of(mode_t mode) {
 }
 
 Status finish_opening(OpenFile& file, const Place& place, int flags, Caching caching) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.buffered.number(), &status) != 0) return failed("open", file.path);
   if (!S_ISREG(status.st_mode)) {
     return fail(Errc::invalid_argument, "open " + display(file.path) + ": it is no regular file");
@@ -175,9 +175,8 @@ Unexpected file_too_short(const std::string& path, std::uint64_t offset, std::ui
 
 Status allocate_file(const OpenFile& file, std::uint64_t bytes) {
   if (bytes == 0) return {};
-  const int result = repeat_interrupted([&] {
-    return ::fallocate(file.buffered.number(), 0, 0, static_cast<off_t>(bytes));
-  });
+  const int result = repeat_interrupted(
+      [&] { return ::fallocate(file.buffered.number(), 0, 0, static_cast<off_t>(bytes)); });
   if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return {};
   return failed("allocate", file.path);
 }
@@ -213,7 +212,7 @@ Status close_file(OpenFile& file) {
 
 Result<std::vector<std::byte>> read_small_file(const std::string& path, std::uint64_t bytes_max) {
   CKPT_TRY(const auto file, open_file(path, Caching::buffered));
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file->buffered.number(), &status) != 0) return failed("read", path);
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   if (bytes > bytes_max) {
@@ -238,7 +237,7 @@ Status append_small_file(const std::string& path, std::span<const std::byte> byt
   file.path = path;
   file.buffered = Fd(open_at(place, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK, 0600));
   if (file.buffered.number() < 0) return failed("append to", path);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.buffered.number(), &status) != 0) return failed("append to", path);
   if (!S_ISREG(status.st_mode)) {
     return fail(Errc::invalid_argument, "append to " + display(path) + ": it is no regular file");
@@ -262,7 +261,7 @@ Status make_directory_at(const std::string& path) {
   CKPT_TRY(const Place place, resolve(path, "make directory"));
   if (::mkdirat(place.parent.number(), place.name.c_str(), 0700) == 0) return {};
   if (errno != EEXIST) return failed("make directory", path);
-  struct stat status {};
+  struct stat status{};
   if (::fstatat(place.parent.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("make directory", path);
   }
@@ -275,7 +274,7 @@ namespace {
 // Where the file system has no RENAME_NOREPLACE (NFS): a file is linked, which fails when the
 // target exists; a directory cannot replace another that is not empty.
 int rename_without_flags(const Place& from, const Place& to) {
-  struct stat status {};
+  struct stat status{};
   const int target = to.parent.number();
   if (::fstatat(target, to.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return EEXIST;
   const int source = from.parent.number();
@@ -345,7 +344,7 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
   while (const dirent* found = ::readdir(stream)) {
     const std::string name = found->d_name;
     if (name != "." && name != "..") {
-      struct stat status {};
+      struct stat status{};
       // An entry that is gone by now is not listed.
       if (::fstatat(number, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
         entries.push_back(Entry{name, kind_of(status.st_mode)});
@@ -363,7 +362,7 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
 
 Result<FileStatus> status_of(const std::string& path) {
   CKPT_TRY(const Place place, resolve(path, "look at"));
-  struct stat status {};
+  struct stat status{};
   if (::fstatat(place.parent.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("look at", path);
   }
@@ -375,7 +374,7 @@ Result<FileStatus> status_of(const std::string& path) {
 }
 
 Result<Space> space_of(const std::string& path) {
-  struct statvfs status {};
+  struct statvfs status{};
   if (::statvfs(path.c_str(), &status) != 0) return failed("measure the space at", path);
   Space space;
   space.bytes_free = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;

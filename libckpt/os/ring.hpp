@@ -42,10 +42,10 @@ enum class RingVerb : std::uint8_t { read, write, sync_data, allocate };
 struct RingRequest {
   RingVerb verb = RingVerb::read;
   int fd = -1;
-  bool is_direct = false;       // After a short result, goes on at the last 4 KiB boundary.
+  bool is_direct = false;  // After a short result, goes on at the last 4 KiB boundary.
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
-  std::byte* address = nullptr;  // Written to by reads only.
+  std::byte* address = nullptr;            // Written to by reads only.
   std::shared_ptr<const void> keep_alive;  // Whatever owns the descriptor.
   std::unique_ptr<Completion> completion;  // Gets the bytes done, or a negative errno.
 };
@@ -53,8 +53,7 @@ struct RingRequest {
 class Ring {
  public:
   // Errors: unsupported (io_uring is refused here, or is too old).
-  static Result<std::unique_ptr<Ring>> open(DiskPriority priority,
-                                            unsigned depth = ring_depth);
+  static Result<std::unique_ptr<Ring>> open(DiskPriority priority, unsigned depth = ring_depth);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;

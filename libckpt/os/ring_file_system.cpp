@@ -67,8 +67,7 @@ class RingFile final : public PosixFile {
   }
 
  private:
-  RingRequest make_request(RingVerb verb, int fd, std::uint64_t offset,
-                           std::uint64_t bytes) const {
+  RingRequest make_request(RingVerb verb, int fd, std::uint64_t offset, std::uint64_t bytes) const {
     RingRequest request;
     request.verb = verb;
     request.fd = fd;
@@ -104,8 +103,7 @@ class RingFileSystem final : public PosixFileSystem {
 
 Result<std::unique_ptr<FileSystem>> make_ring_file_system(DiskPriority priority) {
   CKPT_TRY(auto ring, Ring::open(priority));
-  return std::unique_ptr<FileSystem>(
-      std::make_unique<RingFileSystem>(std::move(ring), priority));
+  return std::unique_ptr<FileSystem>(std::make_unique<RingFileSystem>(std::move(ring), priority));
 }
 
 std::unique_ptr<FileSystem> make_file_system(DiskPriority priority) {

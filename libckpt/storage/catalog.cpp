@@ -69,7 +69,8 @@ Task<Checkpoint> examine(Site site, std::string name, std::optional<format::RunI
   const auto parsed = parse_step_directory(name);
   if (!parsed || parsed->step != manifest->at.step) {
     co_return fail(Errc::corruption, fmt::format("its manifest is of step {}, not of what its name "
-                                                 "says", number(manifest->at.step)));
+                                                 "says",
+                                                 number(manifest->at.step)));
   }
   CKPT_CO_CHECK(co_await check_files(site, name, manifest));
   co_return describe(*manifest, name);

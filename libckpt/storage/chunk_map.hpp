@@ -13,8 +13,8 @@ namespace ckpt::storage {
 
 // Segment: a part of one Chunk that lies in one file, or in the padding behind one.
 struct Segment {
-  format::Extent extent;                 // In the Slot; never empty.
-  std::optional<std::size_t> member;     // None: padding.
+  format::Extent extent;              // In the Slot; never empty.
+  std::optional<std::size_t> member;  // None: padding.
   std::uint64_t file_offset = 0;
   bool operator==(const Segment&) const = default;
 };

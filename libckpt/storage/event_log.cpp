@@ -35,8 +35,8 @@ Task<void> record_event(Site site, Event event) {
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
   Status done = co_await site.files().append_small(site.at(log_name), std::move(copy));
   if (!done && done.error().code() == Errc::exhausted) {
-    log_warning("storage: {} could not be appended to ({}): {}",
-                os::display(site.at(log_name)), done.error().message(), line);
+    log_warning("storage: {} could not be appended to ({}): {}", os::display(site.at(log_name)),
+                done.error().message(), line);
     co_return Status();
   }
   if (!done) co_return fail(std::move(done).error().context("log a " + event.operation));

@@ -1,4 +1,5 @@
-// EventLog: .libckpt/log.jsonl, one line for every save and every delete, in the order they happened.
+// EventLog: .libckpt/log.jsonl, one line for every save and every delete, in the order they
+// happened.
 //
 // {"time":"2026-11-21T09:00:00.123Z","process":4711,"operation":"delete","path":"step-000000123",
 //  "step":123,"timeline":2,"bytes":1048576,"reason":"only 3 are kept"}

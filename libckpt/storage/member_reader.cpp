@@ -65,8 +65,7 @@ Task<void> read_chunk(Reading& reading, std::size_t index) {
     CKPT_CO_CHECK(co_await reading.hooks.before_transfer(chunk.bytes));
   }
   for (const Segment& segment : segments) {
-    const auto part =
-        bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
+    const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
     if (segment.member) {
       os::File& file = *reading.opened[*segment.member];
       CKPT_CO_CHECK(co_await file.read_at(segment.file_offset, part));
@@ -95,10 +94,10 @@ Task<void> read_shard(os::FileSystem& files, std::string step_directory,
                       TransferHooks hooks) {
   CKPT_ASSERT(record != nullptr);
   if (target.size() < record->bytes) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("read rank {} of step {}: it needs {} bytes, the Slot has {}",
-                               record->id.rank, number(record->id.at.step), record->bytes,
-                               target.size()));
+    co_return fail(
+        Errc::invalid_argument,
+        fmt::format("read rank {} of step {}: it needs {} bytes, the Slot has {}", record->id.rank,
+                    number(record->id.at.step), record->bytes, target.size()));
   }
   Reading reading{step_directory, record, target, hooks, format::member_extents(*record), {}};
   CKPT_CO_CHECK(co_await open_members(files, reading));
@@ -182,7 +181,8 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
       file.bytes = extents[index].bytes;
       const std::string path = os::join(step_directory, file.name);
       const Crc32 expected = shard.member_crcs[index];
-      CKPT_CO_TRY(file.problem, co_await problem_of_file(files, path, file.bytes, expected, buffer));
+      CKPT_CO_TRY(file.problem,
+                  co_await problem_of_file(files, path, file.bytes, expected, buffer));
       known.insert(file.name);
       report.files.push_back(std::move(file));
     }

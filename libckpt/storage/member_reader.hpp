@@ -34,8 +34,8 @@ struct FileReport {
 
 struct CheckpointReport {
   std::shared_ptr<const format::Manifest> manifest;
-  std::vector<FileReport> files;       // Of the manifest, by rank.
-  std::vector<std::string> foreign;    // In the directory, and not ours. Harmless.
+  std::vector<FileReport> files;     // Of the manifest, by rank.
+  std::vector<std::string> foreign;  // In the directory, and not ours. Harmless.
   bool is_good() const;
 };
 

@@ -28,7 +28,7 @@ struct Writing {
   std::string directory;
   TransferHooks hooks;
   std::vector<Extent> members;
-  std::vector<std::unique_ptr<os::File>> opened;  // By member.
+  std::vector<std::unique_ptr<os::File>> opened;                   // By member.
   std::vector<std::vector<std::pair<Crc32, std::uint64_t>>> crcs;  // By chunk: of each segment.
 
   const ShardRecord& record() const { return *source.record; }
@@ -52,9 +52,10 @@ Task<void> open_members(Writing& writing) {
 }
 
 Unexpected mismatch(const ShardRecord& record, std::size_t chunk) {
-  return fail(Errc::corruption,
-              fmt::format("write rank {} of step {}: chunk {} in memory does not match its checksum",
-                          record.id.rank, number(record.id.at.step), chunk));
+  return fail(
+      Errc::corruption,
+      fmt::format("write rank {} of step {}: chunk {} in memory does not match its checksum",
+                  record.id.rank, number(record.id.at.step), chunk));
 }
 
 // Step 2, of one chunk.

@@ -78,9 +78,9 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
     const std::string file = os::join(directory, part->record.layout.members[index].file_name);
     CKPT_CO_TRY(const auto status, co_await site.files().status(file));
     if (status.kind == os::EntryKind::file && status.bytes == extents[index].bytes) continue;
-    co_return fail(Errc::corruption, fmt::format("{}: {} has {} bytes, its part says {}",
-                                                 label(order), os::display(file), status.bytes,
-                                                 extents[index].bytes));
+    co_return fail(Errc::corruption,
+                   fmt::format("{}: {} has {} bytes, its part says {}", label(order),
+                               os::display(file), status.bytes, extents[index].bytes));
   }
   collected.parts[rank] = std::move(part).value();
   co_return Status();
@@ -176,8 +176,8 @@ Task<Placed> put_in_place(Site site, PublishOrder order) {
     }
     placed.others.push_back(placed.name);
   }
-  co_return fail(Errc::exhausted, fmt::format("{}: all {} names of it are taken", label(order),
-                                              generations_max));
+  co_return fail(Errc::exhausted,
+                 fmt::format("{}: all {} names of it are taken", label(order), generations_max));
 }
 
 // Only a hint for people and for tools that follow it; recovery reads manifests.
@@ -196,8 +196,8 @@ Task<void> point_latest(Site site, std::string name, std::uint64_t attempt) {
 }
 
 Task<void> retire(Site site, Placed placed, PublishOrder order) {
-  const std::string reason = fmt::format("saved again as {} of timeline {}", placed.name,
-                                         order.at.timeline);
+  const std::string reason =
+      fmt::format("saved again as {} of timeline {}", placed.name, order.at.timeline);
   if (!placed.exchanged.empty()) {
     CKPT_CO_CHECK(co_await discard_work_directory(site, placed.exchanged, reason));
   }
@@ -221,8 +221,8 @@ Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::u
   const Status pointed = co_await point_latest(site, placed.name, work->attempt);
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
   const Status retired = co_await retire(site, placed, order);
-  if (!retired) log_warning("storage: retire what {} replaced: {}", placed.name,
-                            retired.error().message());
+  if (!retired)
+    log_warning("storage: retire what {} replaced: {}", placed.name, retired.error().message());
   co_return Status();
 }
 

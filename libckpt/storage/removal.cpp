@@ -4,8 +4,8 @@
 //   3. The directory gets a hidden name, and the parent is synced: it is no checkpoint any more.
 //   4. The files that the manifest names are removed.
 //   5. The manifest is removed, then the directory.
-// Where the rename finds no room on a full disk, or where foreign files lie among ours and must stay
-// where their owner put them, the manifest goes first and is synced instead of step 3.
+// Where the rename finds no room on a full disk, or where foreign files lie among ours and must
+// stay where their owner put them, the manifest goes first and is synced instead of step 3.
 #include "storage/removal.hpp"
 
 #include <fmt/format.h>
@@ -69,9 +69,8 @@ Task<Contents> examine(Site site, std::string name,
   Contents contents;
   for (const os::Entry& entry : entries) {
     const bool is_file = entry.kind == os::EntryKind::file;
-    const bool is_named = manifest
-                              ? named.contains(entry.name)
-                              : format::is_member_name(entry.name) || is_part_name(entry.name);
+    const bool is_named = manifest ? named.contains(entry.name)
+                                   : format::is_member_name(entry.name) || is_part_name(entry.name);
     if (is_file && entry.name == format::manifest_name) {
       contents.has_manifest = true;
     } else if (is_file && is_named) {
@@ -203,10 +202,10 @@ Task<void> remove_aside(Site site, std::string directory, std::vector<std::strin
   if (!entries && entries.error().code() == Errc::not_found) co_return Status();
   if (!entries) co_return fail(entries.error());
   for (const os::Entry& entry : *entries) {
-    const bool is_ours =
-        entry.kind == os::EntryKind::file &&
-        std::any_of(stems.begin(), stems.end(),
-                    [&](const std::string& stem) { return is_aside_name(entry.name, stem); });
+    const bool is_ours = entry.kind == os::EntryKind::file &&
+                         std::any_of(stems.begin(), stems.end(), [&](const std::string& stem) {
+                           return is_aside_name(entry.name, stem);
+                         });
     if (!is_ours) continue;
     CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(directory), entry.name)));
     removed.push_back(entry.name);

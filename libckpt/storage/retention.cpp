@@ -45,8 +45,9 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
   for (const Rejected& rejected : catalog.rejected) {
     // It may be the newest: what cannot be read now is no reason to delete something else.
     if (!is_verdict(rejected.code)) {
-      co_return fail(Errc::unavailable, fmt::format("choose what to delete: {} could not be read: {}",
-                                                    rejected.name, rejected.reason));
+      co_return fail(Errc::unavailable,
+                     fmt::format("choose what to delete: {} could not be read: {}", rejected.name,
+                                 rejected.reason));
     }
   }
   const auto chosen =

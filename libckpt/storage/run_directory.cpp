@@ -93,7 +93,8 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {
     CKPT_CO_TRY(const bool created, co_await create_marker(site, order));
-    if (created) log_info("storage: {} is now the directory of job {}", site.directory(), order.job);
+    if (created)
+      log_info("storage: {} is now the directory of job {}", site.directory(), order.job);
     marker = co_await read_run_marker(site);
   } else if (marker) {
     CKPT_CO_CHECK(co_await prove_writable(site, order.attempt));

@@ -115,9 +115,8 @@ class Calls {
 void check_whole_spans(FileSystemUnderTest& subject) {
   Calls calls(subject);
   int number = 0;
-  for (const std::uint64_t bytes :
-       {std::uint64_t{0}, std::uint64_t{1}, 4 * KiB - 1, 4 * KiB, 4 * KiB + 1, 4 * MiB - 1, 4 * MiB,
-        4 * MiB + 1}) {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, 4 * KiB - 1, 4 * KiB,
+                                    4 * KiB + 1, 4 * MiB - 1, 4 * MiB, 4 * MiB + 1}) {
     for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{1}, 4 * KiB}) {
       for (const std::uint64_t shift : {std::uint64_t{0}, std::uint64_t{1}}) {
         CAPTURE(bytes, offset, shift);
@@ -326,8 +325,7 @@ void check_many_in_flight(FileSystemUnderTest& subject) {
   REQUIRE(calls.run(file->sync_data()).has_value());
   REQUIRE(calls.run(file->close()).has_value());
   PageMemory target(piece_bytes * pieces, 0, 12);
-  REQUIRE(
-      calls.run(read_file(subject.files(), calls.at("many"), 0, target.bytes())).has_value());
+  REQUIRE(calls.run(read_file(subject.files(), calls.at("many"), 0, target.bytes())).has_value());
   REQUIRE((source == target));
 }
 

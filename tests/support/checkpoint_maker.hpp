@@ -1,6 +1,7 @@
 // CheckpointMaker: small shards with true records, for the tests of what stores and serves them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -70,8 +71,11 @@ inline MadeShard make_shard(const ShardWish& wish) {
   Random random(number(wish.at.step) * 1'000'003 + wish.at.timeline * 101 + wish.rank);
   const auto members = format::member_extents(*record);
   for (const format::Extent& member : members) {
-    for (std::uint64_t at = member.offset; at < member.end(); ++at) {
-      (*slot)[at] = static_cast<std::byte>(random.next());
+    std::uint64_t left = 0;
+    for (std::uint64_t at = member.offset; at < member.end(); at += left) {
+      const std::uint64_t word = random.next();
+      left = std::min<std::uint64_t>(sizeof word, member.end() - at);
+      std::memcpy(slot->data() + at, &word, left);
     }
   }
   format::HeaderFacts facts;

@@ -310,8 +310,8 @@ void MemoryDisk::lose_unsynced(Inode& inode, Survival survival) {
     if (inode.is_size_dirty && random_.one_in(2)) inode.durable.resize(inode.bytes.size());
     for (const std::uint64_t sector : inode.dirty) {
       const std::uint64_t start = sector * sector_bytes;
-      const std::uint64_t end = std::min<std::uint64_t>(
-          {start + sector_bytes, inode.bytes.size(), inode.durable.size()});
+      const std::uint64_t end =
+          std::min<std::uint64_t>({start + sector_bytes, inode.bytes.size(), inode.durable.size()});
       if (start >= end || random_.one_in(2)) continue;
       std::memcpy(inode.durable.data() + start, inode.bytes.data() + start, end - start);
     }
@@ -324,8 +324,8 @@ void MemoryDisk::lose_unsynced(Inode& inode, Survival survival) {
 void MemoryDisk::crash(Survival survival, std::optional<std::uint32_t> owner) {
   std::erase_if(pending_, [&](const Change& pending) {
     if (owner && pending.owner != *owner) return false;
-    const bool survives = survival == Survival::everything ||
-                          (survival == Survival::random && random_.one_in(2));
+    const bool survives =
+        survival == Survival::everything || (survival == Survival::random && random_.one_in(2));
     if (survives) {
       make_durable(pending.assignments,
                    [](const Assignment& one) -> auto& { return one.directory->durable_names; });
@@ -518,9 +518,11 @@ class MemoryFile final : public os::File {
 
 Task<void> MemoryFileSystem::pause() {
   if (clock_ == nullptr) co_return Status();
-  const auto spread = static_cast<std::uint64_t>((disk_.latency_most_ - disk_.latency_least_).count());
+  const auto spread =
+      static_cast<std::uint64_t>((disk_.latency_most_ - disk_.latency_least_).count());
   const auto extra = Duration(spread == 0 ? 0 : disk_.random_.below(spread + 1));
-  const Time end = std::max(clock_->after((disk_.latency_least_ + extra) / 2), disk_.stalled_until_);
+  const Time end =
+      std::max(clock_->after((disk_.latency_least_ + extra) / 2), disk_.stalled_until_);
   Status done = co_await sleep_until(*clock_, end);
   co_return done;
 }
@@ -542,8 +544,7 @@ Task<std::unique_ptr<os::File>> MemoryFileSystem::create(std::string path, os::C
   co_return std::make_unique<MemoryFile>(*this, std::move(inode), path, is_direct);
 }
 
-Task<std::unique_ptr<os::File>> MemoryFileSystem::open_read(std::string path,
-                                                            os::Caching caching) {
+Task<std::unique_ptr<os::File>> MemoryFileSystem::open_read(std::string path, os::Caching caching) {
   std::function<Result<MemoryDisk::Ref>()> work = [this, path]() -> Result<MemoryDisk::Ref> {
     CKPT_CHECK(disk_.begin("open", path));
     CKPT_TRY(const MemoryDisk::Found found, disk_.find(path, "open"));

@@ -2,9 +2,9 @@
 //
 // The MemoryDisk outlives crashes and is shared by one front-end per simulated node. A file's bytes
 // are durable after sync_data, a name after sync_directory of its directory, and nothing else is:
-// no rename orders anything, no close syncs. A failed sync of a file marks what it should have saved
-// as lost and clean, so that a second sync succeeds and saves nothing, as Linux does; a failed sync
-// of a directory leaves its changes as unsure as they were.
+// no rename orders anything, no close syncs. A failed sync of a file marks what it should have
+// saved as lost and clean, so that a second sync succeeds and saves nothing, as Linux does; a
+// failed sync of a directory leaves its changes as unsure as they were.
 //
 // Threads: one.
 #pragma once
@@ -38,7 +38,7 @@ class MemoryDisk {
 
   // Fails the n-th operation from now (0: the next), and with `sticky` all after it.
   struct Fault {
-    int error = 5;            // EIO.
+    int error = 5;  // EIO.
     bool is_sticky = false;
     bool is_partial = false;  // A write first leaves the first half of its bytes.
   };

@@ -20,7 +20,8 @@ TEST_CASE("chunk map: segments tile the Chunk and name the file of each byte", "
         for (; position < segment.extent.end(); ++position) {
           std::optional<std::size_t> member;
           for (std::size_t index = 0; index < members.size(); ++index) {
-            if (position >= members[index].offset && position < members[index].end()) member = index;
+            if (position >= members[index].offset && position < members[index].end())
+              member = index;
           }
           matches = matches && segment.member == member;
           if (member) {

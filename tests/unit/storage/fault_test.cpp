@@ -1,7 +1,7 @@
 // Goal:   whichever operation fails, with whichever error, the save says so, what was durable
 //         stays, and the next save works; a full disk can be pruned.
-// Method: fail the n-th operation for every n, once and for good, with six errors and with a write
-//         that leaves half; then clear the fault and save again.
+// Method: fail the n-th operation for every n, once with six errors and for good with two, where a
+//         write leaves half; then clear the fault and save again.
 #include <cerrno>
 
 #include "unit/storage/storage_fixture.hpp"
@@ -48,7 +48,7 @@ TEST_CASE("fault: the n-th operation of a save fails once, for every n", "[unit]
 
 TEST_CASE("fault: all operations fail from the n-th on, for every n", "[unit][storage]") {
   MemoryDisk::Fault fault;
-  fault.error = GENERATE(from_range(std::begin(errors), std::end(errors)));
+  fault.error = GENERATE(EIO, ENOSPC);
   fault.is_sticky = true;
   fault.is_partial = true;
   fail_everywhere(fault);
@@ -96,9 +96,8 @@ TEST_CASE_METHOD(StorageFixture, "fault: retention works where no rename finds r
                  "[unit][storage]") {
   open();
   for (const std::uint64_t step : {1, 2, 3}) must_save(step_id(step));
-  disk.set_hook([](std::string_view verb, const std::string&) {
-    return verb == "rename" ? ENOSPC : 0;
-  });
+  disk.set_hook(
+      [](std::string_view verb, const std::string&) { return verb == "rename" ? ENOSPC : 0; });
   REQUIRE(retain(1).has_value());
   disk.set_hook(nullptr);
   REQUIRE(whole_steps() == std::vector{step_id(3)});

@@ -141,11 +141,11 @@ TEST_CASE_METHOD(StorageFixture, "publish: memory that changed after its checksu
   open();
   auto work = run(storage::make_work_directory(site, step_id(7), 99));
   REQUIRE(work.has_value());
-  const MadeShard shard = make_rank(step_id(7), 1);
+  MadeShard shard = make_rank(step_id(7), 1);
+  shard.bytes = std::make_shared<std::vector<std::byte>>(*shard.bytes);
   (*shard.bytes)[page_bytes + 5] ^= std::byte{4};
   const storage::TransferHooks hooks;
-  const auto written =
-      run(storage::write_shard(files, source_of(shard), site.at(*work), hooks));
+  const auto written = run(storage::write_shard(files, source_of(shard), site.at(*work), hooks));
   REQUIRE_FALSE(written.has_value());
   REQUIRE(written.error().code() == Errc::corruption);
   REQUIRE(written.error().text().find("rank 1 of step 7: chunk 1") != std::string::npos);

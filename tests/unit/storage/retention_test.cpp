@@ -92,8 +92,7 @@ TEST_CASE_METHOD(StorageFixture, "retention: another run's checkpoint is not our
   REQUIRE(listed.rejected.size() == 1);
   REQUIRE(listed.rejected.front().name == "step-000000002");
   REQUIRE(listed.rejected.front().code == Errc::invalid_argument);
-  const Status refused =
-      run(storage::remove_checkpoint(site, "step-000000002", test_run, "test"));
+  const Status refused = run(storage::remove_checkpoint(site, "step-000000002", test_run, "test"));
   REQUIRE(refused.error().code() == Errc::invalid_argument);
   must_save(step_id(3));
   REQUIRE(retain(1).has_value());

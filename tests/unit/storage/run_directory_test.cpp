@@ -85,9 +85,8 @@ TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
   }
   SECTION("not writable") {
     open();
-    disk.set_hook([](std::string_view verb, const std::string&) {
-      return verb == "create" ? EACCES : 0;
-    });
+    disk.set_hook(
+        [](std::string_view verb, const std::string&) { return verb == "create" ? EACCES : 0; });
     const auto result = try_open("/scratch/job");
     REQUIRE(result.error().code() == Errc::io);
     REQUIRE(result.error().text().find("can be written to") != std::string::npos);

@@ -9,9 +9,9 @@
 namespace ckpt::storage {
 
 TEST_CASE("step directory: what was made is parsed back", "[unit][storage]") {
-  for (const std::uint64_t step : {std::uint64_t{0}, std::uint64_t{123}, std::uint64_t{999'999'999},
-                                   std::uint64_t{1'000'000'000},
-                                   std::numeric_limits<std::uint64_t>::max()}) {
+  for (const std::uint64_t step :
+       {std::uint64_t{0}, std::uint64_t{123}, std::uint64_t{999'999'999},
+        std::uint64_t{1'000'000'000}, std::numeric_limits<std::uint64_t>::max()}) {
     for (const std::uint32_t generation : {1u, 2u, generations_max}) {
       const std::string name = step_directory_name(Step{step}, generation);
       CAPTURE(name);
@@ -36,12 +36,27 @@ TEST_CASE("step directory: what was made is parsed back", "[unit][storage]") {
 }
 
 TEST_CASE("step directory: what only looks like ours is foreign", "[unit][storage]") {
-  for (const char* name :
-       {"", "step-", "step-1", "step-00000123", "step-0000000123", "step-000000123 ",
-        "step-000000123.g1", "step-000000123.g02", "step-000000123.g", "step-000000123.g101",
-        "step-00000012a", "step--00000123", "step-+00000123", "Step-000000123", "step-000000123/",
-        "step-000000123.t1", "step-99999999999999999999", "123", "checkpoint-000000123",
-        "step-000000123\n", "step-000000123.g2.g3"}) {
+  for (const char* name : {"",
+                           "step-",
+                           "step-1",
+                           "step-00000123",
+                           "step-0000000123",
+                           "step-000000123 ",
+                           "step-000000123.g1",
+                           "step-000000123.g02",
+                           "step-000000123.g",
+                           "step-000000123.g101",
+                           "step-00000012a",
+                           "step--00000123",
+                           "step-+00000123",
+                           "Step-000000123",
+                           "step-000000123/",
+                           "step-000000123.t1",
+                           "step-99999999999999999999",
+                           "123",
+                           "checkpoint-000000123",
+                           "step-000000123\n",
+                           "step-000000123.g2.g3"}) {
     CAPTURE(name);
     REQUIRE_FALSE(parse_step_directory(name).has_value());
   }

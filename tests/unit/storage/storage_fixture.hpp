@@ -2,7 +2,9 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "storage/catalog.hpp"
@@ -29,14 +31,17 @@ inline format::StepId step_id(std::uint64_t step, std::uint64_t timeline = 1) {
   return at;
 }
 
-inline MadeShard make_rank(format::StepId at, std::uint32_t rank,
-                           format::RunId run = test_run) {
+inline MadeShard make_rank(format::StepId at, std::uint32_t rank, format::RunId run = test_run) {
   ShardWish wish;
   wish.run = run;
   wish.at = at;
   wish.rank = rank;
   wish.world_size = world_size;
-  return make_shard(wish);
+  // Made once: the crash suite needs the same few shards thousands of times.
+  static std::map<std::tuple<format::StepId, std::uint32_t, format::RunId>, MadeShard> made;
+  const auto [found, is_new] = made.try_emplace({at, rank, run});
+  if (is_new) found->second = make_shard(wish);
+  return found->second;
 }
 
 inline storage::ShardSource source_of(const MadeShard& shard) {
@@ -85,7 +90,7 @@ inline Task<void> check_content(storage::Site site, storage::Checkpoint checkpoi
 
 class StorageFixture {
  public:
-  StorageFixture() { disk.put_directory("/scratch"); }
+  explicit StorageFixture(std::uint64_t seed = 1) : disk(seed) { disk.put_directory("/scratch"); }
 
   template <class T>
   Result<T> run(Task<T> task) {

@@ -1,0 +1,149 @@
+// Goal:   one attempt is written at a time and one waits, the newest of those that came; whatever
+//         ends an attempt, nothing touches its Slot afterwards.
+// Method: shards of several steps on a disk in memory whose operations take virtual time.
+#include "flush/flusher.hpp"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "storage/publish.hpp"
+#include "storage/step_directory.hpp"
+#include "support/checkpoint_maker.hpp"
+#include "support/fake_clock.hpp"
+#include "support/memory_file_system.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+class FlushFixture {
+ public:
+  FlushFixture() {
+    disk.put_directory("/job");
+    disk.set_latency(std::chrono::milliseconds(10), std::chrono::milliseconds(10));
+  }
+  // Asks for one shard of `step` to be written; how it ended is in `ended`.
+  void ask(std::uint64_t step, std::uint32_t rank = 0) {
+    ShardWish wish;
+    wish.at.step = Step{step};
+    wish.rank = rank;
+    wish.world_size = 4;
+    const std::string name = directory_of(step);
+    disk.put_directory(name);
+    asio::co_spawn(context, write(make_shard(wish), name, {step, rank}), asio::detached);
+    clock.poll();
+  }
+  static std::string directory_of(std::uint64_t step) {
+    format::StepId at;
+    at.step = Step{step};
+    return "/job/./" + storage::work_directory_name(at, step);
+  }
+  std::string outcome(std::uint64_t step, std::uint32_t rank = 0) const {
+    const auto found = ended.find({step, rank});
+    return found == ended.end() ? "under way" : found->second;
+  }
+  bool has_part(std::uint64_t step, std::uint32_t rank = 0) const {
+    return disk.exists(directory_of(step) + "/" + format::part_name(rank));
+  }
+
+  asio::io_context context;
+  FakeClock clock{context};
+  MemoryDisk disk;
+  MemoryFileSystem files{disk, &clock};
+  flush::Flusher flusher{files, clock, {}};
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> ended;
+
+ private:
+  Job write(MadeShard shard, std::string directory, std::pair<std::uint64_t, std::uint32_t> key) {
+    storage::ShardSource source{shard.record, shard.slot()};
+    const auto done = co_await flusher.write_shard(source, directory);
+    ended[key] = done ? "written" : std::string(to_string(done.error().code()));
+  }
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(FlushFixture, "flusher: ranks of one attempt are all written", "[unit][flush]") {
+  for (const std::uint32_t rank : {0u, 1u, 2u, 3u}) ask(1, rank);
+  REQUIRE(flusher.status().writing == directory_of(1));
+  clock.advance(std::chrono::seconds(10));
+  for (const std::uint32_t rank : {0u, 1u, 2u, 3u}) {
+    REQUIRE(outcome(1, rank) == "written");
+    REQUIRE(has_part(1, rank));
+  }
+  REQUIRE(flusher.status().shards_written == 4);
+  REQUIRE(flusher.status().writing.empty());
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: the newest step waits, those between are skipped",
+                 "[unit][flush]") {
+  for (const std::uint64_t step : {1, 2, 3, 5, 4}) ask(step);
+  REQUIRE(outcome(1) == "under way");
+  REQUIRE(outcome(2) == "cancelled");
+  REQUIRE(outcome(3) == "cancelled");
+  REQUIRE(outcome(4) == "cancelled");
+  REQUIRE(outcome(5) == "under way");
+  REQUIRE(flusher.status().waiting == directory_of(5));
+  clock.advance(std::chrono::seconds(10));
+  REQUIRE(outcome(1) == "written");
+  REQUIRE(outcome(5) == "written");
+  REQUIRE(flusher.status().shards_skipped == 3);
+  ask(6);
+  clock.advance(std::chrono::seconds(10));
+  REQUIRE(outcome(6) == "written");
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: what is given up ends at the next Chunk",
+                 "[unit][flush]") {
+  ask(1);
+  ask(2);
+  clock.advance(std::chrono::milliseconds(15));
+  flusher.give_up(directory_of(1));
+  clock.advance(std::chrono::seconds(10));
+  REQUIRE(outcome(1) == "cancelled");
+  REQUIRE_FALSE(has_part(1));
+  REQUIRE(outcome(2) == "written");
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: a write that fails leaves the way free", "[unit][flush]") {
+  MemoryDisk::Fault fault;
+  disk.fail_at(3, fault);
+  ask(1);
+  ask(2);
+  clock.advance(std::chrono::seconds(10));
+  REQUIRE(outcome(1) == "i/o");
+  REQUIRE(outcome(2) == "written");
+  REQUIRE(flusher.status().failed == 1);
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: stop waits for the disk, and no longer than its deadline",
+                 "[unit][flush]") {
+  std::string stopped;
+  const auto stop = [](flush::Flusher& one, Time deadline, std::string& result) -> Job {
+    const Status done = co_await one.stop(deadline);
+    result = done ? "stopped" : std::string(to_string(done.error().code()));
+  };
+  ask(1);
+  ask(2);
+  SECTION("the disk answers") {
+    asio::co_spawn(context, stop(flusher, clock.after(std::chrono::seconds(5)), stopped),
+                   asio::detached);
+    clock.advance(std::chrono::seconds(4));
+    REQUIRE(stopped == "stopped");
+    REQUIRE(outcome(1) == "cancelled");
+    REQUIRE(outcome(2) == "cancelled");
+  }
+  SECTION("the disk hangs") {
+    disk.stall_until(clock.after(std::chrono::hours(1)));
+    clock.advance(std::chrono::seconds(1));
+    asio::co_spawn(context, stop(flusher, clock.after(std::chrono::seconds(5)), stopped),
+                   asio::detached);
+    clock.advance(std::chrono::seconds(6));
+    REQUIRE(stopped == "unavailable");
+    REQUIRE(outcome(1) == "under way");
+  }
+  ask(3);
+  REQUIRE(outcome(3) == "cancelled");
+}
+
+}  // namespace ckpt::test
