@@ -8,63 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "base/random.hpp"
-#include "base/units.hpp"
 #include "replicate/peer_service.hpp"
 #include "replicate/replica_sender.hpp"
+#include "sample_shard.hpp"
 #include "support/sim_pair.hpp"
 
 namespace ckpt::test {
-
-using Bytes = std::vector<std::byte>;
-
-inline Bytes bytes_from(std::uint64_t seed, std::size_t size) {
-  Random random(seed);
-  Bytes bytes(size);
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
-  return bytes;
-}
-
-// A shard of `pages` pages, the first of them the file's header.
-struct Shard {
-  explicit Shard(std::size_t pages, std::uint64_t chunk_bytes = page_bytes,
-                 std::uint64_t seed = 1) {
-    format::TensorSpec tensor;
-    tensor.name = "weight";
-    tensor.shape = {static_cast<std::int64_t>((pages - 1) * page_bytes)};
-    auto layout = format::make_layout(std::vector<format::TensorSpec>{tensor}, 0, 0);
-    REQUIRE(layout);
-    auto made = std::make_shared<format::ShardRecord>();
-    made->job = "gpt2";
-    made->id.at.timeline = 1;
-    made->id.at.step = Step{900};
-    made->layout = *layout;
-    made->bytes = layout->slot_bytes;
-    made->chunk_bytes = chunk_bytes;
-    REQUIRE(made->bytes == pages * page_bytes);
-    memory = std::make_shared<Bytes>(bytes_from(seed, made->bytes));
-    for (std::size_t at = 0; at < memory->size(); at += chunk_bytes)
-      made->chunk_crcs.push_back(crc32(
-          std::span(*memory).subspan(at, std::min<std::size_t>(chunk_bytes, made->bytes - at))));
-    REQUIRE(validate(*made));
-    record = made;
-    digest = digest_of(*record);
-  }
-
-  replicate::ShardSource source() const {
-    replicate::ShardSource source;
-    source.record = record;
-    os::FileSpan span;
-    span.bytes = *memory;
-    source.spans.push_back(span);
-    source.lease = memory;
-    return source;
-  }
-
-  std::shared_ptr<format::ShardRecord> record;
-  std::shared_ptr<Bytes> memory;
-  Digest digest;
-};
 
 // Sink: grants one shard's memory, between two guards that nobody may write.
 class Sink : public replicate::ReplicaSink {
