@@ -75,7 +75,7 @@ Task<void> read_chunk(Reading& reading, std::size_t index) {
   }
   Crc32 crc = 0;
   if (reading.hooks.hash) {
-    CKPT_CO_TRY(crc, co_await reading.hooks.hash(bytes, Crc32{0}));
+    CKPT_CO_TRY(crc, co_await reading.hooks.hash(bytes, crc));
   } else {
     crc = crc32(bytes);
   }

@@ -109,10 +109,8 @@ Task<void> empty_directory(Site site, std::string name,
 // Instead of steps 3 to 5.
 Task<void> remove_in_place(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
-  CKPT_POINT("prune.manifest_unlink.before");
   CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(name), format::manifest_name)));
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(name)));
-  CKPT_POINT("prune.manifest_unlink.after");
   Status emptied = co_await empty_directory(site, name, manifest);
   co_return emptied;
 }
