@@ -68,7 +68,10 @@ Task<void> SimTrainer::begin() {
   auto attached = co_await engine_->attach(plan_.request, *this);
   if (!attached) co_return fail(std::move(attached).error());
   session_ = attached->session;
-  if (is_dead_) co_return fail(Errc::cancelled, "killed");
+  if (is_dead_) {
+    engine_->detach(*session_);  // The daemon sees that the process is gone.
+    co_return fail(Errc::cancelled, "killed");
+  }
   CKPT_CO_CHECK(engine_->set_layout(*session_, layout_));
   CKPT_CO_CHECK(engine_->ask_restore(*session_, plan_.wanted));
   const Time deadline = clock_.after(begin_deadline);

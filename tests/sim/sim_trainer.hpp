@@ -51,6 +51,12 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
 
   // It will never run again; its session is detached by the world, when its death is known.
   void kill() { is_dead_ = true; }
+  // Its machine died with it: there is no engine any more.
+  void lose_machine() {
+    is_dead_ = true;
+    session_.reset();
+    engine_.reset();
+  }
   bool is_dead() const { return is_dead_; }
   bool has_failed() const { return has_failed_; }
   bool is_training() const { return timeline_ != 0 && !is_dead_ && !has_failed_; }

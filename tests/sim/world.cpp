@@ -1,11 +1,13 @@
 #include "sim/world.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 
+#include "base/log.hpp"
 #include "base/units.hpp"
 #include "storage/catalog.hpp"
 #include "support/run_task.hpp"
@@ -155,18 +157,19 @@ void World::memory_lost(const std::string& node) {
 }
 
 void World::kill_machine(const std::string& name) {
+  log_info("kill machine {}", name);
   const auto found = machines_.find(name);
   if (found == machines_.end()) return;
   memory_lost(name);
-  for (auto& trainer : trainers_) {
-    if (trainer && trainer->node() == name) trainer->kill();
-  }
-  std::erase_if(zombies_, [&](const auto& zombie) { return zombie.first == name; });
   network_.kill(name);
   // The context goes first: what is suspended dies where it stands.
   std::unique_ptr<Machine> machine = std::move(found->second);
   machines_.erase(found);
   machine->context.reset();
+  for (auto& trainer : trainers_) {
+    if (trainer && trainer->node() == name) trainer->lose_machine();
+  }
+  std::erase_if(zombies_, [&](const auto& zombie) { return zombie.first == name; });
 }
 
 void World::launch() {
@@ -175,7 +178,7 @@ void World::launch() {
   relaunch_at_.reset();
   std::vector<std::string> alive;
   for (const auto& [name, machine] : machines_) alive.push_back(name);
-  while (alive.size() < std::max<std::size_t>(2, world_size_)) {
+  while (alive.size() < world_size_) {
     alive.push_back(fmt::format("n{}", next_name_++));
     start_machine(alive.back());
   }
@@ -183,11 +186,15 @@ void World::launch() {
   for (std::size_t left = alive.size(); left > 1; --left) {
     std::swap(alive[left - 1], alive[random_.below(left)]);
   }
+  // Every node of the list has a rank: that is how its daemon learns of the list.
+  alive.resize(1 + random_.below(world_size_));
   members_ = alive;
   std::optional<Step> wanted;
   if (may_ask_older_ && committed_ && random_.one_in(4) && number(committed_->step) > 2) {
     wanted = Step{number(committed_->step) - random_.below(2)};
   }
+  log_info("launch {}: nodes {} wanted {}", group_, fmt::join(members_, ","),
+           wanted ? number(*wanted) : 0);
   trainers_.assign(world_size_, nullptr);
   for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
     Machine& machine = *machines_.at(alive[rank % alive.size()]);
@@ -292,6 +299,7 @@ void World::disturb_disk() {
 
 void World::inject_fault() {
   ++outcome_.kills;
+  log_info("fault at {} ms", now_.time_since_epoch() / std::chrono::milliseconds(1));
   switch (random_.below(8)) {
     case 0:
     case 1:
@@ -344,6 +352,11 @@ void World::calm() {
 
 void World::violated(const std::string& what) {
   outcome_.violations.push_back(fmt::format("seed {}: {}", options_.seed, what));
+  if (!options_.is_verbose) return;
+  log_error("{}", outcome_.violations.back());
+  for (const auto& [name, machine] : machines_) {
+    log_error("{}: {}", name, machine->engine->status_json());
+  }
 }
 
 void World::began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) {
@@ -357,7 +370,8 @@ void World::began(std::uint32_t rank, std::uint64_t group, const node::Begun& be
   }
   (void)rank;
   outcome_.restores += begun.restored.has_value();
-  const bool is_safe = committed_ && was_whole_at_commit_ && losses_since_commit_ <= 1;
+  const bool is_safe = committed_ && was_whole_at_commit_ &&
+                       losses_since_commit_ <= std::min<std::size_t>(members_at_commit_, 2) - 1;
   const bool asked_for_less =
       begun.restored && committed_ && begun.restored->step < committed_->step;
   const bool was_wanted = may_ask_older_ && asked_for_less;
@@ -388,6 +402,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
     committed_ = at;
     ++outcome_.commits;
     losses_since_commit_ = 0;
+    members_at_commit_ = members_.size();
     was_whole_at_commit_ = now_ - disturbed_at_ > settled;
   }
   if (level == Level::durable && (!durable_ || at > *durable_)) {

@@ -108,8 +108,9 @@ class World final : public Oracle {
   // What was promised.
   std::optional<format::StepId> committed_;
   std::uint64_t losses_since_commit_ = 0;  // Nodes whose memory was lost.
-  bool was_whole_at_commit_ = false;       // All members alive and connected for long enough.
-  Time disturbed_at_{};                    // Last time that a node or a link was lost.
+  std::size_t members_at_commit_ = 1;
+  bool was_whole_at_commit_ = false;  // All members alive and connected for long enough.
+  Time disturbed_at_{};               // Last time that a node or a link was lost.
   std::optional<format::StepId> durable_;
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
 };
