@@ -4,10 +4,24 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "base/streaming_copy.hpp"
+#include "base/units.hpp"
 
 namespace ckpt::device {
 
 namespace {
+
+// From here on the target is taken to be too large to be read again from a cache, as in crc32_copy.
+constexpr std::size_t streaming_bytes_min = 256 * KiB;
+
+void copy(std::span<std::byte> target, std::span<const std::byte> source) {
+  if (source.size() < streaming_bytes_min) {
+    if (!source.empty()) std::memcpy(target.data(), source.data(), source.size());
+    return;
+  }
+  streaming_copy(target, source);
+  streaming_copies_done();
+}
 
 Crc32 fill_with_zeros(std::span<std::byte> target, bool with_checksum, Crc32 before) {
   std::memset(target.data(), 0, target.size());
@@ -64,7 +78,7 @@ void HostRun::carry_out(std::size_t index) {
     } else if (with_checksums_) {
       crc = crc32_copy(target, {piece.source, piece.bytes}, crc);
     } else {
-      std::memcpy(target.data(), piece.source, piece.bytes);
+      copy(target, {piece.source, piece.bytes});
     }
   }
   crcs_[index] = crc;
@@ -77,7 +91,7 @@ std::unique_ptr<CopyRun> HostDevice::make_run(CopyList list, CopyListener& liste
 }
 
 Status HostDevice::copy_in(std::byte* target, std::span<const std::byte> source) {
-  if (!source.empty()) std::memcpy(target, source.data(), source.size());
+  copy({target, source.size()}, source);
   return {};
 }
 
