@@ -1,0 +1,366 @@
+// Goal:   a trainer's captures live in a daemon that it started, survive the trainer, and come
+// back;
+//         the daemon's death costs the trainer nothing but time.
+// Method: real processes: a Link starts the real ckptd in a directory of its own, captures, dies in
+//         various ways, and the next Link restores and compares the bytes.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/units.hpp"
+#include "client/link.hpp"
+#include "os/process.hpp"
+#include "os/runtime_directory.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ckpt::client {
+namespace {
+
+Deadline soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
+}
+
+format::Layout small_layout(std::int64_t elements, std::uint32_t version = 1,
+                            std::uint32_t rank = 0) {
+  std::vector<format::TensorSpec> tensors(1);
+  tensors[0] = {"weight", DType::f32, {elements}, ""};
+  return format::make_layout(tensors, rank, 0, version).value();
+}
+
+// The runtime directory of one test, and the daemon in it.
+struct Place {
+  Place() {
+    options.job = "test";
+    options.runtime_dir = directory.file("run");
+    options.daemon_path = CKPT_BIN_DIR "/ckptd";
+    options.memory_budget = 64 << 20;
+    options.replicas = 1;
+  }
+  ~Place() { kill_daemon(); }
+
+  pid_t daemon() const {
+    const auto text = os::read_file(options.runtime_dir + "/ckptd.json", 4096);
+    if (!text) return 0;
+    return nlohmann::json::parse(*text)["pid"].get<pid_t>();
+  }
+  void kill_daemon() const {
+    const pid_t pid = daemon();
+    if (pid == 0) return;
+    const auto process = os::open_process(pid);
+    if (process) (void)os::kill_process(*process, SIGKILL);
+  }
+  std::string log() const {
+    return os::read_file(options.runtime_dir + "/ckptd.log", 1 << 20).value();
+  }
+
+  test::TemporaryDirectory directory;
+  Options options;
+};
+
+std::unique_ptr<Link> open(const Place& place) {
+  auto link = open_link(place.options, soon());
+  if (!link) FAIL(link.error().message());
+  return std::move(*link);
+}
+
+std::optional<Granted> take(Link& link, Step step) {
+  const Deadline deadline = soon();
+  // Grants come by themselves; nothing tells a trainer, which just goes on training.
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (auto granted = link.take_slot(step)) return granted;
+    std::this_thread::yield();
+  }
+  return std::nullopt;
+}
+
+void capture(Link& link, const format::Layout& layout, Step step) {
+  const auto granted = take(link, step);
+  REQUIRE(granted.has_value());
+  std::memset(granted->bytes.data(), static_cast<int>(number(step)), layout.slot_bytes);
+  node::Filled filled;
+  filled.slot = granted->slot;
+  filled.step = step;
+  filled.layout_version = layout.version;
+  filled.chunk_bytes = default_chunk_bytes;
+  link.filled(*granted, std::move(filled));
+}
+
+void start_and_capture(Link& link, const format::Layout& layout, Step last) {
+  REQUIRE(link.set_layout(layout, soon()));
+  REQUIRE(link.start_fresh(soon()));
+  for (std::uint64_t step = 1; step <= number(last); ++step) capture(link, layout, Step{step});
+  const auto committed = link.wait(last, Level::committed, soon());
+  if (!committed) FAIL(committed.error().message());
+}
+
+Step restored_step(Link& link, const format::Layout& layout) {
+  REQUIRE(link.set_layout(layout, soon()));
+  std::optional<int> value;
+  const Link::CopyOut copy_out = [&](const node::SlotOffer&, std::span<const std::byte> bytes) {
+    value = static_cast<int>(bytes.front());
+    for (const std::byte byte : bytes) {
+      if (static_cast<int>(byte) != *value) return Status(fail(Errc::corruption, "mixed bytes"));
+    }
+    return Status();
+  };
+  const auto restored = link.restore(std::nullopt, copy_out, soon());
+  if (!restored) FAIL(restored.error().message());
+  CHECK(static_cast<int>(number(restored->step)) == value);
+  CHECK(restored->source == RestoreSource::own_memory);
+  return restored->step;
+}
+
+// A trainer in a process of its own; `work` ends with `true` where all was well.
+struct Trainer {
+  explicit Trainer(const std::function<bool()>& work) : pid(::fork()) {
+    if (pid == 0) ::_exit(work() ? 0 : 1);
+  }
+  ~Trainer() {
+    if (pid > 0) ::kill(pid, SIGKILL);
+    if (pid > 0) ::waitpid(pid, nullptr, 0);
+  }
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(pid, -1), &status, 0);
+    return status;
+  }
+  pid_t pid;
+};
+
+// For trainers in forked processes, where Catch2 must not speak.
+bool capture_in_child(Link& link, const format::Layout& layout, Step last) {
+  if (!link.set_layout(layout, soon()) || !link.start_fresh(soon())) return false;
+  for (std::uint64_t step = 1; step <= number(last); ++step) {
+    const auto granted = take(link, Step{step});
+    if (!granted) return false;
+    std::memset(granted->bytes.data(), static_cast<int>(step), layout.slot_bytes);
+    node::Filled filled;
+    filled.slot = granted->slot;
+    filled.step = Step{step};
+    filled.chunk_bytes = default_chunk_bytes;
+    link.filled(*granted, std::move(filled));
+  }
+  return link.wait(last, Level::committed, soon()).has_value();
+}
+
+}  // namespace
+
+TEST_CASE("daemon link: captures survive the trainer and come back", "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  {
+    const auto link = open(place);
+    CHECK_FALSE(link->is_ready());
+    start_and_capture(*link, layout, Step{3});
+    CHECK(link->is_ready());
+    CHECK(link->counters().committed == Step{3});
+    CHECK(link->counters().daemon_restarts == 0);
+  }
+  const pid_t daemon = place.daemon();
+  const auto link = open(place);
+  CHECK(place.daemon() == daemon);
+  CHECK(restored_step(*link, layout) == Step{3});
+  capture(*link, layout, Step{4});
+  CHECK(link->wait(Step{4}, Level::committed, soon()));
+  REQUIRE(link->close(soon()));
+}
+
+TEST_CASE("daemon link: with nothing to restore the answer is not_found", "[unit][client]") {
+  const Place place;
+  const auto link = open(place);
+  REQUIRE(link->set_layout(small_layout(10), soon()));
+  const auto restored =
+      link->restore(std::nullopt, [](const auto&, auto) { return Status(); }, soon());
+  REQUIRE_FALSE(restored);
+  CHECK(restored.error().code() == Errc::not_found);
+}
+
+TEST_CASE("daemon link: a killed daemon is started again and training goes on", "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  const auto link = open(place);
+  start_and_capture(*link, layout, Step{2});
+  const std::uint64_t timeline = link->identity().timeline;
+  const pid_t first = place.daemon();
+  place.kill_daemon();
+
+  capture(*link, layout, Step{3});  // Takes a Slot of the old daemon, or of the new one.
+  for (std::uint64_t step = 4; link->counters().daemon_restarts == 0 || step < 7; ++step)
+    capture(*link, layout, Step{step});
+  capture(*link, layout, Step{100});
+  CHECK(link->wait(Step{100}, Level::committed, soon()));
+  CHECK(link->counters().daemon_restarts == 1);
+  CHECK(link->identity().timeline == timeline);
+  CHECK(place.daemon() != first);
+}
+
+TEST_CASE("daemon link: a bigger layout gets bigger Slots", "[unit][client]") {
+  const Place place;
+  const auto small = small_layout(1000), big = small_layout(100'000, 2);
+  const auto link = open(place);
+  start_and_capture(*link, small, Step{2});
+  REQUIRE(link->set_layout(big, soon()));
+  const auto granted = take(*link, Step{3});
+  REQUIRE(granted.has_value());
+  CHECK(granted->bytes.size() >= big.slot_bytes);
+  link->abandon(*granted);
+  capture(*link, big, Step{4});
+  CHECK(link->wait(Step{4}, Level::committed, soon()));
+}
+
+TEST_CASE("daemon link: a budget that is too small is refused with the numbers", "[unit][client]") {
+  const Place place;
+  const auto link = open(place);
+  const auto refused = link->set_layout(small_layout(20'000'000), soon());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::exhausted);
+  CHECK(refused.error().message().find("64.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("daemon link: a trainer that was killed is replaced, though its worker lives on",
+          "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  int worker_pipe[2];
+  REQUIRE(::pipe(worker_pipe) == 0);
+  Trainer first([&] {
+    auto opened = open_link(place.options, soon());
+    if (!opened || !capture_in_child(**opened, layout, Step{5})) return false;
+    // The worker holds copies of every descriptor, and may not use the Link.
+    if (const pid_t worker = ::fork(); worker == 0) {
+      const bool refuses =
+          !(*opened)->wait(Step{1}, Level::captured, soon()) && !(*opened)->take_slot(Step{6});
+      const pid_t self = refuses ? ::getpid() : 0;
+      if (::write(worker_pipe[1], &self, sizeof(self)) != sizeof(self)) ::_exit(1);
+      ::pause();
+    }
+    ::kill(::getpid(), SIGKILL);
+    return false;
+  });
+  CHECK(WIFSIGNALED(first.wait()));
+  pid_t worker = 0;
+  REQUIRE(::read(worker_pipe[0], &worker, sizeof(worker)) == sizeof(worker));
+  REQUIRE(worker != 0);
+
+  const auto link = open(place);
+  CHECK(restored_step(*link, layout) == Step{5});
+  ::kill(worker, SIGKILL);
+  ::close(worker_pipe[0]);
+  ::close(worker_pipe[1]);
+}
+
+TEST_CASE("daemon link: a stopped trainer is killed when its place is taken", "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  Trainer zombie([&] {
+    auto opened = open_link(place.options, soon());
+    if (!opened || !capture_in_child(**opened, layout, Step{4})) return false;
+    const auto granted = take(**opened, Step{5});
+    if (!granted) return false;
+    std::memset(granted->bytes.data(), 99, layout.slot_bytes / 2);
+    ::raise(SIGSTOP);
+    return false;
+  });
+  int status = 0;
+  REQUIRE(::waitpid(zombie.pid, &status, WUNTRACED) == zombie.pid);
+  REQUIRE(WIFSTOPPED(status));
+
+  const auto link = open(place);
+  CHECK(restored_step(*link, layout) == Step{4});
+  ::kill(zombie.pid, SIGCONT);
+  status = zombie.wait();
+  CHECK(WIFSIGNALED(status));
+  capture(*link, layout, Step{5});
+  CHECK(link->wait(Step{5}, Level::committed, soon()));
+}
+
+TEST_CASE("daemon link: a running older trainer is fenced, and its Slots stay its own",
+          "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  int fenced_pipe[2];
+  REQUIRE(::pipe(fenced_pipe) == 0);
+  Trainer older([&] {
+    auto opened = open_link(place.options, soon());
+    if (!opened || !capture_in_child(**opened, layout, Step{2})) return false;
+    const char ready = 'r';
+    if (::write(fenced_pipe[1], &ready, 1) != 1) return false;
+    const auto waited = (*opened)->wait(Step{1000}, Level::committed, soon());
+    // Leaving ends the process, and with it the proof that the Slots are free.
+    return !waited && waited.error().text().find("taken over") != std::string::npos &&
+           !(*opened)->take_slot(Step{3});
+  });
+  char ready = 0;
+  REQUIRE(::read(fenced_pipe[0], &ready, 1) == 1);
+  const auto link = open(place);
+  CHECK(restored_step(*link, layout) == Step{2});
+  CHECK(older.wait() == 0);
+  ::close(fenced_pipe[0]);
+  ::close(fenced_pipe[1]);
+}
+
+TEST_CASE("daemon link: two trainers at one instant start one daemon", "[unit][client]") {
+  Place place;
+  place.options.world_size = 3;
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    trainers.push_back(std::make_unique<Trainer>([&place, rank] {
+      Options options = place.options;
+      options.rank = rank;
+      auto opened = open_link(options, soon());
+      return opened && capture_in_child(**opened, small_layout(500, 1, rank), Step{2});
+    }));
+  }
+  for (auto& trainer : trainers) CHECK(trainer->wait() == 0);
+  const std::string log = place.log(), ready = "ready on ";
+  const auto found = log.find(ready);
+  REQUIRE(found != std::string::npos);
+  CHECK(log.find(ready, found + 1) == std::string::npos);
+}
+
+TEST_CASE("daemon link: a daemon that cannot start is told with its last words", "[unit][client]") {
+  Place place;
+  SECTION("there is no such program") {
+    place.options.daemon_path = "/nonexistent/ckptd";
+    const auto link = open_link(place.options, soon());
+    REQUIRE_FALSE(link);
+    CHECK(link.error().message().find("/nonexistent/ckptd") != std::string::npos);
+  }
+  SECTION("it ends at once") {
+    place.options.daemon_path = "/bin/false";
+    const auto link = open_link(place.options, soon());
+    REQUIRE_FALSE(link);
+    CHECK(link.error().message().find("ended") != std::string::npos);
+    CHECK(link.error().message().find("ckptd.log") != std::string::npos);
+  }
+  SECTION("the runtime directory lets others in") {
+    REQUIRE(std::filesystem::create_directory(place.options.runtime_dir));
+    std::filesystem::permissions(place.options.runtime_dir, std::filesystem::perms::all);
+    const auto link = open_link(place.options, soon());
+    REQUIRE_FALSE(link);
+    CHECK(link.error().code() == Errc::invalid_argument);
+    CHECK(link.error().message().find("0700") != std::string::npos);
+  }
+}
+
+TEST_CASE("embedded link: the same session without a second process", "[unit][client]") {
+  Place place;
+  place.options.embedded = true;
+  place.options.dir = place.directory.file("checkpoints");
+  const auto layout = small_layout(2000);
+  const auto link = open(place);
+  start_and_capture(*link, layout, Step{3});
+  CHECK(restored_step(*link, layout) == Step{3});
+  capture(*link, layout, Step{4});
+  CHECK(link->wait(Step{4}, Level::committed, soon()));
+  CHECK_FALSE(std::filesystem::exists(place.options.runtime_dir));
+}
+
+}  // namespace ckpt::client
