@@ -1,5 +1,7 @@
 #include "replicate/chunk_stream.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/assert.hpp"

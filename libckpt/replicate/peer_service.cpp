@@ -1,5 +1,7 @@
 #include "replicate/peer_service.hpp"
 
+#include <fmt/format.h>
+
 #include "base/assert.hpp"
 
 namespace ckpt::replicate {

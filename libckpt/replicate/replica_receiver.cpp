@@ -5,6 +5,8 @@
 //   4. Let the sink seal it, and only then say APPLIED.
 #include "replicate/replica_receiver.hpp"
 
+#include <fmt/format.h>
+
 #include "base/assert.hpp"
 #include "format/codec.hpp"
 #include "replicate/chunk_stream.hpp"

@@ -5,6 +5,8 @@
 //   4. APPLIED.
 #include "replicate/replica_sender.hpp"
 
+#include <fmt/format.h>
+
 #include "base/assert.hpp"
 #include "replicate/chunk_stream.hpp"
 

@@ -1,5 +1,7 @@
 #include "replicate/shard_fetch.hpp"
 
+#include <fmt/format.h>
+
 #include "base/assert.hpp"
 #include "format/codec.hpp"
 #include "replicate/chunk_stream.hpp"

@@ -7,6 +7,8 @@
 //   5. The dialer checks that.
 #include "wire/handshake.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/assert.hpp"

@@ -1,5 +1,7 @@
 #include "wire/message.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "format/codec.hpp"

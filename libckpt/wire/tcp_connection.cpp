@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <csignal>
 #include <ctime>
@@ -77,6 +77,9 @@ ssize_t send_from_file(int socket, int file, off_t& offset, std::size_t bytes) {
   return sent;
 }
 
+bool is_would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK;
+}
 bool is_refusal_of_sendfile(int error) {
   return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
 }
@@ -114,14 +117,37 @@ Status TcpConnection::set_pacing_rate(std::uint64_t bytes_per_second) {
   return Status();
 }
 
-std::unique_ptr<Timer> TcpConnection::arm(Time deadline) {
-  if (deadline == no_deadline) return nullptr;
-  return clock_.call_at(deadline, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self || self->is_closed_) return;
-    self->deadline_passed_ = true;
-    self->close();
-  });
+Task<void> TcpConnection::await_ready(asio::socket_base::wait_type direction, Time deadline,
+                                      const char* doing) {
+  turn_bytes_ = 0;
+  std::unique_ptr<Timer> timer;
+  if (deadline != no_deadline) {
+    std::function<void()> expired = [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self || self->is_closed_) return;
+      self->deadline_passed_ = true;
+      self->close();
+    };
+    timer = clock_.call_at(deadline, std::move(expired));
+  }
+  const auto [error] = co_await socket_.async_wait(direction, token);
+  if (error) co_return failure(doing, error);
+  co_return check_open(doing);
+}
+
+bool TcpConnection::is_turn_over(std::size_t moved_bytes) {
+  turn_bytes_ += moved_bytes;
+  return turn_bytes_ >= turn_bytes_max;
+}
+
+Task<void> TcpConnection::yield(Time deadline, const char* doing) {
+  turn_bytes_ = 0;
+  co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+  if (!is_closed_ && clock_.now() >= deadline) {
+    deadline_passed_ = true;
+    close();
+  }
+  co_return check_open(doing);
 }
 
 Status TcpConnection::check_open(const char* doing) const {
@@ -135,42 +161,62 @@ Status TcpConnection::check_open(const char* doing) const {
 Unexpected TcpConnection::failure(const char* doing, std::error_code error) {
   if (auto open = check_open(doing); !open) return fail(std::move(open).error());
   close();
-  if (error == boost::asio::error::make_error_code(boost::asio::error::eof))
-    return fail(Errc::unavailable, fmt::format("{} {}: it closed the connection", doing, remote_));
   return fail(Errc::unavailable, fmt::format("{} {}: the connection was lost", doing, remote_),
               error);
 }
 
 Task<void> TcpConnection::read(std::span<std::byte> bytes, Time deadline) {
+  constexpr const char* doing = "read from";
   const auto self = shared_from_this();
-  CKPT_CO_CHECK(check_open("read from"));
-  const std::unique_ptr<Timer> timer = arm(deadline);
+  CKPT_CO_CHECK(check_open(doing));
   while (!bytes.empty()) {
-    const asio::mutable_buffer buffer(bytes.data(), bytes.size());
-    const auto [error, count] = co_await socket_.async_read_some(buffer, token);
-    if (error) co_return failure("read from", error);
-    bytes = bytes.subspan(count);
+    const ssize_t got = ::recv(socket_.native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    const int error = got < 0 ? errno : 0;
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+      if (is_turn_over(static_cast<std::size_t>(got))) {
+        CKPT_CO_CHECK(co_await yield(deadline, doing));
+      }
+    } else if (got == 0) {
+      close();
+      co_return fail(Errc::unavailable,
+                     fmt::format("{} {}: it closed the connection", doing, remote_));
+    } else if (is_would_block(error)) {
+      CKPT_CO_CHECK(co_await await_ready(asio::socket_base::wait_read, deadline, doing));
+    } else if (error != EINTR) {
+      co_return failure(doing, std::error_code(error, std::generic_category()));
+    }
   }
   co_return Status();
 }
 
 Task<void> TcpConnection::write(std::span<const std::byte> bytes, Time deadline) {
+  constexpr const char* doing = "write to";
   const auto self = shared_from_this();
-  CKPT_CO_CHECK(check_open("write to"));
-  const std::unique_ptr<Timer> timer = arm(deadline);
+  CKPT_CO_CHECK(check_open(doing));
   while (!bytes.empty()) {
-    const asio::const_buffer buffer(bytes.data(), bytes.size());
-    const auto [error, count] = co_await socket_.async_write_some(buffer, token);
-    if (error) co_return failure("write to", error);
-    bytes = bytes.subspan(count);
+    const std::size_t turn = std::min(bytes.size(), turn_bytes_max);
+    const ssize_t sent =
+        ::send(socket_.native_handle(), bytes.data(), turn, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int error = sent < 0 ? errno : 0;
+    if (sent >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+      if (is_turn_over(static_cast<std::size_t>(sent))) {
+        CKPT_CO_CHECK(co_await yield(deadline, doing));
+      }
+    } else if (is_would_block(error)) {
+      CKPT_CO_CHECK(co_await await_ready(asio::socket_base::wait_write, deadline, doing));
+    } else if (error != EINTR) {
+      co_return failure(doing, std::error_code(error, std::generic_category()));
+    }
   }
   co_return Status();
 }
 
 Task<void> TcpConnection::write_file(os::FileSpan span, Time deadline) {
+  constexpr const char* doing = "write to";
   const auto self = shared_from_this();
-  CKPT_CO_CHECK(check_open("write to"));
-  const std::unique_ptr<Timer> timer = arm(deadline);
+  CKPT_CO_CHECK(check_open(doing));
   std::span<const std::byte> rest = span.bytes;
   auto offset = static_cast<off_t>(span.offset);
   while (span.fd >= 0 && !rest.empty()) {
@@ -179,21 +225,19 @@ Task<void> TcpConnection::write_file(os::FileSpan span, Time deadline) {
     const int error = sent < 0 ? errno : 0;
     if (sent > 0) {
       rest = rest.subspan(static_cast<std::size_t>(sent));
-      if (static_cast<std::size_t>(sent) == turn) {
-        co_await asio::post(socket_.get_executor(), asio::use_awaitable);
-        CKPT_CO_CHECK(check_open("write to"));
+      if (is_turn_over(static_cast<std::size_t>(sent))) {
+        CKPT_CO_CHECK(co_await yield(deadline, doing));
       }
     } else if (sent == 0) {
       close();
       co_return fail(Errc::io,
-                     fmt::format("write to {}: the file ends before its bytes do", remote_));
-    } else if (error == EAGAIN) {
-      const auto [waited] = co_await socket_.async_wait(asio::socket_base::wait_write, token);
-      if (waited) co_return failure("write to", waited);
+                     fmt::format("{} {}: the file ends before its bytes do", doing, remote_));
+    } else if (is_would_block(error)) {
+      CKPT_CO_CHECK(co_await await_ready(asio::socket_base::wait_write, deadline, doing));
     } else if (is_refusal_of_sendfile(error)) {
       break;
     } else if (error != EINTR) {
-      co_return failure("write to", std::error_code(error, std::generic_category()));
+      co_return failure(doing, std::error_code(error, std::generic_category()));
     }
   }
   if (!rest.empty()) {

@@ -36,7 +36,12 @@ class TcpConnection : public Connection, public std::enable_shared_from_this<Tcp
   Status set_pacing_rate(std::uint64_t bytes_per_second);
 
  private:
-  std::unique_ptr<Timer> arm(Time deadline);
+  // Most calls to the kernel move bytes at once: only where one would wait is a timer armed.
+  Task<void> await_ready(asio::socket_base::wait_type direction, Time deadline, const char* doing);
+  // After a turn's worth of bytes others on the thread run first, and the deadline is looked at.
+  bool is_turn_over(std::size_t moved_bytes);
+  Task<void> yield(Time deadline, const char* doing);
+
   Status check_open(const char* doing) const;
   // Closes, and tells why: the deadline, close(), or the network.
   Unexpected failure(const char* doing, std::error_code error);
@@ -44,6 +49,7 @@ class TcpConnection : public Connection, public std::enable_shared_from_this<Tcp
   asio::ip::tcp::socket socket_;
   Clock& clock_;
   std::string remote_;
+  std::size_t turn_bytes_ = 0;
   bool is_closed_ = false;
   bool deadline_passed_ = false;
 };

@@ -84,7 +84,9 @@ Task<void> relay(std::shared_ptr<Connection> from, std::shared_ptr<Connection> t
 void leave(Message&) {}
 
 // With somebody between dialer and listener who can do anything but knows no secret.
-Outcome greet_through(Forge forth, Forge back) {
+Outcome greet_through(Forge forth, Forge back,
+                      std::shared_ptr<const ListenerOptions> listener = listener_options(),
+                      DialerOptions dialer = dialer_options()) {
   Scene scene;
   const auto near = scene.pair.join();
   const auto far = scene.pair.join();
@@ -92,8 +94,8 @@ Outcome greet_through(Forge forth, Forge back) {
   const Time deadline = scene.soon();
   auto up = test::start(context, relay(near.at_b, far.at_a, std::move(forth), deadline));
   auto down = test::start(context, relay(far.at_a, near.at_b, std::move(back), deadline));
-  auto listening = test::start(context, greet_as_listener(far.at_b, listener_options(), deadline));
-  auto dialing = test::start(context, greet_as_dialer(near.at_a, dialer_options(), deadline));
+  auto listening = test::start(context, greet_as_listener(far.at_b, std::move(listener), deadline));
+  auto dialing = test::start(context, greet_as_dialer(near.at_a, std::move(dialer), deadline));
   Outcome outcome;
   outcome.dialer = test::finish(scene.pair.clock, std::move(dialing));
   outcome.listener = test::finish(scene.pair.clock, std::move(listening));
@@ -171,6 +173,35 @@ TEST_CASE("handshake: an honest relay changes nothing", "[unit][wire]") {
   const Outcome outcome = greet_through(leave, leave);
   REQUIRE(outcome.dialer);
   REQUIRE(outcome.listener);
+}
+
+TEST_CASE("handshake: the proofs are those of the protocol document", "[unit][wire]") {
+  // Computed from the document by another program, with these nonces.
+  DialerOptions dialer = dialer_options();
+  dialer.make_nonce = [] {
+    Proof nonce;
+    nonce.fill(std::byte(0x11));
+    return nonce;
+  };
+  auto listener = std::make_shared<ListenerOptions>(*listener_options());
+  listener->make_nonce = [] {
+    Proof nonce;
+    nonce.fill(std::byte(0x22));
+    return nonce;
+  };
+  std::string proof;
+  std::string welcome;
+  const Forge look = [&](Message& message) {
+    std::string& text = message.kind == FrameKind::welcome ? welcome : proof;
+    text.clear();
+    for (const std::byte byte : message.body)
+      text += fmt::format("{:02x}", std::to_integer<int>(byte));
+  };
+  REQUIRE(greet_through(look, look, listener, dialer).dialer);
+  REQUIRE(proof == "5767082bf575685b760f083dffc4b99cdd043f41d9578c89358faaedc90de906");
+  REQUIRE(welcome ==
+          "1600000000000000"
+          "7d295ccbaa870d9e0b84ba2eec2df47d62c3daf895c570cb6225af1c6de610e0");
 }
 
 TEST_CASE("handshake: a changed byte is refused, also when its checksum was mended",
