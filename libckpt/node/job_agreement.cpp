@@ -220,8 +220,8 @@ void Job::obey(const format::Decree& decree) {
       if (at.timeline == rank.session->timeline) rank.session->events->step_dropped(at.step);
     }
   }
+  if (decree.flush) storage_->write(*decree.flush);  // Holds the shards before any is freed.
   retire_useless();
-  if (decree.flush) storage_->write(*decree.flush);
   if (decree.ended && !ended_at_) {
     ended_at_ = context_.seams.clock.now();
     free_memory("the job has ended");

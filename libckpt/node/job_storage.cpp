@@ -132,18 +132,33 @@ void JobStorage::write(const format::FlushOrder& order) {
     job_.touch();
     return;
   }
-  asio::co_spawn(job_.context().executor, run_write(order), asio::detached);
+  std::vector<Shard> shards;
+  for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
+    if (order.writers[rank] == job_.node()) shards.push_back(hold(order, rank));
+  }
+  asio::co_spawn(job_.context().executor, run_write(order, std::move(shards)), asio::detached);
 }
 
-asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
+JobStorage::Shard JobStorage::hold(const format::FlushOrder& order, std::uint32_t rank) const {
+  Shard shard;
+  shard.rank = rank;
+  job_.slots().for_each_sealed([&](arena::Slot& slot, bool) {
+    if (shard.lease || slot.id() != format::ShardId{order.at, rank}) return;
+    shard.lease.emplace(slot.shared_from_this());
+    shard.digest = slot.digest();
+  });
+  return shard;
+}
+
+asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vector<Shard> shards) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
-  for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
-    if (order.writers[rank] != job->node()) continue;
-    auto written = co_await write_rank(order, rank);
+  for (Shard& shard : shards) {
+    auto written = co_await write_shard(order, shard);
+    shard.lease.reset();
     if (flush_report_.flush_id != order.flush_id) co_return;  // A newer flush was ordered.
     if (!written) {
       log_warning("job={} step={} rank={} not flushed: {}", job->shape().job, number(order.at.step),
-                  rank, written.error().message());
+                  shard.rank, written.error().message());
       flush_report_.failure = written.error().message();
       break;
     }
@@ -152,35 +167,29 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
   job->touch();
 }
 
-Task<void> JobStorage::write_rank(format::FlushOrder order, std::uint32_t rank) {
-  std::shared_ptr<arena::Slot> slot;
-  job_.slots().for_each_sealed([&](arena::Slot& candidate, bool) {
-    const bool is_it = candidate.id() == format::ShardId{order.at, rank};
-    if (is_it && !slot) slot = candidate.shared_from_this();
-  });
-  if (!slot) {
+Task<void> JobStorage::write_shard(format::FlushOrder order, Shard& shard) {
+  if (!shard.lease) {
     co_return fail(Errc::not_found, fmt::format("flush step {} rank {}: no copy on this node",
-                                                number(order.at.step), rank));
+                                                number(order.at.step), shard.rank));
   }
-  const arena::Lease lease(slot);
-  const Digest digest = slot->digest();
-  slot.reset();
   CKPT_POINT("flush.open_tmp");
   const std::string path = site().at(order.work_directory);
   CKPT_CO_CHECK(co_await job_.context().seams.files.make_directory(path));
   storage::ShardSource source;
-  source.record = lease.shared_record();
-  source.slot = lease.file_spans({0, source.record->bytes});
+  source.record = shard.lease->shared_record();
+  source.slot = shard.lease->file_spans({0, source.record->bytes});
   auto flushed = co_await flusher_.write_shard(std::move(source), path);
   CKPT_POINT("flush.data_done");
   if (!flushed) {
     // Healed by whoever holds another copy: the next flush takes that one.
     if (flushed.error().code() == Errc::corruption) {
-      job_.slots().quarantine({order.at, rank}, digest);
+      job_.slots().quarantine({order.at, shard.rank}, shard.digest);
     }
     co_return fail(std::move(flushed).error());
   }
-  if (flush_report_.flush_id == order.flush_id) flush_report_.done.push_back({rank, digest});
+  if (flush_report_.flush_id == order.flush_id) {
+    flush_report_.done.push_back({shard.rank, shard.digest});
+  }
   co_return Status{};
 }
 

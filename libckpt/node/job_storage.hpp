@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "agree/coordinator.hpp"
+#include "arena/slot.hpp"
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
 #include "storage/catalog.hpp"
@@ -58,8 +59,15 @@ class JobStorage {
   Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target);
 
  private:
-  asio::awaitable<void> run_write(format::FlushOrder order);
-  Task<void> write_rank(format::FlushOrder order, std::uint32_t rank);
+  // Our shards of a flush, held from the order on: a newer commit must not free them.
+  struct Shard {
+    std::uint32_t rank = 0;
+    std::optional<arena::Lease> lease;  // None: no copy is here.
+    Digest digest;
+  };
+  Shard hold(const format::FlushOrder& order, std::uint32_t rank) const;
+  asio::awaitable<void> run_write(format::FlushOrder order, std::vector<Shard> shards);
+  Task<void> write_shard(format::FlushOrder order, Shard& shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
   Task<void> publish_and_retain(agree::Publishing publishing);
   asio::awaitable<void> run_read_catalog();

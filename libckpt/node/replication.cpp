@@ -285,14 +285,14 @@ void Replication::abandoned(std::uint64_t ticket) {
 }
 
 void Replication::memory_freed() {
-  std::erase_if(receiving_, [](auto& entry) {
-    Receiving& receiving = entry.second;
-    if (!receiving.slot) return false;
+  for (auto entry = receiving_.begin(); entry != receiving_.end();) {
+    Receiving& receiving = entry->second;
     receiving.is_freed = true;
-    if (!receiving.hold.expired()) return false;  // Its connection still writes; it will tell.
-    receiving.slot->abandon();
-    return true;
-  });
+    // While its connection still writes, the Slot stays; abandoned() or sealed() will tell.
+    const bool is_over = receiving.slot && receiving.hold.expired();
+    if (is_over) receiving.slot->abandon();
+    entry = is_over ? receiving_.erase(entry) : std::next(entry);
+  }
 }
 
 Result<replicate::ShardSource> Replication::lease(const std::string& job,

@@ -188,6 +188,11 @@ void World::launch() {
   }
   // Every node of the list has a rank: that is how its daemon learns of the list.
   alive.resize(1 + random_.below(world_size_));
+  for (const std::string& member : std::vector<std::string>(members_)) {
+    // Who is left out of the list serves nobody: as good as lost.
+    const bool is_left_out = std::find(alive.begin(), alive.end(), member) == alive.end();
+    if (is_left_out && machines_.contains(member)) memory_lost(member);
+  }
   members_ = alive;
   std::optional<Step> wanted;
   if (may_ask_older_ && committed_ && random_.one_in(4) && number(committed_->step) > 2) {
@@ -415,6 +420,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
 // I4: what was called durable, or something newer, is there for whoever reads now.
 void World::check_storage() {
   if (!durable_) return;
+  disk_.clear_faults();  // They are for the cluster, not for who looks on.
   asio::io_context context;
   test::FakeClock clock(context);
   test::MemoryFileSystem files(disk_);
