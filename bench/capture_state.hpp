@@ -20,7 +20,8 @@ inline constexpr std::uint32_t copy_threads = 2;
 class CaptureState final : private ckpt::snapshot::CaptureListener {
  public:
   CaptureState(std::size_t bytes, std::size_t tensor_bytes) {
-    using namespace ckpt;
+    namespace format = ckpt::format;
+    namespace snapshot = ckpt::snapshot;
     std::vector<format::TensorSpec> specs;
     for (std::size_t i = 0; i * tensor_bytes < bytes; ++i) {
       format::TensorSpec spec;
@@ -40,12 +41,12 @@ class CaptureState final : private ckpt::snapshot::CaptureListener {
     }
     format::HeaderFacts facts;
     facts.job = "bench";
-    facts.run = to_hex(Digest{});
+    facts.run = ckpt::to_hex(ckpt::Digest{});
     auto header = format::render_header(layout, facts).value();
     CaptureListener& listener = *this;
     snapshotter = std::make_unique<snapshot::Snapshotter>(
         snapshot::Snapshotter::Plan{layout, sources, std::move(header), devices,
-                                    default_chunk_bytes},
+                                    ckpt::default_chunk_bytes},
         listener);
   }
 
