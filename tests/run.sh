@@ -88,7 +88,8 @@ build_tree() {
 # run_ctest SUITE JOBS: the tests of ctest that carry the suite's label.
 run_ctest() {
   local suite=$1 output=$build/ctest-$1.xml listed
-  listed=$("$ctest" --test-dir "$build" -L "^$suite\$" -N 2>/dev/null | sed -n 's/^Total Tests: //p')
+  listed=$("$ctest" --test-dir "$build" -L "^$suite\$" -N 2>/dev/null |
+    sed -n 's/^Total Tests: //p')
   if [ "${listed:-0}" -eq 0 ]; then
     if [ -n "$explicit" ]; then
       echo "suite $suite has no tests in $build"

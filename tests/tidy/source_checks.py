@@ -89,7 +89,7 @@ def columns(tree):
 
 _ALONE = re.compile(
     r"^(?:\(void\)\s*"
-    r"|(?:[\w:<>,&*\s]|\[[\w\s,]+\])*(?<![=!<>])=\s*"  # A declaration or an assignment.
+    r"|(?:[\w:<>,&*.\s]|->|\[[\w\s,]+\])*(?<![=!<>])=\s*"  # A declaration or an assignment.
     r"|CKPT_CO_TRY\((?:[^()]|\[[\w\s,]+\])*,\s*"
     r"|CKPT_CO_CHECK\(\s*"
     r"|)co_await\b")

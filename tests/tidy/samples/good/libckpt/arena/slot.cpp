@@ -18,6 +18,7 @@ Task<int> answer(int question) {
     auto [error, bytes] = co_await sixth(question, use_awaitable);
     if (error) break;
     value = co_await second(bytes);
+    if (value == 4) answer.result = co_await second(bytes);
     if (value == 3) CKPT_CO_CHECK(co_await fifth(value));
   }
   switch (question) {
