@@ -36,6 +36,7 @@ struct Settings {
   std::string report;
   std::string weights;
   bool no_checkpoints = false;
+  bool fresh = false;
 };
 
 // One JSON object per line, written at once, so that the last line tells where a kill hit.
@@ -61,6 +62,10 @@ std::string quoted(const std::string& text) {
     out += static_cast<unsigned char>(letter) < 0x20 ? ' ' : letter;
   }
   return out + "\"";
+}
+
+std::string number_or_null(const std::optional<ckpt::Step>& step) {
+  return step ? std::to_string(ckpt::number(*step)) : "null";
 }
 
 const char* name_of(ckpt::SaveOutcome outcome) {
@@ -122,6 +127,7 @@ void define_options(CLI::App& app, Settings& settings) {
                  "host:port where rank 0 adds up the gradients; none: each rank trains alone");
   app.add_option("--report", settings.report, "Append JSON lines to this file");
   app.add_option("--weights", settings.weights, "Write the final weights to this file");
+  app.add_flag("--fresh", settings.fresh, "Begin at step 0, whatever could be restored");
   app.add_flag("--no-checkpoints", settings.no_checkpoints, "Train only, for comparison");
 }
 
@@ -159,6 +165,7 @@ ckpt::Result<std::optional<ckpt::Checkpointer>> open(const Settings& settings,
   for (example::NamedTensor& entry : model.tensors())
     CKPT_CHECK(checkpointer.add(std::move(entry.name), std::move(entry.tensor)));
   CKPT_CHECK(checkpointer.add_blob("progress", model.progress_bytes()));
+  if (settings.fresh) return std::optional<ckpt::Checkpointer>(std::move(checkpointer));
 
   const auto restored = checkpointer.restore();
   std::ostringstream line;
@@ -192,6 +199,7 @@ ckpt::Status train_one_step(example::Model& model, example::Exchange& exchange,
   CKPT_CHECK(exchange.sum(model.gradients()));
 
   std::string outcome = "none";
+  ckpt::Stats stats;
   if (checkpointer != nullptr) {
     const ckpt::Status guarded = checkpointer->guard();
     if (!guarded) std::cerr << "guard: " << guarded.error().message() << "\n";
@@ -201,10 +209,12 @@ ckpt::Status train_one_step(example::Model& model, example::Exchange& exchange,
   if (checkpointer != nullptr) {
     const auto saved = checkpointer->save_checkpoint_if_needed(ckpt::Step{step});
     outcome = saved ? name_of(*saved) : saved.error().message();
+    stats = checkpointer->stats();
   }
   std::ostringstream line;
   line << R"({"event":"step","step":)" << step << R"(,"loss":)" << loss << R"(,"save":)"
-       << quoted(outcome) << "}";
+       << quoted(outcome) << R"(,"committed":)" << number_or_null(stats.committed)
+       << R"(,"durable":)" << number_or_null(stats.durable) << "}";
   report.write(line.str());
   return {};
 }
