@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <ckpt/version.hpp>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -54,8 +55,11 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   const CLI::Validator bytes([](std::string& text) { return check(text, parse_bytes); }, "SIZE");
   const CLI::Validator duration([](std::string& text) { return check(text, parse_duration); },
                                 "DURATION");
-  app.set_config("--config", "", "Reads options from a file: name = value")
-      ->envname("LIBCKPT_DAEMON_CONFIG");
+  // A default of set_config may be missing without a word: the one we name must be there.
+  const char* file = std::getenv("LIBCKPT_DAEMON_CONFIG");
+  const bool is_named = file != nullptr && *file != '\0';
+  app.set_config("--config", is_named ? file : "",
+                 "Reads options from a file: name = value (Env:LIBCKPT_DAEMON_CONFIG)", is_named);
   app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log")
       ->envname("LIBCKPT_RUNTIME_DIR");
   app.add_option("--memory-budget", texts.memory_budget,

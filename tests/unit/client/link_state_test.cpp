@@ -1,0 +1,217 @@
+// Goal:   what the engine says is what the trainer sees, waiting ends with an answer or at the
+//         deadline, and a lost engine's Slots and levels are not believed.
+// Method: play the events of one session on this thread, and ask between them with a deadline that
+//         has passed, so that nothing waits.
+#include "client/link_state.hpp"
+
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "base/units.hpp"
+
+namespace ckpt::client {
+namespace {
+
+const Deadline passed = Deadline::min();
+
+struct Session {
+  Session() { state.attached({1, 2}); }
+
+  MappedSlot slot(std::uint64_t generation, std::size_t bytes) {
+    auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+    seen.push_back(memory);
+    return {generation, std::span(*memory), memory};
+  }
+  void make_slots(std::uint64_t slot_bytes = page_bytes) {
+    state.ask_layout(slot_bytes);
+    state.slots_ready({slot(10, slot_bytes), slot(11, slot_bytes)});
+  }
+  void begin(std::uint64_t timeline = 1) {
+    node::Begun begun;
+    begun.timeline = timeline;
+    state.begun(begun);
+  }
+
+  LinkState state{"rank 0 of job test"};
+  std::vector<std::weak_ptr<std::vector<std::byte>>> seen;  // To tell whether it is still mapped.
+};
+
+}  // namespace
+
+TEST_CASE("link state: a Slot is ours from the grant until it is given back", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  CHECK_FALSE(session.state.take_slot());
+  session.state.slot_granted(1);
+  session.state.slot_granted(1);  // Said twice, granted once.
+  const auto granted = session.state.take_slot();
+  REQUIRE(granted);
+  CHECK(granted->slot == 1);
+  CHECK(granted->generation == 11);
+  CHECK_FALSE(session.state.take_slot());
+  CHECK(session.state.give_back(*granted).generation == 11);
+  CHECK(session.state.give_back(*granted).owner == nullptr);
+}
+
+TEST_CASE("link state: a grant of a Slot that nobody mapped is no grant", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.state.slot_granted(2);
+  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.counters().last_error.empty());
+}
+
+TEST_CASE("link state: a Slot too small for the newest layout is not taken", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.state.slot_granted(0);
+  CHECK(session.state.is_ready());
+  session.state.ask_layout(page_bytes + 1);
+  CHECK_FALSE(session.state.is_ready());
+  CHECK_FALSE(session.state.take_slot());
+  CHECK(session.state.wait_slots(passed).error().code() == Errc::unavailable);
+  session.state.slots_ready({session.slot(12, 2 * page_bytes)});
+  CHECK(session.state.wait_slots(passed));
+  session.state.slot_granted(0);
+  CHECK(session.state.take_slot()->generation == 12);
+}
+
+TEST_CASE("link state: what cannot be made is told until the next layout", "[unit][client]") {
+  Session session;
+  session.state.ask_layout(page_bytes);
+  session.state.slots_failed(Error(Errc::exhausted, "over the budget"));
+  CHECK(session.state.wait_slots(passed).error().code() == Errc::exhausted);
+  session.state.ask_layout(page_bytes);
+  CHECK(session.state.wait_slots(passed).error().code() == Errc::unavailable);
+}
+
+TEST_CASE("link state: a lost engine's Slots go, but for the one in use", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.state.slot_granted(0);
+  session.state.slot_granted(1);
+  const auto taken = session.state.take_slot();
+  REQUIRE(taken);
+  session.state.lost("killed");
+  CHECK_FALSE(session.state.is_ready());
+  CHECK_FALSE(session.state.take_slot());
+  CHECK(session.seen[1].expired());
+  REQUIRE_FALSE(session.seen[0].expired());
+  taken->bytes.back() = std::byte{1};  // A capture that still runs writes into it safely.
+  session.state.give_back(*taken);
+  CHECK(session.seen[0].expired());
+  CHECK(session.state.counters().daemon_restarts == 1);
+  CHECK(session.state.counters().last_error == "killed");
+}
+
+TEST_CASE("link state: levels count for older steps and lower levels", "[unit][client]") {
+  Session session;
+  session.begin();
+  session.state.level_reached(Step{7}, Level::committed);
+  CHECK(session.state.wait_level(Step{7}, Level::committed, passed));
+  CHECK(session.state.wait_level(Step{6}, Level::captured, passed));
+  CHECK(session.state.wait_level(Step{7}, Level::durable, passed).error().code() ==
+        Errc::unavailable);
+  CHECK(session.state.wait_level(Step{8}, Level::captured, passed).error().code() ==
+        Errc::unavailable);
+  session.state.step_dropped(Step{8});
+  CHECK(session.state.wait_level(Step{8}, Level::captured, passed).error().code() ==
+        Errc::not_found);
+  session.state.level_reached(Step{9}, Level::captured);
+  CHECK(session.state.wait_level(Step{8}, Level::captured, passed));
+}
+
+TEST_CASE("link state: what a lost engine held is not promised any more", "[unit][client]") {
+  Session session;
+  session.begin();
+  session.state.level_reached(Step{5}, Level::durable);
+  session.state.level_reached(Step{7}, Level::committed);
+  session.state.lost("killed");
+  CHECK_FALSE(session.state.wait_level(Step{7}, Level::committed, passed));
+  CHECK(session.state.wait_level(Step{5}, Level::committed, passed));
+  CHECK(session.state.counters().committed == Step{7});  // Counters only grow.
+}
+
+TEST_CASE("link state: another timeline's levels say nothing of this one", "[unit][client]") {
+  Session session;
+  session.begin(1);
+  session.state.level_reached(Step{7}, Level::durable);
+  session.state.ask_begin();
+  session.begin(2);
+  CHECK(session.state.identity().timeline == 2);
+  CHECK_FALSE(session.state.wait_level(Step{7}, Level::captured, passed));
+}
+
+TEST_CASE("link state: offers come in order, then the answer", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.state.ask_begin();
+  CHECK(session.state.wait_offer(passed).error().code() == Errc::unavailable);
+  for (std::uint32_t slot = 0; slot < 3; ++slot) {
+    node::SlotOffer offer;
+    offer.attempt = slot + 1;
+    offer.slot = slot;
+    session.state.restore_offered(offer);
+  }
+  CHECK((*session.state.wait_offer(passed))->slot.generation == 10);
+  CHECK((*session.state.wait_offer(passed))->offer.attempt == 2);
+  CHECK((*session.state.wait_offer(passed))->slot.owner == nullptr);  // There is no Slot 2.
+  session.begin();
+  CHECK_FALSE(session.state.wait_offer(passed)->has_value());
+  CHECK(session.state.begun_answer()->timeline == 1);
+}
+
+TEST_CASE("link state: a fresh start needs the answer and a grant", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.state.ask_begin();
+  CHECK_FALSE(session.state.wait_fresh(passed));
+  session.begin();
+  CHECK_FALSE(session.state.wait_fresh(passed));
+  session.state.slot_granted(0);
+  CHECK(session.state.wait_fresh(passed));
+  session.state.ask_begin();
+  node::Begun failed;
+  failed.error = Error(Errc::corruption, "no good copy");
+  session.state.begun(failed);
+  CHECK(session.state.wait_fresh(passed).error().code() == Errc::corruption);
+  CHECK_FALSE(session.state.has_begun());
+}
+
+TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  session.state.slot_granted(0);
+  session.state.fenced("pid 77 is newer");
+  session.state.lost("its stream ended");  // Changes nothing any more.
+  for (const Status& status :
+       {session.state.wait_attached(Deadline::max()), session.state.wait_closed(Deadline::max()),
+        session.state.wait_level(Step{1}, Level::captured, Deadline::max())}) {
+    REQUIRE_FALSE(status);
+    CHECK(status.error().text().find("pid 77 is newer") != std::string::npos);
+  }
+  CHECK_FALSE(session.state.take_slot());
+}
+
+TEST_CASE("link state: closing is answered once for each time it is asked", "[unit][client]") {
+  Session session;
+  session.state.ask_close();
+  CHECK(session.state.wait_closed(passed).error().code() == Errc::unavailable);
+  session.state.closed(fail(Errc::unavailable, "storage is slow"));
+  CHECK(session.state.wait_closed(passed).error().text() == "storage is slow");
+  session.state.ask_close();
+  session.state.closed({});
+  CHECK(session.state.wait_closed(passed));
+}
+
+TEST_CASE("link state: nothing below the next capture is captured", "[unit][client]") {
+  Session session;
+  CHECK(session.state.may_capture(Step{0}));
+  session.state.next_capture(Step{10});
+  CHECK_FALSE(session.state.may_capture(Step{9}));
+  CHECK(session.state.may_capture(Step{10}));
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,101 @@
+// Goal:   ckptd takes its options from flags over the environment over a file, and refuses nonsense
+//         with a text that names it.
+// Method: parse argument lists, with the environment and a file set where they matter.
+#include "daemon/daemon_options.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/units.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ckpt::daemon {
+namespace {
+
+Parsed parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "ckptd");
+  return parse_arguments(static_cast<int>(arguments.size()), arguments.data());
+}
+
+struct Environment {
+  Environment(const char* the_name, const char* value) : name(the_name) {
+    ::setenv(name, value, 1);
+  }
+  ~Environment() { ::unsetenv(name); }
+  const char* name;
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("daemon options: sizes and durations as people write them", "[unit][daemon]") {
+  CHECK(parse_bytes("0").value() == 0);
+  CHECK(parse_bytes("1048576").value() == MiB);
+  CHECK(parse_bytes("64GiB").value() == 64 * GiB);
+  CHECK(parse_bytes("64 G").value() == 64 * GiB);
+  CHECK(parse_duration("250ms").value() == std::chrono::milliseconds(250));
+  CHECK(parse_duration("15min").value() == std::chrono::minutes(15));
+  CHECK(parse_duration("2h").value() == std::chrono::hours(2));
+  for (const char* text : {"", "GiB", "-1", "1.5GiB", "1 parsec", "99999999999999999999", "1e9",
+                           "9223372036854775807KiB"}) {
+    INFO(text);
+    CHECK(parse_bytes(text).error().code() == Errc::invalid_argument);
+  }
+  for (const char* text : {"", "h", "5 years", "-1s"}) {
+    INFO(text);
+    CHECK(parse_duration(text).error().code() == Errc::invalid_argument);
+  }
+}
+
+TEST_CASE("daemon options: flags over environment over file over defaults", "[unit][daemon]") {
+  CHECK(parse({}).options.idle_limit == std::chrono::hours(2));
+  const test::TemporaryDirectory directory;
+  const std::string file = directory.file("ckptd.conf");
+  std::ofstream(file) << "idle-limit = 1h\nmemory-budget = 1GiB\n";
+  const Environment config("LIBCKPT_DAEMON_CONFIG", file.c_str());
+  CHECK(parse({}).options.idle_limit == std::chrono::hours(1));
+  CHECK(parse({}).options.memory_budget == GiB);
+  const Environment budget("LIBCKPT_MEMORY_BUDGET", "2GiB");
+  CHECK(parse({}).options.memory_budget == 2 * GiB);
+  CHECK(parse({"--memory-budget", "3GiB"}).options.memory_budget == 3 * GiB);
+}
+
+TEST_CASE("daemon options: wrong use is exit code 2 and says what is wrong", "[unit][daemon]") {
+  const auto unknown = parse({"--bandwith", "7"});
+  CHECK(unknown.must_exit);
+  CHECK(unknown.exit_code == 2);
+  CHECK(contains(unknown.text, "--bandwith"));
+  const auto budget = parse({"--memory-budget", "many"});
+  CHECK(budget.exit_code == 2);
+  CHECK(contains(budget.text, "many"));
+  CHECK(parse({"--log-level", "loud"}).exit_code == 2);
+}
+
+TEST_CASE("daemon options: a file that is named and missing is wrong use", "[unit][daemon]") {
+  CHECK(parse({"--config", "/nonexistent/ckptd.conf"}).exit_code == 2);
+  const Environment config("LIBCKPT_DAEMON_CONFIG", "/nonexistent/ckptd.conf");
+  CHECK(parse({}).exit_code == 2);
+}
+
+TEST_CASE("daemon options: help and version end well", "[unit][daemon]") {
+  CHECK(parse({"--help"}).exit_code == 0);
+  CHECK(contains(parse({"--help"}).text, "LIBCKPT_RUNTIME_DIR"));
+  CHECK(parse({"--version"}).exit_code == 0);
+  CHECK(contains(parse({"--version"}).text, "ckptd 0."));
+}
+
+TEST_CASE("daemon options: every effective value is told at the start", "[unit][daemon]") {
+  const auto lines = describe(parse({"--listen", "10.0.0.1:7711"}).options);
+  const auto has = [&](const std::string& line) {
+    return std::find(lines.begin(), lines.end(), line) != lines.end();
+  };
+  CHECK(has("listen=10.0.0.1:7711"));
+  CHECK(has("idle_limit=7200s"));
+  CHECK(lines.size() == 8);
+}
+
+}  // namespace ckpt::daemon
