@@ -53,7 +53,7 @@ bool Coordinator::decide(const ClusterView& view, Time now) {
   decree_.coordinator = options_.node;
   decree_.coordinator_boot = options_.boot;
   decree_.incarnation = view.shape.incarnation;
-  decree_.members = members_digest(view.shape);
+  decree_.members = view.members;
   needs_published_ = false;
   adopt_reports(view);          // Step 1.
   decide_beginning(view, now);  // Step 2.

@@ -76,6 +76,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // --- what parts of the job ask one another ---
   const agree::JobShape& shape() const { return shape_; }
+  const Digest& members() const { return members_; }
   const std::string& node() const { return node_; }
   const std::string& secret() const { return secret_; }
   const std::string& directory() const { return directory_; }
@@ -144,6 +145,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   EngineContext& context_;
   agree::JobShape shape_;
+  Digest members_;  // agree::members_digest(shape_).
   std::string node_;
   std::string directory_;
   std::string secret_;

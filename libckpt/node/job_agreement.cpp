@@ -61,7 +61,7 @@ void Job::build_report() {
   report.boot = context_.options.boot;
   report.sequence = report_.sequence;
   report.incarnation = shape_.incarnation;
-  report.members = agree::members_digest(shape_);
+  report.members = members_;
   report.world_size = shape_.world_size;
   for (const auto& [number_of_rank, rank] : ranks_) {
     if (rank.session) {
@@ -100,13 +100,14 @@ const format::NodeReport* Job::report_of(const std::string& node) const {
   if (report == reports_.end() || !peers_->is_live(node)) return nullptr;
   const bool is_same = report->second.run == shape_.run &&
                        report->second.incarnation == shape_.incarnation &&
-                       report->second.members == agree::members_digest(shape_);
+                       report->second.members == members_;
   return is_same ? &report->second : nullptr;
 }
 
 agree::ClusterView Job::view() const {
   agree::ClusterView view;
   view.shape = shape_;
+  view.members = members_;
   view.published = storage_->published();
   view.damaged_published = storage_->damaged_count();
   view.reports.push_back(report_);
@@ -185,7 +186,7 @@ void Job::report_received(format::NodeReport report) {
 
 void Job::decree_received(const format::Decree& decree) {
   const bool is_ours = decree.run == shape_.run && decree.incarnation == shape_.incarnation &&
-                       decree.members == agree::members_digest(shape_);
+                       decree.members == members_;
   // A node that we know to be outranked by a live one has no say.
   if (!is_ours || decree.coordinator != coordinator() || is_coordinator()) return;
   const bool is_older = decree.coordinator == decree_.coordinator &&

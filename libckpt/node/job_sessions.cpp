@@ -46,6 +46,7 @@ Status Job::adopt_shape(const AttachRequest& request) {
   shape_.nodes = request.nodes;
   shape_.save_mem_interval = request.save_mem_interval;
   shape_.save_storage_interval = request.save_storage_interval;
+  members_ = agree::members_digest(shape_);
   node_ = request.node;
   secret_ = request.secret;
   own_slot_count_ =

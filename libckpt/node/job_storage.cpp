@@ -224,7 +224,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   order.at = publishing.order.at;
   order.world_size = job_.shape().world_size;
   order.digests = publishing.digests;
-  order.members = agree::members_digest(job_.shape());
+  order.members = job_.members();
   for (const Node& node : job_.shape().nodes) order.nodes.push_back(node.name);
   const std::uint32_t ranks = order.world_size;
   CKPT_CO_TRY(const storage::Published published,

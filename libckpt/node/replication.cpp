@@ -53,7 +53,7 @@ void Replication::wake() {
 
 void Replication::choose_targets() {
   const agree::JobShape& shape = job_.shape();
-  const Digest members = agree::members_digest(shape);
+  const Digest members = job_.members();
   if (members == placed_for_) return;
   placed_for_ = members;
   targets_.clear();

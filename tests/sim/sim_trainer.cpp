@@ -13,7 +13,7 @@ namespace ckpt::sim {
 
 namespace {
 
-constexpr Duration tick = std::chrono::milliseconds(5);
+constexpr Duration tick = std::chrono::milliseconds(10);
 constexpr Duration begin_deadline = std::chrono::seconds(120);
 
 format::Layout layout_for(const TrainerPlan& plan) {
@@ -115,7 +115,7 @@ Status SimTrainer::check(const node::SlotOffer& offer) {
 
 Task<void> SimTrainer::train() {
   while (true) {
-    CKPT_CO_CHECK(co_await pause(std::chrono::milliseconds(5), std::chrono::milliseconds(40)));
+    CKPT_CO_CHECK(co_await pause(std::chrono::milliseconds(20), std::chrono::milliseconds(80)));
     if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
     const Step step{number(done_) + 1};
     if (step > allowed_) continue;

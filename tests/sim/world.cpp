@@ -17,7 +17,7 @@ namespace ckpt::sim {
 namespace {
 
 const std::string directory = "/ckpt";
-constexpr Duration fault_phase = std::chrono::seconds(30);
+constexpr Duration fault_phase = std::chrono::seconds(20);
 constexpr Duration calm_phase_max = std::chrono::seconds(120);
 constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
 
