@@ -1,0 +1,187 @@
+// Goal:   a group of trainers begins together from one step, or not at all.
+// Method: reports of each phase set by hand; the decision is fed back as the coordinator would.
+#include "agree/start_rule.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "agree/coordinator.hpp"
+#include "unit/agree/scene.hpp"
+
+using namespace ckpt;
+using ckpt::test::Scene;
+using format::StartPhase;
+
+namespace {
+
+// Every rank answers the Start with `phase`.
+void answer(Scene& scene, const format::Start& start, StartPhase phase) {
+  for (std::size_t rank = 0; rank < scene.view.reports.size(); ++rank) {
+    scene.rank(rank).phase = phase;
+    scene.rank(rank).start_id = start.start_id;
+    scene.rank(rank).attempt = start.attempt;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("start: nobody begins before every rank has asked", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  Random random(1);
+  scene.rank(0).phase = StartPhase::asks;
+  const auto decision = agree::decide_start(scene.view, {}, false, random);
+  REQUIRE_FALSE(decision.next.has_value());
+  REQUIRE(decision.waiting == "1 of 2 ranks have not asked to begin");
+}
+
+TEST_CASE("start: all ask, all copy, all go", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  Random random(1);
+  agree::StartState state;
+  state.current = agree::decide_start(scene.view, state, false, random).next;
+  REQUIRE(state.current.has_value());
+  REQUIRE(state.current->base == format::StepId{1, Step{4}});
+  REQUIRE(state.current->timeline == 2);
+  REQUIRE_FALSE(state.current->go);
+
+  answer(scene, *state.current, StartPhase::ready);
+  scene.rank(1).phase = StartPhase::asks;
+  REQUIRE_FALSE(agree::decide_start(scene.view, state, false, random).next.has_value());
+  scene.rank(1).phase = StartPhase::ready;
+  const auto went = agree::decide_start(scene.view, state, false, random).next;
+  REQUIRE(went.has_value());
+  REQUIRE(went->go);
+}
+
+TEST_CASE("start: reports of before the end of a Start do not begin another", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  Random random(1);
+  agree::StartState state;
+  state.current = agree::decide_start(scene.view, state, false, random).next;
+  answer(scene, *state.current, StartPhase::ready);
+  state.current = agree::decide_start(scene.view, state, false, random).next;
+  REQUIRE(state.current->go);
+  REQUIRE_FALSE(agree::decide_start(scene.view, state, false, random).next.has_value());
+}
+
+TEST_CASE("start: a rank that fails makes all vote again without its copy", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 3);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  Random random(1);
+  agree::StartState state;
+  state.current = agree::decide_start(scene.view, state, false, random).next;
+  answer(scene, *state.current, StartPhase::ready);
+  scene.rank(1).phase = StartPhase::failed;
+  for (format::NodeReport& node : scene.view.reports) {
+    std::erase_if(node.holdings, [](const format::Holding& holding) {
+      return holding.id == format::ShardId{{1, Step{4}}, 1};
+    });
+  }
+  const auto again = agree::decide_start(scene.view, state, false, random).next;
+  REQUIRE(again.has_value());
+  REQUIRE(again->attempt == 2);
+  REQUIRE(again->base == format::StepId{1, Step{3}});
+  REQUIRE(again->start_id == state.current->start_id);
+}
+
+TEST_CASE("start: without any checkpoint all begin at the beginning, at once", "[unit][agree]") {
+  Scene scene(2);
+  scene.all_ask();
+  Random random(1);
+  const auto start = agree::decide_start(scene.view, {}, false, random).next;
+  REQUIRE(start.has_value());
+  REQUIRE(start->go);
+  REQUIRE_FALSE(start->has_base);
+}
+
+TEST_CASE("start: who asks for one step never begins from nothing instead", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask(Step{7});
+  Random random(1);
+  const auto start = agree::decide_start(scene.view, {}, false, random).next;
+  REQUIRE(start.has_value());
+  REQUIRE_FALSE(start->go);
+  REQUIRE(start->error == Errc::not_found);
+}
+
+TEST_CASE("start: restoring and starting fresh do not mix", "[unit][agree]") {
+  Scene scene(2);
+  scene.all_ask();
+  scene.rank(1).phase = StartPhase::fresh;
+  Random random(1);
+  const auto start = agree::decide_start(scene.view, {}, false, random).next;
+  REQUIRE(start.has_value());
+  REQUIRE(start->error == Errc::invalid_argument);
+}
+
+TEST_CASE("start: a rank on two nodes is waited out", "[unit][agree]") {
+  Scene scene(2);
+  scene.all_ask();
+  scene.view.reports[1].ranks.push_back(scene.rank(0));
+  Random random(1);
+  const auto decision = agree::decide_start(scene.view, {}, false, random);
+  REQUIRE_FALSE(decision.next.has_value());
+  REQUIRE(decision.waiting == "rank 0 is attached on two nodes");
+}
+
+TEST_CASE("start: the catalog of storage is read before anybody votes", "[unit][agree]") {
+  Scene scene(1);
+  scene.all_ask();
+  scene.view.published.reset();
+  Random random(1);
+  const auto decision = agree::decide_start(scene.view, {}, false, random);
+  REQUIRE(decision.needs_published);
+  REQUIRE_FALSE(decision.next.has_value());
+}
+
+TEST_CASE("coordinator: a restore fences what lies above it, and counts", "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.hold_everywhere(1, 4);
+  scene.hold_everywhere(1, 5);
+  scene.view.reports[0].committed = format::StepId{1, Step{5}};
+  scene.all_ask(Step{4});
+  agree::Coordinator coordinator({"A", 1});
+  REQUIRE(coordinator.decide(scene.view, Time{}));
+  const format::Start start = *coordinator.decree().start;
+  answer(scene, start, StartPhase::ready);
+  scene.rank(0).wanted = Step{4};
+  REQUIRE(coordinator.decide(scene.view, Time{}));
+  const format::Decree& decree = coordinator.decree();
+  REQUIRE(decree.start->go);
+  REQUIRE(decree.committed == format::StepId{1, Step{4}});
+  REQUIRE(decree.history.back().base == format::StepId{1, Step{4}});
+  REQUIRE(decree.restore_counts == std::vector<format::RestoreCount>{{{1, Step{4}}, 1}});
+}
+
+TEST_CASE("coordinator: a flush is ordered, followed and given up", "[unit][agree]") {
+  Scene scene(2);
+  scene.view.shape.has_storage = true;
+  scene.view.shape.save_storage_interval.steps = 2;
+  scene.train(1, 4);
+  scene.hold_everywhere(1, 4);
+  agree::Coordinator coordinator({"A", 1});
+  REQUIRE(coordinator.decide(scene.view, Time{}));
+  REQUIRE(coordinator.decree().flush.has_value());
+  const format::FlushOrder order = *coordinator.decree().flush;
+  REQUIRE(order.writers == std::vector<std::string>{"A", "B"});
+
+  scene.view.reports[0].flush = {false, order.flush_id, {{0, ckpt::test::digest(7)}}, ""};
+  coordinator.decide(scene.view, Time{});
+  REQUIRE_FALSE(coordinator.publishing().has_value());
+  scene.view.reports[1].flush = {false, order.flush_id, {}, "disk full"};
+  coordinator.decide(scene.view, Time{});
+  REQUIRE_FALSE(coordinator.decree().flush.has_value());
+  coordinator.decide(scene.view, Time{} + std::chrono::seconds(1));
+  REQUIRE_FALSE(coordinator.decree().flush.has_value());
+  coordinator.decide(scene.view, Time{} + std::chrono::seconds(3));
+  REQUIRE(coordinator.decree().flush.has_value());
+  REQUIRE(coordinator.decree().flush->flush_id != order.flush_id);
+}
