@@ -1,0 +1,91 @@
+#include "crash_state.hpp"
+
+#include <cstring>
+#include <span>
+
+namespace crash {
+
+namespace {
+
+// Two guarded tensors and one that is not; sizes that are no multiple of a page or of each other.
+constexpr std::size_t tensor_words[] = {37'500, 38'001, 37'003};
+constexpr std::size_t position_words = 9;
+constexpr const char* sampler_name = "sampler";
+
+std::uint64_t mix(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+
+std::uint64_t key(std::uint32_t rank, std::uint64_t step, std::uint64_t part) {
+  return mix(mix(mix(step + 1) ^ (std::uint64_t{rank} << 40)) + part);
+}
+
+std::uint64_t word(std::uint64_t key, std::uint64_t index) {
+  return (key + index * 0x9e3779b97f4a7c15ull) ^ (key >> 29);
+}
+
+void fill(std::span<std::uint64_t> words, std::uint64_t key) {
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(key, i);
+}
+
+std::string difference_of(std::span<const std::uint64_t> words, std::uint64_t key,
+                          const std::string& name) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != word(key, i)) return name + " differs at word " + std::to_string(i);
+  }
+  return {};
+}
+
+std::vector<std::uint64_t> sampler(std::uint32_t rank, std::uint64_t step) {
+  std::vector<std::uint64_t> words(1 + step % 613);
+  fill(words, key(rank, step, 100));
+  return words;
+}
+
+}  // namespace
+
+State::State(std::uint32_t rank) : rank_(rank), position_(position_words) {
+  for (const std::size_t words : tensor_words) tensors_.emplace_back(words);
+}
+
+ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    ckpt::TensorRef tensor;
+    tensor.data = tensors_[i].data();
+    tensor.dtype = ckpt::DType::u64;
+    tensor.shape = {static_cast<std::int64_t>(tensors_[i].size())};
+    tensor.guarded = i != 1;
+    CKPT_CHECK(checkpointer.add("tensor" + std::to_string(i), tensor));
+  }
+  return checkpointer.add_blob("position", std::as_writable_bytes(std::span(position_)));
+}
+
+void State::compute(std::uint64_t step) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) fill(tensors_[i], key(rank_, step, i));
+  fill(position_, key(rank_, step, 99));
+}
+
+ckpt::Status State::hand_over(ckpt::Checkpointer& checkpointer, std::uint64_t step) const {
+  const auto words = sampler(rank_, step);
+  return checkpointer.set_blob(sampler_name, std::as_bytes(std::span(words)));
+}
+
+std::string State::difference(const ckpt::Checkpointer& checkpointer, std::uint64_t step) const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    auto text = difference_of(tensors_[i], key(rank_, step, i), "tensor" + std::to_string(i));
+    if (!text.empty()) return text;
+  }
+  auto text = difference_of(position_, key(rank_, step, 99), "position");
+  if (!text.empty()) return text;
+  const auto expected = sampler(rank_, step);
+  const auto found = checkpointer.blob(sampler_name);
+  if (!found) return "the blob sampler is missing";
+  if (found->size() != expected.size() * 8) return "the blob sampler has another size";
+  if (std::memcmp(found->data(), expected.data(), found->size()) != 0)
+    return "the blob sampler differs";
+  return {};
+}
+
+}  // namespace crash
