@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <ckpt/version.hpp>
 #include <cstdlib>
@@ -51,43 +52,61 @@ struct Texts {
   std::string memory_budget = "0", idle_limit = "2h", job_idle_limit = "2h", stop_deadline = "5min";
 };
 
+struct Flag {
+  const char* name;
+  const char* environment;
+};
+constexpr Flag flags[] = {
+    {"--config", "LIBCKPT_DAEMON_CONFIG"},        {"--runtime-dir", "LIBCKPT_RUNTIME_DIR"},
+    {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"}, {"--listen", "LIBCKPT_LISTEN"},
+    {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},       {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
+    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"}, {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
+    {"--log-level", "LIBCKPT_LOG_LEVEL"},         {"--foreground", "LIBCKPT_FOREGROUND"},
+};
+
+// CLI11 puts the file over the environment. Written as flags that come first, the environment is
+// over the file, and what was really given, which comes later, is over both.
+std::vector<std::string> with_environment(int count, const char* const* arguments) {
+  std::vector<std::string> all;
+  for (const Flag& flag : flags) {
+    const char* value = std::getenv(flag.environment);
+    if (value != nullptr && *value != '\0') all.push_back(std::string(flag.name) + "=" + value);
+  }
+  for (int index = 1; index < count; ++index) all.emplace_back(arguments[index]);
+  std::reverse(all.begin(), all.end());  // As CLI11 wants them.
+  return all;
+}
+
 void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   const CLI::Validator bytes([](std::string& text) { return check(text, parse_bytes); }, "SIZE");
   const CLI::Validator duration([](std::string& text) { return check(text, parse_duration); },
                                 "DURATION");
-  // A default of set_config may be missing without a word: the one we name must be there.
-  const char* file = std::getenv("LIBCKPT_DAEMON_CONFIG");
-  const bool is_named = file != nullptr && *file != '\0';
-  app.set_config("--config", is_named ? file : "",
-                 "Reads options from a file: name = value (Env:LIBCKPT_DAEMON_CONFIG)", is_named);
-  app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log")
-      ->envname("LIBCKPT_RUNTIME_DIR");
+  app.option_defaults()->take_last();
+  app.set_config("--config", "", "Reads options from a file: name = value")->take_last();
+  app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log");
   app.add_option("--memory-budget", texts.memory_budget,
                  "Memory for Slots, as 64GiB; 0: half of what is available")
-      ->check(bytes)
-      ->envname("LIBCKPT_MEMORY_BUDGET");
-  app.add_option("--listen", options.listen, "host:port for peers; default: as each job says")
-      ->envname("LIBCKPT_LISTEN");
+      ->check(bytes);
+  app.add_option("--listen", options.listen, "host:port for peers; default: as each job says");
   app.add_option("--idle-limit", texts.idle_limit, "Ends after so long without job or memory")
       ->check(duration)
-      ->envname("LIBCKPT_IDLE_LIMIT")
       ->capture_default_str();
   app.add_option("--job-idle-limit", texts.job_idle_limit,
                  "Frees the memory of a job that has had no trainer for so long")
       ->check(duration)
-      ->envname("LIBCKPT_JOB_IDLE_LIMIT")
       ->capture_default_str();
   app.add_option("--stop-deadline", texts.stop_deadline, "For the flush at SIGTERM")
       ->check(duration)
-      ->envname("LIBCKPT_STOP_DEADLINE")
       ->capture_default_str();
-  app.add_option("--log-file", options.log_file, "Default: ckptd.log in the runtime directory")
-      ->envname("LIBCKPT_DAEMON_LOG_FILE");
+  app.add_option("--log-file", options.log_file, "Default: ckptd.log in the runtime directory");
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->envname("LIBCKPT_LOG_LEVEL")
       ->capture_default_str();
   app.add_flag("--foreground", options.foreground, "Logs to standard error");
+
+  std::string names = "\nFlags are over the environment, which is over the file:\n";
+  for (const Flag& flag : flags) names += fmt::format("  {:<18} {}\n", flag.name, flag.environment);
+  app.footer(names);
 }
 
 }  // namespace
@@ -114,7 +133,7 @@ Parsed parse_arguments(int count, const char* const* arguments) {
   app.set_version_flag("--version", std::string("ckptd " CKPT_VERSION_STRING));
   add_options(app, parsed.options, texts);
   try {
-    app.parse(count, arguments);
+    app.parse(with_environment(count, arguments));
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     parsed.must_exit = true;
