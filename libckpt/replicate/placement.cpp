@@ -85,8 +85,10 @@ std::vector<std::size_t> least_free_first(std::span<const Node> nodes, const Gro
   for (const NodeIndex index : group) ++sizes[domain_of(nodes[index])];
   std::vector<std::size_t> places(group.size());
   std::iota(places.begin(), places.end(), std::size_t{0});
-  std::stable_sort(places.begin(), places.end(), [&](std::size_t left, std::size_t right) {
-    return sizes[domain_of(nodes[group[left]])] > sizes[domain_of(nodes[group[right]])];
+  std::sort(places.begin(), places.end(), [&](std::size_t left, std::size_t right) {
+    const std::size_t left_size = sizes[domain_of(nodes[group[left]])];
+    const std::size_t right_size = sizes[domain_of(nodes[group[right]])];
+    return left_size != right_size ? left_size > right_size : left < right;
   });
   return places;
 }

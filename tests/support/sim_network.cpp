@@ -230,7 +230,9 @@ std::uint64_t SimNetwork::End::room() const {
   const auto peer = peer_.lock();
   if (!peer) return peer_host_->is_alive() ? piece_max : 0;
   const std::uint64_t window = world_->options.window_bytes;
-  return peer->held_bytes_ >= window ? 0 : std::min(piece_max, window - peer->held_bytes_);
+  const std::uint64_t left = window - std::min(window, peer->held_bytes_);
+  // As TCP: a window that opens by a few bytes is not worth a packet.
+  return left < std::min(piece_max, window / 2) ? 0 : std::min(piece_max, left);
 }
 
 void SimNetwork::End::send(Piece piece) {
