@@ -4,7 +4,7 @@
 // line, written at once, so that a SIGKILL loses none: the driver reads what was promised.
 //
 // Exit codes: 0 trained to the end, 2 wrong use or no daemon, 3 wrong bytes, 4 restore failed,
-//             5 close failed.
+//             5 close failed, 6 nothing was saved any more.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -165,7 +165,7 @@ class Training {
     if (arguments_.is_set("fork-worker")) fork_worker(events_);
     const std::uint64_t last = step_ + arguments_.number("steps", 10);
     while (step_ < last) train();
-    settle();
+    if (const int code = settle(); code != 0) return code;
     while (arguments_.is_set("stay")) ::pause();
     if (arguments_.is_set("close")) {
       const auto closed = checkpointer_.close(close_time);
@@ -234,16 +234,31 @@ class Training {
     std::this_thread::sleep_for(std::chrono::microseconds(arguments_.number("step-us", 1000)));
   }
 
-  // What the last capture reaches, so that the next trainer can be held to it.
-  void settle() {
-    if (last_started_ && arguments_.is_set("settle")) {
+  // Trains on until a step has reached the level that was asked for, so that the next trainer can be
+  // held to it. A daemon that died must have been replaced by then: that is what is tested.
+  int settle() {
+    if (arguments_.is_set("settle")) {
       const auto level = level_named(arguments_.text("settle")).value_or(ckpt::Level::committed);
-      const auto waited = checkpointer_.wait(*last_started_, level, settle_time);
-      if (waited) events_.say("settled {}", ckpt::number(*last_started_));
-      if (!waited) events_.say("trouble settle: {}", waited.error().message());
+      const auto deadline = steady_clock::now() + settle_time;
+      while (!is_settled(level)) {
+        if (steady_clock::now() > deadline)
+          return complain(events_, 6, "no step was saved any more");
+        train();
+      }
     }
     events_.say_stats(checkpointer_.stats());
     events_.say("trained {}", step_);
+    return 0;
+  }
+
+  bool is_settled(ckpt::Level level) {
+    if (!last_started_) return false;
+    const ckpt::Step step = *last_started_;
+    last_started_.reset();
+    const auto waited = checkpointer_.wait(step, level, milliseconds(500));
+    if (waited) events_.say("settled {}", ckpt::number(step));
+    if (!waited) events_.say("trouble settle: {}", waited.error().message());
+    return waited.has_value();
   }
 
   const Arguments& arguments_;
@@ -273,7 +288,8 @@ int check_directory(const Arguments& arguments, Events& events) {
   }
   for (const std::string& path : visible) {
     const auto restored = checkpointer->restore_from(path);
-    // A deletion that was cut off may have begun at the manifest; data is never half there.
+    // A daemon that lives may have deleted it meanwhile, which takes its name first.
+    if (!restored && !std::filesystem::exists(path, error)) continue;
     if (!restored) return complain(events, 4, path + ": " + restored.error().message());
     const std::uint64_t step = ckpt::number(restored->step);
     const std::string wrong = state.difference(*checkpointer, step);

@@ -1,0 +1,99 @@
+#!/usr/bin/python3
+"""The crash suite: kills real trainers and daemons, and holds the library to what it promised.
+
+  run_crash.py labels|random|zombies|leaks --bin DIR --trainer FILE --sources DIR
+               [--seed N] [--kills N] [--only LABEL] [--lanes N]
+
+A failure prints the seed, the label and where the logs lie; exit code 1.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import random
+import sys
+import tempfile
+import time
+
+import crash_labels
+import crash_leaks
+import crash_random
+import crash_zombies
+from crash_lab import Failure
+
+
+SLOW_SECONDS = 8  # Said, not failed: the machine may be busy.
+
+
+class Tools:
+    def __init__(self, arguments, folder):
+        self.daemon = os.path.join(arguments.bin, "ckptd")
+        self.command_line = os.path.join(arguments.bin, "ckpt")
+        self.trainer = arguments.trainer
+        self.sources = arguments.sources
+        self.must_keep = arguments.keep
+        self.points_log = os.path.join(folder, "points.log")
+
+    def labels_hit(self):
+        try:
+            with open(self.points_log, encoding="utf-8") as file:
+                return set(file.read().split())
+        except FileNotFoundError:
+            return set()
+
+
+def timed(function):
+    began = time.monotonic()
+    function()
+    return time.monotonic() - began
+
+
+def run_all(tasks, lanes):
+    """Each task is (name, function). Returns what failed, in words."""
+    failures, notes = [], []
+    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+        running = {pool.submit(timed, function): name for name, function in tasks}
+        for done in concurrent.futures.as_completed(running):
+            try:
+                took = done.result()
+                if took > SLOW_SECONDS:
+                    notes.append(f"slow: {running[done]} took {took:.0f} s")
+            except (Failure, OSError, ValueError) as failure:
+                failures.append(f"{running[done]}: {failure}")
+                print(f"FAILED {failures[-1]}", flush=True)
+    for note in sorted(notes):
+        print(note)
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scenario", choices=["labels", "random", "zombies", "leaks"])
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--trainer", required=True)
+    parser.add_argument("--sources", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=int(os.environ.get("CKPT_CRASH_KILLS", 200)))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--keep", action="store_true", help="keep the files of all runs")
+    parser.add_argument("--lanes", type=int, default=2)
+    arguments = parser.parse_args()
+    arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="crash-suite-") as folder:
+        tools = Tools(arguments, folder)
+        scenario = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
+                    "leaks": crash_leaks}[arguments.scenario]
+        print(f"crash {arguments.scenario}: seed {arguments.seed}", flush=True)
+        failures = run_all(scenario.tasks(tools, arguments), arguments.lanes)
+        finish = getattr(scenario, "finish", None)
+        if finish and not arguments.only:
+            failures += finish(tools)
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"{len(failures)} failed, seed {arguments.seed}, {time.monotonic() - began:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
