@@ -296,8 +296,9 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
                             std::span<std::byte> target) {
   const std::string name = name_of(record->id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
+  storage::TransferHooks hooks;
   auto read = co_await storage::read_shard(job_.context().seams.files, site().at(name),
-                                           std::move(record), target, storage::TransferHooks{});
+                                           std::move(record), target, std::move(hooks));
   co_return read;
 }
 

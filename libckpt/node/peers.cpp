@@ -99,10 +99,10 @@ asio::awaitable<void> Peers::control(std::string node) {
     auto connection = co_await dial(node, wire::Purpose::control, nullptr);
     if (connection) {
       backoff = redial_after;
-      Sent sent;
+      const auto sent = std::make_shared<Sent>();
       Status told;
       while (told && !is_stopping_ && peers_.contains(node)) {
-        told = co_await tell(**connection, node, sent);
+        told = co_await tell(*connection, node, sent);
       }
       (*connection)->close();
       if (!told)
@@ -123,45 +123,46 @@ asio::awaitable<void> Peers::control(std::string node) {
 }
 
 // Sends what is new, or a sign of life, then waits for news or the next heartbeat.
-Task<void> Peers::tell(wire::Connection& connection, const std::string& node, Sent& sent) {
+Task<void> Peers::tell(std::shared_ptr<wire::Connection> connection, std::string node,
+                       std::shared_ptr<Sent> sent) {
   Clock& clock = job_.context().seams.clock;
   const Duration interval = job_.context().options.heartbeat_interval;
   const Time deadline = clock.after(job_.context().options.peer_lost_after);
-  const bool is_due = !sent.has_sent || clock.now() - sent.at >= interval;
+  const bool is_due = !sent->has_sent || clock.now() - sent->at >= interval;
   bool has_said = false;
   if (job_.is_coordinator()) {
     const format::Decree& decree = job_.decree();
     const bool is_own = decree.coordinator == job_.node();
-    if (is_own && (is_due || decree.sequence != sent.decree_sequence)) {
+    if (is_own && (is_due || decree.sequence != sent->decree_sequence)) {
       wire::Message message;
       message.kind = wire::FrameKind::decree;
       message.body = format::encode(decree);
-      sent.decree_sequence = decree.sequence;
-      CKPT_CO_CHECK(co_await wire::write_message(connection, std::move(message), deadline));
+      sent->decree_sequence = decree.sequence;
+      CKPT_CO_CHECK(co_await wire::write_message(*connection, std::move(message), deadline));
       has_said = true;
     }
   } else if (job_.coordinator() == node) {
     const format::NodeReport& report = job_.report();
-    if (is_due || report.sequence != sent.report_sequence) {
+    if (is_due || report.sequence != sent->report_sequence) {
       wire::Message message;
       message.kind = wire::FrameKind::report;
       message.body = format::encode(report);
-      sent.report_sequence = report.sequence;
-      CKPT_CO_CHECK(co_await wire::write_message(connection, std::move(message), deadline));
+      sent->report_sequence = report.sequence;
+      CKPT_CO_CHECK(co_await wire::write_message(*connection, std::move(message), deadline));
       has_said = true;
     }
   }
   if (!has_said && is_due) {
     wire::Message message;
     message.kind = wire::FrameKind::alive;
-    CKPT_CO_CHECK(co_await wire::write_message(connection, std::move(message), deadline));
+    CKPT_CO_CHECK(co_await wire::write_message(*connection, std::move(message), deadline));
     has_said = true;
   }
   if (has_said) {
-    sent.at = clock.now();
-    sent.has_sent = true;
+    sent->at = clock.now();
+    sent->has_sent = true;
   }
-  auto woken = co_await changed_.wait_until(sent.at + interval);
+  auto woken = co_await changed_.wait_until(sent->at + interval);
   if (!woken) co_return fail(std::move(woken).error());
   co_return Status{};
 }

@@ -44,7 +44,8 @@ class Peers {
   struct Sent;
 
   asio::awaitable<void> control(std::string node);
-  Task<void> tell(wire::Connection& connection, const std::string& node, Sent& sent);
+  Task<void> tell(std::shared_ptr<wire::Connection> connection, std::string node,
+                  std::shared_ptr<Sent> sent);
   asio::awaitable<void> listen_to(std::shared_ptr<wire::Connection> connection,
                                   wire::PeerIdentity identity);
 

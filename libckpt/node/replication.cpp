@@ -39,6 +39,9 @@ void Replication::stop() {
   is_stopping_ = true;
   changed_.close();
   for (const auto& connection : served_) connection->close();
+  for (const auto& [target, connection] : feed_connections_) {
+    if (connection) connection->close();
+  }
 }
 
 void Replication::wake() {
@@ -87,7 +90,6 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
 asio::awaitable<void> Replication::feed(std::string target) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
   Clock& clock = job_.context().seams.clock;
-  std::shared_ptr<wire::Connection> connection;
   Duration backoff = retry_after;
   LogLimit complaint(30.0);
   const auto is_target = [this](const std::string& name) {
@@ -100,7 +102,7 @@ asio::awaitable<void> Replication::feed(std::string target) {
       if (!woken) break;
       continue;
     }
-    auto sent = co_await send(target, slot, connection);
+    auto sent = co_await send(target, slot);
     if (is_stopping_) break;
     if (sent) {
       backoff = retry_after;
@@ -115,20 +117,25 @@ asio::awaitable<void> Replication::feed(std::string target) {
     if (!slept) break;
     backoff = std::min(backoff * 2, retry_after_max);
   }
-  if (connection) connection->close();
+  const auto connection = feed_connections_.find(target);
+  if (connection != feed_connections_.end()) {
+    if (connection->second) connection->second->close();
+    feed_connections_.erase(connection);
+  }
   fed_.erase(target);
 }
 
-Task<void> Replication::send(const std::string& target, std::shared_ptr<Slot> slot,
-                             std::shared_ptr<wire::Connection>& connection) {
+Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
   const replicate::ShardSource source = source_of(slot);
   const Copy copy{slot->id(), slot->digest()};
   slot.reset();
+  std::shared_ptr<wire::Connection> connection = feed_connections_[target];
   if (!connection) {
     std::uint64_t boot = 0;
     auto dialed = co_await job_.peers().dial(target, wire::Purpose::data, &boot);
     if (!dialed) co_return fail(std::move(dialed).error());
     connection = std::move(*dialed);
+    feed_connections_[target] = connection;
     // A target that was started again has lost what it had.
     if (target_boots_[target] != boot) given_[target].clear();
     target_boots_[target] = boot;
@@ -154,7 +161,7 @@ Task<void> Replication::send(const std::string& target, std::shared_ptr<Slot> sl
   }
   if (code != Errc::exhausted && code != Errc::not_found && code != Errc::cancelled) {
     connection->close();
-    connection.reset();
+    feed_connections_.erase(target);
   }
   co_return fail(std::move(sent).error());
 }

@@ -64,9 +64,8 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   void choose_targets();
   asio::awaitable<void> feed(std::string target);
-  // Sends one shard; the connection is made when it is null and reset when it broke.
-  Task<void> send(const std::string& target, std::shared_ptr<arena::Slot> slot,
-                  std::shared_ptr<wire::Connection>& connection);
+  // Sends one shard over the target's connection, which is made when there is none.
+  Task<void> send(std::string target, std::shared_ptr<arena::Slot> slot);
   std::shared_ptr<arena::Slot> next_for(const std::string& target);
   asio::awaitable<void> serve(std::shared_ptr<wire::Connection> connection,
                               wire::PeerIdentity identity);
@@ -77,6 +76,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   Job& job_;
   Signal changed_;
   std::vector<std::string> targets_;
+  std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.
   std::set<std::string> fed_;                    // Targets whose coroutine runs.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there, or refused.
   std::map<std::string, std::uint64_t> target_boots_;
