@@ -144,9 +144,9 @@ class Lab:
                           f"{getattr(process, 'events', None) and process.events.lines()[-3:]}"
                           ) from None
 
-    def check_directory(self, rank=0):
+    def check_directory(self, rank=0, world=1):
         """Every checkpoint that is visible is whole: looked at while nobody tidies up."""
-        process = self.start_trainer("--check", self.dir, "--rank", rank)
+        process = self.start_trainer("--check", self.dir, "--rank", rank, "--world", world)
         self.finish(process)
         return process.events.values("whole")
 

@@ -48,7 +48,7 @@ def timed(function):
     return time.monotonic() - began
 
 
-def run_all(tasks, lanes):
+def run_all(tasks, lanes, is_verbose):
     """Each task is (name, function). Returns what failed, in words."""
     failures, notes = [], []
     with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
@@ -56,11 +56,14 @@ def run_all(tasks, lanes):
         for done in concurrent.futures.as_completed(running):
             try:
                 took = done.result()
+                if is_verbose:
+                    print(f"{running[done]}: {took:.1f} s", flush=True)
                 if took > SLOW_SECONDS:
                     notes.append(f"slow: {running[done]} took {took:.0f} s")
             except (Failure, OSError, ValueError) as failure:
                 failures.append(f"{running[done]}: {failure}")
-                print(f"FAILED {failures[-1]}", flush=True)
+                if is_verbose:
+                    print(f"FAILED {failures[-1]}", flush=True)
     for note in sorted(notes):
         print(note)
     return failures
@@ -75,6 +78,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=int(os.environ.get("CKPT_CRASH_KILLS", 200)))
     parser.add_argument("--only", default="")
+    parser.add_argument("--verbose", action="store_true", help="say each run and its seconds")
     parser.add_argument("--keep", action="store_true", help="keep the files of all runs")
     parser.add_argument("--lanes", type=int, default=2)
     arguments = parser.parse_args()
@@ -85,7 +89,7 @@ def main():
         scenario = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
                     "leaks": crash_leaks}[arguments.scenario]
         print(f"crash {arguments.scenario}: seed {arguments.seed}", flush=True)
-        failures = run_all(scenario.tasks(tools, arguments), arguments.lanes)
+        failures = run_all(scenario.tasks(tools, arguments), arguments.lanes, arguments.verbose)
         finish = getattr(scenario, "finish", None)
         if finish and not arguments.only:
             failures += finish(tools)
