@@ -58,7 +58,10 @@ std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t time
       if (rank.report == nullptr || rank.report->timeline != timeline) return false;
       const auto& filling = rank.report->filling;
       const bool went_past = rank.report->has_seen && rank.report->last_seen >= at.step;
-      const bool has_it = copies[rank.report->rank].has_value() ||
+      // A replica alone is not enough: only the own copy is sent on, so the step would never be
+      // safe, and would hold Slots that newer steps need.
+      const auto& shard = copies[rank.report->rank];
+      const bool has_it = (shard && shard->has_own) ||
                           std::find(filling.begin(), filling.end(), at) != filling.end();
       return went_past && !has_it;
     });

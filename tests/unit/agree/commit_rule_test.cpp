@@ -114,3 +114,14 @@ TEST_CASE("skip: the next common step lies beyond what any rank has seen", "[uni
   scene.view.shape.save_mem_interval.steps = 10;
   REQUIRE(agree::next_common_capture(scene.view, 1) == Step{30});
 }
+
+TEST_CASE("skip: a step of which a rank has only a replica left is given up", "[unit][agree]") {
+  // Found by the simulator: nobody sends such a shard on, so it held Slots for ever.
+  Scene scene(2);
+  scene.train(1, 5);
+  scene.hold(0, 1, 5, 0);
+  scene.hold(1, 1, 5, 0);
+  scene.hold(0, 1, 5, 1);
+  const auto dropped = agree::given_up(scene.view, 1, std::nullopt);
+  REQUIRE(dropped == std::vector<format::StepId>{{1, Step{5}}});
+}
