@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "agree/commit_rule.hpp"
 #include "agree/step_vote.hpp"
+#include "agree/timelines.hpp"
 #include "node/job.hpp"
 #include "node/job_storage.hpp"
 #include "node/peers.hpp"
@@ -56,7 +59,7 @@ const char* to_string(format::StartPhase phase) {
 
 // Steps lost if `lost` died now: what the rest could restore, against the newest captured step.
 json if_node_died(const agree::ClusterView& view, const agree::VoteRules& rules,
-                  const std::string& lost) {
+                  const std::optional<format::StepId>& durable, const std::string& lost) {
   agree::ClusterView rest = view;
   std::erase_if(rest.reports, [&](const format::NodeReport& r) { return r.node == lost; });
   const agree::Vote outcome = agree::vote(rest, rules);
@@ -66,18 +69,105 @@ json if_node_died(const agree::ClusterView& view, const agree::VoteRules& rules,
       newest = std::max(newest, holding.id.at.step);
     for (const format::RankReport& rank : node.ranks) newest = std::max(newest, rank.last_seen);
   }
+  std::optional<format::StepId> resumes = outcome.chosen;
+  bool from_storage = outcome.from_storage;
+  // The catalog is read only when a restore needs it; what was published is known without it.
+  if (durable && !agree::is_fenced(rules.history, *durable) && (!resumes || *resumes < *durable)) {
+    resumes = durable;
+    from_storage = true;
+  }
+  const std::uint64_t base = resumes ? number(resumes->step) : 0;
   json loss;
   loss["node"] = lost;
-  if (!outcome.chosen) {
-    loss["resumes_from"] = nullptr;
-    loss["steps_lost"] = number(newest);
-  } else {
-    loss["resumes_from"] = number(outcome.chosen->step);
-    loss["from_storage"] = outcome.from_storage;
-    loss["steps_lost"] =
-        newest > outcome.chosen->step ? number(newest) - number(outcome.chosen->step) : 0;
-  }
+  loss["resumes_from"] = to_json(resumes);
+  loss["from_storage"] = resumes && from_storage;
+  loss["steps_lost"] = number(newest) > base ? number(newest) - base : 0;
   return loss;
+}
+
+struct StepHeld {
+  std::uint32_t ranks = 0;  // With a copy in memory.
+  std::size_t copies = 0;   // Failure domains that hold the rank with the fewest.
+};
+
+StepHeld held(const agree::ClusterView& view, format::StepId at) {
+  StepHeld result;
+  result.copies = SIZE_MAX;
+  for (const auto& copies : agree::copies_of(view, at)) {
+    result.ranks += copies ? 1 : 0;
+    const std::size_t domains = copies ? agree::domain_count(view.shape, copies->nodes) : 0;
+    result.copies = std::min(result.copies, domains);
+  }
+  return result;
+}
+
+// Newest first: every step that is in memory or was committed or published.
+json steps_of(const agree::ClusterView& view, const agree::History& history,
+              const std::optional<format::StepId>& committed,
+              const std::optional<format::StepId>& durable) {
+  std::set<format::StepId, std::greater<>> steps, published;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::Holding& holding : node.holdings) steps.insert(holding.id.at);
+  }
+  if (view.published) {
+    for (const agree::PublishedStep& step : *view.published) published.insert(step.at);
+  }
+  if (durable) published.insert(*durable);
+  if (committed) steps.insert(*committed);
+  steps.insert(published.begin(), published.end());
+
+  const std::size_t needed = agree::required_copies(view);
+  json list = json::array();
+  for (const format::StepId& at : steps) {
+    const StepHeld in_memory = held(view, at);
+    const bool is_durable = published.contains(at);
+    const char* level = "partial";
+    if (in_memory.copies > 0) level = "captured";
+    if (needed > 1 && in_memory.copies >= needed) level = "replicated";
+    if (committed == at) level = "committed";
+    if (is_durable) level = "durable";
+    list.push_back({{"timeline", at.timeline},
+                    {"step", number(at.step)},
+                    {"level", level},
+                    {"ranks_in_memory", in_memory.ranks},
+                    {"copies", in_memory.copies},
+                    {"on_storage", is_durable},
+                    {"abandoned", agree::is_fenced(history, at)}});
+  }
+  return list;
+}
+
+json slot_status(std::uint32_t rank, bool is_own, const arena::Slot& slot) {
+  json status = {{"rank", rank},
+                 {"own", is_own},
+                 {"state", to_string(slot.state())},
+                 {"bytes", slot.capacity()},
+                 {"timeline", nullptr},
+                 {"step", nullptr}};
+  if (slot.state() == arena::Slot::State::free) return status;
+  status["timeline"] = slot.id().at.timeline;
+  status["step"] = number(slot.id().at.step);
+  return status;
+}
+
+json ranks_status(const std::map<std::uint32_t, Rank>& ranks) {
+  json list = json::array();
+  for (const auto& [number_of_rank, rank] : ranks) {
+    if (!rank.session) continue;
+    const Session& session = *rank.session;
+    json seen = session.last_seen ? json(number(*session.last_seen)) : json();
+    list.push_back({{"rank", number_of_rank},
+                    {"attached", session.events != nullptr},
+                    {"process", session.process},
+                    {"phase", to_string(session.phase)},
+                    {"timeline", session.timeline},
+                    {"last_seen", std::move(seen)}});
+  }
+  return list;
+}
+
+json text_or_null(const std::string& text) {
+  return text.empty() ? json() : json(text);
 }
 
 }  // namespace
@@ -87,13 +177,14 @@ json Job::status() const {
   status["job"] = shape_.job;
   status["run"] = to_hex(shape_.run);
   status["node"] = node_;
-  status["directory"] = directory_;
+  status["directory"] = text_or_null(directory_);
   status["world_size"] = shape_.world_size;
   status["coordinator"] = coordinator();
+  status["sees_all_nodes"] = is_coordinator();
   status["committed"] = to_json(committed_);
   status["durable"] = to_json(durable_);
-  status["degraded"] = decree_.degraded;
-  status["waiting"] = decree_.waiting;
+  status["degraded"] = text_or_null(decree_.degraded);
+  status["waiting"] = text_or_null(decree_.waiting);
   status["ended"] = ended_at_.has_value();
   status["copies_go_to"] = replication_->targets();
   status["slot_bytes"] = slots_.bytes();
@@ -104,45 +195,24 @@ json Job::status() const {
                                {"address", node.address},
                                {"live", node.name == node_ || peers_->is_live(node.name)}});
   }
-  status["ranks"] = json::array();
-  for (const auto& [number_of_rank, rank] : ranks_) {
-    if (!rank.session) continue;
-    const Session& session = *rank.session;
-    status["ranks"].push_back({{"rank", number_of_rank},
-                               {"attached", session.events != nullptr},
-                               {"phase", to_string(session.phase)},
-                               {"timeline", session.timeline},
-                               {"last_seen", number(session.last_seen.value_or(Step{}))}});
-  }
+  status["ranks"] = ranks_status(ranks_);
   status["slots"] = json::array();
   for (const auto& [number_of_rank, own] : slots_.all_own()) {
-    for (const OwnSlot& own_slot : own.slots) {
-      status["slots"].push_back({{"rank", number_of_rank},
-                                 {"own", true},
-                                 {"state", to_string(own_slot.slot->state())},
-                                 {"step", number(own_slot.slot->id().at.step)},
-                                 {"timeline", own_slot.slot->id().at.timeline},
-                                 {"bytes", own_slot.slot->capacity()}});
-    }
+    for (const OwnSlot& own_slot : own.slots)
+      status["slots"].push_back(slot_status(number_of_rank, true, *own_slot.slot));
   }
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
-    if (is_own) return;
-    status["slots"].push_back({{"rank", slot.id().rank},
-                               {"own", false},
-                               {"state", to_string(slot.state())},
-                               {"step", number(slot.id().at.step)},
-                               {"timeline", slot.id().at.timeline},
-                               {"bytes", slot.capacity()}});
+    if (!is_own) status["slots"].push_back(slot_status(slot.id().rank, false, slot));
   });
   const agree::ClusterView seen = view();
-  agree::VoteRules rules{std::nullopt, history_, restore_counts_,
-                         context_.options.restores_without_progress_max};
+  const agree::VoteRules rules{std::nullopt, history_, restore_counts_,
+                               context_.options.restores_without_progress_max};
+  status["steps"] = steps_of(seen, history_, committed_, durable_);
   status["if_node_died"] = json::array();
   // Only the coordinator has everybody's report.
   if (is_coordinator()) {
-    for (const Node& node : shape_.nodes) {
-      status["if_node_died"].push_back(if_node_died(seen, rules, node.name));
-    }
+    for (const Node& node : shape_.nodes)
+      status["if_node_died"].push_back(if_node_died(seen, rules, durable_, node.name));
   }
   return status;
 }
@@ -154,6 +224,7 @@ json Job::recover() const {
   json result;
   result["job"] = shape_.job;
   result["node"] = node_;
+  result["coordinator"] = coordinator();
   result["sees_all_nodes"] = is_coordinator();
   result["chosen"] = to_json(outcome.chosen);
   result["reason"] = outcome.reason;

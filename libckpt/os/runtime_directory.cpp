@@ -56,19 +56,35 @@ Status check(const std::string& path, const struct stat& status) {
   return {};
 }
 
-}  // namespace
-
-Result<RuntimeDirectory> RuntimeDirectory::open(const std::string& given) {
+Result<std::string> choose_absolute(const std::string& given) {
   std::string path = choose(given);
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (path.empty() || path.front() != '/')
     return fail(Errc::invalid_argument,
                 fmt::format("use runtime directory \"{}\": it must start with /", path));
+  return path;
+}
 
+}  // namespace
+
+Result<RuntimeDirectory> RuntimeDirectory::open(const std::string& given) {
+  CKPT_TRY(std::string path, choose_absolute(given));
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_system("create runtime directory " + path);
+  return look_at(std::move(path));
+}
+
+Result<RuntimeDirectory> RuntimeDirectory::find(const std::string& given) {
+  CKPT_TRY(std::string path, choose_absolute(given));
+  return look_at(std::move(path));
+}
+
+Result<RuntimeDirectory> RuntimeDirectory::look_at(std::string path) {
   struct stat status{};
-  if (::lstat(path.c_str(), &status) != 0) return fail_system("look at runtime directory " + path);
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return fail(Errc::not_found, "there is no runtime directory " + path);
+    return fail_system("look at runtime directory " + path);
+  }
   CKPT_CHECK(check(path, status));
   return RuntimeDirectory(std::move(path));
 }

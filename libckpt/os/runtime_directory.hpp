@@ -20,6 +20,8 @@ class RuntimeDirectory {
   // where that user directory exists, else /tmp/libckpt-UID. Created if missing.
   // Errors: invalid_argument (a link, no directory, somebody else's, open to others), io.
   static Result<RuntimeDirectory> open(const std::string& given);
+  // The same, but makes nothing: for those who only look. Errors: and not_found.
+  static Result<RuntimeDirectory> find(const std::string& given);
 
   const std::string& path() const { return path_; }
   std::string socket() const { return path_ + "/ckptd.sock"; }
@@ -31,6 +33,7 @@ class RuntimeDirectory {
 
  private:
   explicit RuntimeDirectory(std::string path) : path_(std::move(path)) {}
+  static Result<RuntimeDirectory> look_at(std::string path);
   std::string path_;
 };
 

@@ -32,6 +32,7 @@ Checkpoint describe(const Manifest& manifest, std::string name) {
   checkpoint.job = manifest.job;
   checkpoint.run = manifest.run;
   checkpoint.world_size = manifest.world_size;
+  checkpoint.created_unix_seconds = manifest.created_unix_seconds;
   for (const format::ShardPart& shard : manifest.shards) {
     checkpoint.digests.push_back(format::digest_of(shard.record));
     for (const format::Extent& member : format::member_extents(shard.record)) {

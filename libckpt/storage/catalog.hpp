@@ -19,8 +19,9 @@ struct Checkpoint {
   std::string job;
   format::RunId run;
   std::uint32_t world_size = 1;
-  std::uint64_t bytes = 0;      // Of all its files but the manifest.
-  std::vector<Digest> digests;  // Of the records, by rank.
+  std::uint64_t bytes = 0;                 // Of all its files but the manifest.
+  std::vector<Digest> digests;             // Of the records, by rank.
+  std::uint64_t created_unix_seconds = 0;  // As its writer's clock had it; for people.
 };
 
 struct Rejected {

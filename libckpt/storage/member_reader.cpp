@@ -28,6 +28,7 @@ struct Reading {
   TransferHooks hooks;
   std::vector<Extent> members;
   std::vector<std::unique_ptr<os::File>> opened;  // By member.
+  std::uint64_t target_begin = 0;                 // Where in the Slot `target` begins.
 };
 
 Task<void> open_members(os::FileSystem& files, Reading& reading) {
@@ -60,7 +61,8 @@ std::string files_of(const Reading& reading, std::span<const Segment> segments) 
 Task<void> read_chunk(Reading& reading, std::size_t index) {
   const Extent chunk = reading.record->chunk(index);
   const std::vector<Segment> segments = segments_of(chunk, reading.members);
-  const std::span<std::byte> bytes = reading.target.subspan(chunk.offset, chunk.bytes);
+  const std::span<std::byte> bytes =
+      reading.target.subspan(chunk.offset - reading.target_begin, chunk.bytes);
   if (reading.hooks.before_transfer) {
     CKPT_CO_CHECK(co_await reading.hooks.before_transfer(chunk.bytes));
   }
@@ -134,6 +136,8 @@ class PageBuffer {
 };
 
 constexpr std::uint64_t verify_piece_bytes = 8 * MiB;
+constexpr std::size_t damaged_text_max = 60;  // Enough of chunk numbers for a person.
+constexpr std::string_view mismatch = "its bytes do not match its checksum";
 
 // Empty: the file has exactly these bytes.
 Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::uint64_t bytes,
@@ -156,8 +160,32 @@ Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::
   }
   const Status closed = co_await file->close();
   if (!closed) co_return closed.error().message();
-  if (crc != expected) co_return std::string("its bytes do not match its checksum");
+  if (crc != expected) co_return std::string(mismatch);
   co_return std::string();
+}
+
+// Which Chunks of the shard are not what their checksums say, of those that lie in `member`.
+// Only after a mismatch, so that it may read everything again.
+Task<std::string> damaged_chunks(os::FileSystem& files, std::string step_directory,
+                                 std::shared_ptr<const ShardRecord> record, std::size_t member) {
+  const std::uint64_t begin = record->layout.members[member].extent.offset;
+  PageBuffer memory(record->chunk_bytes);
+  Reading reading{step_directory, record, {}, {}, format::member_extents(*record), {}};
+  const auto opened = co_await open_members(files, reading);
+  if (!opened) co_return std::string();  // Another file's own problem.
+  const std::uint64_t end = begin + reading.members[member].bytes;
+  std::string damaged;
+  for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
+    const Extent chunk = record->chunk(index);
+    if (chunk.offset >= end || chunk.offset + chunk.bytes <= begin) continue;
+    reading.target = memory.first(chunk.bytes);
+    reading.target_begin = chunk.offset;
+    const Status status = co_await read_chunk(reading, index);
+    if (status) continue;
+    if (damaged.size() > damaged_text_max) co_return damaged + ", and more";
+    damaged += (damaged.empty() ? "" : ", ") + std::to_string(index);
+  }
+  co_return damaged;
 }
 
 }  // namespace
@@ -183,6 +211,12 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
       const Crc32 expected = shard.member_crcs[index];
       CKPT_CO_TRY(file.problem,
                   co_await problem_of_file(files, path, file.bytes, expected, buffer));
+      if (file.problem == mismatch) {
+        const auto record = std::make_shared<const ShardRecord>(shard.record);
+        CKPT_CO_TRY(const auto chunks,
+                    co_await damaged_chunks(files, step_directory, record, index));
+        if (!chunks.empty()) file.problem += ": chunk " + chunks;
+      }
       known.insert(file.name);
       report.files.push_back(std::move(file));
     }

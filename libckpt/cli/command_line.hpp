@@ -1,0 +1,9 @@
+// CommandLine: reads the arguments of `ckpt`, runs one command, prints its outcome.
+#pragma once
+
+namespace ckpt::cli {
+
+// The exit code: 0 all is well, 1 trouble was found, 2 wrong use.
+int run(int count, const char* const* arguments);
+
+}  // namespace ckpt::cli

@@ -1,0 +1,157 @@
+// The steps of a question:
+//
+//   1. Connect to the socket, without starting anything.
+//   2. Hello both ways: versions are compared before anything else is said.
+//   3. The question, and its answer.
+#include "cli/daemon_talk.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/signal.hpp"
+#include "os/local_socket.hpp"
+#include "os/process.hpp"
+#include "wire/control_codec.hpp"
+
+namespace ckpt::cli {
+
+namespace control = wire::control;
+
+namespace {
+
+constexpr Duration hello_time = std::chrono::seconds(5);
+// Of a process that has flushed: connections end, memory is given back.
+constexpr Duration end_time = std::chrono::seconds(30);
+
+Error no_daemon(const std::string& directory) {
+  return Error(Errc::not_found,
+               fmt::format("no daemon runs in {}. A trainer starts one by itself, `ckptd "
+                           "--runtime-dir {}` starts one by hand; --runtime-dir or "
+                           "LIBCKPT_RUNTIME_DIR names another directory",
+                           directory, directory));
+}
+
+Task<control::Message> receive(os::LocalConnection& connection, Time deadline) {
+  CKPT_CO_TRY(auto message, co_await connection.receive(deadline));
+  co_return control::decode(message);
+}
+
+Task<void> send(os::LocalConnection& connection, control::Message message, Time deadline) {
+  CKPT_CO_TRY(auto encoded, control::encode(message));
+  CKPT_CO_CHECK(co_await connection.send(std::move(encoded), deadline));
+  co_return Status();
+}
+
+// Steps 1 and 2.
+Task<os::LocalConnection> connect(Clock& clock, os::RuntimeDirectory directory) {
+  const Time deadline = clock.after(hello_time);
+  auto connected = co_await os::connect_local(clock, directory.socket(), deadline);
+  if (!connected) {
+    const Error& error = connected.error();
+    const bool is_none =
+        error.code() == Errc::not_found || error.cause() == std::errc::connection_refused;
+    if (is_none) co_return fail(no_daemon(directory.path()));
+    co_return fail(std::move(connected).error());
+  }
+  os::LocalConnection connection = std::move(connected).value();
+  control::Message ours = control::our_hello();
+  CKPT_CO_CHECK(co_await send(connection, std::move(ours), deadline));
+  auto first = co_await receive(connection, deadline);
+  if (!first) {
+    const std::string doing =
+        fmt::format("greet the daemon in {}, its log is {}", directory.path(), directory.log());
+    co_return fail(std::move(first).error().context(doing));
+  }
+  const auto* hello = std::get_if<control::Hello>(&*first);
+  if (hello == nullptr) co_return fail(Errc::corruption, "the daemon's first word was no hello");
+  CKPT_CO_CHECK(control::check_hello(*hello, "the daemon"));
+  co_return std::move(connection);
+}
+
+// Step 3.
+Task<control::Answer> ask(Clock& clock, os::LocalConnection& connection, control::Message question,
+                          Duration time) {
+  const std::string what(control::name_of(question));
+  const Time deadline = clock.after(time);
+  CKPT_CO_CHECK(co_await send(connection, std::move(question), deadline));
+  auto message = co_await receive(connection, deadline);
+  if (!message) co_return fail(std::move(message).error().context("ask the daemon: " + what));
+  auto* answer = std::get_if<control::Answer>(&*message);
+  if (answer == nullptr) {
+    co_return fail(Errc::corruption, fmt::format("ask the daemon: {}: it answered with {}", what,
+                                                 control::name_of(*message)));
+  }
+  co_return std::move(*answer);
+}
+
+Task<control::Answer> connect_and_ask(Clock& clock, os::RuntimeDirectory directory,
+                                      control::Message question, Duration time) {
+  CKPT_CO_TRY(auto connection, co_await connect(clock, directory));
+  CKPT_CO_TRY(auto answer, co_await ask(clock, connection, std::move(question), time));
+  co_return std::move(answer);
+}
+
+Task<void> wait_gone(Clock& clock, os::Fd process) {
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
+  Signal signal(clock);
+  bool is_gone = false;
+  std::function<void()> gone = [&] {
+    is_gone = true;
+    signal.notify_all();
+  };
+  CKPT_CO_TRY(const auto watch, os::ProcessWatch::start(executor, process, std::move(gone)));
+  const Time deadline = clock.after(end_time);
+  while (!is_gone) {
+    CKPT_CO_TRY(const bool was_woken, co_await signal.wait_until(deadline));
+    if (!was_woken)
+      co_return fail(Errc::unavailable, "stop the daemon: it has flushed, but does not end");
+  }
+  co_return Status();
+}
+
+Task<void> stop(Clock& clock, os::RuntimeDirectory directory, Duration deadline, bool flush) {
+  CKPT_CO_TRY(auto connection, co_await connect(clock, directory));
+  CKPT_CO_TRY(auto process, connection.peer_process());
+  control::Stop question;
+  question.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline);
+  question.flush = flush;
+  control::Message message = question;
+  CKPT_CO_TRY(auto answer,
+              co_await ask(clock, connection, std::move(message), deadline + end_time));
+  CKPT_CO_CHECK(co_await wait_gone(clock, std::move(process)));
+  // It ends in any case; what could not be flushed is told.
+  co_return std::move(answer.result);
+}
+
+}  // namespace
+
+Result<control::Answer> ask_daemon(const std::string& runtime_dir, control::Message question,
+                                   Duration time) {
+  auto directory = os::RuntimeDirectory::find(runtime_dir);
+  if (!directory) {
+    if (directory.error().code() != Errc::not_found) return fail(std::move(directory).error());
+    return fail(Errc::not_found, directory.error().text() +
+                                     ", so no daemon runs there. --runtime-dir or "
+                                     "LIBCKPT_RUNTIME_DIR names another one");
+  }
+  Workplace workplace;
+  CKPT_TRY(auto answer, workplace.run(connect_and_ask(workplace.clock(), *directory,
+                                                      std::move(question), time)));
+  if (!answer.result) return fail(std::move(answer.result).error());
+  return answer;
+}
+
+Status stop_daemon(const os::RuntimeDirectory& directory, Duration deadline, bool flush) {
+  Workplace workplace;
+  return workplace.run(stop(workplace.clock(), directory, deadline, flush));
+}
+
+Result<Json> parse_answer(const control::Answer& answer) {
+  auto json = Json::parse(answer.json, nullptr, false);
+  if (!json.is_object())
+    return fail(Errc::corruption, "read the daemon's answer: it is no JSON object");
+  return json;
+}
+
+}  // namespace ckpt::cli

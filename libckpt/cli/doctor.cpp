@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ckpt/options.hpp>
+#include <ckpt/version.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/doctor_checks.hpp"
+#include "cli/table.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+const char* name_of(Finding::Grade grade) {
+  switch (grade) {
+    case Finding::Grade::good:
+      return "good";
+    case Finding::Grade::note:
+      return "note";
+    case Finding::Grade::trouble:
+      return "TROUBLE";
+  }
+  return "unknown";
+}
+
+// The options as a trainer here would have them, or what is wrong with them.
+Finding check_options(Options given, Options& effective) {
+  Finding finding{"options", Finding::Grade::good, "every value is acceptable", ""};
+  auto resolved = Options::resolve(given);
+  if (!resolved && given.job.empty()) {
+    // The job's name usually comes from the code; everything else can be checked without it.
+    given.job = "doctor";
+    resolved = Options::resolve(given);
+  }
+  if (resolved) {
+    effective = std::move(*resolved);
+    if (effective.disable) {
+      finding.grade = Finding::Grade::note;
+      finding.text = "libckpt is switched off: every call is a no-op";
+      finding.advice = "unset LIBCKPT_DISABLE, or the option disable, to have checkpoints";
+    }
+    return finding;
+  }
+  finding.grade = Finding::Grade::trouble;
+  finding.text = resolved.error().text();
+  finding.advice = "correct this option; the checks below go on with its default";
+  return finding;
+}
+
+std::string to_text(const std::vector<Finding>& findings) {
+  std::string text;
+  for (const Finding& finding : findings) {
+    text += fmt::format("{:7}  {}: {}\n", name_of(finding.grade), finding.name,
+                        printable(finding.text));
+    if (!finding.advice.empty())
+      text += fmt::format("{:7}  -> {}\n", "", printable(finding.advice));
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<Outcome> doctor(const DoctorOptions& asked) {
+  Options given;
+  given.runtime_dir = asked.runtime_dir;
+  given.dir = asked.dir;
+  CKPT_TRY(const auto origins, explain(given));
+  Options effective = given;
+  std::vector<Finding> findings{check_options(given, effective)};
+  for (Finding& finding : examine(effective)) findings.push_back(std::move(finding));
+
+  Outcome outcome;
+  outcome.json["version"] = CKPT_VERSION_STRING;
+  outcome.json["good"] = true;
+  outcome.json["findings"] = Json::array();
+  for (const Finding& finding : findings) {
+    outcome.is_trouble = outcome.is_trouble || finding.grade == Finding::Grade::trouble;
+    outcome.json["findings"].push_back(
+        {{"name", finding.name},
+         {"grade", finding.grade == Finding::Grade::trouble ? "trouble" : name_of(finding.grade)},
+         {"text", finding.text},
+         {"advice", finding.advice}});
+  }
+  outcome.json["good"] = !outcome.is_trouble;
+  outcome.json["options"] = Json::array();
+  Table table("lll", {"OPTION", "VALUE", "FROM"});
+  for (const OptionOrigin& option : origins) {
+    // What `code` says to a trainer is the command line here.
+    const std::string origin = option.origin == "code" ? "command line" : option.origin;
+    outcome.json["options"].push_back(
+        {{"name", option.name}, {"value", option.value}, {"origin", origin}});
+    table.add({option.name, option.value.empty() ? "-" : option.value, origin});
+  }
+  outcome.text =
+      fmt::format("libckpt {}\n\n{}\n{}", CKPT_VERSION_STRING, to_text(findings), table.to_text(0));
+  return outcome;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,211 @@
+#include "cli/doctor_checks.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "arena/arena_limits.hpp"
+#include "base/units.hpp"
+#include "cli/daemon_talk.hpp"
+#include "cli/json_read.hpp"
+#include "cli/workplace.hpp"
+#include "client/daemon_start.hpp"
+#include "os/limits.hpp"
+#include "os/memory_available.hpp"
+#include "os/path.hpp"
+#include "os/ring_file_system.hpp"
+#include "wire/secret.hpp"
+#include "wire/tcp_network.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+using Grade = Finding::Grade;
+using arena::human_bytes;
+
+constexpr std::uint64_t descriptors_wanted = 4096;
+// Below this a directory takes no checkpoint of anything real.
+constexpr std::uint64_t free_bytes_wanted = 1 * GiB;
+// One of io_uring's registered buffers, which pin memory against this limit.
+constexpr std::uint64_t locked_bytes_wanted = 1 * GiB;
+
+std::string limit_text(std::uint64_t bytes) {
+  return bytes == os::unlimited ? "unlimited" : human_bytes(bytes);
+}
+
+Finding check_memory(const Options& options) {
+  const auto available = os::memory_available();
+  if (!available)
+    return {"memory", Grade::trouble, available.error().text(),
+            "name a size with the option memory_budget"};
+  std::string text = fmt::format("{} available of {}", human_bytes(available->bytes),
+                                 human_bytes(available->machine_bytes_total));
+  if (available->cgroup_bytes != UINT64_MAX)
+    text += fmt::format(" (the cgroup leaves {})", human_bytes(available->cgroup_bytes));
+  const bool is_chosen = options.memory_budget != 0;
+  const std::uint64_t budget = is_chosen ? options.memory_budget : available->bytes / 2;
+  text += fmt::format("; a daemon started now may use {} ({})", human_bytes(budget),
+                      is_chosen ? "memory_budget" : "half of it, by default");
+  if (budget <= available->bytes) return {"memory", Grade::good, text, ""};
+  return {"memory", Grade::trouble, text,
+          "lower memory_budget below what is available, or free memory"};
+}
+
+Finding check_locked_memory() {
+  const auto limit = os::limit_values(os::Limit::locked_memory);
+  if (!limit) return {"locked memory", Grade::trouble, limit.error().text(), ""};
+  const std::string text = fmt::format("limit {}, may be raised to {}", limit_text(limit->soft),
+                                       limit_text(limit->hard));
+  if (limit->hard >= locked_bytes_wanted) return {"locked memory", Grade::good, text, ""};
+  return {"locked memory", Grade::note, text,
+          "storage works without it, a little slower; `ulimit -l unlimited`, or LimitMEMLOCK= of "
+          "the service, lifts it"};
+}
+
+Finding check_descriptors() {
+  const auto limit = os::limit_values(os::Limit::open_files);
+  if (!limit) return {"open files", Grade::trouble, limit.error().text(), ""};
+  const std::string text = fmt::format("limit {}, may be raised to {}", limit->soft, limit->hard);
+  if (limit->hard >= descriptors_wanted) return {"open files", Grade::good, text, ""};
+  return {"open files", Grade::note, text,
+          fmt::format("many ranks on one node need more: `ulimit -n {}`", descriptors_wanted)};
+}
+
+Finding check_io_uring() {
+  const auto ring = os::make_ring_file_system();
+  if (ring) return {"io_uring", Grade::good, "available", ""};
+  return {"io_uring", Grade::note, ring.error().text(),
+          "threads are used instead, which costs some bandwidth; containers forbid it by their "
+          "seccomp profile"};
+}
+
+Task<void> try_writing(os::FileSystem& files, std::string path) {
+  std::vector<std::byte> bytes(1);
+  CKPT_CO_CHECK(co_await files.write_small(path, std::move(bytes)));
+  CKPT_CO_CHECK(co_await files.remove_file(path));
+  co_return Status();
+}
+
+Finding check_storage(Workplace& workplace, const Options& options) {
+  if (options.dir.empty())
+    return {"storage", Grade::note, "no directory: checkpoints live in memory only",
+            "set the option dir (LIBCKPT_DIR) to have them on storage, too"};
+  os::FileSystem& files = workplace.files();
+  const auto there = workplace.run(files.status(os::beneath(options.dir, ".")));
+  if (!there) {
+    return {"storage", Grade::trouble,
+            fmt::format("{}: {}", options.dir,
+                        there.error().code() == Errc::not_found ? "there is no such directory"
+                                                                : there.error().message()),
+            "make the directory on every node, or correct the option dir"};
+  }
+  const std::string probe = fmt::format(".ckpt-doctor.{}", ::getpid());
+  const Status written = workplace.run(try_writing(files, os::beneath(options.dir, probe)));
+  if (!written)
+    return {"storage", Grade::trouble,
+            fmt::format("{} cannot be written: {}", options.dir, written.error().message()),
+            "give this user write access, or name another directory"};
+  const auto space = workplace.run(files.space(options.dir));
+  if (!space) return {"storage", Grade::trouble, space.error().message(), ""};
+  const std::string text =
+      fmt::format("{}: {} free of {}", options.dir, human_bytes(space->bytes_free),
+                  human_bytes(space->bytes_total));
+  if (space->bytes_free >= free_bytes_wanted) return {"storage", Grade::good, text, ""};
+  return {"storage", Grade::trouble, text, "free space, or keep fewer with max_ckpt_num"};
+}
+
+Finding check_secret(const Options& options) {
+  if (options.secret_file.empty()) {
+    if (options.nodes.size() < 2)
+      return {"secret", Grade::good, "none, and none is needed: the job has one node", ""};
+    return {"secret", Grade::trouble,
+            fmt::format("none: the job's {} nodes keep no copies for one another",
+                        options.nodes.size()),
+            "put 32 random bytes into a file of mode 0600, the same on every node, and name it "
+            "with secret_file"};
+  }
+  const auto secret = wire::Secret::read_file(options.secret_file);
+  if (secret) return {"secret", Grade::good, options.secret_file + " can be used", ""};
+  return {"secret", Grade::trouble, secret.error().message(),
+          "it must be a regular file of this user, mode 0600, of at least 16 bytes"};
+}
+
+std::string own_address(const Options& options) {
+  for (const Node& node : options.nodes) {
+    if (node.name == options.node) return node.address;
+  }
+  return {};
+}
+
+Finding check_port(Workplace& workplace, const Options& options, bool daemon_runs) {
+  if (options.nodes.size() < 2)
+    return {"port", Grade::good, "none is needed: the job has one node", ""};
+  const std::string address = own_address(options);
+  if (address.empty())
+    return {"port", Grade::trouble,
+            fmt::format("node \"{}\" has no address in the list of nodes", options.node),
+            "set the option node to this machine's name in nodes, written NAME@HOST:PORT"};
+  wire::TcpNetwork network(workplace.executor(), workplace.clock());
+  const auto listener = network.listen(address);
+  if (listener) return {"port", Grade::good, address + " is free", ""};
+  if (listener.error().code() == Errc::unavailable && daemon_runs)
+    return {"port", Grade::good, address + " is in use, as it should be by the daemon", ""};
+  return {"port", Grade::trouble, listener.error().message(),
+          "choose an address of this machine and a port that nothing else uses"};
+}
+
+Finding check_program(const Options& options) {
+  const std::string program = client::find_daemon(options);
+  if (options.embedded)
+    return {"program", Grade::note, "embedded: checkpoints die with the trainer's process", ""};
+  // By its name alone it is looked for in PATH when it is started.
+  const bool is_path = program.find('/') != std::string::npos;
+  if (!is_path)
+    return {"program", Grade::note, "ckptd is not beside the library; it is looked for in PATH",
+            "install it, or name it with daemon_path"};
+  if (::access(program.c_str(), X_OK) == 0) return {"program", Grade::good, program, ""};
+  return {"program", Grade::trouble, program + " cannot be run", "correct daemon_path"};
+}
+
+Finding check_daemon(const Options& options, bool& runs) {
+  const auto answer = ask_daemon(options.runtime_dir, wire::control::AskStatus{}, answer_time);
+  if (!answer) {
+    const Errc code = answer.error().code();
+    if (code == Errc::not_found)
+      return {"daemon", Grade::good, "none runs now; a trainer starts one", ""};
+    return {
+        "daemon", Grade::trouble, answer.error().message(),
+        code == Errc::invalid_argument ? "use a directory of mode 0700 that is yours alone" : ""};
+  }
+  runs = true;
+  const auto status = parse_answer(*answer);
+  if (!status) return {"daemon", Grade::trouble, status.error().message(), ""};
+  const Json daemon = object_in(*status, "daemon");
+  const Json memory = object_in(*status, "memory");
+  return {"daemon", Grade::good,
+          fmt::format("ckptd {}, pid {}, in {}; its budget is {}, of which {} is used",
+                      text_in(daemon, "version"), number_in(daemon, "pid"),
+                      text_in(daemon, "runtime_dir"), human_bytes(count_in(memory, "budget_bytes")),
+                      human_bytes(count_in(memory, "used_bytes"))),
+          ""};
+}
+
+}  // namespace
+
+std::vector<Finding> examine(const Options& options) {
+  Workplace workplace;
+  bool daemon_runs = false;
+  std::vector<Finding> findings;
+  findings.push_back(check_daemon(options, daemon_runs));
+  findings.push_back(check_program(options));
+  findings.push_back(check_memory(options));
+  findings.push_back(check_locked_memory());
+  findings.push_back(check_descriptors());
+  findings.push_back(check_io_uring());
+  findings.push_back(check_storage(workplace, options));
+  findings.push_back(check_secret(options));
+  findings.push_back(check_port(workplace, options, daemon_runs));
+  return findings;
+}
+
+}  // namespace ckpt::cli

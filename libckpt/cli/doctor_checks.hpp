@@ -1,0 +1,22 @@
+// DoctorChecks: what `ckpt doctor` looks at on this machine, before the first step is trained.
+#pragma once
+
+#include <ckpt/options.hpp>
+#include <string>
+#include <vector>
+
+namespace ckpt::cli {
+
+struct Finding {
+  enum class Grade { good, note, trouble };  // note: it works, and might work better.
+
+  std::string name;
+  Grade grade = Grade::good;
+  std::string text;
+  std::string advice;  // What to do; empty: nothing.
+};
+
+// Changes nothing, but for a file in the checkpoint directory that is removed again.
+std::vector<Finding> examine(const Options& options);
+
+}  // namespace ckpt::cli

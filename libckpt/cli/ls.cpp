@@ -1,0 +1,49 @@
+#include <fmt/format.h>
+
+#include "arena/arena_limits.hpp"
+#include "cli/commands.hpp"
+#include "cli/storage_read.hpp"
+#include "cli/table.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+Json to_json(const storage::Checkpoint& checkpoint) {
+  return {{"name", checkpoint.name},
+          {"timeline", checkpoint.at.timeline},
+          {"step", number(checkpoint.at.step)},
+          {"job", checkpoint.job},
+          {"run", to_hex(checkpoint.run)},
+          {"world_size", checkpoint.world_size},
+          {"bytes", checkpoint.bytes},
+          {"created_unix_seconds", checkpoint.created_unix_seconds}};
+}
+
+}  // namespace
+
+Result<Outcome> list(const std::string& directory) {
+  Workplace workplace;
+  CKPT_TRY(const auto catalog, read_directory(workplace, directory));
+  Outcome outcome;
+  outcome.json["directory"] = directory;
+  outcome.json["newest"] = nullptr;
+  outcome.json["checkpoints"] = Json::array();
+  Table table("lrrlrrl", {"NAME", "STEP", "TIMELINE", "JOB", "RANKS", "SIZE", "CREATED (UTC)"});
+  for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
+    outcome.json["checkpoints"].push_back(to_json(checkpoint));
+    outcome.json["newest"] = checkpoint.name;
+    table.add({checkpoint.name, std::to_string(number(checkpoint.at.step)),
+               std::to_string(checkpoint.at.timeline), checkpoint.job,
+               std::to_string(checkpoint.world_size), arena::human_bytes(checkpoint.bytes),
+               human_date(checkpoint.created_unix_seconds)});
+  }
+  outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}.\n", printable(directory))
+                                  : table.to_text(0);
+  outcome.json["rejected"] = to_json(catalog.rejected);
+  outcome.text += describe(catalog.rejected);
+  outcome.is_trouble = has_damaged(catalog.rejected);
+  return outcome;
+}
+
+}  // namespace ckpt::cli

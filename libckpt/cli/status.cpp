@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "arena/arena_limits.hpp"
+#include "cli/commands.hpp"
+#include "cli/daemon_talk.hpp"
+#include "cli/json_read.hpp"
+#include "cli/table.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+std::string bytes_in(const Json& object, const char* member) {
+  return arena::human_bytes(count_in(object, member));
+}
+
+std::string head(const Json& status) {
+  const Json daemon = object_in(status, "daemon");
+  const Json memory = object_in(status, "memory");
+  return fmt::format(
+      "ckptd {}, pid {}, up {}, in {}{}\nmemory: {} of {} are Slots; log: {}\n",
+      printable(text_in(daemon, "version")), number_in(daemon, "pid"),
+      human_seconds(count_in(daemon, "up_seconds")), printable(text_in(daemon, "runtime_dir")),
+      flag_in(daemon, "is_ending") ? " (ENDING)" : "", bytes_in(memory, "used_bytes"),
+      bytes_in(memory, "budget_bytes"), printable(text_in(daemon, "log_file")));
+}
+
+std::string step_text(const Json& object, const char* member) {
+  const Json at = object_in(object, member);
+  if (at.empty()) return "none";
+  return fmt::format("step {} (timeline {})", number_in(at, "step"), number_in(at, "timeline"));
+}
+
+// What happens to the job when this node dies.
+std::string loss_of(const Json& job, const std::string& node) {
+  for (const Json& loss : list_in(job, "if_node_died")) {
+    if (text_in(loss, "node") != node) continue;
+    const Json from = object_in(loss, "resumes_from");
+    if (from.empty()) return fmt::format("all {} steps are lost", number_in(loss, "steps_lost"));
+    return fmt::format("{} steps lost: goes on from step {}, {}", number_in(loss, "steps_lost"),
+                       number_in(from, "step"),
+                       flag_in(loss, "from_storage") ? "from storage" : "from memory");
+  }
+  return "-";
+}
+
+std::string nodes_of(const Json& job) {
+  Table table("lllll", {"NODE", "DOMAIN", "ADDRESS", "LIVE", "IF IT DIED NOW"});
+  for (const Json& node : list_in(job, "nodes")) {
+    const std::string name = text_in(node, "name");
+    table.add({name, text_in(node, "failure_domain"), text_in(node, "address"),
+               flag_in(node, "live") ? "yes" : "NO", loss_of(job, name)});
+  }
+  return table.to_text(2);
+}
+
+std::string ranks_of(const Json& job) {
+  Table table("rrlrr", {"RANK", "PROCESS", "PHASE", "TIMELINE", "LAST STEP"});
+  for (const Json& rank : list_in(job, "ranks")) {
+    table.add({number_in(rank, "rank"), number_in(rank, "process"),
+               flag_in(rank, "attached") ? text_in(rank, "phase") : "trainer is gone",
+               number_in(rank, "timeline"), number_in(rank, "last_seen")});
+  }
+  return table.is_empty() ? "" : "\n" + table.to_text(2);
+}
+
+std::string steps_of(const Json& job) {
+  Table table("rrlll", {"STEP", "TIMELINE", "LEVEL", "IN MEMORY", "ON STORAGE"});
+  for (const Json& step : list_in(job, "steps")) {
+    const std::string level = text_in(step, "level");
+    const std::string memory =
+        fmt::format("{} of {} ranks, {} copies", number_in(step, "ranks_in_memory"),
+                    number_in(job, "world_size"), number_in(step, "copies"));
+    table.add({number_in(step, "step"), number_in(step, "timeline"),
+               flag_in(step, "abandoned") ? level + ", abandoned" : level, memory,
+               flag_in(step, "on_storage") ? "yes" : "no"});
+  }
+  return table.is_empty() ? "" : "\n" + table.to_text(2);
+}
+
+std::string slots_of(const Json& job) {
+  Table table("llrrr", {"SLOT OF", "STATE", "STEP", "TIMELINE", "SIZE"});
+  for (const Json& slot : list_in(job, "slots")) {
+    table.add(
+        {fmt::format("rank {}{}", number_in(slot, "rank"), flag_in(slot, "own") ? "" : ", a copy"),
+         text_in(slot, "state"), number_in(slot, "step"), number_in(slot, "timeline"),
+         bytes_in(slot, "bytes")});
+  }
+  return table.is_empty() ? "" : "\n" + table.to_text(2);
+}
+
+std::string describe(const Json& job) {
+  std::string text = fmt::format(
+      "\njob {}: node {}, {} ranks, committed {}, on storage {}\n  directory: {}\n",
+      printable(text_in(job, "job")), printable(text_in(job, "node")), number_in(job, "world_size"),
+      step_text(job, "committed"), step_text(job, "durable"),
+      job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
+                                                 : "none, memory only");
+  for (const char* trouble : {"degraded", "waiting"}) {
+    const std::string what = text_in(job, trouble);
+    if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
+  }
+  if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
+  if (!flag_in(job, "sees_all_nodes")) {
+    text += fmt::format("  Seen by this node alone; node {} coordinates and sees all.\n",
+                        printable(text_in(job, "coordinator")));
+  }
+  return text + nodes_of(job) + ranks_of(job) + steps_of(job) + slots_of(job);
+}
+
+}  // namespace
+
+Result<Outcome> status(const std::string& runtime_dir) {
+  CKPT_TRY(const auto answer, ask_daemon(runtime_dir, wire::control::AskStatus{}, answer_time));
+  Outcome outcome;
+  CKPT_TRY(outcome.json, parse_answer(answer));
+  outcome.text = head(outcome.json);
+  const Json jobs = list_in(outcome.json, "jobs");
+  for (const Json& job : jobs) {
+    outcome.text += describe(job);
+    if (text_in(job, "degraded") != "-") outcome.is_trouble = true;
+  }
+  if (jobs.empty()) outcome.text += "no job\n";
+  return outcome;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,29 @@
+// Table: columns of text, aligned; the first row is its head.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ckpt::cli {
+
+class Table {
+ public:
+  // `alignment`: one letter for each column, l or r.
+  Table(std::string alignment, std::vector<std::string> head);
+  void add(std::vector<std::string> row);
+  bool is_empty() const { return rows_.size() == 1; }
+  // Every line begins with `indent` blanks; none ends with one.
+  std::string to_text(std::size_t indent) const;
+
+ private:
+  std::string alignment_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// What people like to read.
+std::string human_seconds(std::uint64_t seconds);    // "3 h 5 min".
+std::string human_date(std::uint64_t unix_seconds);  // UTC, "2026-01-31 08:15:00".
+// A text from elsewhere, fit for a terminal: control characters become '?'.
+std::string printable(std::string text);
+
+}  // namespace ckpt::cli

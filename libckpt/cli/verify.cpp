@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include "arena/arena_limits.hpp"
+#include "cli/commands.hpp"
+#include "cli/storage_read.hpp"
+#include "cli/table.hpp"
+#include "storage/member_reader.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Verdict {
+  bool is_good = false;
+  Json json;
+  std::string text;
+};
+
+Verdict damaged(const std::string& directory, const Error& error) {
+  Verdict verdict;
+  verdict.json = {{"directory", directory},
+                  {"good", false},
+                  {"problem", error.text()},
+                  {"files", Json::array()},
+                  {"foreign", Json::array()}};
+  verdict.text = fmt::format("DAMAGED {}: {}\n", printable(directory), printable(error.message()));
+  return verdict;
+}
+
+Verdict judge(const std::string& directory, const storage::CheckpointReport& report) {
+  Verdict verdict;
+  verdict.is_good = report.is_good();
+  verdict.json = {{"directory", directory},
+                  {"good", verdict.is_good},
+                  {"job", report.manifest->job},
+                  {"run", to_hex(report.manifest->run)},
+                  {"timeline", report.manifest->at.timeline},
+                  {"step", number(report.manifest->at.step)},
+                  {"world_size", report.manifest->world_size},
+                  {"problem", nullptr},
+                  {"files", Json::array()},
+                  {"foreign", report.foreign}};
+  std::uint64_t bytes = 0;
+  std::string problems;
+  for (const storage::FileReport& file : report.files) {
+    bytes += file.bytes;
+    const bool is_good = file.problem.empty();
+    Json told = {{"name", file.name}, {"bytes", file.bytes}, {"good", is_good}};
+    told["problem"] = is_good ? Json() : Json(file.problem);
+    verdict.json["files"].push_back(std::move(told));
+    if (!is_good)
+      problems += fmt::format("  {}: {}\n", printable(file.name), printable(file.problem));
+  }
+  verdict.text = fmt::format("{} {}: job {}, {} ranks, {} files, {}\n",
+                             verdict.is_good ? "good   " : "DAMAGED", printable(directory),
+                             printable(report.manifest->job), report.manifest->world_size,
+                             report.files.size(), arena::human_bytes(bytes));
+  verdict.text += problems;
+  for (const std::string& name : report.foreign) {
+    verdict.text += fmt::format("  {}: not of the checkpoint, ignored\n", printable(name));
+  }
+  return verdict;
+}
+
+Verdict verify_one(Workplace& workplace, const std::string& directory, const std::string& path) {
+  const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), path));
+  return report ? judge(directory, *report) : damaged(directory, report.error());
+}
+
+void add(Outcome& outcome, const Verdict& verdict) {
+  outcome.json["checkpoints"].push_back(verdict.json);
+  outcome.text += verdict.text;
+  outcome.is_trouble = outcome.is_trouble || !verdict.is_good;
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// True: `path` is one checkpoint, or was meant to be one.
+Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
+  const auto there = workplace.run(workplace.files().status(os::beneath(path, ".")));
+  if (!there) {
+    if (there.error().code() != Errc::not_found) return fail(Error(there.error()));
+    return fail(Errc::not_found, fmt::format("verify {}: there is no such directory", path));
+  }
+  if (storage::parse_step_directory(os::file_name(path))) return true;
+  const auto manifest =
+      workplace.run(workplace.files().status(os::beneath(path, format::manifest_name)));
+  return manifest.has_value();
+}
+
+}  // namespace
+
+Result<Outcome> verify(const std::string& given, bool newest_only) {
+  const std::string path = without_slash(given);
+  Workplace workplace;
+  Outcome outcome;
+  outcome.json["path"] = path;
+  outcome.json["good"] = false;
+  outcome.json["checkpoints"] = Json::array();
+  outcome.json["rejected"] = Json::array();
+  CKPT_TRY(const bool is_one, is_checkpoint(workplace, path));
+  if (is_one) {
+    add(outcome, verify_one(workplace, path, os::join(path, ".")));
+  } else {
+    CKPT_TRY(auto catalog, read_directory(workplace, path));
+    if (newest_only && catalog.checkpoints.size() > 1)
+      catalog.checkpoints.erase(catalog.checkpoints.begin(), catalog.checkpoints.end() - 1);
+    for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
+      const std::string directory = os::beneath(path, checkpoint.name);
+      add(outcome, verify_one(workplace, os::display(directory), directory));
+    }
+    // With --newest it is the newest whole one that counts.
+    if (!newest_only) {
+      outcome.json["rejected"] = to_json(catalog.rejected);
+      outcome.text += describe(catalog.rejected);
+      if (has_damaged(catalog.rejected)) outcome.is_trouble = true;
+    }
+    if (catalog.checkpoints.empty()) {
+      outcome.is_trouble = true;
+      outcome.text += fmt::format("No whole checkpoint in {}.\n", printable(path));
+    }
+  }
+  outcome.json["good"] = !outcome.is_trouble;
+  return outcome;
+}
+
+}  // namespace ckpt::cli

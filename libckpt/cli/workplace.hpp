@@ -1,0 +1,48 @@
+// Workplace: what a command needs to run coroutines: a context, a clock, the files.
+//
+// Threads:  the caller's; the files bring a few of their own.
+// Lifetime: what a Task returns must not outlive it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <memory>
+#include <optional>
+
+#include "base/clock.hpp"
+#include "os/file_system.hpp"
+
+namespace ckpt::cli {
+
+class Workplace {
+ public:
+  Workplace();
+  ~Workplace();
+
+  template <class T>
+  Result<T> run(Task<T> task) {
+    std::optional<Result<T>> result;
+    std::exception_ptr thrown;
+    context_.restart();
+    asio::co_spawn(context_, std::move(task), [&](std::exception_ptr error, Result<T> value) {
+      thrown = error;
+      result.emplace(std::move(value));
+    });
+    while (!result && context_.run_one() > 0) {
+    }
+    if (thrown) std::rethrow_exception(thrown);
+    if (!result) return fail(Errc::cancelled, "the work ended without an answer");
+    return std::move(*result);
+  }
+
+  asio::any_io_executor executor() { return context_.get_executor(); }
+  Clock& clock() { return *clock_; }
+  os::FileSystem& files();  // Made at the first call.
+
+ private:
+  asio::io_context context_{1};
+  std::unique_ptr<Clock> clock_;
+  std::unique_ptr<os::FileSystem> files_;
+};
+
+}  // namespace ckpt::cli

@@ -1,0 +1,350 @@
+// Goal:   what `ckpt` prints and its exit codes are what people and scripts may rely on.
+// Method: a trainer in this process saves through the real ckptd, in a directory of its own; then
+//         the real program `ckpt` is run, command by command, also where nothing is as it should.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <ckpt/checkpointer.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/units.hpp"
+#include "os/process.hpp"
+#include "os/runtime_directory.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ckpt {
+namespace {
+
+constexpr std::chrono::milliseconds patience = std::chrono::seconds(30);
+
+struct Answer {
+  int code = -1;
+  std::string out, err;
+  nlohmann::json json() const {
+    auto parsed = nlohmann::json::parse(out, nullptr, false);
+    INFO("standard output: " << out);
+    REQUIRE(parsed.is_object());
+    return parsed;
+  }
+};
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class Contains {
+ public:
+  explicit Contains(const std::string& text) : text_(text) {}
+  bool operator()(const std::string& part) const { return text_.find(part) != std::string::npos; }
+
+ private:
+  const std::string& text_;
+};
+
+// The directories of one test, and the daemon that lives there.
+struct Place {
+  Place() {
+    options.job = "gpt2";
+    options.dir = directory.file("store");
+    std::filesystem::create_directory(options.dir);
+    options.runtime_dir = directory.file("run");
+    options.daemon_path = CKPT_BIN_DIR "/ckptd";
+    options.memory_budget = 256 * MiB;
+    options.replicas = 1;
+    options.save_storage_interval = Interval{2, {}};
+  }
+  ~Place() {
+    const auto text = os::read_file(options.runtime_dir + "/ckptd.json", 4096);
+    if (!text) return;
+    const auto ready = nlohmann::json::parse(*text, nullptr, false);
+    const auto process = os::open_process(ready.value("pid", 0));
+    if (process) (void)os::kill_process(*process, SIGKILL);
+  }
+
+  // `environment`: assignments before the command.
+  Answer ckpt(const std::string& arguments, const std::string& environment = "") const {
+    const std::string out = directory.file("out"), err = directory.file("err");
+    const std::string command = "env " + environment + " '" CKPT_BIN_DIR "/ckpt' " + arguments +
+                                " >'" + out + "' 2>'" + err + "'";
+    const int status = std::system(command.c_str());
+    Answer answer;
+    REQUIRE(WIFEXITED(status));
+    answer.code = WEXITSTATUS(status);
+    answer.out = text_of(out);
+    answer.err = text_of(err);
+    return answer;
+  }
+  std::string runtime() const { return " --runtime-dir '" + options.runtime_dir + "'"; }
+
+  test::TemporaryDirectory directory;
+  Options options;
+};
+
+// A trainer with five megabytes of weights: two chunks, the last one short.
+struct Trainer {
+  explicit Trainer(const Options& options) : weights(5 * MiB / sizeof(float), 1.5f) {
+    auto opened = Checkpointer::open(options);
+    if (!opened) FAIL(opened.error().message());
+    checkpointer.emplace(std::move(*opened));
+    TensorRef tensor;
+    tensor.data = weights.data();
+    tensor.dtype = DType::f32;
+    tensor.shape = {static_cast<std::int64_t>(weights.size())};
+    REQUIRE(checkpointer->add("weights", tensor));
+  }
+  void save(std::uint64_t step, Level level) {
+    const auto saved = checkpointer->save(Step{step});
+    REQUIRE(saved);
+    REQUIRE(*saved == SaveOutcome::started);
+    const Status reached = checkpointer->wait(Step{step}, level, patience);
+    if (!reached) FAIL(reached.error().message());
+  }
+  std::vector<float> weights;
+  std::optional<Checkpointer> checkpointer;
+};
+
+void flip_a_byte(const std::string& path, std::streamoff offset) {
+  ::chmod(path.c_str(), 0600);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  REQUIRE(file.is_open());
+  char byte = 0;
+  file.seekg(offset);
+  file.get(byte);
+  file.seekp(offset);
+  file.put(static_cast<char>(byte ^ 1));
+  REQUIRE(file.good());
+}
+
+}  // namespace
+
+TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]") {
+  const Place place;
+  const Answer help = place.ckpt("--help");
+  CHECK(help.code == 0);
+  for (const char* command : {"status", "ls", "verify", "doctor", "recover", "stop", "drop"}) {
+    CHECK(Contains(help.out)(command));
+    const Answer details = place.ckpt(std::string(command) + " --help");
+    CHECK(details.code == 0);
+    CHECK(Contains(details.out)("--json"));
+    CHECK(Contains(details.out)("Example"));
+  }
+  CHECK(place.ckpt("--version").code == 0);
+  CHECK(place.ckpt("").code == 2);
+  CHECK(place.ckpt("stats").code == 2);
+  CHECK(place.ckpt("status --colour").code == 2);
+  CHECK(place.ckpt("verify").code == 2);
+  CHECK(place.ckpt("drop").code == 2);
+  CHECK(place.ckpt("recover gpt2").code == 2);  // Without --dry-run.
+  CHECK(place.ckpt("stop --deadline soon" + place.runtime()).code == 2);
+  CHECK(place.ckpt("status --runtime-dir relative").code == 2);
+}
+
+TEST_CASE("cli: where no daemon runs, it says so and starts none", "[unit][cli]") {
+  const Place place;
+  for (const char* command : {"status", "recover --dry-run", "drop gpt2"}) {
+    const Answer answer = place.ckpt(command + place.runtime());
+    CHECK(answer.code == 1);
+    CHECK(answer.out.empty());
+    CHECK(Contains(answer.err)("no daemon runs"));
+    CHECK(Contains(answer.err)(place.options.runtime_dir));
+  }
+  const auto json = place.ckpt("status --json" + place.runtime()).json();
+  CHECK(json["error"]["code"] == "not found");
+  const Answer stopped = place.ckpt("stop" + place.runtime());
+  CHECK(stopped.code == 0);
+  CHECK(Contains(stopped.out)("No daemon runs"));
+  CHECK_FALSE(std::filesystem::exists(place.options.runtime_dir));
+}
+
+TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
+  const Place place;
+  Trainer trainer(place.options);
+  trainer.save(1, Level::committed);
+  trainer.save(2, Level::durable);
+  trainer.save(3, Level::committed);
+
+  const Answer table = place.ckpt("status" + place.runtime());
+  INFO(table.out << table.err);
+  CHECK(table.code == 0);
+  CHECK(Contains(table.out)("job gpt2"));
+  CHECK(Contains(table.out)("committed step 3"));
+  CHECK(Contains(table.out)("on storage step 2"));
+  CHECK(Contains(table.out)("training"));
+  CHECK(Contains(table.out)("IF IT DIED NOW"));
+  CHECK(Contains(table.out)("1 steps lost: goes on from step 2, from storage"));
+
+  const auto json = place.ckpt("status --json" + place.runtime()).json();
+  CHECK(json["memory"]["budget_bytes"] == 256 * MiB);
+  REQUIRE(json["jobs"].size() == 1);
+  const auto& job = json["jobs"][0];
+  CHECK(job["job"] == "gpt2");
+  CHECK(job["directory"] == place.options.dir);
+  CHECK(job["degraded"].is_null());
+  CHECK(job["nodes"].size() == 1);
+  CHECK(job["ranks"][0]["attached"] == true);
+  CHECK(job["ranks"][0]["last_seen"] == 3);
+  CHECK(job["slots"].size() == 3);
+  CHECK(job["if_node_died"][0]["resumes_from"]["step"] == 2);
+  CHECK(job["if_node_died"][0]["steps_lost"] == 1);
+  REQUIRE(job["steps"].size() >= 2);
+  CHECK(job["steps"][0]["step"] == 3);
+  CHECK(job["steps"][0]["level"] == "committed");
+  CHECK(job["steps"][0]["ranks_in_memory"] == 1);
+  CHECK(job["steps"][1]["step"] == 2);
+  CHECK(job["steps"][1]["level"] == "durable");
+  CHECK(job["steps"][1]["on_storage"] == true);
+}
+
+TEST_CASE("cli: recover explains, drop frees, stop ends", "[unit][cli]") {
+  const Place place;
+  {
+    Trainer trainer(place.options);
+    trainer.save(7, Level::committed);
+    const Answer busy = place.ckpt("drop gpt2" + place.runtime());
+    CHECK(busy.code == 1);
+    CHECK(Contains(busy.err)("a trainer is attached"));
+  }
+  const Answer explained = place.ckpt("recover --dry-run" + place.runtime());
+  INFO(explained.out << explained.err);
+  CHECK(explained.code == 0);
+  CHECK(Contains(explained.out)("would choose step 7"));
+  CHECK(Contains(explained.out)("chosen: every shard is in memory"));
+  const auto json = place.ckpt("recover --dry-run gpt2 --json" + place.runtime()).json();
+  CHECK(json["jobs"][0]["chosen"]["step"] == 7);
+  const Answer unknown = place.ckpt("recover --dry-run bert" + place.runtime());
+  CHECK(unknown.code == 1);
+  CHECK(Contains(unknown.err)("job bert"));
+
+  const Answer dropped = place.ckpt("drop gpt2" + place.runtime());
+  INFO(dropped.err);
+  CHECK(dropped.code == 0);
+  CHECK(place.ckpt("status --json" + place.runtime()).json()["jobs"].empty());
+  const Answer again = place.ckpt("drop gpt2" + place.runtime());
+  CHECK(again.code == 1);
+  CHECK(Contains(again.err)("holds nothing of it"));
+
+  const Answer stopped = place.ckpt("stop --json" + place.runtime());
+  INFO(stopped.err);
+  CHECK(stopped.code == 0);
+  CHECK(stopped.json()["stopped"] == true);
+  CHECK_FALSE(std::filesystem::exists(place.options.runtime_dir + "/ckptd.sock"));
+  CHECK(place.ckpt("status" + place.runtime()).code == 1);
+}
+
+TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
+  Place place;
+  place.options.save_storage_interval = Interval{1000, {}};
+  {
+    Trainer trainer(place.options);
+    trainer.save(5, Level::committed);
+  }
+  CHECK(Contains(place.ckpt("ls '" + place.options.dir + "'").out)("No checkpoint in"));
+  const Answer stopped = place.ckpt("stop" + place.runtime());
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 0);
+  const auto json = place.ckpt("ls --json '" + place.options.dir + "'").json();
+  CHECK(json["newest"] == "step-000000005");
+}
+
+TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  {
+    Trainer trainer(place.options);
+    trainer.save(2, Level::durable);
+    trainer.save(4, Level::durable);
+  }
+  REQUIRE(place.ckpt("stop" + place.runtime()).code == 0);
+
+  const Answer listed = place.ckpt("ls " + dir);
+  INFO(listed.out << listed.err);
+  CHECK(listed.code == 0);
+  CHECK(Contains(listed.out)("step-000000002"));
+  CHECK(Contains(listed.out)("step-000000004"));
+  const auto json = place.ckpt("ls --json " + dir).json();
+  CHECK(json["checkpoints"].size() == 2);
+  CHECK(json["checkpoints"][1]["job"] == "gpt2");
+  CHECK(json["newest"] == "step-000000004");
+
+  CHECK(place.ckpt("verify " + dir).code == 0);
+  CHECK(place.ckpt("verify " + dir + "/step-000000004/").code == 0);
+  CHECK(place.ckpt("verify --json " + dir).json()["good"] == true);
+
+  // 4.5 MiB into the file: behind the first chunk.
+  flip_a_byte(place.options.dir + "/step-000000004/rank-00000.safetensors", 4608 * 1024);
+  const Answer damaged = place.ckpt("verify " + dir);
+  INFO(damaged.out << damaged.err);
+  CHECK(damaged.code == 1);
+  CHECK(Contains(damaged.out)("DAMAGED " + place.options.dir + "/step-000000004"));
+  CHECK(Contains(damaged.out)("rank-00000.safetensors"));
+  CHECK(Contains(damaged.out)("chunk 1"));
+  CHECK(place.ckpt("verify " + dir + "/step-000000002").code == 0);
+  CHECK(place.ckpt("verify --newest " + dir).code == 1);
+  const auto told = place.ckpt("verify --json " + dir).json();
+  CHECK(told["good"] == false);
+  CHECK(told["checkpoints"][1]["files"][0]["good"] == false);
+
+  flip_a_byte(place.options.dir + "/step-000000002/manifest.json", 100);
+  CHECK(place.ckpt("ls " + dir).code == 1);
+  const Answer manifest = place.ckpt("verify " + dir + "/step-000000002");
+  CHECK(manifest.code == 1);
+  CHECK(Contains(manifest.out)("manifest.json"));
+}
+
+TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
+  const Place place;
+  const std::string missing = place.directory.file("missing");
+  for (const char* command : {"ls ", "verify "}) {
+    const Answer answer = place.ckpt(command + missing);
+    CHECK(answer.code == 1);
+    CHECK(Contains(answer.err)(missing));
+    CHECK(Contains(answer.err)("there is no such directory"));
+  }
+  const auto json = place.ckpt("verify --json " + missing).json();
+  CHECK(json["error"]["code"] == "not found");
+  CHECK(place.ckpt("ls '" + place.options.dir + "'").code == 0);
+  CHECK(place.ckpt("verify '" + place.options.dir + "'").code == 1);
+}
+
+TEST_CASE("cli: doctor finds what will not work, and where options come from", "[unit][cli]") {
+  const Place place;
+  const std::string here = " --dir '" + place.options.dir + "'" + place.runtime();
+  const Answer well = place.ckpt("doctor" + here, "LIBCKPT_MEMORY_BUDGET=16MiB");
+  INFO(well.out << well.err);
+  CHECK(Contains(well.out)("locked memory"));
+  CHECK(Contains(well.out)("environment LIBCKPT_MEMORY_BUDGET"));
+  CHECK(std::filesystem::is_empty(place.options.dir));
+
+  const auto grade = [](const nlohmann::json& told, const std::string& name) {
+    for (const auto& finding : told["findings"]) {
+      if (finding["name"] == name) return finding["grade"].get<std::string>();
+    }
+    return std::string("missing");
+  };
+  const auto json = place.ckpt("doctor --json" + here, "LIBCKPT_MEMORY_BUDGET=16MiB").json();
+  CHECK(grade(json, "options") == "good");
+  CHECK(grade(json, "memory") == "good");
+  CHECK(grade(json, "daemon") == "good");
+  CHECK(json["options"].size() > 20);
+
+  const Answer broken = place.ckpt("doctor --json --dir /nonexistent" + place.runtime(),
+                                   "LIBCKPT_MEMORY_BUDGET=900TiB "
+                                   "LIBCKPT_NODES=A@127.0.0.1:7711,B@127.0.0.2:7711 "
+                                   "LIBCKPT_NODE=A");
+  CHECK(broken.code == 1);
+  const auto told = broken.json();
+  CHECK(told["good"] == false);
+  CHECK(grade(told, "memory") == "trouble");
+  CHECK(grade(told, "storage") == "trouble");
+  CHECK(grade(told, "secret") == "trouble");
+}
+
+}  // namespace ckpt

@@ -1,0 +1,50 @@
+// Goal:   tables stay readable, whatever the names in them contain.
+// Method: small tables are compared with what a terminal is to show.
+#include <catch2/catch.hpp>
+
+#include "cli/json_read.hpp"
+#include "cli/table.hpp"
+
+namespace ckpt::cli {
+
+TEST_CASE("table: columns are as wide as their widest cell, lines end without blanks",
+          "[unit][cli]") {
+  Table table("lr", {"NAME", "N"});
+  CHECK(table.is_empty());
+  table.add({"a", "100"});
+  table.add({"longer", "7"});
+  CHECK_FALSE(table.is_empty());
+  CHECK(table.to_text(2) == "  NAME      N\n  a       100\n  longer    7\n");
+}
+
+TEST_CASE("table: a control character never reaches the terminal", "[unit][cli]") {
+  CHECK(printable("a\x1b[31mb\n") == "a?[31mb?");
+  CHECK(printable("Gr\xc3\xb6\xc3\x9f"
+                  "e") ==
+        "Gr\xc3\xb6\xc3\x9f"
+        "e");
+}
+
+TEST_CASE("table: times are told in the two units that matter", "[unit][cli]") {
+  CHECK(human_seconds(0) == "0 s");
+  CHECK(human_seconds(59) == "59 s");
+  CHECK(human_seconds(60) == "1 min 0 s");
+  CHECK(human_seconds(3600 * 3 + 300) == "3 h 5 min");
+  CHECK(human_seconds(86'400 * 2) == "2 days 0 h");
+  CHECK(human_date(0) == "-");
+  CHECK(human_date(1'000'000'000) == "2001-09-09 01:46:40");
+  CHECK(human_date(UINT64_MAX) == "-");
+}
+
+TEST_CASE("json_read: what is missing or of another type is shown as a dash", "[unit][cli]") {
+  const Json object = {{"text", "a"}, {"count", 3}, {"list", {1, "x"}}};
+  CHECK(text_in(object, "text") == "a");
+  CHECK(text_in(object, "count") == "-");
+  CHECK(number_in(object, "count") == "3");
+  CHECK(number_in(object, "none") == "-");
+  CHECK(list_in(object, "list").empty());
+  CHECK(object_in(object, "text").empty());
+  CHECK(text_in(Json(), "text") == "-");
+}
+
+}  // namespace ckpt::cli
