@@ -43,8 +43,8 @@ struct Commands {
   std::vector<std::pair<CLI::App*, Command>> all;
 };
 
-CLI::App* add(CLI::App& app, Commands& commands, Arguments& arguments, std::string name,
-              std::string what, Command command) {
+CLI::App* subcommand(CLI::App& app, Commands& commands, Arguments& arguments, std::string name,
+                     std::string what, Command command) {
   CLI::App* added = app.add_subcommand(std::move(name), std::move(what));
   added->add_flag("--json", arguments.json, "Print one JSON object instead of text");
   commands.all.emplace_back(added, std::move(command));
@@ -59,17 +59,17 @@ void add_runtime_dir(CLI::App* command, Arguments& arguments) {
 
 void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments) {
   CLI::App* command =
-      add(app, commands, arguments, "status", "What the daemon of this node holds, per job",
-          [](const Arguments& given) { return status(given.runtime_dir); });
+      subcommand(app, commands, arguments, "status", "What the daemon of this node holds, per job",
+                 [](const Arguments& given) { return status(given.runtime_dir); });
   add_runtime_dir(command, arguments);
   command->footer(
       "Shows nodes, Slots, the level each step has reached, and what would be lost if each node\n"
       "died now. Exits with 1 when no daemon runs, or when a job is degraded.\n\n"
       "Examples:\n  ckpt status\n  ckpt status --json | jq '.jobs[].committed.step'");
 
-  command =
-      add(app, commands, arguments, "recover", "Explain which step a restore would choose, and why",
-          [](const Arguments& given) { return recover(given.runtime_dir, given.job); });
+  command = subcommand(
+      app, commands, arguments, "recover", "Explain which step a restore would choose, and why",
+      [](const Arguments& given) { return recover(given.runtime_dir, given.job); });
   add_runtime_dir(command, arguments);
   command->add_flag("--dry-run", arguments.dry_run, "Only explain; required")->required();
   command->add_option("JOB", arguments.job, "Only this job; default: all jobs of the daemon");
@@ -78,11 +78,11 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
       "Exits with 1 when there is no step that could be restored.\n\n"
       "Examples:\n  ckpt recover --dry-run\n  ckpt recover --dry-run gpt2 --json");
 
-  command = add(app, commands, arguments, "stop", "Flush what is held, and end the daemon",
-                [](const Arguments& given) -> Result<Outcome> {
-                  CKPT_TRY(const auto deadline, daemon::parse_duration(given.deadline));
-                  return stop(given.runtime_dir, deadline, !given.no_flush);
-                });
+  command = subcommand(app, commands, arguments, "stop", "Flush what is held, and end the daemon",
+                       [](const Arguments& given) -> Result<Outcome> {
+                         CKPT_TRY(const auto deadline, daemon::parse_duration(given.deadline));
+                         return stop(given.runtime_dir, deadline, !given.no_flush);
+                       });
   add_runtime_dir(command, arguments);
   command->add_option("--deadline", arguments.deadline, "For the flush, as 90s or 15min")
       ->capture_default_str();
@@ -94,8 +94,8 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
       "runs is no error.\n\n"
       "Examples:\n  ckpt stop\n  ckpt stop --deadline 30s");
 
-  command = add(app, commands, arguments, "drop", "Free the memory of one job on this node",
-                [](const Arguments& given) { return drop(given.runtime_dir, given.job); });
+  command = subcommand(app, commands, arguments, "drop", "Free the memory of one job on this node",
+                       [](const Arguments& given) { return drop(given.runtime_dir, given.job); });
   add_runtime_dir(command, arguments);
   command->add_option("JOB", arguments.job, "The job, as `ckpt status` names it")->required();
   command->footer(
@@ -104,8 +104,9 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
 }
 
 void add_storage_commands(CLI::App& app, Commands& commands, Arguments& arguments) {
-  CLI::App* command = add(app, commands, arguments, "ls", "List the checkpoints in a directory",
-                          [](const Arguments& given) { return list(given.path); });
+  CLI::App* command =
+      subcommand(app, commands, arguments, "ls", "List the checkpoints in a directory",
+                 [](const Arguments& given) { return list(given.path); });
   command->add_option("DIR", arguments.path, "The job's directory (option `dir`)")->required();
   command->footer(
       "Reads manifests and file sizes, and not the files: `ckpt verify` does that. Needs no "
@@ -113,8 +114,9 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "Exits with 1 when one of them is damaged.\n\n"
       "Examples:\n  ckpt ls /ckpt/gpt2\n  ckpt ls /ckpt/gpt2 --json | jq '.checkpoints[-1].name'");
 
-  command = add(app, commands, arguments, "verify", "Read checkpoints and compare every checksum",
-                [](const Arguments& given) { return verify(given.path, given.newest); });
+  command =
+      subcommand(app, commands, arguments, "verify", "Read checkpoints and compare every checksum",
+                 [](const Arguments& given) { return verify(given.path, given.newest); });
   command->add_option("PATH", arguments.path, "One checkpoint (step-...), or a directory of them")
       ->required();
   command->add_flag("--newest", arguments.newest, "Of a directory, only its newest checkpoint");
@@ -124,8 +126,9 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "and the chunk (4 MiB) of it.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2");
 
-  command = add(app, commands, arguments, "doctor", "Check this machine and the effective options",
-                [](const Arguments& given) { return doctor({given.runtime_dir, given.dir}); });
+  command =
+      subcommand(app, commands, arguments, "doctor", "Check this machine and the effective options",
+                 [](const Arguments& given) { return doctor({given.runtime_dir, given.dir}); });
   add_runtime_dir(command, arguments);
   command->add_option("--dir", arguments.dir,
                       "Directory of checkpoints to check; default: the option `dir`");
