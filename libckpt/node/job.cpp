@@ -103,6 +103,8 @@ void Job::update() {
   if (decree_.start) {
     for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree_.start);
   }
+  // A copy may have come after the decree that gave its step up, which is not sent again.
+  retire_useless();
   build_report();  // What was obeyed shows at once.
   replication_->wake();
   peers_->wake();
