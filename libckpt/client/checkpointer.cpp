@@ -89,6 +89,11 @@ Result<Checkpointer> Checkpointer::open(Options options) {
     CKPT_TRY(Options resolved, Options::resolve(std::move(options)));
     if (resolved.disable) return Checkpointer(std::make_unique<Impl>());
     if (!resolved.log_file_path.empty()) CKPT_CHECK(Log::open_file(resolved.log_file_path));
+    if (resolved.nodes.size() > 1 && resolved.secret_file.empty())
+      log_warning(
+          "rank {} of job {}: no secret: no peer copies, and no checkpoints of a job of {} nodes; "
+          "give all of them the same secret_file",
+          resolved.rank, resolved.job, resolved.nodes.size());
     const auto deadline = steady_clock::now() + resolved.open_deadline;
     CKPT_TRY(auto link, client::open_link(resolved, deadline));
     return Checkpointer(std::make_unique<Impl>(std::move(resolved), std::move(link)));

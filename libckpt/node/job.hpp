@@ -105,6 +105,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Result<Session*> active(SessionId id, Rank** rank, const char* what);
   void fence(Rank& rank, std::unique_ptr<Session> older);
   void continue_session(Session& session, const Continuation& continues);
+  bool refuse_without_peers(Session& session, const char* what);
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
 

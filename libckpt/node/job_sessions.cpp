@@ -54,8 +54,8 @@ Status Job::adopt_shape(const AttachRequest& request) {
                request.dir.empty() ? arena::own_slots_min : arena::own_slots_with_storage);
   storage_->set_max_ckpt_num(request.max_ckpt_num);
   if (shape_.nodes.size() > 1 && secret_.empty()) {
-    log_warning("job={} no secret: no peer copies; the loss of this node loses its memory",
-                shape_.job);
+    log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
+                shape_.job, shape_.nodes.size());
   }
   return {};
 }
@@ -146,9 +146,21 @@ Status Job::set_layout(SessionId id, format::Layout layout) {
   return {};
 }
 
+// Nodes that may not speak to one another cannot agree on a step: said at once, not by a deadline.
+bool Job::refuse_without_peers(Session& session, const char* what) {
+  if (shape_.nodes.size() == 1 || !secret_.empty() || session.events == nullptr) return false;
+  Error error(Errc::unavailable,
+              fmt::format("{} job {}: no secret: its {} nodes cannot agree on a step; give all of "
+                          "them the same secret_file",
+                          what, shape_.job, shape_.nodes.size()));
+  session.events->begun({0, 0, std::nullopt, std::move(error)});
+  return true;
+}
+
 Status Job::start_fresh(SessionId id) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "start"));
+  if (refuse_without_peers(*session, "start")) return {};
   if (session->phase == StartPhase::idle) session->phase = StartPhase::fresh;
   touch();
   return {};
@@ -157,6 +169,7 @@ Status Job::start_fresh(SessionId id) {
 Status Job::ask_restore(SessionId id, std::optional<Step> wanted) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "restore"));
+  if (refuse_without_peers(*session, "restore")) return {};
   CKPT_POINT("load.select");
   session->phase = StartPhase::asks;
   session->wanted = wanted;
@@ -208,7 +221,8 @@ void Job::settle_closing(Rank& rank) {
     is_settled = is_settled && !is_underway && !is_uncommitted;
   }
   session->is_closing = session->is_closing || is_settled;
-  if (ended_at_) {
+  // Who never began has captured nothing that others would have to agree on.
+  if (ended_at_ || session->phase != StartPhase::running) {
     session->is_closed = true;
     if (session->events != nullptr) session->events->closed({});
   } else if (context_.seams.clock.now() >= *session->close_deadline) {
