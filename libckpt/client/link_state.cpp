@@ -269,6 +269,14 @@ void LinkState::ask_begin() {
   });
 }
 
+bool LinkState::ask_fresh() {
+  return view_.change([](View& view) {
+    if (view.begun && !view.begun->error) return false;
+    view.begun.reset();
+    return true;
+  });
+}
+
 bool LinkState::has_begun() const {
   return view_.read([](const View& view) { return view.begun && !view.begun->error; });
 }

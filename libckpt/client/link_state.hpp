@@ -59,7 +59,8 @@ class LinkState {
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
   MappedSlot give_back(const Granted& granted);
 
-  void ask_begin();  // Before a fresh start or a restore is asked for.
+  void ask_begin();  // Before a restore is asked for.
+  bool ask_fresh();  // Before a fresh start is; false: it has begun meanwhile.
   bool has_begun() const;
   Status wait_fresh(Deadline deadline) const;
   struct OfferedSlot {

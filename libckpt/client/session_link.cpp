@@ -53,10 +53,7 @@ Status SessionLink::slots_status() const {
 
 Status SessionLink::start_fresh(Deadline deadline) {
   CKPT_CHECK(check_process());
-  if (!state_->has_begun()) {
-    state_->ask_begin();
-    side_->post(control::StartFresh{});
-  }
+  if (state_->ask_fresh()) side_->post(control::StartFresh{});
   return state_->wait_fresh(deadline);
 }
 
