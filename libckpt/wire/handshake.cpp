@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::string_view key_salt = "libckpt peer handshake 1";
 // One answer for both, so that nobody can ask which jobs a daemon knows.
-constexpr std::string_view refused_job_or_secret = "job or secret";
+constexpr std::string_view refused_job_or_secret =
+    "job or secret (a job that is not known here, or another secret_file)";
 
 struct Hello {
   std::string job;
