@@ -115,8 +115,10 @@ kill_and_wait() {  # kill_and_wait SIGNAL PID...: at most ten seconds
 
 # Prints what is left; nothing and 0 when all is gone. Files are the caller's.
 nodes_close() {
-  local name daemons="" left=""
-  for name in "${!node_address[@]}"; do daemons="$daemons $(node_daemon "$name")"; done
+  local name daemons left=""
+  daemons=$(for name in "${!node_address[@]}"; do node_daemon "$name"; done)
+  # Trainers first: they would start their daemon again.
+  kill_and_wait KILL $(node_processes | grep -vxF "$daemons")
   # Memory that is counted belongs to a process or a descriptor; these are the daemons' segments.
   local memory
   memory=$(segments_of $daemons)

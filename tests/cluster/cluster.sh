@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Goal:   a whole job, two daemons and two trainers, survives every loss that it claims to survive,
+#         and a mistake in its set-up is said clearly, costs checkpoints, and never the training.
+# Method: tests/cluster/cluster.sh BUILD CASE runs real processes of BUILD on loopback addresses.
+#         Every wait has a deadline; what a case waits for is an event in a report or in a log.
+set -u -o pipefail
+cd "$(dirname "$0")/../.."
+. examples/training/nodes.sh
+. examples/training/job.sh
+
+build=${1:?which build directory?}
+case=${2:?which case: quickstart, no_secret, wrong_secret or busy_port?}
+bin=$build/bin
+width=64
+steps=40
+listener=""
+
+finish() {
+  local status=$? left
+  trap - EXIT
+  [ -z "$listener" ] || kill "$listener" 2>/dev/null
+  { left=$(nodes_close); wait; } 2>/dev/null  # The shell would tell of each process that it killed.
+  if [ -n "$left" ]; then
+    echo "FAILED cluster: left behind: $left"
+    status=1
+  fi
+  rm -rf "$scratch"
+  [ "$status" -ne 0 ] || echo "ok cluster: $case"
+  exit "$status"
+}
+expect() {  # expect WHAT PATTERN FILE...
+  local what=$1 pattern=$2
+  shift 2
+  grep -qE "$pattern" "$@" || die "$what: no line like '$pattern' in $*"
+  say "$what: $(grep -hE -m 1 "$pattern" "$@" | cut -c1-160)"
+}
+has_line() {  # has_line PATTERN FILE
+  grep -qsE "$1" "$2"
+}
+log_of() {
+  echo "$scratch/$1/ckptd.log"
+}
+open_cluster() {
+  nodes_open "$scratch" plain
+  node_add A B
+  make_secret "$scratch/secret"
+  secret_of=([0]=$scratch/secret [1]=$scratch/secret)
+  # The first save waits so long for ranks that will not come.
+  export LIBCKPT_OPEN_DEADLINE=2s
+}
+train_to_the_end() {
+  wait_for "the end" have_ended
+  check_end
+}
+nothing_was_saved() {
+  expect "saves are skipped" '"save":"skipped_unavailable","committed":null' "$(report_of 0)"
+  if grep -q '"save":"started"' "$(report_of 0)" "$(report_of 1)"; then
+    die "a step was captured that no two nodes can agree on"
+  fi
+}
+
+case_quickstart() {
+  local output=$scratch/output rank
+  bash examples/quickstart.sh --plain --width 64 --build "$build" 2>&1 | tee "$output" ||
+    die "the quickstart failed"
+  for rank in 0 1; do
+    expect "own memory" "rank $rank on [AB]: resumed after step [0-9]+ from own memory" "$output"
+    expect "storage" "rank $rank on [BC]: resumed after step 120 from storage" "$output"
+    expect "the end" "rank $rank: [0-9]+ bytes of weights, bit for bit equal" "$output"
+  done
+  expect "the replaced node" "rank 0 on C: resumed after step [0-9]+ from node B" "$output"
+  expect "steps lost" "steps lost: [0-9]+; from the loss" "$output"
+  expect "nothing left" "clean: no process, no socket, no namespace, no memory" "$output"
+}
+case_no_secret() {
+  open_cluster
+  secret_of=()
+  title "without a secret: trains, says so, saves nothing"
+  start_job silent A B --fresh
+  train_to_the_end
+  expect "the trainer says so" "warning.*rank 0 of job quickstart: no secret: no peer copies" \
+    "$scratch/silent.rank0.txt"
+  expect "the daemon says so" "warning.*no secret: no peer copies" "$(log_of A)"
+  nothing_was_saved
+  title "nor does it begin at step 0 where a checkpoint may be: a restore fails at once"
+  start_job asking A B
+  wait_for "the end" have_ended
+  wait "${trainer[0]}"
+  [ $? -eq 2 ] || die "rank 0 trained on after a restore that could not be decided"
+  expect "the restore says so" "no secret: its 2 nodes cannot agree" "$scratch/asking.rank0.txt"
+}
+case_wrong_secret() {
+  open_cluster
+  make_secret "$scratch/another"
+  secret_of[1]=$scratch/another
+  title "node B has another secret: it is refused, both train on"
+  start_job refused A B --fresh
+  train_to_the_end
+  expect "A refuses B" "warning.*node B of job quickstart did not prove itself" "$(log_of A)"
+  expect "B is told" "warning.*peer=A not reached.*(secret|prove)" "$(log_of B)"
+  nothing_was_saved
+}
+case_busy_port() {
+  open_cluster
+  steps=400
+  title "somebody else has the port of node A: both train; when it is free, steps are committed"
+  /usr/bin/python3 -c "
+import socket, sys, time
+taken = socket.create_server(('${node_address[A]}', $nodes_port))
+print('taken', flush=True)
+time.sleep(120)" >"$scratch/listener.txt" &
+  listener=$!
+  wait_for "the port to be taken" has_line taken "$scratch/listener.txt"
+  start_job busy A B --fresh --step-ms 10
+  wait_for "the warning" has_line "warning.*cannot listen for peers on" "$(log_of A)"
+  expect "the warning" "warning.*cannot listen for peers on ${node_address[A]}" "$(log_of A)"
+  wait_for "training without checkpoints" has_reached step 3
+  expect "saves are skipped" '"save":"skipped_unavailable","committed":null' "$(report_of 0)"
+  kill_and_wait TERM "$listener"
+  listener=""
+  wait_for "a committed step" has_reached committed 1
+  say "committed: step $(last 0 committed)"
+  train_to_the_end
+}
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/cluster.XXXXXX")
+trap finish EXIT
+trap 'exit 130' INT TERM
+"case_$case"
