@@ -90,8 +90,9 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
                     "End at once: what is in memory only is lost");
   command->footer(
       "Each job's newest committed step is written to the job's directory first; a job without a\n"
-      "directory loses what it has in memory. Returns when the process is gone. That no daemon\n"
-      "runs is no error.\n\n"
+      "directory loses what it has in memory. Returns when the process is gone. A trainer that "
+      "still\n"
+      "runs goes on, and starts a new daemon. That no daemon runs is no error.\n\n"
       "Examples:\n  ckpt stop\n  ckpt stop --deadline 30s");
 
   command = subcommand(app, commands, arguments, "drop", "Free the memory of one job on this node",

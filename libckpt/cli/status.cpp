@@ -38,9 +38,9 @@ std::string loss_of(const Json& job, const std::string& node) {
   for (const Json& loss : list_in(job, "if_node_died")) {
     if (text_in(loss, "node") != node) continue;
     const Json from = object_in(loss, "resumes_from");
-    if (from.empty()) return fmt::format("all {} steps are lost", number_in(loss, "steps_lost"));
-    return fmt::format("{} steps lost: goes on from step {}, {}", number_in(loss, "steps_lost"),
-                       number_in(from, "step"),
+    const std::string lost = counted(number_in(loss, "steps_lost"), "step") + " lost";
+    if (from.empty()) return lost + ": nothing could be restored";
+    return fmt::format("{}: goes on from step {}, {}", lost, number_in(from, "step"),
                        flag_in(loss, "from_storage") ? "from storage" : "from memory");
   }
   return "-";
@@ -66,13 +66,18 @@ std::string ranks_of(const Json& job) {
   return table.is_empty() ? "" : "\n" + table.to_text(2);
 }
 
+std::string copies_of(const Json& step) {
+  const std::string copies = number_in(step, "copies");
+  return copies == "1" ? "1 copy" : copies + " copies";
+}
+
 std::string steps_of(const Json& job) {
   Table table("rrlll", {"STEP", "TIMELINE", "LEVEL", "IN MEMORY", "ON STORAGE"});
   for (const Json& step : list_in(job, "steps")) {
     const std::string level = text_in(step, "level");
     const std::string memory =
-        fmt::format("{} of {} ranks, {} copies", number_in(step, "ranks_in_memory"),
-                    number_in(job, "world_size"), number_in(step, "copies"));
+        fmt::format("{} of {}, {}", number_in(step, "ranks_in_memory"),
+                    counted(number_in(job, "world_size"), "rank"), copies_of(step));
     table.add({number_in(step, "step"), number_in(step, "timeline"),
                flag_in(step, "abandoned") ? level + ", abandoned" : level, memory,
                flag_in(step, "on_storage") ? "yes" : "no"});
@@ -93,7 +98,7 @@ std::string slots_of(const Json& job) {
 
 std::string describe(const Json& job) {
   std::string text = fmt::format(
-      "\njob {}: node {}, {} ranks, committed {}, on storage {}\n  directory: {}\n",
+      "\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
       printable(text_in(job, "job")), printable(text_in(job, "node")), number_in(job, "world_size"),
       step_text(job, "committed"), step_text(job, "durable"),
       job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))

@@ -50,6 +50,11 @@ std::string Table::to_text(std::size_t indent) const {
   return out;
 }
 
+std::string counted(const std::string& count, const char* noun) {
+  const char* shown = count == "0" ? "no" : count.c_str();
+  return fmt::format("{} {}{}", shown, noun, count == "1" ? "" : "s");
+}
+
 std::string human_seconds(std::uint64_t seconds) {
   if (seconds < 60) return fmt::format("{} s", seconds);
   if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);

@@ -21,6 +21,8 @@ class Table {
 };
 
 // What people like to read.
+std::string counted(const std::string& count,
+                    const char* noun);               // "1 rank", "2 ranks", "no ranks".
 std::string human_seconds(std::uint64_t seconds);    // "3 h 5 min".
 std::string human_date(std::uint64_t unix_seconds);  // UTC, "2026-01-31 08:15:00".
 // A text from elsewhere, fit for a terminal: control characters become '?'.

@@ -52,10 +52,10 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
     if (!is_good)
       problems += fmt::format("  {}: {}\n", printable(file.name), printable(file.problem));
   }
-  verdict.text = fmt::format("{} {}: job {}, {} ranks, {} files, {}\n",
-                             verdict.is_good ? "good   " : "DAMAGED", printable(directory),
-                             printable(report.manifest->job), report.manifest->world_size,
-                             report.files.size(), arena::human_bytes(bytes));
+  verdict.text = fmt::format(
+      "{} {}: job {}, {}, {}, {}\n", verdict.is_good ? "good   " : "DAMAGED", printable(directory),
+      printable(report.manifest->job), counted(std::to_string(report.manifest->world_size), "rank"),
+      counted(std::to_string(report.files.size()), "file"), arena::human_bytes(bytes));
   verdict.text += problems;
   for (const std::string& name : report.foreign) {
     verdict.text += fmt::format("  {}: not of the checkpoint, ignored\n", printable(name));

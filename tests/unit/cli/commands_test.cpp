@@ -179,7 +179,7 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(Contains(table.out)("on storage step 2"));
   CHECK(Contains(table.out)("training"));
   CHECK(Contains(table.out)("IF IT DIED NOW"));
-  CHECK(Contains(table.out)("1 steps lost: goes on from step 2, from storage"));
+  CHECK(Contains(table.out)("1 step lost: goes on from step 2, from storage"));
 
   const auto json = place.ckpt("status --json" + place.runtime()).json();
   CHECK(json["memory"]["budget_bytes"] == 256 * MiB);

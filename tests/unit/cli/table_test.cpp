@@ -25,7 +25,10 @@ TEST_CASE("table: a control character never reaches the terminal", "[unit][cli]"
         "e");
 }
 
-TEST_CASE("table: times are told in the two units that matter", "[unit][cli]") {
+TEST_CASE("table: times and counts are told as people say them", "[unit][cli]") {
+  CHECK(counted("0", "step") == "no steps");
+  CHECK(counted("1", "step") == "1 step");
+  CHECK(counted("2", "step") == "2 steps");
   CHECK(human_seconds(0) == "0 s");
   CHECK(human_seconds(59) == "59 s");
   CHECK(human_seconds(60) == "1 min 0 s");
