@@ -116,6 +116,7 @@ kill_and_wait() {  # kill_and_wait SIGNAL PID...: at most ten seconds
 # Prints what is left; nothing and 0 when all is gone. Files are the caller's.
 nodes_close() {
   local name daemons left=""
+  [ -n "$nodes_scratch" ] || return 0  # None were opened.
   daemons=$(for name in "${!node_address[@]}"; do node_daemon "$name"; done)
   # Trainers first: they would start their daemon again.
   kill_and_wait KILL $(node_processes | grep -vxF "$daemons")
@@ -138,10 +139,6 @@ nodes_close() {
 }
 
 segments_of() {  # segments_of PID...: the inodes of the Slots that they hold
-  local pid fd
-  for pid in "$@"; do
-    find "/proc/$pid/fd" -lname '*memfd:ckpt-slot*' 2>/dev/null | while read -r fd; do
-      stat -L -c %i "$fd" 2>/dev/null
-    done
-  done | sort -u
+  [ $# -eq 0 ] || find "${@/#//proc/}" -maxdepth 2 -path '*/fd/*' -lname '*memfd:ckpt-slot*' \
+    -print0 2>/dev/null | xargs -0 -r stat -L -c %i 2>/dev/null | sort -u
 }
