@@ -95,6 +95,7 @@ asio::awaitable<void> Peers::control(std::string node) {
   Clock& clock = job_.context().seams.clock;
   Duration backoff = redial_after;
   LogLimit complaint(60.0);
+  Errc complained_of{};  // Another reason is news: "refused" must not hide behind "not up yet".
   while (!is_stopping_ && peers_.contains(node)) {
     auto connection = co_await dial(node, wire::Purpose::control, nullptr);
     if (connection) {
@@ -107,7 +108,8 @@ asio::awaitable<void> Peers::control(std::string node) {
       (*connection)->close();
       if (!told)
         log_info("job={} peer={} lost: {}", job->shape().job, node, told.error().message());
-    } else if (complaint.may_speak()) {
+    } else if (complaint.may_speak() || connection.error().code() != complained_of) {
+      complained_of = connection.error().code();
       log_warning("job={} peer={} not reached, tried again: {}", job->shape().job, node,
                   connection.error().message());
     }
