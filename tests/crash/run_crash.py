@@ -11,6 +11,7 @@ import argparse
 import concurrent.futures
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -84,6 +85,8 @@ def main():
     arguments = parser.parse_args()
     arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
     began = time.monotonic()
+    # ctest ends us so when the time is over: the labs must still end their processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="crash-suite-") as folder:
         tools = Tools(arguments, folder)
         scenario = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
