@@ -169,7 +169,7 @@ class Encoder {
   template <class Struct>
     requires requires(const Struct& it) { fields(it); }
   void put(const Struct& it) {
-    std::apply([this](const auto&... field) { (put(field), ...); }, fields(it));
+    std::apply([this](const auto&... field) { (this->put(field), ...); }, fields(it));
   }
 
  private:
@@ -239,7 +239,7 @@ class Decoder {
   template <class Struct>
     requires requires(Struct& it) { fields(it); }
   void take(Struct& it) {
-    std::apply([this](auto&... field) { (take(field), ...); }, fields(it));
+    std::apply([this](auto&... field) { (this->take(field), ...); }, fields(it));
   }
 
  private:
