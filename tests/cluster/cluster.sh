@@ -65,7 +65,7 @@ case_quickstart() {
     die "the quickstart failed"
   for rank in 0 1; do
     expect "own memory" "rank $rank on [AB]: resumed after step [0-9]+ from own memory" "$output"
-    expect "storage" "rank $rank on [BC]: resumed after step 120 from storage" "$output"
+    expect "storage" "rank $rank on [BC]: resumed after step [0-9]+ from storage" "$output"
     expect "the end" "rank $rank: [0-9]+ bytes of weights, bit for bit equal" "$output"
   done
   expect "the replaced node" "rank 0 on C: resumed after step [0-9]+ from node B" "$output"
