@@ -41,7 +41,7 @@ struct PublishedStep {
 
 struct ClusterView {
   JobShape shape;
-  Digest members;  // members_digest(shape).
+  Digest members;                                       // members_digest(shape).
   std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // On storage, but not to be trusted.

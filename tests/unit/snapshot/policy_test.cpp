@@ -16,7 +16,7 @@ TEST_CASE("policy: by steps, every n-th is due", "[unit][snapshot]") {
   REQUIRE(is_due(Interval{1, {}}, Step{UINT64_MAX}));
 }
 
-TEST_CASE("policy: by time, any step may be announced; never is never", "[unit][snapshot]") {
+TEST_CASE("policy: by time any step may be announced and never is never", "[unit][snapshot]") {
   REQUIRE(is_due(Interval{0, std::chrono::minutes(15)}, Step{7}));
   REQUIRE_FALSE(is_due(Interval{}, Step{0}));
 }
