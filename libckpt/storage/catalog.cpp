@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <tuple>
 
 #include "storage/step_directory.hpp"
 
@@ -80,8 +82,10 @@ Task<Checkpoint> examine(Site site, std::string name, std::optional<format::RunI
 // Of two generations of one step of one timeline, the later one counts.
 void drop_doubles(Catalog& catalog) {
   auto& all = catalog.checkpoints;
-  std::stable_sort(all.begin(), all.end(), [](const Checkpoint& left, const Checkpoint& right) {
-    return left.at < right.at;
+  std::sort(all.begin(), all.end(), [](const Checkpoint& left, const Checkpoint& right) {
+    // A later generation has the longer name, or among equally long ones the greater.
+    return std::tuple(left.at, left.name.size(), std::string_view(left.name)) <
+           std::tuple(right.at, right.name.size(), std::string_view(right.name));
   });
   for (std::size_t index = 0; index + 1 < all.size();) {
     if (all[index].at != all[index + 1].at || all[index].run != all[index + 1].run) {
