@@ -21,7 +21,7 @@ target_compile_options(ckpt_flags INTERFACE
   -Wno-missing-field-initializers
   -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -fstack-protector-strong
   # False alarms of an optimising g++ 12: it sees one half of the pair in Asio's awaitable frames,
-  # and bounds in std::string's concatenation that are not there. clang and the sanitizers look as well.
+  # and bounds in std::string's concatenation that are not there. clang looks as well.
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<NOT:$<CONFIG:Debug>>>:-Wno-mismatched-new-delete
   -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread>
   $<$<BOOL:${CKPT_WERROR}>:-Werror>)

@@ -151,7 +151,6 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
                            Random& random) {
   StartDecision decision;
   const std::vector<RankView> ranks = ranks_of(view);
-  std::size_t asking = 0;
   std::size_t fresh = 0;
   std::size_t in_current = 0;
   std::size_t open = 0;  // Ranks that have not begun.
@@ -161,7 +160,6 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
     const bool is_open = phase != StartPhase::idle && phase != StartPhase::running;
     open += is_open;
     fresh += phase == StartPhase::fresh;
-    asking += is_open && phase != StartPhase::fresh;
     in_current += state.current && is_in(*state.current, *rank.report);
   }
   if (open == 0) return decision;

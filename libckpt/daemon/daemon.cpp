@@ -161,12 +161,14 @@ Status Daemon::run() {
   // Step 4.
   CKPT_POINT("stop.end");
   os::remove_file(directory_.ready());
-  log_info("ended");
   take_apart();
+  log_info("ended");
   return result_.value_or(Status());
 }
 
 void Daemon::take_apart() {
+  boost::system::error_code ignored;
+  signals_.cancel(ignored);
   server_.reset();
   engine_.reset();
   // Without its clock every wait ends at once, and with it the coroutines that are left.

@@ -87,8 +87,8 @@ CopyPlan Planner::take() {
   // Unguarded runs first; the places in the Slot's order follow them.
   std::vector<std::size_t> order(plan_.runs.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return plan_.runs[a].is_guarded < plan_.runs[b].is_guarded;
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(plan_.runs[a].is_guarded, a) < std::pair(plan_.runs[b].is_guarded, b);
   });
   std::vector<PlannedRun> runs;
   std::vector<std::size_t> place_of(order.size());

@@ -92,7 +92,8 @@ void RestorePlanner::add(std::size_t tensor, const Target& target) {
 }
 
 void RestorePlanner::sort_into_chunks() {
-  std::stable_sort(
+  // Pieces of one offset are aliases of one tensor: which of them is written first does not matter.
+  std::sort(
       plan_.pieces.begin(), plan_.pieces.end(),
       [](const RestorePiece& a, const RestorePiece& b) { return a.slot_offset < b.slot_offset; });
   std::size_t piece = 0;

@@ -14,8 +14,8 @@ std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpo
                                              std::span<const format::StepId> protected_steps) {
   std::vector<std::size_t> order(checkpoints.size());
   for (std::size_t index = 0; index < order.size(); ++index) order[index] = index;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
-    return checkpoints[left].at < checkpoints[right].at;
+  std::sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
+    return std::pair(checkpoints[left].at, left) < std::pair(checkpoints[right].at, right);
   });
   if (max_ckpt_num == 0 || order.size() <= max_ckpt_num) return {};
   order.resize(order.size() - max_ckpt_num);

@@ -201,6 +201,26 @@ TEST_CASE("daemon link: a killed daemon is started again and training goes on", 
   CHECK(place.daemon() != first);
 }
 
+TEST_CASE("daemon link: a daemon that is told to end flushes first, and a next one takes over",
+          "[unit][client]") {
+  Place place;
+  place.options.dir = place.directory.file("checkpoints");
+  const auto layout = small_layout(2000);
+  const auto link = open(place);
+  start_and_capture(*link, layout, Step{2});
+  const auto daemon = os::open_process(place.daemon());
+  REQUIRE(daemon);
+  REQUIRE(os::kill_process(*daemon, SIGTERM));
+  for (std::uint64_t step = 3; link->counters().daemon_restarts == 0; ++step)
+    capture(*link, layout, Step{step});
+  capture(*link, layout, Step{1'000'000});
+  CHECK(link->wait(Step{1'000'000}, Level::committed, soon()));
+  CHECK(std::filesystem::exists(place.options.dir + "/latest"));
+  CHECK(place.log().find("ends: SIGTERM") != std::string::npos);
+  CHECK(place.log().find("left behind") == std::string::npos);
+  CHECK(place.log().find("not all was flushed") == std::string::npos);
+}
+
 TEST_CASE("daemon link: a bigger layout gets bigger Slots", "[unit][client]") {
   const Place place;
   const auto small = small_layout(1000), big = small_layout(100'000, 2);
