@@ -17,7 +17,7 @@ build=""
 plain=""
 keep=""
 width=256
-steps=180
+steps=320
 
 usage() {
   sed -n '2,9s/^# \{0,1\}//p' examples/quickstart.sh

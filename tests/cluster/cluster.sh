@@ -102,7 +102,7 @@ case_wrong_secret() {
 }
 case_busy_port() {
   open_cluster
-  steps=120
+  steps=300
   deadline_seconds=150  # On a machine with much else to do.
   title "somebody else has the port of node A: both train; when it is free, steps are committed"
   /usr/bin/python3 -c "

@@ -338,7 +338,7 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   const Answer broken = place.ckpt("doctor --json --dir /nonexistent" + place.runtime(),
                                    "LIBCKPT_MEMORY_BUDGET=900TiB "
                                    "LIBCKPT_NODES=A@127.0.0.1:7711,B@127.0.0.2:7711 "
-                                   "LIBCKPT_NODE=A");
+                                   "LIBCKPT_WORLD_SIZE=2 LIBCKPT_NODE=A");
   CHECK(broken.code == 1);
   const auto told = broken.json();
   CHECK(told["good"] == false);
