@@ -156,7 +156,7 @@ void World::memory_lost(const std::string& node) {
   disturbed_at_ = now_;
 }
 
-void World::kill_machine(const std::string& name) {
+void World::kill_machine(std::string name) {
   log_info("kill machine {}", name);
   const auto found = machines_.find(name);
   if (found == machines_.end()) return;

@@ -66,7 +66,7 @@ class World final : public Oracle {
 
   // The cluster.
   void start_machine(const std::string& name);
-  void kill_machine(const std::string& name);
+  void kill_machine(std::string name);
   void launch();
   void end_launch();
   void supervise();  // The launcher: a launch with a dead rank is ended, and a new one begun.
