@@ -179,8 +179,7 @@ class Training {
 
  private:
   static std::optional<ckpt::Level> level_named(const std::string& name) {
-    for (const auto level :
-         {ckpt::Level::captured, ckpt::Level::committed, ckpt::Level::durable}) {
+    for (const auto level : {ckpt::Level::captured, ckpt::Level::committed, ckpt::Level::durable}) {
       if (name == ckpt::to_string(level)) return level;
     }
     return std::nullopt;
@@ -244,8 +243,9 @@ class Training {
       const std::uint64_t target = step_;
       while (reached(*level) < target) {
         if (steady_clock::now() > deadline)
-          return complain(events_, 6, fmt::format("no step from {} on was {}", target,
-                                                  ckpt::to_string(*level)));
+          return complain(
+              events_, 6,
+              fmt::format("no step from {} on was {}", target, ckpt::to_string(*level)));
         // Alone, nothing can be in the way but the library: its answer to wait() counts too.
         const bool is_alone = arguments_.number("world", 1) == 1;
         if (is_alone && last_started_ && ckpt::number(*last_started_) >= target) {
