@@ -179,7 +179,7 @@ TEST_CASE("shard record: the last chunk may be short", "[unit][format]") {
 TEST_CASE("decree: a work directory that leads elsewhere is refused", "[unit][format]") {
   Decree decree;
   decree.flush.emplace();
-  for (const auto* name : {"step-000000900.work", ".libckpt/work/step-000000900.t1", "a"}) {
+  for (const auto* name : {"step-000000900.work", "a/step-000000900.t1", "a"}) {
     decree.flush->work_directory = name;
     CHECK(decode_decree(encode(decree)));
   }

@@ -220,7 +220,7 @@ Decree sample_decree(Random& random) {
     FlushOrder order;
     order.flush_id = random.next();
     order.at = sample_step_id(random);
-    order.work_directory = ".libckpt/work/step-000000900.t3";
+    order.work_directory = ".step-000000900.t3.00112233aabbccdd";
     order.writers = sample_list(random, [&] { return sample_text(random); });
     decree.flush = order;
   }
