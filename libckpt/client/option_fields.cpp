@@ -83,6 +83,7 @@ constexpr std::array fields = {
     count_field<&Options::own_slots>("own_slots"),
     bytes_field<&Options::blob_capacity>("blob_capacity"),
     count_field<&Options::copy_threads>("copy_threads"),
+    bytes_field<&Options::gpu_copy_rate>("gpu_copy_rate"),
     text_field<&Options::runtime_dir>("runtime_dir"),
     text_field<&Options::daemon_path>("daemon_path"),
     bool_field<&Options::embedded>("embedded"),

@@ -50,6 +50,9 @@ struct CopyList {
 class CopyListener {
  public:
   virtual ~CopyListener() = default;
+  // The first `count` strips of the list are in the Slot. Told now and then while a run goes on, by
+  // devices that take long; from one thread at a time, and never after run_ended.
+  virtual void strips_arrived(std::size_t count) { (void)count; }
   // Once per started run: all of it is in the Slot, or why not. Also from inside start and fence.
   virtual void run_ended(Status status) = 0;
 };
@@ -92,8 +95,15 @@ class Device {
   virtual std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) = 0;
 
   // Restore: queues target <- source, where `target` is the Device's memory. Both must stay until
-  // `settle` has returned. Errors: io, unavailable (the device is lost).
+  // `settle` has returned, after a failure too. Errors: io, unavailable (the device is lost).
   virtual Status copy_in(std::byte* target, std::span<const std::byte> source) = 0;
+  // Before the first copy_in: all work that is queued on the device has ended, or the deadline
+  // passed (unavailable).
+  virtual Status quiesce(Deadline deadline) {
+    (void)deadline;
+    return {};
+  }
+  // After the last: the bytes are there. Errors: unavailable (the deadline passed), io.
   virtual Status settle(Deadline deadline) = 0;
 };
 

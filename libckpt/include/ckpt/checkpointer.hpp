@@ -36,7 +36,9 @@ class CKPT_EXPORT Checkpointer {
 
   // Registers a tensor under a unique name. Two names with the same bytes are tied: stored once.
   // Tensors may be added, and removed, between saves; that makes a new version of the Layout.
-  // Errors: invalid_argument (duplicate name, strided view, null data, unknown location).
+  // The first tensor on a GPU loads its driver.
+  // Errors: invalid_argument (duplicate name, strided view, null data, unknown location, or not the
+  //         memory of that GPU), unsupported (no GPU, no driver, or a build without GPU support).
   Status add(std::string name, TensorRef tensor);
   Status remove(std::string_view name);
 
@@ -56,13 +58,16 @@ class CKPT_EXPORT Checkpointer {
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
   // A failure is returned, counted and logged, and leaves every earlier step as it was.
-  // Errors: invalid_argument (a step that does not grow), exhausted (the budget is too small).
+  // Errors: invalid_argument (a step that does not grow), exhausted (the budget is too small),
+  //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
+  //         unavailable (the GPU is lost, or its copies do not end).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
   // The same, due or not.
   Result<SaveOutcome> save(Step step, Stream stream = {});
 
-  // Call before the next update of the tensors marked `guarded`: when it returns (host), or on
-  // `stream` (GPU), the bytes of the running capture have left them.
+  // Call before the next update of the tensors marked `guarded`: when it returns (host), or for
+  // whatever is queued on `stream` after it (GPU), the bytes of the running capture have left them.
+  // For tensors on a GPU it does not wait on the host, and lifts the limit `gpu_copy_rate`.
   Status guard(Stream stream = {});
 
   // Waits until `step`, or a newer one, has reached `level`.
@@ -70,7 +75,8 @@ class CKPT_EXPORT Checkpointer {
   Status wait(Step step, Level level, std::chrono::milliseconds deadline);
 
   // Copies the newest step that all ranks can have into the registered tensors. All ranks call it;
-  // all get the same step. Without one, not_found: train from the beginning.
+  // all get the same step. Without one, not_found: train from the beginning. It comes after all
+  // work that is queued on the GPUs, and is done when it returns.
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
   //         unavailable (a rank did not ask in time), unsupported (another world size).
   Result<Restored> restore();

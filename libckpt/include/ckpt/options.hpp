@@ -59,6 +59,9 @@ struct Options {
   std::uint32_t own_slots = 0;            // 0: three with a storage directory, else two.
   std::uint64_t blob_capacity = 1 << 20;  // Bytes set aside for add_blob and set_blob.
   std::uint32_t copy_threads = 2;         // Host tensors; 1 to 64.
+  // Bytes per second that a capture takes of each GPU's link, so that the trainer's own copies get
+  // through; guard() lifts it. 0: no limit.
+  std::uint64_t gpu_copy_rate = 0;
 
   // With whom.
   std::string runtime_dir;  // Socket, ready-file and log of the daemon; empty: by user.

@@ -71,10 +71,15 @@ CKPT_EXPORT std::optional<DType> dtype_from_safetensors(std::string_view name);
 
 enum class Location : std::uint8_t {
   host,  // Ordinary memory of this process.
-  cuda,  // Memory of the GPU `device_index`.
+  cuda,  // Memory of the GPU `device_index`, as cudaMalloc gives it, in its primary context.
 };
 
-// A CUDA stream handle, or nothing for host-only trainers. The library never dereferences it.
+// A CUDA stream: a CUstream or cudaStream_t, which are one type, of any GPU of this process.
+// Nothing means the default stream, and is what host-only trainers pass. It is never dereferenced.
+//
+// Every GPU that tensors lie on waits for the stream that is given; GPUs other than its own wait
+// for their default streams, too. With streams of your own on several GPUs, let the one that you
+// pass wait for the others first.
 struct Stream {
   void* handle = nullptr;
 };
@@ -88,7 +93,8 @@ struct TensorRef {
   Location location = Location::host;
   int device_index = 0;
   // True: only ever changed between guard() and the next save, so that it may be copied after
-  // save_checkpoint_if_needed() has returned. False: copied before it returns.
+  // save_checkpoint_if_needed() has returned. False: copied before it returns, or on a GPU: before
+  // any work that is queued on the stream after it has returned.
   bool guarded = false;
 };
 

@@ -146,6 +146,7 @@ TEST_CASE("options: what is shown can be read back, for every option", "[unit][c
   options.own_slots = 4;
   options.blob_capacity = 12345;
   options.copy_threads = 7;
+  options.gpu_copy_rate = 20 << 20;
   options.runtime_dir = "/run/x";
   options.daemon_path = "/bin/ckptd";
   options.embedded = true;
