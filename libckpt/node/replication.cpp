@@ -144,6 +144,12 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
   auto sent = co_await replicate::send_shard(*connection, job_.context().seams.clock, source,
                                              transfer_options());
   CKPT_POINT("repl.end");
+  const bool is_usable =
+      sent ? *sent == replicate::Delivery::applied : sent.error().code() == Errc::exhausted;
+  if (!is_usable) {
+    connection->close();
+    feed_connections_.erase(target);
+  }
   if (sent) {
     std::set<Copy>& given = given_[target];
     given.insert(copy);
@@ -153,15 +159,10 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
     });
     co_return Status{};
   }
-  const Errc code = sent.error().code();
-  if (code == Errc::cancelled) {
-    given_[target].insert(copy);  // Fenced, or of no use there any more.
-  } else if (code == Errc::corruption) {
-    job_.slots().quarantine(copy.first, copy.second);
-  }
-  if (code != Errc::exhausted && code != Errc::not_found && code != Errc::cancelled) {
-    connection->close();
-    feed_connections_.erase(target);
+  if (sent.error().code() == Errc::corruption) {
+    // Noise on the way must not cost us a good copy: it goes only if it is ours that is damaged.
+    auto damage = co_await replicate::find_damage(source);
+    if (damage && *damage) damaged(job_.shape().job, copy.first, copy.second, **damage);
   }
   co_return fail(std::move(sent).error());
 }

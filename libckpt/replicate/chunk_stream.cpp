@@ -56,6 +56,8 @@ class Sender {
   // Waits until every Chunk that was sent is acknowledged.
   Task<void> settle();
   Task<void> await_applied();
+  // What the peer refused with, when a wait above ended in that.
+  const std::optional<Error>& refusal() const { return refusal_; }
 
  private:
   Task<bool> read_answer();  // True: it was APPLIED.
@@ -65,6 +67,7 @@ class Sender {
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t applied_bytes_ = 0;
   std::size_t chunks_in_flight_ = 0;
+  std::optional<Error> refusal_;
 };
 
 Task<bool> Sender::read_answer() {
@@ -72,7 +75,10 @@ Task<bool> Sender::read_answer() {
               co_await wire::read_message(stream_.connection, step_deadline(stream_),
                                           wire::handshake_body_bytes_max));
   const std::string remote = stream_.connection.remote();
-  if (answer.kind == FrameKind::refuse) co_return fail(wire::decode_refusal(answer.body, remote));
+  if (answer.kind == FrameKind::refuse) {
+    refusal_ = wire::decode_refusal(answer.body, remote);
+    co_return fail(*refusal_);
+  }
   if (answer.ticket != stream_.ticket)
     co_return fail(Errc::corruption, fmt::format("send shard to {}: it answered {} for another "
                                                  "transfer",
@@ -211,14 +217,21 @@ Status check_source(const ShardSource& source) {
   return Status();
 }
 
-Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool verify) {
-  Sender sender(stream, source);
+bool is_whole(const ShardSource& source, std::size_t index) {
+  const auto parts = cut(source.spans, source.record->chunk(index));
+  return checksum_of(parts) == source.record->chunk_crcs[index];
+}
+
+namespace {
+
+Task<Sent> send_missing(Stream& stream, Sender& sender, ShardSource source, ChunkSet have,
+                        bool verify) {
   Sent outcome;
   for (std::size_t index = 0; index < have.size(); ++index) {
     if (have.contains(index)) continue;
     const format::Extent extent = source.record->chunk(index);
     std::vector<os::FileSpan> parts = cut(source.spans, extent);
-    if (verify && checksum_of(parts) != source.record->chunk_crcs[index]) {
+    if (verify && !is_whole(source, index)) {
       CKPT_CO_CHECK(co_await sender.settle());
       outcome.damaged_chunk = index;
       co_return outcome;
@@ -230,6 +243,17 @@ Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool v
   CKPT_CO_CHECK(co_await sender.await_applied());
   outcome.is_applied = true;
   co_return outcome;
+}
+
+}  // namespace
+
+Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool verify) {
+  Sender sender(stream, source);
+  auto sent = co_await send_missing(stream, sender, std::move(source), std::move(have), verify);
+  if (sent || !sender.refusal()) co_return sent;
+  Sent refused;
+  refused.refusal = sender.refusal();
+  co_return refused;
 }
 
 Task<Arrived> receive_chunks(Stream& stream, std::shared_ptr<const format::ShardRecord> record,

@@ -35,13 +35,17 @@ Task<void> refuse(Stream& stream, Error why);
 // them.
 Status check_source(const ShardSource& source);
 
+// Whether the bytes of this Chunk match its checksum.
+bool is_whole(const ShardSource& source, std::size_t index);
+
 struct Sent {
   bool is_applied = false;                   // The peer has all, verified.
+  std::optional<Error> refusal;              // The peer's, in mid-stream or instead of APPLIED.
   std::optional<std::size_t> damaged_chunk;  // Ours: nothing of it, and nothing after it, was sent.
 };
 // Sends what is not in `have`. With `verify`, each Chunk is checked before it leaves; a damaged one
 // ends the stream in good order, without APPLIED.
-// Errors: those of the connection, what the peer refused with, corruption.
+// Errors: those of the connection, corruption.
 Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool verify);
 
 struct Arrived {

@@ -47,16 +47,20 @@ Task<Granted> make_offer(Stream& stream, std::vector<std::byte> encoded, std::si
   co_return granted;
 }
 
-Task<void> send(Stream& stream, ShardSource source, ChunkSet have) {
+Task<Delivery> send(Stream& stream, ShardSource source, ChunkSet have) {
   CKPT_CO_TRY(const Sent sent, co_await send_chunks(stream, source, std::move(have), false));
+  if (sent.refusal) {
+    if (sent.refusal->code() != Errc::cancelled) co_return fail(*sent.refusal);
+    co_return Delivery::declined;
+  }
   CKPT_ASSERT(sent.is_applied);
-  co_return Status();
+  co_return Delivery::applied;
 }
 
 }  // namespace
 
-Task<void> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
-                      TransferOptions options) {
+Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
+                          TransferOptions options) {
   CKPT_CO_CHECK(check_source(source));
   std::vector<std::byte> encoded = encode(*source.record);
   Stream stream{connection, clock, 0, digest_of(encoded), std::move(options)};
@@ -66,11 +70,22 @@ Task<void> send_shard(wire::Connection& connection, Clock& clock, ShardSource so
     connection.close();
     co_return fail(std::move(granted).error());
   }
-  if (granted->refusal) co_return fail(std::move(*granted.value().refusal));
+  if (granted->refusal) {
+    if (granted->refusal->code() != Errc::cancelled) co_return fail(*granted->refusal);
+    co_return Delivery::declined;
+  }
   stream.ticket = granted->ticket;
   auto sent = co_await send(stream, std::move(source), std::move(granted.value().have));
-  if (!sent) connection.close();
+  if (!sent || *sent != Delivery::applied) connection.close();
   co_return sent;
+}
+
+Task<std::optional<std::size_t>> find_damage(ShardSource source) {
+  for (std::size_t index = 0; index < source.record->chunk_crcs.size(); ++index) {
+    if (!is_whole(source, index)) co_return std::optional<std::size_t>(index);
+    co_await asio::post(asio::use_awaitable);
+  }
+  co_return std::optional<std::size_t>();
 }
 
 }  // namespace ckpt::replicate

@@ -11,12 +11,22 @@
 
 namespace ckpt::replicate {
 
-// Success: the peer holds the whole shard, verified. Uses the connection alone, and leaves it ready
-// for the next request only on success or when the peer refused the offer.
-// Errors: what the peer refused with (exhausted, cancelled: fenced, ...), unavailable (lost,
-// stalled
-//         or late), corruption (our bytes, or what the peer said).
-Task<void> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
-                      TransferOptions options);
+enum class Delivery {
+  applied,   // The peer holds the whole shard, verified.
+  declined,  // The peer refused it for good: fenced, or of no use there any more.
+};
+
+// Uses the connection alone, and leaves it ready for the next request only when it is applied or
+// the offer itself was refused; otherwise it is closed. That the peer declined is a value and no
+// error: a connection that was closed here reports `cancelled` too, and says nothing of the peer.
+// Errors: what the peer refused with (exhausted, not_found, ...), unavailable (lost, stalled or
+//         late), cancelled (closed here), corruption (on the way, of our bytes, or what the peer
+//         said: find_damage() tells whether it is ours).
+Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
+                          TransferOptions options);
+
+// The first Chunk of a sealed shard that its checksum does not match. Gives way to others between
+// Chunks. Errors: none.
+Task<std::optional<std::size_t>> find_damage(ShardSource source);
 
 }  // namespace ckpt::replicate

@@ -193,6 +193,10 @@ Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string j
     connection.close();
     co_return fail(std::move(sent).error());
   }
+  if (sent->refusal) {
+    connection.close();
+    co_return fail(std::move(*sent.value().refusal));
+  }
   if (!sent->damaged_chunk) co_return Status();
   provider.damaged(job, wanted.shard, wanted.digest, *sent->damaged_chunk);
   Error why(Errc::corruption, fmt::format("our copy of {} is damaged in chunk {}",

@@ -91,7 +91,7 @@ TEST_CASE("replica: a source shorter than its record is not offered", "[unit][re
   scene.connect();
   ShardSource source = Shard(3).source();
   source.spans.front().bytes = source.spans.front().bytes.first(2 * page_bytes);
-  const Status sent =
+  const auto sent =
       scene.pair.run(send_shard(*scene.at_a, scene.pair.clock, source, scene.options()));
   REQUIRE_FALSE(sent);
   REQUIRE(sent.error().code() == Errc::invalid_argument);
@@ -201,7 +201,7 @@ TEST_CASE("replica: a peer that never reads is given up after the stall deadline
   TransferOptions options;
   options.stall = std::chrono::seconds(3);
   const Time before = pair.clock.now();
-  const Status sent =
+  const auto sent =
       pair.run(send_shard(*joined.at_a, pair.clock, shard.source(), std::move(options)));
   REQUIRE_FALSE(sent);
   REQUIRE(sent.error().code() == Errc::unavailable);
@@ -215,7 +215,7 @@ TEST_CASE("replica: the whole has a deadline, however well it goes on", "[unit][
   scene.connect();
   TransferOptions options = scene.options();
   options.deadline = scene.pair.clock.after(std::chrono::seconds(20));
-  const Status sent = scene.pair.run(
+  const auto sent = scene.pair.run(
       send_shard(*scene.at_a, scene.pair.clock, Shard(200).source(), std::move(options)));
   REQUIRE_FALSE(sent);
   REQUIRE(sent.error().code() == Errc::unavailable);
@@ -240,9 +240,39 @@ TEST_CASE("replica: without the engine's seal there is no copy", "[unit][replica
   scene.sink.seal_failure = Error(Errc::cancelled, "timeline 1 is fenced");
   const Status sent = scene.send(Shard(3));
   REQUIRE_FALSE(sent);
-  REQUIRE(sent.error().code() == Errc::cancelled);
+  REQUIRE(sent.error().text() == "declined");
   REQUIRE(scene.sink.seals == 1);
   REQUIRE(scene.sink.abandonments == 0);
+}
+
+TEST_CASE("replica: a connection that is closed here is not taken for a peer that declines",
+          "[unit][replicate]") {
+  TransferScene scene;
+  scene.connect();
+  scene.sink.seal_failure = Error(Errc::cancelled, "timeline 1 is fenced");
+  const auto send = [&] {
+    return scene.pair.run(
+        send_shard(*scene.at_a, scene.pair.clock, Shard(3).source(), scene.options()));
+  };
+  const Result<Delivery> declined = send();
+  REQUIRE(declined);
+  REQUIRE(*declined == Delivery::declined);
+  const Result<Delivery> closed = send();
+  REQUIRE_FALSE(closed);
+}
+
+TEST_CASE("replica: damage of the sender's own bytes is found, chunk by chunk",
+          "[unit][replicate]") {
+  const std::size_t chunk = GENERATE(as<std::size_t>(), 0, 3, 19);
+  TransferScene scene;
+  Shard shard(20);
+  const Result<std::optional<std::size_t>> whole = scene.pair.run(find_damage(shard.source()));
+  REQUIRE(whole);
+  REQUIRE_FALSE(*whole);
+  (*shard.memory)[chunk * page_bytes + 17] ^= std::byte{1};
+  const Result<std::optional<std::size_t>> damaged = scene.pair.run(find_damage(shard.source()));
+  REQUIRE(damaged);
+  REQUIRE(*damaged == chunk);
 }
 
 TEST_CASE("replica: another job's shard is refused", "[unit][replicate]") {

@@ -132,7 +132,10 @@ struct TransferScene {
     return options;
   }
   Status send(const Shard& shard) {
-    return pair.run(replicate::send_shard(*at_a, pair.clock, shard.source(), options()));
+    const auto sent = pair.run(replicate::send_shard(*at_a, pair.clock, shard.source(), options()));
+    if (!sent) return fail(sent.error());
+    if (*sent == replicate::Delivery::declined) return fail(Errc::not_found, "declined");
+    return {};
   }
   Status fetch(const Shard& shard, std::span<std::byte> target, replicate::ChunkSet& have) {
     replicate::TransferOptions fetching = options();
