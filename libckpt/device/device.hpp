@@ -86,10 +86,6 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Makes Slot memory fit for fast copies (a GPU's driver pins it). Refusal is no error: the Device
-  // then goes a slower way. Unregister before unmapping.
-  virtual void register_memory(std::span<std::byte> memory) = 0;
-  virtual void unregister_memory(std::span<std::byte> memory) = 0;
   virtual bool has_checksums() const = 0;  // Whether a run can take them on the way.
 
   virtual std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) = 0;

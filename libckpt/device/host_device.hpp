@@ -19,8 +19,6 @@ class HostDevice final : public Device {
  public:
   explicit HostDevice(CopyThreads& threads) : threads_(threads) {}
 
-  void register_memory(std::span<std::byte>) override {}
-  void unregister_memory(std::span<std::byte>) override {}
   bool has_checksums() const override { return true; }
   std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) override;
   Status copy_in(std::byte* target, std::span<const std::byte> source) override;

@@ -16,6 +16,8 @@ class DeviceUnderTest {
   virtual ~DeviceUnderTest() = default;
   virtual device::Device& device() = 0;
   virtual Stream stream() = 0;  // The trainer's.
+  // Makes Slot memory fit for fast copies, as long as the answer lives.
+  virtual std::shared_ptr<const void> pin(std::span<std::byte> slot) = 0;
   virtual std::byte* allocate(std::size_t bytes) = 0;
   // As the trainer's own work would: queued on stream().
   virtual void write(std::byte* target, std::span<const std::byte> source) = 0;

@@ -57,10 +57,8 @@ struct Scene {
       offset += bytes + 3;
     }
     slot.assign(offset + 64, std::byte{0xee});
-    subject.device().register_memory(slot);
-    owner = &subject.device();
+    pin = subject.pin(slot);
   }
-  ~Scene() { owner->unregister_memory(slot); }
 
   void change_sources(DeviceUnderTest& subject) {
     for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -69,11 +67,11 @@ struct Scene {
     }
   }
 
-  device::Device* owner = nullptr;
   CopyList list;
   std::vector<std::byte*> sources;
   std::vector<std::vector<std::byte>> contents;
   std::vector<std::byte> slot;
+  std::shared_ptr<const void> pin;  // Goes before the Slot.
 };
 
 void require_slot_holds(const Scene& scene, const std::vector<std::vector<std::byte>>& contents) {
@@ -228,6 +226,7 @@ class HostUnderTest final : public DeviceUnderTest {
 
   device::Device& device() override { return device_; }
   Stream stream() override { return {}; }
+  std::shared_ptr<const void> pin(std::span<std::byte>) override { return nullptr; }
   std::byte* allocate(std::size_t bytes) override {
     memory_.push_back(std::make_unique<std::byte[]>(bytes));
     return memory_.back().get();

@@ -271,8 +271,6 @@ class StuckDevice final : public device::Device {
     bool is_running_ = false;
   };
 
-  void register_memory(std::span<std::byte>) override {}
-  void unregister_memory(std::span<std::byte>) override {}
   bool has_checksums() const override { return false; }
   std::unique_ptr<device::CopyRun> make_run(device::CopyList,
                                             device::CopyListener& listener) override {

@@ -1,0 +1,82 @@
+#include "device/cuda_batches.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.hpp"
+
+namespace ckpt::device {
+
+namespace {
+
+class BatchPlanner {
+ public:
+  explicit BatchPlanner(const BatchLimits& limits) : limits_(limits) {}
+
+  void add_strip(const CopyList& list, std::size_t index) {
+    const Strip& strip = list.strips[index];
+    if (batch_.bytes > 0 && batch_.bytes + strip.bytes > limits_.bytes) end_batch();
+    for (std::size_t i = 0; i < strip.piece_count; ++i) add(list.pieces[strip.first_piece + i]);
+    batch_.strips_end = index + 1;
+    if (batch_.copy_count >= limits_.copies || batch_.bytes >= limits_.bytes) end_batch();
+  }
+  CudaBatches take(std::size_t strip_count) {
+    if (batch_.copy_count > 0) end_batch();
+    // Strips of nothing but padding, at the end, come with the last batch.
+    if (!plan_.batches.empty()) plan_.batches.back().strips_end = strip_count;
+    return std::move(plan_);
+  }
+
+ private:
+  void add(const Piece& piece) {
+    for (std::uint64_t done = 0; done < piece.bytes;) {
+      const std::uint64_t offset = piece.slot_offset + done;
+      const std::uint64_t room = pin_piece_bytes - offset % pin_piece_bytes;
+      const std::uint64_t bytes = std::min(room, piece.bytes - done);
+      if (piece.source == nullptr) {
+        plan_.zeros.push_back({nullptr, offset, bytes});
+      } else {
+        add_copy({piece.source + done, offset, bytes});
+      }
+      done += bytes;
+    }
+  }
+
+  void add_copy(const CudaCopy& copy) {
+    batch_.bytes += copy.bytes;
+    if (batch_.copy_count > 0 && copy.slot_offset % pin_piece_bytes != 0) {
+      CudaCopy& last = plan_.copies.back();
+      if (last.source + last.bytes == copy.source &&
+          last.slot_offset + last.bytes == copy.slot_offset) {
+        last.bytes += copy.bytes;
+        return;
+      }
+    }
+    plan_.copies.push_back(copy);
+    ++batch_.copy_count;
+  }
+
+  void end_batch() {
+    CKPT_ASSERT(batch_.copy_count > 0);
+    plan_.batches.push_back(batch_);
+    batch_ = {};
+    batch_.first_copy = plan_.copies.size();
+    batch_.strips_end = plan_.batches.back().strips_end;
+  }
+
+  const BatchLimits limits_;
+  CudaBatches plan_;
+  CudaBatch batch_;
+};
+
+}  // namespace
+
+CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits) {
+  CKPT_ASSERT(limits.bytes > 0);
+  CKPT_ASSERT(limits.copies > 0);
+  BatchPlanner planner(limits);
+  for (std::size_t index = 0; index < list.strips.size(); ++index) planner.add_strip(list, index);
+  return planner.take(list.strips.size());
+}
+
+}  // namespace ckpt::device

@@ -1,0 +1,149 @@
+#include "device/cuda_device.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "base/assert.hpp"
+#include "base/log.hpp"
+#include "device/cuda_run.hpp"
+#include "os/thread_settings.hpp"
+
+namespace ckpt::device {
+
+namespace {
+
+constexpr std::chrono::microseconds settle_poll_interval{100};
+
+}  // namespace
+
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const CudaDriver& driver, int index,
+                                                     const MemoryPins& pins,
+                                                     const GpuOptions& options) {
+  const auto describe = [&](const char* what) { return fmt::format("GPU {}: {}", index, what); };
+  CUdevice handle = 0;
+  CKPT_CHECK(driver.check(driver.get_device(&handle, index), describe("find it")));
+  CUcontext context = nullptr;
+  CKPT_CHECK(driver.check(driver.retain_context(&context, handle), describe("open its context")));
+  std::unique_ptr<CudaDevice> device(new CudaDevice(driver, handle, context, pins, options));
+  CKPT_CHECK(device->open_streams());
+  device->start_thread();
+  return device;
+}
+
+CudaDevice::CudaDevice(const CudaDriver& driver, CUdevice handle, CUcontext context,
+                       const MemoryPins& pins, const GpuOptions& options)
+    : handle_(handle),
+      limits_{options.batch_bytes, options.batch_copies_max},
+      queue_(driver, context, pins, options) {}
+
+CudaDevice::~CudaDevice() {
+  {
+    const std::lock_guard lock(queue_.mutex);
+    is_stopping_ = true;
+  }
+  queue_.changed.notify_all();
+  if (thread_.joinable()) thread_.join();
+  const CudaScope scope(queue_.driver, queue_.context);
+  if (restored_ != nullptr) (void)queue_.driver.destroy_event(restored_);
+  if (restore_stream_ != nullptr) (void)queue_.driver.destroy_stream(restore_stream_);
+  queue_.close();
+  // The trainer's own hold on the primary context keeps it as long as it is wanted.
+  (void)queue_.driver.release_context(handle_);
+}
+
+Status CudaDevice::open_streams() {
+  CKPT_CHECK(queue_.open());
+  const CudaScope scope(queue_.driver, queue_.context);
+  CKPT_CHECK(scope.status());
+  const CudaDriver& driver = queue_.driver;
+  CKPT_CHECK(driver.check(driver.create_stream(&restore_stream_, CU_STREAM_NON_BLOCKING),
+                          "create the stream for restores"));
+  return driver.check(driver.create_event(&restored_, CU_EVENT_DISABLE_TIMING), "create an event");
+}
+
+void CudaDevice::start_thread() {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void CudaDevice::run() {
+  os::set_thread_name("ckpt-gpu");
+  const CudaScope scope(queue_.driver, queue_.context);
+  // Else a question of ours would break a graph that the trainer captures at that moment.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  (void)queue_.driver.exchange_capture_mode(&mode);
+  std::unique_lock lock(queue_.mutex);
+  while (true) {
+    queue_.changed.wait(
+        lock, [&] { return is_stopping_ || quiesce_ == Quiesce::asked || !queue_.runs.empty(); });
+    if (quiesce_ == Quiesce::asked) carry_out_quiesce(lock);
+    if (is_stopping_ && queue_.runs.empty()) return;
+    bool has_moved = false;
+    // A run that ends leaves the list: the next one then stands in its place.
+    for (std::size_t i = 0; i < queue_.runs.size();) {
+      CudaRun* const run = queue_.runs[i];
+      has_moved = run->advance(lock) || has_moved;
+      if (i < queue_.runs.size() && queue_.runs[i] == run) ++i;
+    }
+    if (!has_moved) queue_.changed.wait_for(lock, CudaQueue::poll_interval);
+  }
+}
+
+std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& listener) {
+  return std::make_unique<CudaRun>(queue_, plan_batches(list, limits_), listener);
+}
+
+void CudaDevice::carry_out_quiesce(std::unique_lock<std::mutex>& lock) {
+  quiesce_ = Quiesce::running;
+  lock.unlock();
+  Status status = queue_.driver.check(queue_.driver.synchronize_context(),
+                                      "wait for what is queued on the GPU");
+  lock.lock();
+  quiesced_ = std::move(status);
+  quiesce_ = Quiesce::none;
+  queue_.changed.notify_all();
+}
+
+// The driver's call has no deadline, so our thread makes it.
+Status CudaDevice::quiesce(Deadline deadline) {
+  std::unique_lock lock(queue_.mutex);
+  if (quiesce_ == Quiesce::none) quiesce_ = Quiesce::asked;
+  queue_.changed.notify_all();
+  const bool has_ended =
+      queue_.changed.wait_until(lock, deadline, [&] { return quiesce_ == Quiesce::none; });
+  if (!has_ended) return fail(Errc::unavailable, "the GPU did not end its work in time");
+  if (quiesced_) return {};
+  return fail(Error(quiesced_.error()));
+}
+
+Status CudaDevice::copy_in(std::byte* target, std::span<const std::byte> source) {
+  if (source.empty()) return {};
+  const CudaScope scope(queue_.driver, queue_.context);
+  CKPT_CHECK(scope.status());
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(target));
+  return queue_.driver.check(
+      queue_.driver.copy_to_device(address, source.data(), source.size(), restore_stream_),
+      "queue a copy to the GPU");
+}
+
+Status CudaDevice::settle(Deadline deadline) {
+  const CudaScope scope(queue_.driver, queue_.context);
+  CKPT_CHECK(scope.status());
+  const CudaDriver& driver = queue_.driver;
+  CKPT_CHECK(driver.check(driver.record_event(restored_, restore_stream_),
+                          "record an event behind the copies to the GPU"));
+  while (true) {
+    const CUresult result = driver.query_event(restored_);
+    if (result != CUDA_ERROR_NOT_READY) return driver.check(result, "copy to the GPU");
+    if (std::chrono::steady_clock::now() >= deadline)
+      return fail(Errc::unavailable, "the copies to the GPU did not end in time");
+    std::this_thread::sleep_for(settle_poll_interval);
+  }
+}
+
+}  // namespace ckpt::device

@@ -1,0 +1,57 @@
+// CudaDevice: one GPU as a Device: its primary context, a stream for captures, one for restores.
+//
+// Threads:   as Device; `ckpt-gpu` watches the copies under way.
+// Lifetime:  the driver and the pins outlive it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "device/cuda_batches.hpp"
+#include "device/cuda_queue.hpp"
+
+namespace ckpt::device {
+
+class CudaDevice final : public Device {
+ public:
+  // Errors: unavailable (the GPU is lost), io (the driver refused), exhausted.
+  static Result<std::unique_ptr<CudaDevice>> open(const CudaDriver& driver, int index,
+                                                  const MemoryPins& pins,
+                                                  const GpuOptions& options);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  CUcontext context() const { return queue_.context; }
+
+  bool has_checksums() const override { return false; }
+  std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) override;
+  Status quiesce(Deadline deadline) override;
+  Status copy_in(std::byte* target, std::span<const std::byte> source) override;
+  Status settle(Deadline deadline) override;
+
+ private:
+  enum class Quiesce : std::uint8_t { none, asked, running };
+
+  CudaDevice(const CudaDriver& driver, CUdevice handle, CUcontext context, const MemoryPins& pins,
+             const GpuOptions& options);
+  Status open_streams();
+  void start_thread();
+  void run();
+  void carry_out_quiesce(std::unique_lock<std::mutex>& lock);
+
+  const CUdevice handle_;
+  const BatchLimits limits_;
+  CudaQueue queue_;
+  CUstream restore_stream_ = nullptr;
+  CUevent restored_ = nullptr;
+
+  // Under the queue's lock.
+  Quiesce quiesce_ = Quiesce::none;
+  Status quiesced_;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ckpt::device

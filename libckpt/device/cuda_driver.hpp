@@ -1,0 +1,96 @@
+// CudaDriver: the functions of the CUDA driver that libckpt calls, found at run time.
+//
+// Nothing links against libcuda: the toolkit's headers give the types, the driver of this machine
+// gives each function in the version that the types are of.
+//
+// Threads: any. Lifetime: outlives all that uses it; the library itself stays loaded.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <ckpt/result.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace ckpt::device {
+
+struct CudaDriver {
+  // Loads CKPT_CUDA_DRIVER, else libcuda.so.1, and initialises it.
+  // Errors: unsupported (no driver, no GPU, or a driver older than CUDA 11.3; says which).
+  static Result<std::unique_ptr<CudaDriver>> open();
+
+  // Null for success; else what was attempted, with the driver's name for the error.
+  // io: the call was refused, the context lives on. unavailable: the context is lost.
+  Status check(CUresult result, std::string_view attempted) const;
+
+  bool has_batch_copy() const { return copy_batch_12080 != nullptr || copy_batch_13000 != nullptr; }
+
+  int version = 0;  // 13000 for CUDA 13.0.
+  int device_count = 0;
+
+  PFN_cuGetErrorName_v6000 error_name = nullptr;
+  PFN_cuGetErrorString_v6000 error_string = nullptr;
+  PFN_cuInit_v2000 init = nullptr;
+  PFN_cuDeviceGetCount_v2000 get_device_count = nullptr;
+  PFN_cuDeviceGet_v2000 get_device = nullptr;
+  PFN_cuDevicePrimaryCtxRetain_v7000 retain_context = nullptr;
+  PFN_cuDevicePrimaryCtxRelease_v11000 release_context = nullptr;
+  PFN_cuCtxPushCurrent_v4000 push_context = nullptr;
+  PFN_cuCtxPopCurrent_v4000 pop_context = nullptr;
+  PFN_cuCtxSynchronize_v2000 synchronize_context = nullptr;
+  PFN_cuStreamCreate_v2000 create_stream = nullptr;
+  PFN_cuStreamDestroy_v4000 destroy_stream = nullptr;
+  PFN_cuStreamWaitEvent_v3020 wait_event = nullptr;
+  PFN_cuStreamQuery_v2000 query_stream = nullptr;
+  PFN_cuStreamGetCtx_v9020 context_of_stream = nullptr;
+  PFN_cuStreamIsCapturing_v10000 is_capturing = nullptr;
+  PFN_cuThreadExchangeStreamCaptureMode_v10010 exchange_capture_mode = nullptr;
+  PFN_cuEventCreate_v2000 create_event = nullptr;
+  PFN_cuEventDestroy_v4000 destroy_event = nullptr;
+  PFN_cuEventRecord_v2000 record_event = nullptr;
+  PFN_cuEventQuery_v2000 query_event = nullptr;
+  PFN_cuMemcpyDtoHAsync_v3020 copy_to_host = nullptr;
+  PFN_cuMemcpyHtoDAsync_v3020 copy_to_device = nullptr;
+  PFN_cuMemsetD32Async_v3020 set_words = nullptr;
+  PFN_cuMemAlloc_v3020 allocate = nullptr;
+  PFN_cuMemFree_v3020 free = nullptr;
+  PFN_cuMemHostAlloc_v2020 allocate_host = nullptr;
+  PFN_cuMemFreeHost_v2000 free_host = nullptr;
+  PFN_cuMemHostRegister_v6050 register_host = nullptr;
+  PFN_cuMemHostUnregister_v4000 unregister_host = nullptr;
+  PFN_cuPointerGetAttribute_v4000 pointer_attribute = nullptr;
+  // At most one of the two: CUDA 13.0 took a parameter away.
+  PFN_cuMemcpyBatchAsync_v12080 copy_batch_12080 = nullptr;
+  PFN_cuMemcpyBatchAsync_v13000 copy_batch_13000 = nullptr;
+
+ private:
+  Status find_functions(const class CudaSymbols& symbols);
+  Status find_batch_copy(const class CudaSymbols& symbols);
+};
+
+// Whether an error has destroyed its context: nothing that was queued there will run any more.
+bool is_context_lost(CUresult result);
+
+// CudaScope: the context of a GPU is the calling thread's as long as this lives; then that of the
+// trainer is again.
+class CudaScope {
+ public:
+  CudaScope(const CudaDriver& driver, CUcontext context)
+      : driver_(driver), result_(driver.push_context(context)) {}
+  ~CudaScope() {
+    CUcontext ours = nullptr;
+    if (result_ == CUDA_SUCCESS) (void)driver_.pop_context(&ours);
+  }
+  CudaScope(const CudaScope&) = delete;
+  CudaScope& operator=(const CudaScope&) = delete;
+
+  Status status() const { return driver_.check(result_, "make the GPU's context current"); }
+
+ private:
+  const CudaDriver& driver_;
+  const CUresult result_;
+};
+
+}  // namespace ckpt::device

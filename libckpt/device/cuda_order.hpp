@@ -1,0 +1,47 @@
+// CudaOrder: puts our copies after what a trainer has queued, and what it queues next after them.
+//
+// Both are events, so that the GPU waits and the host does not. An event belongs to the context of
+// the stream that it is recorded on, so there is one for each context that was seen.
+//
+// Threads: one at a time. Lifetime: the driver and the context outlive it.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <utility>
+#include <vector>
+
+#include "device/cuda_driver.hpp"
+
+namespace ckpt::device {
+
+class CudaOrder {
+ public:
+  CudaOrder(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
+  ~CudaOrder();
+  CudaOrder(const CudaOrder&) = delete;
+  CudaOrder& operator=(const CudaOrder&) = delete;
+
+  // Whether what is queued on `stream` now would go into a CUDA graph instead of being run.
+  Result<bool> is_captured(Stream stream) const;
+  // `ours` goes on when all that is queued on `stream`, and on the default stream of our GPU where
+  // that is another, has run. Errors: those of CudaDriver::check.
+  Status follow(CUstream ours, Stream stream);
+  // What is queued on them from now on runs after `event`, which was recorded.
+  Status precede(CUevent event, Stream stream);
+
+ private:
+  struct Queue {
+    CUstream stream = nullptr;
+    CUcontext context = nullptr;
+  };
+  // The stream, and our GPU's default stream beside one of another GPU.
+  Result<std::vector<Queue>> queues_of(Stream stream) const;
+  Result<CUevent> event_of(CUcontext context);
+
+  const CudaDriver& driver_;
+  const CUcontext context_;
+  std::vector<std::pair<CUcontext, CUevent>> events_;
+};
+
+}  // namespace ckpt::device

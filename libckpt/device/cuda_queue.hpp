@@ -1,0 +1,76 @@
+// CudaQueue: what the runs of one GPU share: its copy stream, the order on it, and who may go next.
+//
+// The copy engine of a GPU is a queue that knows no priorities: what is queued here, the trainer's
+// own small copies wait for. So at most two batches are queued, until a fence asks for all.
+//
+// Threads: all fields under `mutex`, but the constant ones. Lifetime: outlives the runs.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/assert.hpp"
+#include "device/cuda_driver.hpp"
+#include "device/gpus.hpp"
+#include "device/memory_pins.hpp"
+#include "device/token_bucket.hpp"
+
+namespace ckpt::device {
+
+class CudaRun;
+
+class CudaQueue {
+ public:
+  static constexpr std::size_t batches_queued_max = 2;
+  // Two, so that one is filled while the other is emptied into the Slot.
+  static constexpr std::size_t ring_halves = 2;
+  static constexpr std::chrono::microseconds poll_interval{50};  // A tenth of what a batch takes.
+
+  CudaQueue(const CudaDriver& driver_in, CUcontext context_in, const MemoryPins& pins_in,
+            const GpuOptions& options)
+      : driver(driver_in),
+        context(context_in),
+        pins(pins_in),
+        bucket(options.copy_rate, options.batch_bytes) {}
+  ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  // Errors: io, unavailable.
+  Status open();
+  void close();  // Before the context is released.
+  // A short gap between two batches, in which the copy engine takes what others have queued.
+  Status queue_gap();
+  // Makes the ring's halves at least so large; none may be in use for that.
+  // Errors: exhausted.
+  Status make_ring(std::uint64_t half_bytes);
+  std::optional<std::size_t> free_half() const;
+  std::byte* half(std::size_t index) { return ring_ + index * half_bytes_; }
+
+  const CudaDriver& driver;
+  const CUcontext context;
+  const MemoryPins& pins;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<CudaRun*> runs;  // Those that go on, in the order of their starts.
+  std::size_t queued = 0;      // Batches on the stream that are not known to have ended.
+  std::optional<Error> lost;   // The context is gone, and why.
+  bool is_half_used[ring_halves] = {};
+  TokenBucket bucket;
+  CUstream stream = nullptr;
+
+ private:
+  CUdeviceptr gap_word_ = 0;
+  std::byte* ring_ = nullptr;
+  std::uint64_t half_bytes_ = 0;
+};
+
+}  // namespace ckpt::device

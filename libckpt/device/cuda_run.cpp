@@ -1,0 +1,332 @@
+// A run:
+//  1. An event on the trainer's stream; our stream waits for it.
+//  2. Batches are queued, an event after each: two here, the rest as they end, or all by fence().
+//  3. `ckpt-gpu` asks the events. A batch whose event has completed is in the Slot.
+//  4. fence() lets the trainer's stream wait for the last batch's event, which it has recorded.
+//  5. When all that was queued has ended, the listener is told, and the run is idle.
+#include "device/cuda_run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+
+namespace ckpt::device {
+
+namespace {
+
+CUdeviceptr on_gpu(const std::byte* address) {
+  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
+}
+
+std::uint64_t largest_batch(const CudaBatches& plan) {
+  std::uint64_t bytes = 0;
+  for (const CudaBatch& batch : plan.batches) bytes = std::max(bytes, batch.bytes);
+  return bytes;
+}
+
+// Asked once in a poll interval, that is for some milliseconds.
+constexpr std::size_t errors_in_a_row_max = 100;
+
+Unexpected captured_error(const char* what) {
+  return fail(Errc::unsupported,
+              fmt::format("{}: the stream is being captured into a CUDA graph, which would only "
+                          "remember the copies: call it outside of the capture",
+                          what));
+}
+
+}  // namespace
+
+CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
+    : queue_(queue),
+      plan_(std::move(plan)),
+      listener_(listener),
+      order_(queue.driver, queue.context),
+      half_of_(plan_.batches.size()) {
+  std::size_t copies_max = 0;
+  for (const CudaBatch& batch : plan_.batches) copies_max = std::max(copies_max, batch.copy_count);
+  targets_.reserve(copies_max);
+  sources_.reserve(copies_max);
+  sizes_.reserve(copies_max);
+}
+
+CudaRun::~CudaRun() {
+  while (!wait_idle(std::chrono::steady_clock::now() + std::chrono::minutes(1))) {
+    log_warning("still waiting for copies of a GPU");
+  }
+  const CudaScope scope(queue_.driver, queue_.context);
+  for (const CUevent event : events_) (void)queue_.driver.destroy_event(event);
+}
+
+Status CudaRun::make_events() {
+  while (events_.size() < plan_.batches.size()) {
+    CUevent event = nullptr;
+    CKPT_CHECK(queue_.driver.check(queue_.driver.create_event(&event, CU_EVENT_DISABLE_TIMING),
+                                   "create an event"));
+    events_.push_back(event);
+  }
+  return {};
+}
+
+Status CudaRun::check_start(const CopyStart& start) {
+  if (queue_.lost) return fail(Error(*queue_.lost));
+  CKPT_TRY(const bool is_captured, order_.is_captured(start.stream));
+  if (is_captured) return captured_error("save");
+  CKPT_CHECK(make_events());
+  is_by_ring_ = !queue_.pins.is_pinned(start.slot);
+  if (is_by_ring_) CKPT_CHECK(queue_.make_ring(largest_batch(plan_)));
+  return {};
+}
+
+Status CudaRun::start(const CopyStart& start) {
+  for (const CudaCopy& copy : plan_.zeros) {
+    CKPT_ASSERT(copy.slot_offset + copy.bytes <= start.slot.size());
+    std::memset(start.slot.data() + copy.slot_offset, 0, copy.bytes);
+  }
+  if (plan_.batches.empty()) {
+    listener_.run_ended({});
+    return {};
+  }
+  const CudaScope scope(queue_.driver, queue_.context);
+  CKPT_CHECK(scope.status());
+  {
+    const Lock lock(queue_.mutex);
+    CKPT_ASSERT(state_ == State::idle);
+    CKPT_CHECK(check_start(start));
+    slot_ = start.slot;
+    next_ = 0;
+    ended_ = 0;
+    failure_.reset();
+    errors_in_a_row_ = 0;
+    is_covered_ = true;
+    is_unpaced_ = false;
+    // Step 1.
+    CKPT_CHECK(order_.follow(queue_.stream, start.stream));
+    // Step 2.
+    while (has_left() && may_queue()) {
+      const Status queued = queue_batch();
+      if (queued) continue;
+      fail_with(queued.error());
+      if (ended_ == next_ && is_covered_) return queued;
+    }
+    state_ = State::running;
+    queue_.runs.push_back(this);
+  }
+  queue_.changed.notify_all();
+  return {};
+}
+
+bool CudaRun::may_queue() {
+  if (queue_.queued >= CudaQueue::batches_queued_max) return false;
+  if (is_by_ring_ && !queue_.free_half()) return false;
+  const std::uint64_t bytes = plan_.batches[next_].bytes;
+  return is_unpaced_ || queue_.bucket.take(bytes, std::chrono::steady_clock::now());
+}
+
+// On an error `is_covered_` tells whether anything was queued that no event covers.
+Status CudaRun::queue_batch() {
+  CKPT_ASSERT(has_left());
+  const CudaBatch& batch = plan_.batches[next_];
+  const auto copies = std::span(plan_.copies).subspan(batch.first_copy, batch.copy_count);
+  std::byte* ring_half = nullptr;
+  if (is_by_ring_) {
+    half_of_[next_] = queue_.free_half().value();
+    ring_half = queue_.half(half_of_[next_]);
+  }
+  CKPT_POINT("gpu.before_batch");
+  if (next_ > 0) CKPT_CHECK(queue_.queue_gap());
+  is_covered_ = false;
+  Status queued = queue_copies(copies, ring_half);
+  // Also behind a part of a batch: to know when it has ended.
+  const CUresult recorded = queue_.driver.record_event(events_[next_], queue_.stream);
+  is_covered_ = recorded == CUDA_SUCCESS;
+  if (is_covered_) {
+    if (is_by_ring_) queue_.is_half_used[half_of_[next_]] = true;
+    ++next_;
+    ++queue_.queued;
+  }
+  CKPT_CHECK(std::move(queued));
+  return queue_.driver.check(recorded, "record an event behind a batch of copies");
+}
+
+std::byte* CudaRun::target_of(const CudaCopy& copy, std::byte* ring_half,
+                              std::uint64_t ring_offset) const {
+  if (ring_half != nullptr) return ring_half + ring_offset;
+  CKPT_ASSERT(copy.slot_offset + copy.bytes <= slot_.size());
+  return slot_.data() + copy.slot_offset;
+}
+
+Status CudaRun::queue_copies(std::span<const CudaCopy> copies, std::byte* ring_half) {
+  targets_.clear();
+  sources_.clear();
+  sizes_.clear();
+  std::uint64_t ring_offset = 0;
+  for (const CudaCopy& copy : copies) {
+    targets_.push_back(on_gpu(target_of(copy, ring_half, ring_offset)));
+    sources_.push_back(on_gpu(copy.source));
+    sizes_.push_back(copy.bytes);
+    ring_offset += copy.bytes;
+  }
+  if (copies.size() > 1 && queue_.driver.has_batch_copy()) return queue_together(copies);
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    CKPT_CHECK(
+        queue_.driver.check(queue_.driver.copy_to_host(reinterpret_cast<void*>(targets_[i]),
+                                                       sources_[i], sizes_[i], queue_.stream),
+                            "queue a copy from the GPU"));
+  }
+  return {};
+}
+
+Status CudaRun::queue_together(std::span<const CudaCopy> copies) {
+  CUmemcpyAttributes attributes{};
+  // Each source is read in the order of the stream: the trainer's last update wrote it.
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  std::size_t first = 0;
+  const CudaDriver& driver = queue_.driver;
+  const CUresult result =
+      driver.copy_batch_13000 != nullptr
+          ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(), copies.size(),
+                                    &attributes, &first, 1, queue_.stream)
+          : driver.copy_batch_12080(targets_.data(), sources_.data(), sizes_.data(), copies.size(),
+                                    &attributes, &first, 1, nullptr, queue_.stream);
+  return driver.check(result, "queue a batch of copies from the GPU");
+}
+
+void CudaRun::fail_with(Error error) {
+  if (error.code() == Errc::unavailable && !queue_.lost) queue_.lost = error;
+  if (!failure_) failure_ = std::move(error);
+}
+
+void CudaRun::queue_all_left() {
+  is_unpaced_ = true;
+  while (has_left() && !is_by_ring_) {
+    if (const Status queued = queue_batch(); !queued) fail_with(queued.error());
+  }
+}
+
+Status CudaRun::fence(Stream stream) {
+  const CudaScope scope(queue_.driver, queue_.context);
+  Lock lock(queue_.mutex);
+  if (state_ != State::running) return {};
+  const auto is_captured = order_.is_captured(stream);
+  const bool waits_on_gpu = scope.status() && is_captured && !*is_captured && !is_by_ring_;
+  if (!waits_on_gpu) return wait_on_host(lock);
+  queue_all_left();
+  queue_.changed.notify_all();
+  if (ended_ == next_ && is_covered_) return {};
+  // Step 4.
+  if (is_covered_ && order_.precede(events_[next_ - 1], stream)) return {};
+  return wait_on_host(lock);
+}
+
+// Where the GPU cannot be made to wait: through the ring, inside of a graph's capture, after an
+// error. The sources are free when all that was queued has ended.
+Status CudaRun::wait_on_host(Lock& lock) {
+  is_unpaced_ = true;
+  const auto deadline = std::chrono::steady_clock::now() + gpu_fence_deadline;
+  const bool has_ended =
+      queue_.changed.wait_until(lock, deadline, [&] { return state_ != State::running; });
+  if (has_ended) return {};
+  return fail(Errc::unavailable, "the GPU's copies did not end in time");
+}
+
+Status CudaRun::wait_idle(Deadline deadline) {
+  Lock lock(queue_.mutex);
+  if (state_ == State::running) is_unpaced_ = true;  // Nobody trains while somebody waits.
+  const bool is_idle =
+      queue_.changed.wait_until(lock, deadline, [&] { return state_ == State::idle; });
+  if (is_idle) return {};
+  return fail(Errc::unavailable, "the GPU's copies did not end in time");
+}
+
+bool CudaRun::advance(Lock& lock) {
+  if (state_ != State::running) return false;
+  const std::size_t ended_before = ended_;
+  // Step 3.
+  while (ended_ < next_ && has_batch_ended()) {
+    if (is_by_ring_) empty_ring(lock);
+    ++ended_;
+    --queue_.queued;
+  }
+  bool has_moved = ended_ != ended_before;
+  if (has_moved && !failure_) tell_arrived(lock);
+  // Step 2.
+  while (has_left() && may_queue()) {
+    has_moved = true;
+    if (const Status queued = queue_batch(); !queued) fail_with(queued.error());
+  }
+  if (ended_ == next_ && !has_left() && (is_covered_ || has_stream_ended())) {
+    end(lock);
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool CudaRun::has_batch_ended() {
+  const CUresult result = queue_.driver.query_event(events_[ended_]);
+  if (is_answer(result)) return result == CUDA_SUCCESS;
+  fail_with(queue_.driver.check(result, "copy from the GPU").error());
+  if (queue_.lost) return true;  // Nothing of it will run any more.
+  // Refused, and not lost: the copies may still be under way, and the stream itself knows.
+  return has_stream_ended();
+}
+
+bool CudaRun::has_stream_ended() {
+  if (queue_.lost) return true;
+  const CUresult result = queue_.driver.query_stream(queue_.stream);
+  if (is_answer(result)) return result == CUDA_SUCCESS;
+  fail_with(queue_.driver.check(result, "wait for copies of the GPU").error());
+  // A driver that only has errors for us answers for nothing any more.
+  if (!queue_.lost && ++errors_in_a_row_ > errors_in_a_row_max) queue_.lost = *failure_;
+  return queue_.lost.has_value();
+}
+
+bool CudaRun::is_answer(CUresult result) {
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return false;
+  errors_in_a_row_ = 0;
+  return true;
+}
+
+void CudaRun::empty_ring(Lock& lock) {
+  const CudaBatch& batch = plan_.batches[ended_];
+  const std::size_t half = half_of_[ended_];
+  if (!failure_) {
+    lock.unlock();
+    const std::byte* from = queue_.half(half);
+    for (const CudaCopy& copy :
+         std::span(plan_.copies).subspan(batch.first_copy, batch.copy_count)) {
+      CKPT_ASSERT(copy.slot_offset + copy.bytes <= slot_.size());
+      std::memcpy(slot_.data() + copy.slot_offset, from, copy.bytes);
+      from += copy.bytes;
+    }
+    lock.lock();
+  }
+  queue_.is_half_used[half] = false;
+}
+
+void CudaRun::tell_arrived(Lock& lock) {
+  const std::size_t strips = plan_.batches[ended_ - 1].strips_end;
+  lock.unlock();
+  listener_.strips_arrived(strips);
+  lock.lock();
+}
+
+void CudaRun::end(Lock& lock) {
+  // Step 5.
+  state_ = State::ending;
+  std::erase(queue_.runs, this);
+  queue_.changed.notify_all();  // Who fences need not wait for what the listener does.
+  Status status;
+  if (failure_) status = fail(Error(*failure_));
+  lock.unlock();
+  listener_.run_ended(std::move(status));
+  lock.lock();
+  state_ = State::idle;
+  queue_.changed.notify_all();
+}
+
+}  // namespace ckpt::device

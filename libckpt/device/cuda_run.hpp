@@ -1,0 +1,86 @@
+// CudaRun: one plan of copies from a GPU into a Slot, started once per capture.
+//
+//   idle --start: an event, two batches--> running --a batch ends: the next--> ending --told-->
+//   idle
+//                                             +--fence: all that is left, and an event--+
+//
+// Invariants: copies come after what the trainer had queued at the start. The listener hears of the
+//             end only when every copy that was queued has ended, also after a failure: nothing
+//             writes into the Slot any more. An event is asked only after it was recorded.
+// Threads:    start, fence and wait_idle on the training thread; advance on `ckpt-gpu`.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "device/cuda_batches.hpp"
+#include "device/cuda_order.hpp"
+#include "device/cuda_queue.hpp"
+
+namespace ckpt::device {
+
+// A link of 10 GB/s carries 600 GB meanwhile: if it takes longer, the GPU hangs.
+inline constexpr std::chrono::seconds gpu_fence_deadline{60};
+
+class CudaRun final : public CopyRun {
+ public:
+  CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener);
+  ~CudaRun() override;
+  CudaRun(const CudaRun&) = delete;
+  CudaRun& operator=(const CudaRun&) = delete;
+
+  Status start(const CopyStart& start) override;
+  Status fence(Stream stream) override;
+  Status wait_idle(Deadline deadline) override;
+  // The engine takes them, as batches arrive.
+  std::span<const Crc32> checksums() const override { return {}; }
+
+  // On `ckpt-gpu`, with the queue's lock, which it lets go meanwhile. True: something has happened.
+  bool advance(std::unique_lock<std::mutex>& lock);
+
+ private:
+  enum class State : std::uint8_t { idle, running, ending };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Status make_events();
+  Status check_start(const CopyStart& start);
+  bool has_left() const { return next_ < plan_.batches.size() && !failure_; }
+  bool may_queue();
+  Status queue_batch();
+  Status queue_copies(std::span<const CudaCopy> copies, std::byte* ring_half);
+  Status queue_together(std::span<const CudaCopy> copies);
+  std::byte* target_of(const CudaCopy& copy, std::byte* ring_half, std::uint64_t ring_offset) const;
+  void queue_all_left();
+  bool has_batch_ended();
+  bool has_stream_ended();
+  bool is_answer(CUresult result);
+  void empty_ring(Lock& lock);
+  void tell_arrived(Lock& lock);
+  void end(Lock& lock);
+  void fail_with(Error error);
+  Status wait_on_host(Lock& lock);
+
+  CudaQueue& queue_;
+  const CudaBatches plan_;
+  CopyListener& listener_;
+  CudaOrder order_;
+  std::vector<CUevent> events_;  // One for each batch, made at the first start.
+  // For one call of the batched copy; as many as the largest batch has.
+  std::vector<CUdeviceptr> targets_, sources_;
+  std::vector<std::size_t> sizes_;
+
+  // Of the run that goes on; under the queue's lock.
+  State state_ = State::idle;
+  std::span<std::byte> slot_;
+  std::size_t next_ = 0;   // The batch to be queued.
+  std::size_t ended_ = 0;  // Batches below it have ended.
+  std::optional<Error> failure_;
+  std::size_t errors_in_a_row_ = 0;
+  bool is_covered_ = true;   // Each copy that was queued is followed by an event that was recorded.
+  bool is_unpaced_ = false;  // Somebody waits for it.
+  bool is_by_ring_ = false;  // The Slot is not pinned.
+  std::vector<std::size_t> half_of_;  // By batch, while it is in the ring.
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,39 @@
+// Gpus: the GPUs of this process that tensors lie on, each a Device from when it is first needed.
+//
+// Threads:  one at a time (the training thread). Lifetime: outlives the runs of its Devices.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/units.hpp"
+#include "device/device.hpp"
+#include "device/memory_pins.hpp"
+
+namespace ckpt::device {
+
+struct GpuOptions {
+  std::uint64_t copy_rate = 0;  // Bytes per second of each GPU; 0: no limit.
+  // What is queued at a time, and of it how many: see cuda_batches.hpp.
+  std::uint64_t batch_bytes = 32 * MiB;
+  std::size_t batch_copies_max = 1024;
+};
+
+class Gpus {
+ public:
+  virtual ~Gpus() = default;
+
+  // Loads the driver; from then on, what `pins` holds is pinned.
+  // Errors: unsupported (no driver, no GPU, or a build without GPU support; says which).
+  static Result<std::unique_ptr<Gpus>> open(const GpuOptions& options,
+                                            std::shared_ptr<MemoryPins> pins);
+
+  virtual int count() const = 0;
+  // The Device that `data` lies on.
+  // Errors: invalid_argument (no memory of that GPU), unavailable (the GPU is lost).
+  virtual Result<Device*> device_of(const void* data, int index) = 0;
+};
+
+}  // namespace ckpt::device
