@@ -154,9 +154,9 @@ class Training {
  public:
   Training(const Arguments& arguments, ckpt::Checkpointer checkpointer, Events& events)
       : arguments_(arguments),
-        checkpointer_(std::move(checkpointer)),
         events_(events),
         state_(static_cast<std::uint32_t>(arguments.number("rank", 0))),
+        checkpointer_(std::move(checkpointer)),
         wait_level_(level_named(arguments.text("wait"))) {}
 
   int run() {
@@ -270,9 +270,9 @@ class Training {
   }
 
   const Arguments& arguments_;
-  ckpt::Checkpointer checkpointer_;
   Events& events_;
   crash::State state_;
+  ckpt::Checkpointer checkpointer_;  // After the tensors, which it may still copy when it goes.
   std::optional<ckpt::Level> wait_level_;
   std::uint64_t step_ = 0;
   std::optional<ckpt::Step> restored_, last_started_;
