@@ -28,13 +28,21 @@ class Events:
 
     def __init__(self, path):
         self.path = path
+        self.read = []
+        self.bytes_read = 0
 
     def lines(self):
+        """Whole ones; only what is new since the last look is read."""
         try:
-            with open(self.path, encoding="utf-8") as file:
-                return [line.rstrip("\n") for line in file if line.endswith("\n")]
+            with open(self.path, "rb") as file:
+                file.seek(self.bytes_read)
+                new = file.read()
         except FileNotFoundError:
             return []
+        whole = new[:new.rfind(b"\n") + 1]
+        self.bytes_read += len(whole)
+        self.read += whole.decode().splitlines()
+        return self.read
 
     def values(self, name):
         found = [line.split() for line in self.lines()]
@@ -53,6 +61,7 @@ class Events:
 class Lab:
     def __init__(self, tools, name):
         self.tools = tools
+        self.daemon = tools.daemon  # Which trainers start.
         self.path = tempfile.mkdtemp(prefix=f"crash-{name[:24]}-")
         self.dir = os.path.join(self.path, "checkpoints")
         os.mkdir(self.dir)
@@ -76,7 +85,7 @@ class Lab:
 
     def environment(self, points="", node=""):
         given = {k: v for k, v in os.environ.items() if not k.startswith("LIBCKPT_")}
-        given["LIBCKPT_DAEMON_PATH"] = self.tools.daemon
+        given["LIBCKPT_DAEMON_PATH"] = self.daemon
         given["LIBCKPT_MEMORY_BUDGET"] = str(BUDGET_BYTES)
         given["LIBCKPT_RUNTIME_DIR"] = self.runtime(node)
         given["LIBCKPT_POINTS_LOG"] = self.tools.points_log
@@ -86,9 +95,12 @@ class Lab:
 
     def spawn(self, command, environment, name):
         self.started += 1
-        with open(os.path.join(self.path, f"{self.started:02d}-{name}.log"), "wb") as log:
+        path = os.path.join(self.path, f"{self.started:02d}-{name}.log")
+        with open(path, "wb") as log:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
                                        stdout=log, stderr=log, start_new_session=True)
+        process.log_path = path
+        process.log = lambda: read_text(path)
         self.processes.append(process)
         return process
 
@@ -103,6 +115,9 @@ class Lab:
         if must_be_ready and process.poll() is not None:
             raise Failure(f"the daemon ended with {process.returncode} at its start")
         return process
+
+    def daemon_log(self, node=""):
+        return read_text(os.path.join(self.runtime(node), "ckptd.log"))
 
     def daemon_pid(self, node=""):
         """Of the daemon that serves now, whoever started it; 0: none."""
@@ -164,6 +179,11 @@ class Lab:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+
+def read_text(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def processes_with(text):
