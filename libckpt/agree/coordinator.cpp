@@ -141,13 +141,16 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
 }
 
 void Coordinator::decide_commits(const ClusterView& view) {
-  if (decree_.start && !decree_.start->go) return;  // All that exists is still a candidate.
+  const bool has_failed = decree_.start && decree_.start->error != Errc{};
+  const bool is_beginning = decree_.start && !decree_.start->go && !has_failed;
+  if (is_beginning) return;  // All that exists is still a candidate.
   std::uint64_t timeline = 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report == nullptr) continue;
     timeline = std::max(timeline, rank.report->timeline);
   }
-  if (decree_.start) timeline = std::max(timeline, decree_.start->timeline);
+  // A restore that failed began nothing: who trained before trains on in the timeline it had.
+  if (decree_.start && !has_failed) timeline = std::max(timeline, decree_.start->timeline);
   if (timeline == 0) return;
   if (decree_.start && decree_.start->go && decree_.start->has_base) {
     raise(decree_.committed, std::optional(decree_.start->base));

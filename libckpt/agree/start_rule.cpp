@@ -152,6 +152,7 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
   StartDecision decision;
   const std::vector<RankView> ranks = ranks_of(view);
   std::size_t fresh = 0;
+  std::size_t running = 0;
   std::size_t in_current = 0;
   std::size_t open = 0;  // Ranks that have not begun.
   for (const RankView& rank : ranks) {
@@ -160,15 +161,23 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
     const bool is_open = phase != StartPhase::idle && phase != StartPhase::running;
     open += is_open;
     fresh += phase == StartPhase::fresh;
+    running += phase == StartPhase::running;
     in_current += state.current && is_in(*state.current, *rank.report);
   }
-  if (open == 0) return decision;
+  const bool is_unfinished = state.current && !state.current->go && state.current->error == Errc{};
+  if (open == 0) {
+    if (is_unfinished && running == ranks.size()) {
+      // Those who asked gave it up and train on as before; what waits for its end may go on.
+      decision.next = state.current;
+      decision.next->error = Errc::cancelled;
+      decision.next->reason = "no rank restores any more";
+    }
+    return decision;
+  }
   decision.waiting = missing_ranks(ranks);
   if (!decision.waiting.empty()) return decision;
 
-  const bool is_under_way = state.current && !state.current->go && state.current->error == Errc{} &&
-                            in_current == ranks.size();
-  if (is_under_way) return continue_start(view, state, ranks);
+  if (is_unfinished && in_current == ranks.size()) return continue_start(view, state, ranks);
   for (const RankView& rank : ranks) {
     if (!is_behind(state, *rank.report)) continue;
     decision.waiting = fmt::format("rank {} learns the last decision", rank.report->rank);

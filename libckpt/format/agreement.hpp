@@ -36,7 +36,7 @@ enum class StartPhase : std::uint8_t {
 
 struct RankReport {
   std::uint32_t rank = 0;
-  std::uint64_t session = 0;  // Random; a new trainer is a new session.
+  std::uint64_t session = 0;  // Random; new with every trainer and every time it asks.
   StartPhase phase = StartPhase::idle;
   std::optional<Step> wanted;  // restore(step); else the newest.
   std::uint64_t attempt = 0;   // That `ready` and `failed` speak of.

@@ -106,6 +106,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void fence(Rank& rank, std::unique_ptr<Session> older);
   void continue_session(Session& session, const Continuation& continues);
   bool refuse_without_peers(Session& session, const char* what);
+  bool is_asking_after_training(const Session& session) const;
+  void withdraw(Session& session);
+  void train_on(Session& session);
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
 
@@ -132,7 +135,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // job_start.cpp
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
-  Task<void> offer(std::uint32_t rank, SessionId id, std::uint64_t attempt,
+  Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
                    std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
   Result<std::shared_ptr<arena::Slot>> slot_for_filling(std::uint32_t rank,
                                                         const format::ShardId& id,

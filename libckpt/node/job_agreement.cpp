@@ -28,7 +28,7 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
                                   const OwnSlots& own_slots) {
   format::RankReport report;
   report.rank = rank.rank;
-  report.session = static_cast<std::uint64_t>(session.id);
+  report.session = session.asker;
   report.phase = session.phase;
   report.wanted = session.wanted;
   report.attempt = session.attempt;
@@ -235,15 +235,16 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
   const bool is_open = session->phase != StartPhase::idle && session->phase != StartPhase::running;
-  const bool is_in = rank.rank < start.sessions.size() &&
-                     start.sessions[rank.rank] == static_cast<std::uint64_t>(session->id);
+  const bool is_in =
+      rank.rank < start.sessions.size() && start.sessions[rank.rank] == session->asker;
   if (!is_open || !is_in || session->finished_start == start.start_id) return;
   const bool is_ready = session->phase == StartPhase::ready &&
                         session->current_start == start.start_id &&
                         session->attempt == start.attempt;
   if (start.error != Errc{}) {
-    session->phase = StartPhase::idle;
     session->finished_start = start.start_id;
+    session->phase = StartPhase::idle;
+    if (session->trained_before) train_on(*session);
     session->events->begun({start.start_id, 0, std::nullopt, Error(start.error, start.reason)});
   } else if (start.go && (is_ready || !start.has_base)) {
     CKPT_POINT("load.done");
@@ -252,6 +253,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->finished_start = start.start_id;
     session->timeline = start.timeline;
     session->last_seen.reset();
+    session->next_capture_told.reset();
     session->restored_ok = false;
     std::optional<format::StepId> base;
     if (start.has_base) base = start.base;

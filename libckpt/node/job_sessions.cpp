@@ -73,6 +73,7 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   }
   auto session = std::make_unique<Session>();
   session->id = SessionId{context_.random.next() | 1};
+  session->asker = context_.random.next();
   session->events = &events;
   session->process = request.process;
   if (request.continuation) continue_session(*session, *request.continuation);
@@ -161,9 +162,37 @@ Status Job::start_fresh(SessionId id) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "start"));
   if (refuse_without_peers(*session, "start")) return {};
-  if (session->phase == StartPhase::idle) session->phase = StartPhase::fresh;
+  if (session->phase == StartPhase::running || is_asking_after_training(*session)) {
+    if (session->phase != StartPhase::running) withdraw(*session);
+    if (session->events != nullptr) {
+      session->events->begun(
+          {session->current_start, session->timeline, std::nullopt, std::nullopt});
+    }
+  } else if (session->phase != StartPhase::fresh) {
+    session->phase = StartPhase::fresh;
+    session->asker = context_.random.next();
+  }
   touch();
   return {};
+}
+
+bool Job::is_asking_after_training(const Session& session) const {
+  const bool is_asking = session.phase == StartPhase::asks || session.phase == StartPhase::ready ||
+                         session.phase == StartPhase::failed;
+  return is_asking && session.trained_before;
+}
+
+// Nobody waits for the restore any more: its trainer goes on as before it asked.
+void Job::withdraw(Session& session) {
+  session.asker = context_.random.next();
+  train_on(session);
+}
+
+void Job::train_on(Session& session) {
+  session.phase = StartPhase::running;
+  session.current_start = session.finished_start;
+  session.copy_result.reset();
+  session.failure.clear();
 }
 
 Status Job::ask_restore(SessionId id, std::optional<Step> wanted) {
@@ -171,6 +200,9 @@ Status Job::ask_restore(SessionId id, std::optional<Step> wanted) {
   CKPT_TRY(Session * session, active(id, &rank, "restore"));
   if (refuse_without_peers(*session, "restore")) return {};
   CKPT_POINT("load.select");
+  session->trained_before =
+      session->phase == StartPhase::running || is_asking_after_training(*session);
+  session->asker = context_.random.next();
   session->phase = StartPhase::asks;
   session->wanted = wanted;
   session->attempt = 0;
@@ -202,6 +234,7 @@ Status Job::restored_ok(SessionId id, Step) {
 Status Job::close(SessionId id, Duration deadline) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "close"));
+  if (is_asking_after_training(*session)) withdraw(*session);
   if (!session->close_deadline) session->close_deadline = context_.seams.clock.after(deadline);
   touch();
   return {};

@@ -32,8 +32,11 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
   Session* session = find(id, &rank);
   if (session == nullptr) co_return;  // The trainer died.
   session->is_copying = false;
-  if (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
-      session->phase == StartPhase::failed) {
+  const bool is_still_asked =
+      start.sessions.at(rank_number) == session->asker &&
+      (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
+       session->phase == StartPhase::failed);
+  if (is_still_asked) {
     session->current_start = start.start_id;
     session->attempt = start.attempt;
     session->phase = offered ? StartPhase::ready : StartPhase::failed;
@@ -60,7 +63,7 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
     if (!is_it) continue;
     CKPT_POINT("load.local");
     auto offered =
-        co_await offer(rank, id, start.attempt, own.slot, RestoreSource::own_memory, "own memory");
+        co_await offer(rank, id, start, own.slot, RestoreSource::own_memory, "own memory");
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note("own memory", offered.error());
   }
@@ -89,7 +92,7 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }
-    auto offered = co_await offer(rank, id, start.attempt, *slot, kind, name);
+    auto offered = co_await offer(rank, id, start, *slot, kind, name);
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note(name, offered.error());
   }
@@ -98,30 +101,35 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
                              rank, tried.empty() ? "none was found" : tried));
 }
 
-// Offers a sealed Slot and waits for the trainer's answer; its death ends the wait.
-Task<void> Job::offer(std::uint32_t rank, SessionId id, std::uint64_t attempt,
+// Offers a sealed Slot and waits for the trainer's answer; its death, or that it asks for something
+// else by now, ends the wait.
+Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
                       std::shared_ptr<Slot> slot, RestoreSource source, std::string name) {
   const arena::Lease lease(slot);
   Rank* rank_state = nullptr;
-  Session* session = find(id, &rank_state);
-  if (session == nullptr || session->events == nullptr || !session->slots_told) {
-    co_return fail(Errc::cancelled, "offer a shard: the trainer is gone");
+  Session* session = nullptr;
+  const auto is_waiting = [&] {
+    session = find(id, &rank_state);
+    return session != nullptr && session->events != nullptr &&
+           session->asker == start.sessions.at(rank);
+  };
+  if (!is_waiting() || !session->slots_told) {
+    co_return fail(Errc::cancelled, "offer a shard: the trainer does not wait for it any more");
   }
   const auto& slots = slots_.own(rank).slots;
   const auto place = std::find_if(slots.begin(), slots.end(),
                                   [&](const OwnSlot& own) { return own.slot == slot; });
   if (place == slots.end()) co_return fail(Errc::cancelled, "offer a shard: new Slots were made");
   session->copy_result.reset();
-  SlotOffer offered{attempt, static_cast<std::uint32_t>(place - slots.begin()),
+  SlotOffer offered{start.attempt, static_cast<std::uint32_t>(place - slots.begin()),
                     lease.shared_record(), source, std::move(name)};
   session->events->restore_offered(std::move(offered));
   const Time deadline = context_.seams.clock.after(context_.options.restore_collect_deadline);
   while (true) {
-    session = find(id, &rank_state);
-    if (session == nullptr || session->events == nullptr) {
-      co_return fail(Errc::cancelled, "offer a shard: the trainer died");
+    if (!is_waiting()) {
+      co_return fail(Errc::cancelled, "offer a shard: the trainer died, or waits no more");
     }
-    if (session->copy_result && session->copy_result->first == attempt) break;
+    if (session->copy_result && session->copy_result->first == start.attempt) break;
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());
     if (!*woken) co_return fail(Errc::unavailable, "offer a shard: the trainer does not answer");

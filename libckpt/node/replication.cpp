@@ -75,16 +75,21 @@ void Replication::choose_targets() {
 }
 
 std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
-  std::shared_ptr<Slot> oldest;
+  std::shared_ptr<Slot> next;
   const std::set<Copy>& given = given_[target];
   job_.slots().for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     const bool is_useless =
         agree::is_fenced(job_.history(), at) || (job_.committed() && at < *job_.committed());
     if (!is_own || is_useless || given.contains({slot.id(), slot.digest()})) return;
-    if (!oldest || slot.id() < oldest->id()) oldest = slot.shared_from_this();
+    // The timeline that is trained on comes first: leftovers of another, for which the target may
+    // never have room, must not hold it up.
+    const bool is_next =
+        !next || (at.timeline != next->id().at.timeline ? at.timeline > next->id().at.timeline
+                                                        : slot.id() < next->id());
+    if (is_next) next = slot.shared_from_this();
   });
-  return oldest;
+  return next;
 }
 
 asio::awaitable<void> Replication::feed(std::string target) {

@@ -24,6 +24,10 @@ struct Session {
 
   // How it begins (format/agreement.hpp, StartPhase).
   format::StartPhase phase = format::StartPhase::idle;
+  // Under which it takes part in a Start. It changes when the trainer asks anew or asks no more, so
+  // that a Start of what it asked before is over for it and for the others.
+  std::uint64_t asker = 0;
+  bool trained_before = false;  // It goes on as it was when the restore it asks for fails.
   std::optional<Step> wanted;
   std::uint64_t attempt = 0;         // Of `current_start`, while ready or failed.
   std::uint64_t current_start = 0;   // The Start that ready, failed and running speak of.

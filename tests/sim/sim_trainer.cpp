@@ -114,11 +114,15 @@ Status SimTrainer::check(const node::SlotOffer& offer) {
 }
 
 Task<void> SimTrainer::train() {
+  const bool has_restored = begun_->restored.has_value();
   while (true) {
     CKPT_CO_CHECK(co_await pause(std::chrono::milliseconds(20), std::chrono::milliseconds(80)));
     if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
     const Step step{number(done_) + 1};
     if (step > allowed_) continue;
+    if (plan_.retracts_one_in != 0 && random_.one_in(plan_.retracts_one_in)) {
+      CKPT_CO_CHECK(co_await retract());
+    }
     const bool skips = plan_.skip_one_in != 0 && random_.one_in(plan_.skip_one_in);
     if (skips || granted_.empty() || step < next_capture_) {
       CKPT_CO_CHECK(engine_->skipped(*session_, step));
@@ -128,8 +132,27 @@ Task<void> SimTrainer::train() {
       CKPT_CO_CHECK(co_await capture(step, slot));
     }
     done_ = step;
-    if (step >= Step{3} && begun_->restored) (void)engine_->restored_ok(*session_, step);
+    if (step >= Step{3} && has_restored) (void)engine_->restored_ok(*session_, step);
   }
+}
+
+// Asks for a restore in the middle of training, waits no longer, and trains on.
+Task<void> SimTrainer::retract() {
+  const bool has_base = begun_->restored.has_value();
+  std::optional<Step> wanted;
+  if (random_.one_in(2)) wanted = Step{1'000'000};  // Nobody ever had it.
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, wanted));
+  CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(200)));
+  if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
+  offer_.reset();
+  CKPT_CO_CHECK(engine_->start_fresh(*session_));
+  const bool goes_on = !begun_->error && begun_->timeline == timeline_;
+  if (!goes_on && has_base) {
+    oracle_.violated(fmt::format("rank {}: a restore that was given up moved it from timeline {}",
+                                 rank(), timeline_));
+  }
+  if (!goes_on) co_return fail(Errc::unavailable, "it began anew");
+  co_return Status{};
 }
 
 Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {

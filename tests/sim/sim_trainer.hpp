@@ -31,8 +31,9 @@ struct TrainerPlan {
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
   std::uint64_t tensor_bytes = 10'000;
-  std::optional<Step> wanted;     // restore(step).
-  std::uint64_t skip_one_in = 0;  // Steps it skips by itself, as with no free Slot.
+  std::optional<Step> wanted;         // restore(step).
+  std::uint64_t skip_one_in = 0;      // Steps it skips by itself, as with no free Slot.
+  std::uint64_t retracts_one_in = 0;  // Steps before which it asks for a restore and gives it up.
   std::uint64_t lets_daemon_hash_one_in = 3;
 };
 
@@ -83,6 +84,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
  private:
   Task<void> begin();
   Task<void> train();
+  Task<void> retract();
   Task<void> capture(Step step, std::uint32_t slot);
   Task<void> pause(Duration least, Duration most);
   Status check(const node::SlotOffer& offer);
