@@ -1,5 +1,5 @@
-# Where the headers of the CUDA driver are. Only headers: the driver itself is opened at run time, so
-# that one binary serves machines with and without a GPU.
+# Where the headers of the CUDA driver are. Only headers: the driver itself is opened at run time,
+# so that one binary serves machines with and without a GPU.
 #
 # Sets CKPT_CUDA_INCLUDE_DIR, empty for a host-only build. Looked for in a toolkit, then in the
 # wheel `nvidia-cuda-runtime` of whatever Python is found.
@@ -15,8 +15,10 @@ function(ckpt_find_cuda_headers result)
   list(APPEND candidates /usr/local/cuda/include)
   find_package(Python3 QUIET COMPONENTS Interpreter)
   if(Python3_Interpreter_FOUND)
-    execute_process(COMMAND ${Python3_EXECUTABLE} -c
-      "import site, sysconfig; print(*{sysconfig.get_path('purelib'), site.getusersitepackages()}, sep=';')"
+    set(print_places "import site, sysconfig"
+      "print(sysconfig.get_path('purelib'), site.getusersitepackages(), sep=chr(59))")
+    list(JOIN print_places "\n" print_places)
+    execute_process(COMMAND ${Python3_EXECUTABLE} -c "${print_places}"
       OUTPUT_VARIABLE places OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     foreach(place IN LISTS places)
       file(GLOB wheels ${place}/nvidia/*/include)

@@ -45,11 +45,11 @@ class CudaSymbols {
   Status find(Function& function, const char* name, int version) const {
     void* address = nullptr;
     CUresult result = CUDA_SUCCESS;
-    if (get_12000_ != nullptr) {
+    if (entry_12000_ != nullptr) {
       CUdriverProcAddressQueryResult found{};
-      result = get_12000_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, &found);
+      result = entry_12000_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, &found);
     } else {
-      result = get_11030_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT);
+      result = entry_11030_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT);
     }
     if (result != CUDA_SUCCESS || address == nullptr)
       return fail(Errc::unsupported, fmt::format("the driver {} ({}) has no {}", library_.name(),
@@ -63,8 +63,8 @@ class CudaSymbols {
 
   Status find_entry() {
     using GetVersion = CUresult(int*);
-    CKPT_TRY(GetVersion * get_version, library_.symbol<GetVersion>("cuDriverGetVersion"));
-    if (get_version(&version_) != CUDA_SUCCESS || version_ < version_min)
+    CKPT_TRY(GetVersion * read_version, library_.symbol<GetVersion>("cuDriverGetVersion"));
+    if (read_version(&version_) != CUDA_SUCCESS || version_ < version_min)
       return fail(Errc::unsupported,
                   fmt::format("the driver {} is of {}; {} is the oldest that "
                               "can be used",
@@ -72,17 +72,17 @@ class CudaSymbols {
     using Get12000 = std::remove_pointer_t<PFN_cuGetProcAddress_v12000>;
     using Get11030 = std::remove_pointer_t<PFN_cuGetProcAddress_v11030>;
     if (auto newer = library_.symbol<Get12000>("cuGetProcAddress_v2")) {
-      get_12000_ = *newer;
+      entry_12000_ = *newer;
       return {};
     }
-    CKPT_TRY(get_11030_, library_.symbol<Get11030>("cuGetProcAddress"));
+    CKPT_TRY(entry_11030_, library_.symbol<Get11030>("cuGetProcAddress"));
     return {};
   }
 
   os::DynamicLibrary library_;
   int version_ = 0;
-  PFN_cuGetProcAddress_v12000 get_12000_ = nullptr;
-  PFN_cuGetProcAddress_v11030 get_11030_ = nullptr;
+  PFN_cuGetProcAddress_v12000 entry_12000_ = nullptr;
+  PFN_cuGetProcAddress_v11030 entry_11030_ = nullptr;
 };
 
 Result<std::unique_ptr<CudaDriver>> CudaDriver::open() {
