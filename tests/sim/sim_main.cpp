@@ -19,6 +19,7 @@ struct Arguments {
   std::uint64_t count = 20;
   bool is_verbose = false;
   bool expects_caught = false;
+  bool retracts = false;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -38,11 +39,14 @@ Arguments parse(int argc, char** argv) {
       arguments.first = std::strtoull(argv[++index], nullptr, 10);
     } else if (word == "--verbose") {
       arguments.is_verbose = true;
+    } else if (word == "--retract") {
+      arguments.retracts = true;
     } else if (word == "--expect-caught") {
       arguments.expects_caught = true;
     } else {
       std::fprintf(stderr,
-                   "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--expect-caught]\n",
+                   "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--retract] "
+                   "[--expect-caught]\n",
                    argv[0]);
       std::exit(2);
     }
@@ -59,7 +63,7 @@ int main(int argc, char** argv) {
   ckpt::sim::Outcome total;
   std::uint64_t caught = 0;
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.count; ++seed) {
-    ckpt::sim::World world({seed, arguments.is_verbose});
+    ckpt::sim::World world({seed, arguments.is_verbose, arguments.retracts});
     const ckpt::sim::Outcome outcome = world.run();
     total.launches += outcome.launches;
     total.restores += outcome.restores;

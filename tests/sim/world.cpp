@@ -219,7 +219,7 @@ void World::launch() {
     plan.seed = random_.next();
     plan.wanted = wanted;
     plan.skip_one_in = skip_one_in_;
-    plan.retracts_one_in = options_.seed % 4 == 1 && has_faults_ ? 20 : 0;
+    plan.retracts_one_in = options_.trainers_retract && has_faults_ ? 20 : 0;
     trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
     asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
   }

@@ -28,6 +28,7 @@ namespace ckpt::sim {
 struct WorldOptions {
   std::uint64_t seed = 1;
   bool is_verbose = false;
+  bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
 };
 
 struct Outcome {
