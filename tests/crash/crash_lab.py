@@ -218,7 +218,7 @@ def wait_until(is_true, seconds, what):
 
 
 def labels_in(sources):
-    """{(label, process)} of all CKPT_POINTs: the client's and the capture's are the trainer's."""
+    """{(label, process)} of all CKPT_POINTs: those of captures are the trainer's."""
     found = set()
     for folder, _, names in os.walk(sources):
         for name in names:
@@ -227,6 +227,6 @@ def labels_in(sources):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 labels = re.findall(r'CKPT_POINT\("([^"]+)"\)', file.read())
             module = os.path.relpath(folder, sources).split(os.sep)[0]
-            process = "trainer" if module in ("client", "snapshot") else "daemon"
+            process = "trainer" if module in ("client", "device", "snapshot") else "daemon"
             found.update((label, process) for label in labels)
     return sorted(found)

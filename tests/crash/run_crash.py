@@ -57,22 +57,20 @@ def timed(function):
 
 def run_all(tasks, lanes, is_verbose):
     """Each task is (name, function). Returns what failed, in words."""
-    failures, notes = [], []
-    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+    failures = []
+    pool = concurrent.futures.ThreadPoolExecutor(lanes)
+    try:
         running = {pool.submit(timed, function): name for name, function in tasks}
         for done in concurrent.futures.as_completed(running):
             try:
                 took = done.result()
-                if is_verbose:
+                if is_verbose or took > SLOW_SECONDS:
                     print(f"{running[done]}: {took:.1f} s", flush=True)
-                if took > SLOW_SECONDS:
-                    notes.append(f"slow: {running[done]} took {took:.0f} s")
             except (Failure, OSError, ValueError) as failure:
                 failures.append(f"{running[done]}: {failure}")
-                if is_verbose:
-                    print(f"FAILED {failures[-1]}", flush=True)
-    for note in sorted(notes):
-        print(note)
+                print(f"FAILED {failures[-1]}", flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)  # Those that run still end their processes.
     return failures
 
 
@@ -100,9 +98,9 @@ def main():
         failures = run_all(scenario.tasks(tools, arguments), arguments.lanes, arguments.verbose)
         finish = getattr(scenario, "finish", None)
         if finish and not arguments.only:
-            failures += finish(tools)
-    for failure in failures:
-        print(f"FAILED {failure}")
+            for failure in finish(tools):
+                failures.append(failure)
+                print(f"FAILED {failure}")
     print(f"{len(failures)} failed, seed {arguments.seed}, {time.monotonic() - began:.0f} s")
     return 1 if failures else 0
 
