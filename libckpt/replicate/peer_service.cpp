@@ -25,7 +25,7 @@ class Service {
 
  private:
   TransferOptions transfer_options() const;
-  Task<bool> serve_next();  // False: the peer said goodbye.
+  Task<bool> serve_next();  // False: the peer has gone, between two requests.
   Task<void> answer(wire::Message request);
 
   std::shared_ptr<wire::Connection> connection_;
@@ -71,7 +71,9 @@ Task<void> Service::answer(wire::Message request) {
 
 Task<bool> Service::serve_next() {
   const Time idle_until = clock_.after(options_.idle_max);
-  CKPT_CO_TRY(const wire::FrameHeader header, co_await wire::read_header(*connection_, idle_until));
+  auto next = co_await wire::read_header(*connection_, idle_until);
+  if (!next && next.error().code() == Errc::unavailable) co_return false;
+  CKPT_CO_TRY(const wire::FrameHeader header, std::move(next));
   if (header.kind == FrameKind::goodbye) co_return false;
   // Refused before its body is read: DATA that nobody granted is never stored anywhere.
   if (header.kind == FrameKind::data)

@@ -16,8 +16,9 @@ struct ServiceOptions {
   std::function<std::uint64_t()> timeline;  // Ours, now; may be empty.
 };
 
-// Success: the peer said goodbye. Errors: those of the connection (also when it is idle too long),
-// corruption and invalid_argument (what the peer sent). The connection is closed in any case.
+// Success: the peer said goodbye, closed the connection between two requests, or asked nothing for
+// too long. Errors: those of the connection in the middle of a request, corruption and
+// invalid_argument (what the peer sent). The connection is closed in any case.
 Task<void> serve_peer(std::shared_ptr<wire::Connection> connection, Clock& clock,
                       wire::PeerIdentity peer, ReplicaSink& sink, ShardProvider& provider,
                       ServiceOptions options);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "daemon/ready_file.hpp"
+#include "daemon/trainer_session.hpp"
 #include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
 #include "wire/control_codec.hpp"
@@ -150,6 +151,30 @@ TEST_CASE("daemon: an attach whose pid was given to another process is refused",
   const auto answer = std::get<control::AttachAnswer>(caller.receive().value());
   REQUIRE_FALSE(answer.result);
   CHECK(answer.result.error().code() == Errc::not_found);
+}
+
+TEST_CASE("daemon: a trainer that does not read costs little, is let go, and nobody else waits",
+          "[unit][daemon]") {
+  const Running running;
+  Caller deaf(running);
+  REQUIRE(deaf.send(control::our_hello()));
+  REQUIRE(deaf.receive());
+  control::Attach attach;
+  attach.start_time = os::identify_process(::getpid()).value().start_ticks;
+  attach.job = "gpt2";
+  attach.node = "A";
+  attach.nodes = {{"A", "A", ""}};
+  REQUIRE(deaf.send(attach));
+  REQUIRE(std::get<control::AttachAnswer>(deaf.receive().value()).result);
+  REQUIRE(deaf.send(control::StartFresh{}));
+  REQUIRE(std::holds_alternative<control::Begun>(deaf.receive().value()));
+  // Each is answered. What the socket holds and what the session may queue is far less than this.
+  constexpr int far_more = 64 * static_cast<int>(TrainerSession::outgoing_max);
+  Status sent;
+  for (int i = 0; sent && i < far_more; ++i) sent = deaf.send(control::StartFresh{});
+  REQUIRE_FALSE(sent);
+  CHECK(sent.error().code() == Errc::unavailable);
+  CHECK(Caller(running).ask(control::AskStatus{}).result);
 }
 
 TEST_CASE("daemon: dropping or recovering a job that it has not says so", "[unit][daemon]") {
