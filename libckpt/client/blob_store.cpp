@@ -103,6 +103,16 @@ Status BlobStore::check(const format::ShardRecord& record) const {
   return {};
 }
 
+void BlobStore::keep(const format::ShardRecord& record, std::span<const std::byte> slot) {
+  for (std::size_t i = 0; i < record.blobs.size(); ++i) {
+    Blob& blob = blobs_[record.blob_names[i]];
+    if (blob.is_borrowed) continue;
+    const auto bytes = slot.subspan(record.blobs[i].offset, record.blobs[i].bytes);
+    blob.kept.assign(bytes.begin(), bytes.end());
+  }
+  rebuild();
+}
+
 void BlobStore::restore(const format::ShardRecord& record, std::span<const std::byte> slot) {
   for (std::size_t i = 0; i < record.blobs.size(); ++i) {
     const auto bytes = slot.subspan(record.blobs[i].offset, record.blobs[i].bytes);

@@ -34,6 +34,8 @@ class BlobStore {
   Status check(const format::ShardRecord& record) const;
   // Writes the record's blobs back; `slot` was verified. What was not known is kept for find().
   void restore(const format::ShardRecord& record, std::span<const std::byte> slot);
+  // Keeps the record's blobs for find(), those that were added excepted.
+  void keep(const format::ShardRecord& record, std::span<const std::byte> slot);
 
  private:
   struct Blob {

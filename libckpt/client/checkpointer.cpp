@@ -106,6 +106,12 @@ Status Checkpointer::add(std::string name, TensorRef tensor) {
   });
 }
 
+Status Checkpointer::add_archive(std::string name, std::span<const NamedTensor> entries) {
+  return Impl::call<Status>(impl_.get(), {}, [&](auto& session) {
+    return session.add_archive(std::move(name), entries);
+  });
+}
+
 Status Checkpointer::remove(std::string_view name) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) { return session.remove(name); });
 }
@@ -159,6 +165,12 @@ Result<Restored> Checkpointer::restore() {
 Result<Restored> Checkpointer::restore(Step step) {
   return Impl::call<Result<Restored>>(impl_.get(), disabled_restore(),
                                       [&](auto& session) { return session.restore(step); });
+}
+
+Result<Restored> Checkpointer::restore(std::optional<Step> step, const ChooseTargets& choose) {
+  return Impl::call<Result<Restored>>(impl_.get(), disabled_restore(), [&](auto& session) {
+    return session.restore(step, &choose);
+  });
 }
 
 Result<Restored> Checkpointer::restore_from(std::string_view path) {

@@ -96,6 +96,10 @@ void DaemonLink::let_go(MappedSlot slot) {
   asio::post(thread_.executor(), [held = std::move(slot)] {});
 }
 
+void DaemonLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
+  asio::post(thread_.executor(), [this, it = std::move(pins)] { pins_ = it; });
+}
+
 void DaemonLink::carry_out(control::Message message) {
   remember(message);
   if (is_attached_) enqueue(std::move(message));
@@ -300,7 +304,8 @@ Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vec
   if (owner->bytes().size() != segments.capacity)
     return fail(Errc::corruption, "a Slot's segments are not as large as the Slot");
   if (mapped_.size() <= segments.slot) mapped_.resize(segments.slot + std::size_t{1});
-  mapped_[segments.slot] = {segments.generation, owner->bytes(), owner};
+  mapped_[segments.slot] = {segments.generation, owner->bytes(),
+                            pins_ ? pins_->hold(owner->bytes(), owner) : owner};
   CKPT_POINT("slot.mapped");
   return {};
 }

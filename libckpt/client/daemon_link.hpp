@@ -35,6 +35,7 @@ class DaemonLink final : public EngineSide {
 
   void start();
   void post(wire::control::Message message) override;
+  void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) override;
   void let_go(MappedSlot slot) override;
 
  private:
@@ -80,6 +81,7 @@ class DaemonLink final : public EngineSide {
   std::deque<wire::control::Message> outgoing_;
   Signal outgoing_changed_;
   std::map<std::uint32_t, IncomingSlot> incoming_;
+  std::shared_ptr<device::MemoryPins> pins_;
   std::vector<MappedSlot> mapped_;  // By Slot.
 
   // Told to the next daemon.

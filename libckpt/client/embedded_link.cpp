@@ -122,6 +122,10 @@ void EmbeddedLink::post(control::Message message) {
   });
 }
 
+void EmbeddedLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
+  asio::post(thread_.executor(), [this, it = std::move(pins)] { pins_ = it; });
+}
+
 void EmbeddedLink::let_go(MappedSlot slot) {
   asio::post(thread_.executor(), [held = std::move(slot)] {});
 }
@@ -138,7 +142,7 @@ Result<MappedSlot> EmbeddedLink::map_slot(arena::SlotMemory& memory,
   CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(segments), options));
   CKPT_CHECK(mapped.prefault(prefault_threads_));
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
-  return MappedSlot{generation, owner->bytes(), owner};
+  return MappedSlot{generation, owner->bytes(), pins_ ? pins_->hold(owner->bytes(), owner) : owner};
 }
 
 void EmbeddedLink::slots_ready(std::vector<arena::SlotMemory*> memories) {

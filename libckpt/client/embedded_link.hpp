@@ -28,6 +28,7 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
 
   void start();
   void post(wire::control::Message message) override;
+  void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) override;
   void let_go(MappedSlot slot) override;
 
  private:
@@ -57,7 +58,8 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   SnapThread thread_;
   std::unique_ptr<Machine> machine_;
   std::optional<node::SessionCalls> calls_;  // Once attached.
-  std::vector<MappedSlot> mapped_;           // By Slot.
+  std::shared_ptr<device::MemoryPins> pins_;
+  std::vector<MappedSlot> mapped_;  // By Slot.
   bool has_stopped_ = false;
 };
 

@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "device/memory_pins.hpp"
 #include "format/layout.hpp"
 #include "format/shard_record.hpp"
 #include "node/engine.hpp"
@@ -47,6 +48,10 @@ class Link {
  public:
   virtual ~Link() = default;  // Lets go: for the daemon the trainer has died.
 
+  // Slots that are mapped from now on are held in `pins`, which keep them pinned for GPUs. Before
+  // the first layout.
+  virtual void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) { (void)pins; }
+
   // Tells the layout, and waits until its Slots are mapped, or the deadline.
   // Errors: exhausted (the budget), unavailable (not ready yet; they are made in the background).
   virtual Status set_layout(const format::Layout& layout, Deadline deadline) = 0;
@@ -71,6 +76,9 @@ class Link {
 
   virtual bool may_capture(Step step) const = 0;  // False: the ranks agreed on a later step.
   virtual std::optional<Granted> take_slot(Step step) = 0;  // Also tells the engine that it began.
+  // The first `bytes` of the Slot stand as they will be sealed: the engine may take their
+  // checksums.
+  virtual void arrived(const Granted& granted, std::uint64_t bytes) { (void)granted, (void)bytes; }
   virtual void filled(const Granted& granted, node::Filled filled) = 0;
   virtual void abandon(const Granted& granted) = 0;
   virtual void skipped(Step step) = 0;

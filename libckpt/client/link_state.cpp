@@ -79,6 +79,8 @@ void LinkState::lost(const std::string& reason) {
     // What its memory held is gone; what it had published is not.
     for (const Level level : {Level::captured, Level::replicated, Level::committed})
       view.reached[index_of(level)] = view.reached[index_of(Level::durable)];
+    view.lost_through = view.newest_taken;
+    view.has_granted = false;
   });
 }
 
@@ -111,6 +113,7 @@ void LinkState::slots_failed(Error error) {
   view_.change([&](View& view) {
     view.counters.last_error = error.message();
     view.slots_error = std::move(error);
+    view.has_granted = true;
   });
 }
 
@@ -123,6 +126,7 @@ void LinkState::slot_granted(std::uint32_t slot) {
     const auto is_same = [slot](const GrantedSlot& grant) { return grant.slot == slot; };
     if (std::none_of(view.granted.begin(), view.granted.end(), is_same))
       view.granted.push_back({slot, view.slots[slot]});
+    view.has_granted = true;
   });
 }
 
@@ -163,6 +167,8 @@ void LinkState::begun(node::Begun begun) {
       if (view.identity.timeline != begun.timeline) {
         std::fill(std::begin(view.reached), std::end(view.reached), std::nullopt);
         view.dropped.clear();
+        view.newest_taken.reset();
+        view.lost_through.reset();
       }
       view.identity.timeline = begun.timeline;
     }
@@ -231,8 +237,8 @@ bool LinkState::may_capture(Step step) const {
   return view_.read([step](const View& view) { return view.next_capture <= step; });
 }
 
-std::optional<Granted> LinkState::take_slot() {
-  return view_.change([](View& view) -> std::optional<Granted> {
+std::optional<Granted> LinkState::take_slot(Step step) {
+  return view_.change([step](View& view) -> std::optional<Granted> {
     if (view.phase != Phase::attached) return std::nullopt;
     const auto found = std::find_if(
         view.granted.begin(), view.granted.end(),
@@ -244,6 +250,7 @@ std::optional<Granted> LinkState::take_slot() {
     granted.bytes = found->mapped.bytes;
     view.taken.push_back(std::move(*found));
     view.granted.erase(found);
+    raise(view.newest_taken, step);
     return granted;
   });
 }
@@ -318,10 +325,16 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
     return std::find(view.dropped.begin(), view.dropped.end(), step) != view.dropped.end();
   };
   const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
-  CKPT_CHECK(wait_for(deadline, what.c_str(),
-                      [&](const View& view) { return has_reached(view) || is_dropped(view); }));
+  CKPT_CHECK(wait_for(deadline, what.c_str(), [&](const View& view) {
+    return has_reached(view) || is_dropped(view) || view.is_lost(step);
+  }));
   return view_.read([&](const View& view) -> Status {
     if (has_reached(view)) return {};
+    if (view.is_lost(step) && !is_dropped(view))
+      return fail(Errc::not_found,
+                  fmt::format("{}: the daemon that held step {} died, and the next one does not "
+                              "know the step to be {}",
+                              who_, number(step), to_string(level)));
     return fail(Errc::not_found,
                 fmt::format("{}: step {} was given up by all ranks", who_, number(step)));
   });

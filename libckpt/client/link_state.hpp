@@ -55,7 +55,7 @@ class LinkState {
   Link::Identity identity() const;
 
   bool may_capture(Step step) const;
-  std::optional<Granted> take_slot();
+  std::optional<Granted> take_slot(Step step);  // For the capture of `step`.
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
   MappedSlot give_back(const Granted& granted);
 
@@ -100,9 +100,17 @@ class LinkState {
 
     std::optional<Step> reached[5];  // By Level; what the engine still holds.
     std::deque<Step> dropped;
+    std::optional<Step> newest_taken;
+    // No newer ones died with an engine. The next engine may still know them, by a peer's copy or
+    // by storage; it has said so when it grants.
+    std::optional<Step> lost_through;
+    bool has_granted = false;  // The engine of now, or it has said why it cannot.
     LinkCounters counters;
 
     bool has_fitting_grant() const;
+    bool is_lost(Step step) const {
+      return phase == Phase::attached && has_granted && lost_through && step <= *lost_through;
+    }
   };
 
   // Waits for `holds`, or for the end of the session, which is the error.

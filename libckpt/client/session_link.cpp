@@ -37,6 +37,10 @@ Status SessionLink::check_process() const {
                           ::getpid(), process_));
 }
 
+void SessionLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
+  if (!is_forked()) side_->keep_mapped_by(std::move(pins));
+}
+
 Status SessionLink::set_layout(const format::Layout& layout, Deadline deadline) {
   CKPT_CHECK(check_process());
   state_->ask_layout(layout.slot_bytes);
@@ -71,7 +75,7 @@ bool SessionLink::may_capture(Step step) const {
 
 std::optional<Granted> SessionLink::take_slot(Step step) {
   if (is_forked()) return std::nullopt;
-  auto granted = state_->take_slot();
+  auto granted = state_->take_slot(step);
   if (!granted) return granted;
   CKPT_POINT("slot.acquired");
   control::Begin begin;
@@ -80,6 +84,15 @@ std::optional<Granted> SessionLink::take_slot(Step step) {
   begin.step = step;
   side_->post(begin);
   return granted;
+}
+
+void SessionLink::arrived(const Granted& granted, std::uint64_t bytes) {
+  if (is_forked()) return;
+  control::Arrived message;
+  message.slot = granted.slot;
+  message.generation = granted.generation;
+  message.bytes = bytes;
+  side_->post(message);
 }
 
 void SessionLink::filled(const Granted& granted, node::Filled filled) {

@@ -21,6 +21,8 @@ class EngineSide {
   // Carried out on ckpt-snap, in the order of the calls. While the engine is away, captures are
   // forgotten; the layout, and what the session waits for, are told to the next engine.
   virtual void post(wire::control::Message message) = 0;
+  // See Link.
+  virtual void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) { (void)pins; }
   // Lets a mapping go, which can take long, on ckpt-snap.
   virtual void let_go(MappedSlot slot) = 0;
 };
@@ -33,6 +35,7 @@ class SessionLink final : public Link {
   SessionLink(const SessionLink&) = delete;
   SessionLink& operator=(const SessionLink&) = delete;
 
+  void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) override;
   Status set_layout(const format::Layout& layout, Deadline deadline) override;
   Status slots_status() const override;
   Status start_fresh(Deadline deadline) override;
@@ -40,6 +43,7 @@ class SessionLink final : public Link {
   Identity identity() const override;
   bool may_capture(Step step) const override;
   std::optional<Granted> take_slot(Step step) override;
+  void arrived(const Granted& granted, std::uint64_t bytes) override;
   void filled(const Granted& granted, node::Filled filled) override;
   void abandon(const Granted& granted) override;
   void skipped(Step step) override;

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "client/device_table.hpp"
+#include "format/torch_archive.hpp"
 
 namespace ckpt::client {
 
@@ -28,12 +30,6 @@ bool is_contiguous(const TensorRef& tensor) {
 }
 
 Status check(std::string_view name, const TensorRef& tensor, std::uint64_t bytes) {
-  if (tensor.location == Location::cuda)
-    return fail(Errc::unsupported,
-                fmt::format("add tensor \"{}\": it lies on GPU {}, and this build has no GPU "
-                            "support: pass a copy in host memory",
-                            name, tensor.device_index));
-  if (tensor.location != Location::host) return refuse(name, "its location is unknown");
   if (bytes > 0 && tensor.data == nullptr) return refuse(name, "its data is null");
   if (tensor.strides.empty()) return {};
   if (tensor.strides.size() != tensor.shape.size())
@@ -50,28 +46,80 @@ Status check(std::string_view name, const TensorRef& tensor, std::uint64_t bytes
 }  // namespace
 
 Status TensorRegistry::add(std::string name, TensorRef tensor) {
+  return add_entry(std::move(name), std::move(tensor), {});
+}
+
+Status TensorRegistry::add_archive(std::string name, std::span<const NamedTensor> entries) {
+  if (name.empty() || name.ends_with('/') ||
+      name.find(format::archive_separator) != std::string::npos)
+    return fail(Errc::invalid_argument,
+                fmt::format("add archive \"{}\": its name is empty, ends in / or has a //", name));
+  if (archives_.contains(name))
+    return fail(Errc::invalid_argument,
+                fmt::format("add archive \"{}\": one of this name was added before", name));
+  if (archives_.size() >= archives_max)
+    return fail(Errc::exhausted,
+                fmt::format("add archive \"{}\": {} archives are the most", name, archives_max));
+  std::vector<std::string> added;
+  Status status;
+  for (const NamedTensor& entry : entries) {
+    std::string full = fmt::format("{}{}{}", name, format::archive_separator, entry.name);
+    status = add_entry(full, entry.tensor, name);
+    if (!status) break;
+    added.push_back(std::move(full));
+  }
+  if (status) {
+    archives_.emplace(std::move(name), std::move(added));
+    return status;
+  }
+  for (const std::string& entry : added) CKPT_CHECK(remove(entry));
+  return status;
+}
+
+Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string archive) {
   if (find(name) != nullptr) return refuse(name, "a tensor of this name was added before");
   if (tensors_.size() >= format::tensors_max)
     return fail(Errc::exhausted, fmt::format("add tensor \"{}\": {} tensors are the most", name,
                                              format::tensors_max));
   // A layout of this tensor alone tells whether name, type and shape can be written.
-  const format::TensorSpec spec{name, tensor.dtype, tensor.shape, ""};
+  const format::TensorSpec spec{name, tensor.dtype, tensor.shape, "", ""};
   const auto layout = format::make_layout(std::span(&spec, 1), 0, 0);
   if (!layout) return fail(Error(layout.error()).context("add"));
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
   CKPT_CHECK(check(name, tensor, bytes));
+  CKPT_TRY(const std::size_t device, device_of(name, tensor));
   // A tensor that comes back, at another address for instance, takes its old place: the Layout
   // stays as it is. The places of names that went are kept while there is room for them.
   if (order_of_.size() >= format::tensors_max && !order_of_.contains(name))
     std::erase_if(order_of_, [&](const auto& known) { return !tensors_.contains(known.second); });
   const auto [place, is_new] = order_of_.emplace(name, next_order_);
   if (is_new) ++next_order_;
-  tensors_.emplace(place->second, Entry{std::move(name), std::move(tensor), bytes});
+  tensors_.emplace(place->second,
+                   Entry{device, std::move(name), std::move(tensor), bytes, std::move(archive)});
   ++version_;
   return {};
 }
 
+Result<std::size_t> TensorRegistry::device_of(std::string_view name, const TensorRef& tensor) {
+  if (devices_ == nullptr && tensor.location == Location::host) return std::size_t{0};
+  if (devices_ == nullptr && tensor.location == Location::cuda)
+    return fail(Errc::unsupported,
+                fmt::format("add tensor \"{}\": it lies on GPU {}, and there are no GPUs here",
+                            name, tensor.device_index));
+  if (devices_ == nullptr) return refuse(name, "its location is unknown");
+  auto device = devices_->find(tensor);
+  if (device) return device;
+  return fail(std::move(device).error().context(fmt::format("add tensor \"{}\"", name)));
+}
+
 Status TensorRegistry::remove(std::string_view name) {
+  const auto archive = archives_.find(name);
+  if (archive != archives_.end()) {
+    const std::vector<std::string> entries = std::move(archive->second);
+    archives_.erase(archive);
+    for (const std::string& entry : entries) CKPT_CHECK(remove(entry));
+    return {};
+  }
   if (find(name) == nullptr)
     return fail(Errc::not_found, fmt::format("remove tensor \"{}\": it was not added", name));
   tensors_.erase(order_of_.at(std::string(name)));
@@ -92,8 +140,8 @@ std::vector<format::TensorSpec> TensorRegistry::specs() const {
   std::vector<format::TensorSpec> specs;
   specs.reserve(tensors_.size());
   for (const auto& [order, entry] : tensors_) {
-    format::TensorSpec spec{entry.name, entry.tensor.dtype, entry.tensor.shape, ""};
-    if (entry.bytes > 0) {
+    format::TensorSpec spec{entry.name, entry.tensor.dtype, entry.tensor.shape, "", entry.archive};
+    if (entry.bytes > 0 && entry.archive.empty()) {
       Identity identity{entry.tensor.data, entry.tensor.dtype, entry.tensor.shape};
       const auto [holder, is_first] = holders.emplace(std::move(identity), entry.name);
       if (!is_first) spec.alias_of = holder->second;
@@ -111,7 +159,7 @@ std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layo
     CKPT_ASSERT(entry != nullptr);
     const TensorRef& tensor = entry->tensor;
     index_of.emplace(place.name, sources.size());
-    sources.push_back({static_cast<const std::byte*>(tensor.data), 0, tensor.guarded});
+    sources.push_back({static_cast<const std::byte*>(tensor.data), entry->device, tensor.guarded});
     if (place.alias_of.empty() || tensor.guarded) continue;
     // Tied to a name that promises less: the bytes are copied as early as the stricter one asks.
     sources[index_of.at(place.alias_of)].is_guarded = false;
@@ -124,7 +172,7 @@ std::vector<snapshot::Target> TensorRegistry::targets() const {
   targets.reserve(tensors_.size());
   for (const auto& [order, entry] : tensors_)
     targets.push_back({entry.name, entry.tensor.dtype, entry.tensor.shape,
-                       static_cast<std::byte*>(entry.tensor.data), 0});
+                       static_cast<std::byte*>(entry.tensor.data), entry.device});
   return targets;
 }
 

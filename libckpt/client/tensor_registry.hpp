@@ -20,12 +20,19 @@
 
 namespace ckpt::client {
 
+class DeviceTable;
+
 class TensorRegistry {
  public:
+  // Without a table, only tensors of the host are known.
+  explicit TensorRegistry(DeviceTable* devices = nullptr) : devices_(devices) {}
+
   // Errors: invalid_argument (a duplicate, a strided view, null data, a bad name or shape),
-  //         unsupported (a location that this build has no device for), exhausted (too many).
+  //         exhausted (too many), and those of DeviceTable::find.
   Status add(std::string name, TensorRef tensor);
-  // Errors: not_found.
+  // The entries become tensors called "NAME//ENTRY", all or none.
+  Status add_archive(std::string name, std::span<const NamedTensor> entries);
+  // A tensor, or an archive with all its entries. Errors: not_found.
   Status remove(std::string_view name);
 
   std::size_t count() const { return tensors_.size(); }
@@ -39,14 +46,20 @@ class TensorRegistry {
 
  private:
   struct Entry {
+    std::size_t device = 0;
     std::string name;
     TensorRef tensor;
     std::uint64_t bytes = 0;
+    std::string archive;  // Empty: a tensor of the rank's safetensors file.
   };
+  Status add_entry(std::string name, TensorRef tensor, std::string archive);
   const Entry* find(std::string_view name) const;
+  Result<std::size_t> device_of(std::string_view name, const TensorRef& tensor);
 
+  DeviceTable* devices_;
   std::map<std::uint64_t, Entry> tensors_;  // In the order in which they were first added.
   std::unordered_map<std::string, std::uint64_t> order_of_;  // Also of names that were removed.
+  std::map<std::string, std::vector<std::string>, std::less<>> archives_;  // Names of the entries.
   std::uint64_t next_order_ = 0;
   std::uint64_t version_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "client/storage_restore.hpp"
+#include "format/torch_archive.hpp"
 #include "snapshot/policy.hpp"
 
 namespace ckpt::client {
@@ -33,16 +34,17 @@ TrainerSession::TrainerSession(Options options, std::unique_ptr<Link> link,
     : options_(std::move(options)),
       chunk_bytes_(chunk_bytes),
       link_(std::move(link)),
+      devices_(options_),
+      registry_(&devices_),
       blobs_(options_.blob_capacity),
-      account_(options_.rank == 0),
-      threads_(options_.copy_threads),
-      host_(threads_),
-      devices_{&host_} {
+      account_(options_.rank == 0) {
   CKPT_ASSERT(link_ != nullptr);
+  link_->keep_mapped_by(devices_.pins());
 }
 
 TrainerSession::~TrainerSession() {
-  snapshotter_.reset();  // Waits: the listener, which is this, must still be whole.
+  snapshotter_.reset();     // Waits: the listener, which is this, must still be whole.
+  devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
   collect();
   report();
 }
@@ -59,6 +61,11 @@ Status TrainerSession::check_open() const {
 Status TrainerSession::add(std::string name, TensorRef tensor) {
   CKPT_CHECK(check_open());
   return registry_.add(std::move(name), std::move(tensor));
+}
+
+Status TrainerSession::add_archive(std::string name, std::span<const NamedTensor> entries) {
+  CKPT_CHECK(check_open());
+  return registry_.add_archive(std::move(name), entries);
 }
 
 Status TrainerSession::remove(std::string_view name) {
@@ -156,7 +163,8 @@ Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream s
   request.slot = granted.bytes;
   request.blobs = blobs_.spans();
   request.stream = stream;
-  request.with_checksums = options_.checksum_in_copy;
+  // An archive's headers are written when all else is there: the engine takes the checksums.
+  request.with_checksums = options_.checksum_in_copy && !layout_.has_archives();
   Status begun = snapshotter_->begin(request);
   if (begun) {
     account_.started();
@@ -168,10 +176,16 @@ Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream s
   return begun;
 }
 
+void TrainerSession::capture_arrived(std::uint64_t bytes) {
+  // What is written into an archive at the end would be missed.
+  if (!layout_.has_archives()) link_->arrived(granted_, bytes);
+}
+
 void TrainerSession::capture_ended(const snapshot::Captured& captured) {
   if (!captured.status) {
     link_->abandon(granted_);
   } else {
+    format::finish_archives(layout_, granted_.bytes);
     CKPT_POINT("client.before_filled");
     node::Filled filled;
     filled.slot = granted_.slot;
@@ -223,6 +237,8 @@ Status TrainerSession::prepare() {
     CKPT_CHECK(link_->set_layout(layout_, deadline));
     is_layout_told_ = true;
   }
+  // Until then captures go a slower way; it is no error.
+  if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
   return make_snapshotter();
 }
 
@@ -255,7 +271,8 @@ Status TrainerSession::make_snapshotter() {
   const auto sources = registry_.sources(layout_);
   snapshot::CaptureListener& listener = *this;
   snapshotter_ = std::make_unique<snapshot::Snapshotter>(
-      snapshot::Snapshotter::Plan{layout_, sources, std::move(header), devices_, chunk_bytes_},
+      snapshot::Snapshotter::Plan{layout_, sources, std::move(header), devices_.devices(),
+                                  chunk_bytes_},
       listener);
   return {};
 }
@@ -290,14 +307,14 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
   return link_->wait(step, level, deadline);
 }
 
-Result<Restored> TrainerSession::restore(std::optional<Step> step) {
+Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {
   CKPT_CHECK(check_open());
   CKPT_CHECK(prepare());
   is_partly_restored_ = false;
   std::optional<Error> refusal;
   const Link::CopyOut copy = [&](const node::SlotOffer& offer, std::span<const std::byte> slot) {
     CKPT_ASSERT(offer.record != nullptr);
-    Status copied = copy_out(*offer.record, slot);
+    Status copied = copy_out(*offer.record, slot, choose);
     if (!copied) refusal.emplace(copied.error());
     return copied;
   };
@@ -317,15 +334,37 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step) {
   return fail(tell_if_partly_restored(std::move(error)));
 }
 
-Status TrainerSession::copy_out(const format::ShardRecord& record,
-                                std::span<const std::byte> slot) {
+Status TrainerSession::copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
+                                const ChooseTargets* choose) {
+  if (choose != nullptr) return copy_chosen(record, slot, *choose);
   const auto targets = registry_.targets();
   CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets));
   CKPT_CHECK(blobs_.check(record));
   is_partly_restored_ = true;
   const Deadline deadline = steady_clock::now() + options_.restore_deadline;
-  CKPT_CHECK(snapshot::restore_tensors(record, slot, plan, {devices_, threads_, deadline}));
+  CKPT_CHECK(snapshot::restore_tensors(record, slot, plan,
+                                       {devices_.devices(), devices_.threads(), deadline}));
   blobs_.restore(record, slot);
+  return {};
+}
+
+Status TrainerSession::copy_chosen(const format::ShardRecord& record,
+                                   std::span<const std::byte> slot, const ChooseTargets& choose) {
+  std::vector<StoredTensor> stored;
+  for (const auto& place : record.layout.tensors)
+    stored.push_back({place.name, place.dtype, place.shape, place.alias_of});
+  CKPT_TRY(auto chosen, choose(record.id.at.step, stored));
+  TensorRegistry registry(&devices_);
+  for (NamedTensor& target : chosen)
+    CKPT_CHECK(registry.add(std::move(target.name), std::move(target.tensor)));
+  const auto targets = registry.targets();
+  constexpr auto some = snapshot::Wanted::some_tensors;
+  CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets, some));
+  is_partly_restored_ = true;
+  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  CKPT_CHECK(snapshot::restore_tensors(record, slot, plan,
+                                       {devices_.devices(), devices_.threads(), deadline}));
+  blobs_.keep(record, slot);
   return {};
 }
 
@@ -381,6 +420,7 @@ Status TrainerSession::close(Deadline deadline) {
   last_counters_ = link_->counters();
   account_.report(last_counters_);
   snapshotter_.reset();
+  devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
   link_.reset();
   if (!finished) return finished;
   return closed;

@@ -5,6 +5,7 @@
 // Threads:    the training thread; captures end on whichever thread copied the last byte.
 #pragma once
 
+#include <ckpt/checkpointer.hpp>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
@@ -18,11 +19,10 @@
 
 #include "base/units.hpp"
 #include "client/blob_store.hpp"
+#include "client/device_table.hpp"
 #include "client/link.hpp"
 #include "client/save_account.hpp"
 #include "client/tensor_registry.hpp"
-#include "device/copy_threads.hpp"
-#include "device/host_device.hpp"
 #include "snapshot/snapshotter.hpp"
 
 namespace ckpt::client {
@@ -40,6 +40,7 @@ class TrainerSession final : private snapshot::CaptureListener {
 
   // As in ckpt/checkpointer.hpp.
   Status add(std::string name, TensorRef tensor);
+  Status add_archive(std::string name, std::span<const NamedTensor> entries);
   Status remove(std::string_view name);
   Status add_blob(std::string name, std::span<std::byte> bytes);
   Status set_blob(std::string name, std::span<const std::byte> bytes);
@@ -49,13 +50,14 @@ class TrainerSession final : private snapshot::CaptureListener {
   Result<SaveOutcome> save(Step step, Stream stream, Due due);
   Status guard(Stream stream);
   Status wait(Step step, Level level, Deadline deadline);
-  Result<Restored> restore(std::optional<Step> step);
+  Result<Restored> restore(std::optional<Step> step, const ChooseTargets* choose = nullptr);
   Result<Restored> restore_from(std::string_view path);
   Status restored_ok(Step step);
   Stats stats();
   Status close(Deadline deadline);
 
  private:
+  void capture_arrived(std::uint64_t bytes) override;
   void capture_ended(const snapshot::Captured& captured) override;
 
   Status check_open() const;
@@ -72,7 +74,10 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status make_snapshotter();
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);
-  Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot);
+  Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
+                  const ChooseTargets* choose = nullptr);
+  Status copy_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
+                     const ChooseTargets& choose);
   Error tell_if_partly_restored(Error error) const;
   void continue_after(Step step);
   Deadline open_deadline() const;
@@ -81,12 +86,10 @@ class TrainerSession final : private snapshot::CaptureListener {
   const std::uint64_t chunk_bytes_;
   std::unique_ptr<Link> link_;
   LinkCounters last_counters_;  // Once the Link is gone.
+  DeviceTable devices_;
   TensorRegistry registry_;
   BlobStore blobs_;
   SaveAccount account_;
-  device::CopyThreads threads_;
-  device::HostDevice host_;
-  std::vector<device::Device*> devices_;
 
   format::Layout layout_;
   std::optional<std::uint64_t> registry_version_;  // That layout_ was made from.

@@ -3,11 +3,14 @@
 //  2. Order: tensors whose size is a multiple of 4 KiB as given, then by falling element size.
 //  3. Place them one behind the other, counted from the start of the data.
 //  4. Measure the header, which does not depend on where the data starts, and move all behind it.
-//  5. Put the blobs at the next 4 KiB boundary.
+//  5. Put the torch archives behind it, each at the next 4 KiB boundary, in the order of their
+//     first entries; then what is tied.
+//  6. Put the blobs at the next 4 KiB boundary.
 #include "format/layout.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 
@@ -16,6 +19,7 @@
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
 #include "format/safetensors_header.hpp"
+#include "format/torch_archive.hpp"
 
 namespace ckpt::format {
 
@@ -46,6 +50,10 @@ std::string_view name_problem(std::string_view name) {
   return {};
 }
 
+bool is_in_file(const TensorSpec& tensor) {
+  return tensor.alias_of.empty() && tensor.archive.empty();
+}
+
 // Step 1. Returns the bytes of each tensor.
 Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
   if (tensors.size() > tensors_max)
@@ -72,7 +80,7 @@ Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
   for (const TensorSpec& tensor : tensors) {
     if (tensor.alias_of.empty()) continue;
     const auto found = index_of.find(tensor.alias_of);
-    if (found == index_of.end() || !tensors[found->second].alias_of.empty())
+    if (found == index_of.end() || !is_in_file(tensors[found->second]))
       return refuse(tensor.name, fmt::format("it is tied to \"{}\", which is no tensor with bytes",
                                              printable(tensor.alias_of)));
     const TensorSpec& target = tensors[found->second];
@@ -89,17 +97,17 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors,
   std::vector<std::size_t> order;
   order.reserve(tensors.size());
   for (std::size_t index = 0; index < tensors.size(); ++index)
-    if (tensors[index].alias_of.empty() && sizes[index] % page_bytes == 0) order.push_back(index);
+    if (is_in_file(tensors[index]) && sizes[index] % page_bytes == 0) order.push_back(index);
   for (const std::size_t element_bytes : std::array<std::size_t, 4>{8, 4, 2, 1})
     for (std::size_t index = 0; index < tensors.size(); ++index)
-      if (tensors[index].alias_of.empty() && sizes[index] % page_bytes != 0 &&
+      if (is_in_file(tensors[index]) && sizes[index] % page_bytes != 0 &&
           size_of(tensors[index].dtype) == element_bytes)
         order.push_back(index);
   return order;
 }
 
-TensorPlace place_of(const TensorSpec& tensor, Extent extent) {
-  return {tensor.name, tensor.dtype, tensor.shape, extent, 0, tensor.alias_of};
+TensorPlace place_of(const TensorSpec& tensor, Extent extent, std::uint32_t member) {
+  return {tensor.name, tensor.dtype, tensor.shape, extent, member, tensor.alias_of};
 }
 
 // Step 3.
@@ -107,19 +115,55 @@ Result<std::vector<TensorPlace>> place(std::span<const TensorSpec> tensors,
                                        std::span<const std::uint64_t> sizes) {
   std::vector<TensorPlace> places;
   places.reserve(tensors.size());
-  NameIndex place_index;
   std::uint64_t offset = 0;
   for (const std::size_t index : file_order(tensors, sizes)) {
-    place_index.emplace(tensors[index].name, places.size());
-    places.push_back(place_of(tensors[index], {offset, sizes[index]}));
+    places.push_back(place_of(tensors[index], {offset, sizes[index]}, 0));
     offset += sizes[index];
     if (offset > slot_bytes_max)
       return refuse(tensors[index].name, "with it the tensors are too large together");
   }
-  for (const TensorSpec& tensor : tensors)
-    if (!tensor.alias_of.empty())
-      places.push_back(place_of(tensor, places[place_index.at(tensor.alias_of)].extent));
   return places;
+}
+
+// Step 5. Rank and number of the archive make the file's name.
+Status place_archives(Layout& layout, std::span<const TensorSpec> tensors, std::uint32_t rank) {
+  std::vector<std::string_view> archives;
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.archive.empty() || std::ranges::count(archives, tensor.archive) > 0) continue;
+    archives.push_back(tensor.archive);
+  }
+  if (archives.size() > archives_max)
+    return fail(Errc::exhausted,
+                fmt::format("{} archives where {} are the most", archives.size(), archives_max));
+  for (const std::string_view archive : archives) {
+    std::vector<TensorPlace> entries;
+    for (const TensorSpec& tensor : tensors) {
+      if (tensor.archive != archive) continue;
+      const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
+      entries.push_back(place_of(tensor, {0, bytes.value_or(0)},
+                                 static_cast<std::uint32_t>(layout.members.size())));
+    }
+    const std::uint64_t begin = align_up(layout.members.back().extent.end(), page_bytes);
+    const std::string letter(1, static_cast<char>('a' + layout.members.size() - 1));
+    CKPT_TRY(const std::uint64_t bytes, place_archive(entries, begin));
+    layout.members.push_back(
+        {member_name(rank, "pt" + letter), MemberKind::torch, {begin, bytes}, 0});
+    layout.tensors.insert(layout.tensors.end(), entries.begin(), entries.end());
+  }
+  return {};
+}
+
+void place_aliases(Layout& layout, std::span<const TensorSpec> tensors) {
+  NameIndex index_of;
+  for (std::size_t index = 0; index < layout.tensors.size(); ++index)
+    index_of.emplace(layout.tensors[index].name, index);
+  std::vector<TensorPlace> aliases;
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.alias_of.empty()) continue;
+    const TensorPlace& target = layout.tensors[index_of.at(tensor.alias_of)];
+    aliases.push_back(place_of(tensor, target.extent, target.member));
+  }
+  layout.tensors.insert(layout.tensors.end(), aliases.begin(), aliases.end());
 }
 
 }  // namespace
@@ -145,10 +189,12 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
   std::uint64_t data_bytes = 0;
   for (const auto& tensor : layout.tensors) data_bytes = std::max(data_bytes, tensor.extent.end());
 
-  // Step 4.
-  Member& file = layout.members.emplace_back();
+  // Step 4. The header tells of aliases, whose places need no more than a name.
+  place_aliases(layout, tensors);
+  Member file;
   file.file_name = member_name(rank, "safetensors");
   file.kind = MemberKind::safetensors;
+  layout.members.push_back(file);  // The header is written with it, at its widest.
   const std::uint64_t json_bytes = header_json(layout, widest_facts()).size();
   file.header_bytes = align_up(safetensors_length_bytes + json_bytes, page_bytes);
   if (file.header_bytes - safetensors_length_bytes > safetensors_json_bytes_max)
@@ -157,19 +203,30 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
                             "header may have {}",
                             tensors.size(), json_bytes, safetensors_json_bytes_max));
   file.extent = {0, file.header_bytes + data_bytes};
+  std::erase_if(layout.tensors, [](const TensorPlace& place) { return !place.alias_of.empty(); });
   for (auto& tensor : layout.tensors) tensor.extent.offset += file.header_bytes;
+  layout.members.front() = std::move(file);
 
   // Step 5.
+  CKPT_CHECK(place_archives(layout, tensors, rank));
+  place_aliases(layout, tensors);
+
+  // Step 6.
   if (blob_capacity > slot_bytes_max)
     return fail(Errc::invalid_argument, fmt::format("blobs of {} bytes", blob_capacity));
   if (blob_capacity > 0) {
-    const Extent extent{align_up(file.extent.end(), page_bytes), blob_capacity};
+    const Extent extent{align_up(layout.members.back().extent.end(), page_bytes), blob_capacity};
     layout.members.push_back({member_name(rank, "blobs"), MemberKind::raw, extent, 0});
   }
   layout.slot_bytes = align_up(layout.members.back().extent.end(), page_bytes);
   if (layout.slot_bytes > slot_bytes_max)
     return fail(Errc::invalid_argument, fmt::format("a Slot of {} bytes", layout.slot_bytes));
   return layout;
+}
+
+bool Layout::has_archives() const {
+  return std::ranges::any_of(members,
+                             [](const Member& member) { return member.kind == MemberKind::torch; });
 }
 
 std::optional<std::size_t> blob_member(const Layout& layout) {

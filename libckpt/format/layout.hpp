@@ -2,7 +2,8 @@
 // another.
 //
 // Members stand one after another, each starting at a multiple of 4 KiB. The first is the
-// safetensors file with all tensors; the second, when there are blobs, is a raw file of them. A
+// safetensors file with all tensors that are not in an archive; then come the torch archives, and
+// last, when there are blobs, a raw file of them. A
 // Layout is agreed once and changes only when tensors are added, removed or resized.
 #pragma once
 
@@ -53,6 +54,7 @@ struct TensorSpec {
   DType dtype = DType::u8;
   std::vector<std::int64_t> shape;
   std::string alias_of;
+  std::string archive;  // The torch archive that it is an entry of; empty: none.
 };
 
 struct Layout {
@@ -61,6 +63,7 @@ struct Layout {
   std::uint64_t blob_capacity = 0;
   std::uint64_t slot_bytes = 0;  // All members, padded to 4 KiB: what a Slot must hold.
   std::uint32_t version = 1;     // Grows with each change in one session.
+  bool has_archives() const;
   bool operator==(const Layout&) const = default;
 };
 

@@ -194,6 +194,11 @@ Status Engine::begin(SessionId session, std::uint32_t slot, Step step) {
                           [&](Job& job) { return job.begin(session, slot, step); });
 }
 
+Status Engine::arrived(SessionId session, std::uint32_t slot, std::uint64_t bytes) {
+  return state_->with_job(session, "take account of what arrived",
+                          [&](Job& job) { return job.arrived(session, slot, bytes); });
+}
+
 Status Engine::filled(SessionId session, Filled filled) {
   return state_->with_job(session, "seal a capture",
                           [&](Job& job) { return job.filled(session, std::move(filled)); });

@@ -146,6 +146,7 @@ class Engine {
 
   // The capture: begin when the trainer takes a granted Slot, then filled, or abandon.
   Status begin(SessionId session, std::uint32_t slot, Step step);
+  Status arrived(SessionId session, std::uint32_t slot, std::uint64_t bytes);
   Status filled(SessionId session, Filled filled);
   Status abandon(SessionId session, std::uint32_t slot);
   Status skipped(SessionId session, Step step);

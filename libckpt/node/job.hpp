@@ -63,6 +63,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // --- captures (job_slots.cpp) ---
   Status begin(SessionId id, std::uint32_t slot, Step step);
   Status filled(SessionId id, Filled filled);
+  Status arrived(SessionId id, std::uint32_t slot, std::uint64_t bytes);
   Status abandon(SessionId id, std::uint32_t slot);
   Status skipped(SessionId id, Step step);
 
@@ -120,7 +121,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
                                                                const Rank& rank, Filled& filled);
   asio::awaitable<void> checksum_and_seal(SessionId id, std::shared_ptr<arena::Slot> slot,
-                                          format::ShardRecord record);
+                                          format::ShardRecord record, std::vector<Crc32> taken);
   void seal(Session* session, arena::Slot& slot, std::shared_ptr<const format::ShardRecord> record);
   void retire_useless();
 

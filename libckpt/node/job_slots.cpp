@@ -89,9 +89,28 @@ Status Job::begin(SessionId id, std::uint32_t slot, Step step) {
   CKPT_ASSERT(slots[slot].slot->state() == Slot::State::free);
   slots[slot].is_granted = false;
   slots[slot].filler = id;
+  slots[slot].early.reset();
   slots[slot].slot->begin_fill({{session->timeline, step}, rank->rank});
   session->last_seen = step;
   touch();
+  return {};
+}
+
+Status Job::arrived(SessionId id, std::uint32_t slot, std::uint64_t bytes) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "take account of what arrived"));
+  (void)session;
+  auto& slots = slots_.own(rank->rank).slots;
+  if (slot >= slots.size() || slots[slot].filler != id ||
+      slots[slot].slot->state() != Slot::State::filling) {
+    return fail(Errc::invalid_argument, fmt::format("Slot {} is not being filled", slot));
+  }
+  OwnSlot& own = slots[slot];
+  if (!own.early) {
+    own.early =
+        std::make_shared<EarlyChecksums>(context_.executor, own.slot, context_.chunk_bytes());
+  }
+  own.early->arrived(bytes);
   return {};
 }
 
@@ -164,10 +183,14 @@ Status Job::filled(SessionId id, Filled filled) {
   CKPT_POINT("snap.accept");
   const std::shared_ptr<Slot> slot = slots[filled.slot].slot;
   slots[filled.slot].filler.reset();
+  const std::shared_ptr<EarlyChecksums> early = std::move(slots[filled.slot].early);
+  std::vector<Crc32> taken;
+  if (early) taken = early->take();
   CKPT_TRY(auto record, record_of(*session, *rank, filled));
   slot->filled();
   if (record->chunk_crcs.empty() && record->bytes > 0) {
-    asio::co_spawn(context_.executor, checksum_and_seal(id, slot, *record), asio::detached);
+    asio::co_spawn(context_.executor, checksum_and_seal(id, slot, *record, std::move(taken)),
+                   asio::detached);
     return {};
   }
   const Status valid = format::validate(*record);
@@ -182,16 +205,19 @@ Status Job::filled(SessionId id, Filled filled) {
   return {};
 }
 
-// The trainer left the checksums to us: a Chunk at a time, so that other work gets its turn.
+// The trainer left the checksums to us: a Chunk at a time, so that other work gets its turn. Those
+// of the first Chunks were taken as they arrived.
 asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot> slot,
-                                             format::ShardRecord record) {
+                                             format::ShardRecord record, std::vector<Crc32> taken) {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
   record.chunk_bytes = context_.chunk_bytes();
   if (record.bytes <= slot->capacity()) {
     const std::size_t chunks = div_ceil(record.bytes, record.chunk_bytes);
+    record.chunk_crcs = std::move(taken);
+    const std::size_t first = std::min(record.chunk_crcs.size(), record.bytes / record.chunk_bytes);
     record.chunk_crcs.resize(chunks);
-    for (std::size_t index = 0; index < chunks; ++index) {
+    for (std::size_t index = first; index < chunks; ++index) {
       const format::Extent chunk = record.chunk(index);
       record.chunk_crcs[index] = crc32(slot->memory().bytes().subspan(chunk.offset, chunk.bytes));
       co_await asio::post(context_.executor, asio::use_awaitable);

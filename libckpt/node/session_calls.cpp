@@ -99,6 +99,10 @@ Status SessionCalls::carry_out(control::Message message) {
             if (!is_current(it.slot, it.generation)) return Status();
             return engine_.abandon(session_, it.slot);
           },
+          [&](control::Arrived& it) {
+            if (!is_current(it.slot, it.generation)) return Status();
+            return engine_.arrived(session_, it.slot, it.bytes);
+          },
           [&](control::Skipped& it) { return engine_.skipped(session_, it.step); },
           [&](control::StartFresh&) { return engine_.start_fresh(session_); },
           [&](control::AskRestore& it) { return engine_.ask_restore(session_, it.wanted); },

@@ -60,7 +60,7 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
       own_slots.is_allocating = false;
       co_return fail(std::move(slot).error());
     }
-    own_slots.slots.push_back(OwnSlot{std::move(*slot), false, std::nullopt});
+    own_slots.slots.push_back(OwnSlot{std::move(*slot), false, nullptr, std::nullopt});
   }
   own_slots.is_allocating = false;
   co_return Status{};

@@ -16,13 +16,15 @@
 
 #include "arena/slot.hpp"
 #include "node/context.hpp"
+#include "node/early_checksums.hpp"
 
 namespace ckpt::node {
 
 struct OwnSlot {
   std::shared_ptr<arena::Slot> slot;
-  bool is_granted = false;          // Free, and the session may begin to fill it.
-  std::optional<SessionId> filler;  // The trainer that fills it; none: the engine itself.
+  bool is_granted = false;                // Free, and the session may begin to fill it.
+  std::shared_ptr<EarlyChecksums> early;  // Of the filling under way, where it is told of.
+  std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
 };
 
 struct OwnSlots {

@@ -17,8 +17,8 @@ constexpr std::size_t names_told_max = 5;
 
 class RestorePlanner {
  public:
-  RestorePlanner(const format::ShardRecord& record, std::span<const Target> targets)
-      : record_(record), targets_(targets) {}
+  RestorePlanner(const format::ShardRecord& record, std::span<const Target> targets, Wanted wanted)
+      : record_(record), targets_(targets), wanted_(wanted) {}
 
   Result<RestorePlan> plan();
 
@@ -34,6 +34,8 @@ class RestorePlanner {
 
   const format::ShardRecord& record_;
   const std::span<const Target> targets_;
+  const Wanted wanted_;
+  std::size_t found_count_ = 0;
   std::unordered_map<std::string_view, std::size_t> target_of_;
   std::map<std::pair<const std::byte*, std::uint64_t>, std::size_t> tensor_at_;
   RestorePlan plan_;
@@ -58,7 +60,7 @@ Status RestorePlanner::check(const format::TensorPlace& place, const Target& tar
 }
 
 Status RestorePlanner::check_none_is_left() const {
-  if (targets_.size() == record_.layout.tensors.size()) return {};
+  if (targets_.size() == found_count_) return {};
   std::unordered_map<std::string_view, bool> stored;
   for (const auto& place : record_.layout.tensors) stored.emplace(place.name, true);
   std::vector<std::string_view> missing;
@@ -112,6 +114,7 @@ Result<RestorePlan> RestorePlanner::plan() {
   const auto& tensors = record_.layout.tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto found = target_of_.find(tensors[i].name);
+    if (found == target_of_.end() && wanted_ == Wanted::some_tensors) continue;
     if (found == target_of_.end())
       return fail(Errc::invalid_argument,
                   fmt::format("restore {}: its tensor \"{}\", {}, is not registered here", where(),
@@ -119,6 +122,7 @@ Result<RestorePlan> RestorePlanner::plan() {
     const Target& target = targets_[found->second];
     CKPT_CHECK(check(tensors[i], target));
     add(i, target);
+    ++found_count_;
   }
   CKPT_CHECK(check_none_is_left());
   sort_into_chunks();
@@ -131,9 +135,9 @@ std::string describe(DType dtype, std::span<const std::int64_t> shape) {
   return fmt::format("{} [{}]", safetensors_name(dtype), fmt::join(shape, ", "));
 }
 
-Result<RestorePlan> plan_restore(const format::ShardRecord& record,
-                                 std::span<const Target> targets) {
-  return RestorePlanner(record, targets).plan();
+Result<RestorePlan> plan_restore(const format::ShardRecord& record, std::span<const Target> targets,
+                                 Wanted wanted) {
+  return RestorePlanner(record, targets, wanted).plan();
 }
 
 }  // namespace ckpt::snapshot

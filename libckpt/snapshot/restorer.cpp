@@ -101,13 +101,19 @@ Status restore_tensors(const format::ShardRecord& record, std::span<const std::b
                 fmt::format("restore step {}: {} bytes where {} must be", number(record.id.at.step),
                             slot.size(), record.bytes));
   CKPT_POINT("restore.before_copy");
+  for (device::Device* device : means.devices) CKPT_CHECK(device->quiesce(means.deadline));
+  Status status;
   {
     ChunkRestore restore(record, slot, plan, means);
-    CKPT_CHECK(restore.run());
+    status = restore.run();
   }
-  CKPT_CHECK(check_shared(record, slot, plan));
-  for (device::Device* device : means.devices) CKPT_CHECK(device->settle(means.deadline));
-  return {};
+  if (status) status = check_shared(record, slot, plan);
+  // Also after a failure: what was queued must not read a Slot that is somebody else's by then.
+  for (device::Device* device : means.devices) {
+    Status settled = device->settle(means.deadline);
+    if (status) status = std::move(settled);
+  }
+  return status;
 }
 
 }  // namespace ckpt::snapshot

@@ -48,11 +48,12 @@ struct RestorePlan {
   std::vector<SharedTensors> shared;
 };
 
-// Strict: exactly the record's tensors, with the same types and shapes.
+// With the same types and shapes; of all the record's tensors, or of some.
+enum class Wanted : std::uint8_t { all_tensors, some_tensors };
 // Errors: invalid_argument (names the tensor, and both types and shapes), corruption (the record
 //         contradicts itself).
-Result<RestorePlan> plan_restore(const format::ShardRecord& record,
-                                 std::span<const Target> targets);
+Result<RestorePlan> plan_restore(const format::ShardRecord& record, std::span<const Target> targets,
+                                 Wanted wanted = Wanted::all_tensors);
 
 struct RestoreMeans {
   std::span<device::Device* const> devices;  // Indexed by Target::device.

@@ -28,6 +28,7 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
   checksums_.reserve(div_ceil(plan.layout.slot_bytes, plan.chunk_bytes));
   for (PlannedRun& planned : plan_.runs) {
     CKPT_ASSERT(planned.device < plan.devices.size());
+    has_checksums_ = has_checksums_ && plan.devices[planned.device]->has_checksums();
     Run run{planned.is_guarded, std::make_unique<RunEnd>(*this), nullptr};
     run.run = plan.devices[planned.device]->make_run(std::move(planned.list), *run.end);
     runs_.push_back(std::move(run));
@@ -51,7 +52,10 @@ Status Snapshotter::begin(const CaptureRequest& request) {
   is_torn_.store(false, std::memory_order_relaxed);
   step_ = request.step;
   slot_ = request.slot;
-  with_checksums_ = request.with_checksums;
+  with_checksums_ = request.with_checksums && has_checksums_;
+  strips_told_ = 0;
+  bytes_told_ = 0;
+  for (Run& run : runs_) run.end->strips_there.store(0, std::memory_order_relaxed);
   began_at_ = std::chrono::steady_clock::now();
   // Ours is one part more: the capture cannot end before we have told how begin() went.
   parts_left_.store(1, std::memory_order_relaxed);
@@ -78,7 +82,7 @@ Status Snapshotter::copy_all(const CaptureRequest& request) {
 }
 
 Status Snapshotter::start_runs(const CaptureRequest& request, bool guarded) {
-  const device::CopyStart start{request.slot, request.stream, request.with_checksums};
+  const device::CopyStart start{request.slot, request.stream, with_checksums_};
   for (Run& run : runs_) {
     if (run.is_guarded != guarded) continue;
     run.end->status = {};
@@ -132,7 +136,27 @@ Status Snapshotter::copy_blobs(const CaptureRequest& request) {
   return {};
 }
 
+void Snapshotter::RunEnd::strips_arrived(std::size_t count) {
+  strips_there.store(count, std::memory_order_release);
+  owner.tell_arrived();
+}
+
+// Who finds another thread telling leaves it at that: the next batch, or the end, tells more.
+void Snapshotter::tell_arrived() {
+  if (with_checksums_) return;
+  if (is_telling_.test_and_set(std::memory_order_acquire)) return;
+  const std::uint64_t before = bytes_told_;
+  for (; strips_told_ < plan_.in_order.size(); ++strips_told_) {
+    const StripPlace& place = plan_.in_order[strips_told_];
+    if (place.strip >= runs_[place.run].end->strips_there.load(std::memory_order_acquire)) break;
+    bytes_told_ += place.bytes;
+  }
+  if (bytes_told_ > before) listener_.capture_arrived(bytes_told_);
+  is_telling_.clear(std::memory_order_release);
+}
+
 void Snapshotter::RunEnd::run_ended(Status ended) {
+  if (ended) strips_there.store(SIZE_MAX, std::memory_order_release);
   status = std::move(ended);
   owner.part_ended();
 }
@@ -167,9 +191,7 @@ void Snapshotter::end_capture() {
 
 void Snapshotter::combine_checksums() {
   checksums_.clear();
-  const bool has_all = std::all_of(runs_.begin(), runs_.end(),
-                                   [](const Run& run) { return !run.run->checksums().empty(); });
-  if (!with_checksums_ || !has_all) return;
+  if (!with_checksums_) return;
   for (const StripPlace& place : plan_.in_order) {
     checksums_.add(runs_[place.run].run->checksums()[place.strip], place.bytes);
   }

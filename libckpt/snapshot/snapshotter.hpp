@@ -47,6 +47,9 @@ struct Captured {
 class CaptureListener {
  public:
   virtual ~CaptureListener() = default;
+  // The first `bytes` of the Slot stand as they will. Now and then, by captures that take long and
+  // whose checksums are left to the engine.
+  virtual void capture_arrived(std::uint64_t bytes) { (void)bytes; }
   virtual void capture_ended(const Captured& captured) = 0;
 };
 
@@ -81,9 +84,11 @@ class Snapshotter {
   // One for each run, so that their statuses need no lock.
   struct RunEnd final : device::CopyListener {
     explicit RunEnd(Snapshotter& owner_in) : owner(owner_in) {}
+    void strips_arrived(std::size_t count) override;
     void run_ended(Status ended) override;
     Snapshotter& owner;
     Status status;
+    std::atomic<std::size_t> strips_there{0};
   };
   struct Run {
     bool is_guarded = false;
@@ -95,6 +100,7 @@ class Snapshotter {
   Status start_runs(const CaptureRequest& request, bool guarded);
   Status fence_runs(Stream stream, bool guarded);
   Status copy_blobs(const CaptureRequest& request);
+  void tell_arrived();
   void part_ended();
   void end_capture();
   void combine_checksums();
@@ -102,8 +108,9 @@ class Snapshotter {
   CaptureListener& listener_;
   std::vector<std::byte> header_;  // Read by the runs at each capture.
   std::uint64_t blob_capacity_ = 0;
-  CopyPlan plan_;          // Its lists were moved into the runs.
-  std::vector<Run> runs_;  // Parallel to the plan's.
+  bool has_checksums_ = true;  // Every device takes them; else the engine takes all.
+  CopyPlan plan_;              // Its lists were moved into the runs.
+  std::vector<Run> runs_;      // Parallel to the plan's.
 
   // Of the capture that runs: written before its last part ends, then read by who ends it.
   Step step_{};
@@ -114,6 +121,11 @@ class Snapshotter {
   ChunkChecksums checksums_;
   Status begin_status_;
   std::chrono::steady_clock::time_point began_at_;
+
+  // How far the Slot is filled without a gap; moved by one thread at a time.
+  std::atomic_flag is_telling_ = ATOMIC_FLAG_INIT;
+  std::size_t strips_told_ = 0;  // Of plan_.in_order.
+  std::uint64_t bytes_told_ = 0;
 
   std::atomic<std::size_t> parts_left_{0};
   std::atomic<bool> is_torn_{false};

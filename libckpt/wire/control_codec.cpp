@@ -59,6 +59,9 @@ auto fields(Is<FilledSlot> auto& it) {
 auto fields(Is<Abandon> auto& it) {
   return std::tie(it.slot, it.generation);
 }
+auto fields(Is<Arrived> auto& it) {
+  return std::tie(it.slot, it.generation, it.bytes);
+}
 auto fields(Is<Skipped> auto& it) {
   return std::tie(it.step);
 }
@@ -259,7 +262,8 @@ constexpr std::array<std::string_view, kind_count> names = {
     "skipped",      "start_fresh",   "ask_restore",   "restore_result", "restored_ok",  "close",
     "goodbye",      "attach_answer", "slot_segments", "slots_ready",    "slots_failed", "granted",
     "next_capture", "level_reached", "step_dropped",  "offer",          "begun",        "closed",
-    "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer"};
+    "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer",
+    "arrived"};
 
 template <class Wanted, std::size_t index = 0>
 constexpr std::uint16_t kind_of() {

@@ -154,12 +154,20 @@ struct Answer {
   std::string json;
 };
 
+// Trainer to daemon, now and then while a Slot is filled: its first `bytes` are as they will be
+// sealed, so that their checksums can be taken meanwhile.
+struct Arrived {
+  std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t bytes = 0;
+};
+
 // The order is the protocol's: a message's kind is its place here, counted from 1.
 using Message =
     std::variant<Hello, Attach, SetLayout, Begin, FilledSlot, Abandon, Skipped, StartFresh,
                  AskRestore, RestoreResult, RestoredOk, Close, Goodbye, AttachAnswer, SlotSegments,
                  SlotsReady, SlotsFailed, Granted, NextCapture, LevelReached, StepDropped, Offer,
-                 Begun, Closed, Fenced, AskStatus, AskRecover, Stop, Drop, Answer>;
+                 Begun, Closed, Fenced, AskStatus, AskRecover, Stop, Drop, Answer, Arrived>;
 
 std::string_view name_of(const Message& message);  // "attach"
 

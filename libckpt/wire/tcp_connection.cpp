@@ -21,6 +21,10 @@ constexpr auto token = asio::as_tuple(asio::use_awaitable);
 // What one coroutine sends without letting others on the thread run: a millisecond or less.
 constexpr std::size_t turn_bytes_max = 1 << 20;
 
+// What a read waits for at most before it takes what is there: fits the smallest receive buffers,
+// and the core's cache with what is made of it.
+constexpr std::size_t wake_bytes_max = 128 << 10;
+
 void set_option(int socket, int level, int name, int value) {
   // Refused ones cost speed or time to notice a loss, never correctness.
   static_cast<void>(::setsockopt(socket, level, name, &value, sizeof(value)));
@@ -135,6 +139,13 @@ Task<void> TcpConnection::await_ready(asio::socket_base::wait_type direction, Ti
   co_return check_open(doing);
 }
 
+void TcpConnection::wake_at(std::size_t wanted_bytes) {
+  const std::size_t bytes = std::min(wanted_bytes, wake_bytes_max);
+  if (bytes == wake_bytes_) return;
+  wake_bytes_ = bytes;
+  set_option(socket_.native_handle(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes));
+}
+
 bool TcpConnection::is_turn_over(std::size_t moved_bytes) {
   turn_bytes_ += moved_bytes;
   return turn_bytes_ >= turn_bytes_max;
@@ -182,6 +193,7 @@ Task<void> TcpConnection::read(std::span<std::byte> bytes, Time deadline) {
       co_return fail(Errc::unavailable,
                      fmt::format("{} {}: it closed the connection", doing, remote_));
     } else if (is_would_block(error)) {
+      wake_at(bytes.size());
       CKPT_CO_CHECK(co_await await_ready(asio::socket_base::wait_read, deadline, doing));
     } else if (error != EINTR) {
       co_return failure(doing, std::error_code(error, std::generic_category()));

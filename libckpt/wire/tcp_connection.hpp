@@ -38,6 +38,8 @@ class TcpConnection : public Connection, public std::enable_shared_from_this<Tcp
  private:
   // Most calls to the kernel move bytes at once: only where one would wait is a timer armed.
   Task<void> await_ready(asio::socket_base::wait_type direction, Time deadline, const char* doing);
+  // Lets the kernel wake us when so much of what a read still wants is there, not for each segment.
+  void wake_at(std::size_t wanted_bytes);
   // After a turn's worth of bytes others on the thread run first, and the deadline is looked at.
   bool is_turn_over(std::size_t moved_bytes);
   Task<void> yield(Time deadline, const char* doing);
@@ -50,6 +52,7 @@ class TcpConnection : public Connection, public std::enable_shared_from_this<Tcp
   Clock& clock_;
   std::string remote_;
   std::size_t turn_bytes_ = 0;
+  std::size_t wake_bytes_ = 1;  // SO_RCVLOWAT, as the kernel has it.
   bool is_closed_ = false;
   bool deadline_passed_ = false;
 };

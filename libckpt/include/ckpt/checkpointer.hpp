@@ -16,13 +16,20 @@
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ckpt {
+
+// ChooseTargets: told what a step holds, answers where its tensors go; what is not chosen is left
+// out. Called on the training thread, once for each copy of the step that is tried.
+using ChooseTargets =
+    std::function<Result<std::vector<NamedTensor>>(Step, std::span<const StoredTensor>)>;
 
 class CKPT_EXPORT Checkpointer {
  public:
@@ -41,6 +48,13 @@ class CKPT_EXPORT Checkpointer {
   //         memory of that GPU), unsupported (no GPU, no driver, or a build without GPU support).
   Status add(std::string name, TensorRef tensor);
   Status remove(std::string_view name);
+
+  // Registers a file of its own in each checkpoint: a zip archive that stock torch.load opens, with
+  // these entries in this order. The pickle among them is opaque here: the caller made it. A
+  // restore knows the entries as tensors called "NAME//ENTRY"; remove() takes the archive's name.
+  // Errors: invalid_argument (as add; an archive of this name), exhausted (more than
+  // `archives_max`).
+  Status add_archive(std::string name, std::span<const NamedTensor> entries);
 
   // Registers small state that is copied at every save, before it returns, and written back by
   // restore(): RNG state, data position. `bytes` keep their address and size.
@@ -81,6 +95,9 @@ class CKPT_EXPORT Checkpointer {
   //         unavailable (a rank did not ask in time), unsupported (another world size).
   Result<Restored> restore();
   Result<Restored> restore(Step step);
+  // The same into what `choose` answers, instead of what is registered; blobs that were added are
+  // not written, and all are read with blob().
+  Result<Restored> restore(std::optional<Step> step, const ChooseTargets& choose);
   // From a published checkpoint of any run, or a directory of them: no daemon, no agreement.
   Result<Restored> restore_from(std::string_view path);
 

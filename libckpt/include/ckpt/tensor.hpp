@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,5 +98,20 @@ struct TensorRef {
   // any work that is queued on the stream after it has returned.
   bool guarded = false;
 };
+
+struct NamedTensor {
+  std::string name;
+  TensorRef tensor;
+};
+
+// StoredTensor: one tensor of a step that is about to be restored. Borrowed for the call.
+struct StoredTensor {
+  std::string_view name;
+  DType dtype = DType::u8;
+  std::span<const std::int64_t> shape;
+  std::string_view alias_of;  // Tied: the name that holds the bytes.
+};
+
+inline constexpr std::size_t archives_max = 12;
 
 }  // namespace ckpt

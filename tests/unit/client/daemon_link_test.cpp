@@ -201,6 +201,19 @@ TEST_CASE("daemon link: a killed daemon is started again and training goes on", 
   CHECK(place.daemon() != first);
 }
 
+TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  const auto link = open(place);
+  start_and_capture(*link, layout, Step{2});
+  place.kill_daemon();
+  // Durable is what it never was: the answer comes when the next daemon serves.
+  const auto waited = link->wait(Step{2}, Level::durable, soon());
+  REQUIRE_FALSE(waited);
+  CHECK(waited.error().code() == Errc::not_found);
+  CHECK(waited.error().text().find("died") != std::string::npos);
+}
+
 TEST_CASE("daemon link: a daemon that is told to end flushes first, and a next one takes over",
           "[unit][client]") {
   Place place;

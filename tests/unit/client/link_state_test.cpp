@@ -42,14 +42,14 @@ TEST_CASE("link state: a Slot is ours from the grant until it is given back", "[
   Session session;
   session.make_slots();
   session.begin();
-  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.take_slot(Step{1}));
   session.state.slot_granted(1);
   session.state.slot_granted(1);  // Said twice, granted once.
-  const auto granted = session.state.take_slot();
+  const auto granted = session.state.take_slot(Step{1});
   REQUIRE(granted);
   CHECK(granted->slot == 1);
   CHECK(granted->generation == 11);
-  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.take_slot(Step{1}));
   CHECK(session.state.give_back(*granted).generation == 11);
   CHECK(session.state.give_back(*granted).owner == nullptr);
 }
@@ -58,7 +58,7 @@ TEST_CASE("link state: a grant of a Slot that nobody mapped is no grant", "[unit
   Session session;
   session.make_slots();
   session.state.slot_granted(2);
-  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.take_slot(Step{1}));
   CHECK_FALSE(session.state.counters().last_error.empty());
 }
 
@@ -69,12 +69,12 @@ TEST_CASE("link state: a Slot too small for the newest layout is not taken", "[u
   CHECK(session.state.is_ready());
   session.state.ask_layout(page_bytes + 1);
   CHECK_FALSE(session.state.is_ready());
-  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.take_slot(Step{1}));
   CHECK(session.state.wait_slots(passed).error().code() == Errc::unavailable);
   session.state.slots_ready({session.slot(12, 2 * page_bytes)});
   CHECK(session.state.wait_slots(passed));
   session.state.slot_granted(0);
-  CHECK(session.state.take_slot()->generation == 12);
+  CHECK(session.state.take_slot(Step{1})->generation == 12);
 }
 
 TEST_CASE("link state: what cannot be made is told until the next layout", "[unit][client]") {
@@ -91,11 +91,11 @@ TEST_CASE("link state: a lost engine's Slots go, but for the one in use", "[unit
   session.make_slots();
   session.state.slot_granted(0);
   session.state.slot_granted(1);
-  const auto taken = session.state.take_slot();
+  const auto taken = session.state.take_slot(Step{1});
   REQUIRE(taken);
   session.state.lost("killed");
   CHECK_FALSE(session.state.is_ready());
-  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.take_slot(Step{1}));
   CHECK(session.seen[1].expired());
   REQUIRE_FALSE(session.seen[0].expired());
   taken->bytes.back() = std::byte{1};  // A capture that still runs writes into it safely.
@@ -131,6 +131,54 @@ TEST_CASE("link state: what a lost engine held is not promised any more", "[unit
   CHECK_FALSE(session.state.wait_level(Step{7}, Level::committed, passed));
   CHECK(session.state.wait_level(Step{5}, Level::committed, passed));
   CHECK(session.state.counters().committed == Step{7});  // Counters only grow.
+}
+
+TEST_CASE("link state: a step that died with its engine is not waited for", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  session.state.slot_granted(0);
+  session.state.slot_granted(1);
+  session.state.give_back(*session.state.take_slot(Step{7}));
+  session.state.level_reached(Step{6}, Level::durable);
+  const auto verdict = [&](Step step, Level level) {
+    const auto waited = session.state.wait_level(step, level, passed);
+    return waited ? Errc{} : waited.error().code();
+  };
+  session.state.lost("killed");
+  CHECK(verdict(Step{7}, Level::committed) == Errc::unavailable);
+  session.state.attached({1, 2});
+  CHECK(verdict(Step{7}, Level::committed) == Errc::unavailable);  // A peer may still have it.
+  SECTION("the next engine does not know it") {
+    session.make_slots();
+    session.state.slot_granted(0);
+    CHECK(verdict(Step{7}, Level::captured) == Errc::not_found);
+    CHECK(verdict(Step{6}, Level::committed) == Errc{});
+    CHECK(verdict(Step{8}, Level::captured) == Errc::unavailable);  // It may still come.
+    session.state.level_reached(Step{8}, Level::captured);
+    CHECK(verdict(Step{7}, Level::captured) == Errc{});
+    CHECK(
+        session.state.wait_level(Step{7}, Level::durable, passed).error().text() ==
+        "rank 0 of job test: the daemon that held step 7 died, and the next one does not know the "
+        "step to be durable");
+  }
+  SECTION("the next engine has it by a peer") {
+    session.state.level_reached(Step{7}, Level::committed);
+    session.make_slots();
+    session.state.slot_granted(0);
+    CHECK(verdict(Step{7}, Level::committed) == Errc{});
+  }
+  SECTION("the next engine has no memory for Slots") {
+    session.state.slots_failed(Error(Errc::exhausted, "no memory"));
+    CHECK(verdict(Step{7}, Level::committed) == Errc::not_found);
+  }
+  SECTION("another timeline comes to the same step again") {
+    session.state.ask_begin();
+    session.begin(2);
+    session.make_slots();
+    session.state.slot_granted(0);
+    CHECK(verdict(Step{7}, Level::captured) == Errc::unavailable);
+  }
 }
 
 TEST_CASE("link state: another timeline's levels say nothing of this one", "[unit][client]") {
@@ -192,7 +240,7 @@ TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][cl
     REQUIRE_FALSE(status);
     CHECK(status.error().text().find("pid 77 is newer") != std::string::npos);
   }
-  CHECK_FALSE(session.state.take_slot());
+  CHECK_FALSE(session.state.take_slot(Step{1}));
 }
 
 TEST_CASE("link state: closing is answered once for each time it is asked", "[unit][client]") {

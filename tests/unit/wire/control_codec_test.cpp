@@ -102,6 +102,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Stop{std::chrono::seconds(30), false});
   all.emplace_back(Drop{"gpt2"});
   all.emplace_back(Answer{{}, "{\"jobs\":[]}"});
+  all.emplace_back(Arrived{1, 77, 5 * GiB});
   return all;
 }
 

@@ -1,0 +1,42 @@
+#include "client/device_table.hpp"
+
+#include <algorithm>
+
+namespace ckpt::client {
+
+namespace {
+
+device::GpuOptions gpu_options(const Options& options) {
+  device::GpuOptions gpus;
+  gpus.copy_rate = options.gpu_copy_rate;
+  return gpus;
+}
+
+}  // namespace
+
+DeviceTable::DeviceTable(const Options& options)
+    : gpu_options_(gpu_options(options)),
+      threads_(options.copy_threads),
+      host_(threads_),
+      pins_(std::make_shared<device::MemoryPins>()),
+      devices_{&host_} {}
+
+DeviceTable::~DeviceTable() {
+  pins_->stop();
+}
+
+Result<std::size_t> DeviceTable::find(const TensorRef& tensor) {
+  if (tensor.location == Location::host) return std::size_t{0};
+  if (tensor.location != Location::cuda)
+    return fail(Errc::invalid_argument, "its location is unknown");
+  if (!gpus_) {
+    CKPT_TRY(gpus_, device::Gpus::open(gpu_options_, pins_));
+  }
+  CKPT_TRY(device::Device * device, gpus_->device_of(tensor.data, tensor.device_index));
+  const auto known = std::find(devices_.begin(), devices_.end(), device);
+  if (known == devices_.end()) devices_.push_back(device);
+  return static_cast<std::size_t>(std::find(devices_.begin(), devices_.end(), device) -
+                                  devices_.begin());
+}
+
+}  // namespace ckpt::client

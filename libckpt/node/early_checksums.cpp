@@ -1,0 +1,39 @@
+#include "node/early_checksums.hpp"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <utility>
+
+namespace ckpt::node {
+
+void EarlyChecksums::arrived(std::uint64_t bytes) {
+  arrived_ = std::max(arrived_, std::min(bytes, slot_->capacity()));
+  if (is_running_ || !has_next()) return;
+  is_running_ = true;
+  asio::co_spawn(executor_, run(), asio::detached);
+}
+
+std::vector<Crc32> EarlyChecksums::take() {
+  is_taken_ = true;
+  return std::move(crcs_);
+}
+
+bool EarlyChecksums::has_next() const {
+  return !is_taken_ && slot_->state() == arena::Slot::State::filling &&
+         (crcs_.size() + 1) * chunk_bytes_ <= arrived_;
+}
+
+asio::awaitable<void> EarlyChecksums::run() {
+  const std::shared_ptr<EarlyChecksums> self = shared_from_this();
+  while (has_next()) {
+    const auto chunk = slot_->memory().bytes().subspan(crcs_.size() * chunk_bytes_, chunk_bytes_);
+    crcs_.push_back(crc32(chunk));
+    co_await asio::post(executor_, asio::use_awaitable);
+  }
+  is_running_ = false;
+}
+
+}  // namespace ckpt::node
