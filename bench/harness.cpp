@@ -1,21 +1,22 @@
 #include "bench/harness.hpp"
 
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
+
+#include "bench/machine.hpp"
 
 namespace bench {
 
 namespace {
 
-constexpr double load_max = 0.5;
+constexpr double busy_cores_max = 0.5;
 constexpr std::size_t pairs_min = 7;
 
 double quantile_of(std::vector<double> values, double quantile) {
@@ -27,39 +28,20 @@ double quantile_of(std::vector<double> values, double quantile) {
   return values[below] + (values[above] - values[below]) * (place - static_cast<double>(below));
 }
 
-double load_average() {
-  double load = 0;
-  return ::getloadavg(&load, 1) == 1 ? load : 0;
-}
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  return "unknown";
-}
-
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
 }
 
-nlohmann::json machine() {
-  utsname system{};
-  ::uname(&system);
-  return {{"cpu", cpu_name()},
-          {"cores", std::thread::hardware_concurrency()},
-          {"kernel", system.release}};
-}
-
 }  // namespace
 
-Harness::Harness(std::string name, int argc, char** argv)
-    : name_(std::move(name)), load_(load_average()) {
+Harness::Harness(std::string name, int argc, char** argv) : name_(std::move(name)) {
   CLI::App app("libckpt benchmark: " + name_);
   std::size_t mebibytes = bytes_ >> 20;
   app.add_option("--pairs", pairs_, "Pairs of measurements")->check(CLI::Range(1, 1000));
   app.add_option("--size", mebibytes, "MiB of state")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--dir", directory_, "Directory on a disk, for files of the bench")
+      ->capture_default_str();
   app.add_option("--results", results_, "Append JSON lines to this file");
   app.add_flag("--force", force_, "Judge on a busy machine, and with few pairs");
   try {
@@ -68,9 +50,29 @@ Harness::Harness(std::string name, int argc, char** argv)
     std::exit(app.exit(error));
   }
   bytes_ = mebibytes << 20;
-  if (load_ > load_max && !force_)
-    std::printf("%s: load %.2f is above %.1f: measured, not judged\n", name_.c_str(), load_,
-                load_max);
+  busy_before_ = busy_cores();
+  if (busy_before_ > busy_cores_max && !force_)
+    std::printf("%s: others use %.1f cores: measured, not judged\n", name_.c_str(), busy_before_);
+}
+
+void Harness::add_condition(const std::string& text) {
+  conditions_ += (conditions_.empty() ? "" : "; ") + text;
+}
+
+const std::string& Harness::disk_directory() {
+  if (is_disk_checked_) return directory_;
+  std::error_code error;
+  std::filesystem::create_directories(directory_, error);
+  const std::string kind = file_system_of(directory_);
+  if (error || kind == "tmpfs" || kind == "ramfs") {
+    std::fprintf(stderr, "%s: --dir %s: %s\n", name_.c_str(), directory_.c_str(),
+                 error ? error.message().c_str() : "that is memory, not a disk");
+    std::exit(2);
+  }
+  std::printf("%s: files in %s (%s)\n", name_.c_str(), directory_.c_str(), kind.c_str());
+  add_condition("the disk is " + kind);
+  is_disk_checked_ = true;
+  return directory_;
 }
 
 void Harness::compare(const Bar& bar, const Measure& ours, const Measure& other) {
@@ -107,15 +109,22 @@ void Harness::sample(const Bar& bar, double quantile, std::vector<double> sample
   figures_.push_back(figure);
 }
 
+bool Harness::is_quiet() const {
+  return std::max(busy_before_, busy_after_) <= busy_cores_max;
+}
+
 std::string Harness::verdict(const Figure& figure) const {
-  if (!figure.bar.is_judged()) return "measured";
-  const bool is_quiet = load_ <= load_max && figure.count >= pairs_min;
-  if (!is_quiet && !force_) return "not judged";
+  if (figure.bar.floor == 0) return "measured";
   const auto reaches = [&](double wanted) {
     return figure.bar.better == Better::higher ? figure.median >= wanted : figure.median <= wanted;
   };
+  const bool is_held = reaches(figure.bar.floor);
+  if (!figure.bar.is_judged)
+    return is_held ? "measured, above the floor" : "measured, below the floor";
+  if (!force_ && !is_quiet()) return "not judged: others used the machine";
+  if (!force_ && figure.count < pairs_min) return "not judged: too few pairs";
   if (reaches(figure.bar.excellent)) return "excellent";
-  return reaches(figure.bar.floor) ? "holds" : "BELOW THE FLOOR";
+  return is_held ? "holds" : "BELOW THE FLOOR";
 }
 
 void Harness::append(const Figure& figure) const {
@@ -138,8 +147,9 @@ void Harness::append(const Figure& figure) const {
       {"floor", figure.bar.floor},
       {"verdict", verdict(figure)},
       {"size", bytes_},
-      {"load", load_},
-      {"machine", machine()},
+      {"busy_cores", {busy_before_, busy_after_}},
+      {"conditions", conditions_},
+      {"machine", machine_in_words()},
       {"commit", environment("CKPT_BENCH_COMMIT")},
       {"compiler", __VERSION__},
   };
@@ -148,6 +158,7 @@ void Harness::append(const Figure& figure) const {
 
 int Harness::finish() {
   bool failed = false;
+  busy_after_ = busy_cores();
   std::printf("%-5s %-52s %9s %19s %7s %7s  %s\n", "", name_.c_str(), "median", "quartiles", "E",
               "F", "verdict");
   for (const Figure& figure : figures_) {

@@ -2,8 +2,8 @@
 //
 // Machines are shared and noisy, so that a figure is a ratio of two things measured in one run:
 // pairs A B, B A, A B, ... ; the median of the pairs' ratios counts, with its quartiles. A bench
-// does not judge where the machine was busy when it began (load above 0.5), unless --force is
-// given.
+// does not judge where others used the machine when it began or ended (more than half a core),
+// unless --force is given.
 //
 //   int main(int argc, char** argv) {
 //     bench::Harness harness("checksum", argc, argv);
@@ -33,8 +33,8 @@ struct Bar {
   double floor = 0;
   Better better = Better::higher;
   std::string unit;  // Of an absolute figure; empty: a ratio.
-
-  bool is_judged() const { return floor != 0; }
+  // False: the floor is shown beside the figure, and missing it fails nothing.
+  bool is_judged = true;
 };
 
 // One measurement, a rate: bytes per second, or calls per second.
@@ -42,16 +42,21 @@ using Measure = std::function<double()>;
 
 class Harness {
  public:
-  // Reads --pairs N (at least 7), --size MiB, --force, --results FILE. Exits on anything else.
+  // Reads --pairs N (at least 7 to judge), --size MiB, --dir DIRECTORY, --force, --results FILE.
+  // Exits on anything else.
   Harness(std::string name, int argc, char** argv);
 
   // The ratio of two rates. Each is called once beforehand, uncounted, to warm up.
   void compare(const Bar& bar, const Measure& ours, const Measure& other);
   // Samples of something absolute: the given quantile of them counts (0.5: the median).
   void sample(const Bar& bar, double quantile, std::vector<double> samples);
+  // What a reader of the figures must know: "the disk is ext4". Printed, and kept with each figure.
+  void add_condition(const std::string& text);
 
   std::size_t bytes() const { return bytes_; }  // --size: of the state to work on.
   std::size_t pairs() const { return pairs_; }
+  // --dir: where files may be written; made, and refused where it is memory instead of a disk.
+  const std::string& disk_directory();
 
   // Prints the table, appends one JSON line per figure. 0, or 1 where a floor was not held.
   int finish();
@@ -67,15 +72,20 @@ class Harness {
     double other = 0;  // 0: absolute.
   };
 
+  bool is_quiet() const;
   std::string verdict(const Figure& figure) const;
   void append(const Figure& figure) const;
 
   std::string name_;
   std::size_t pairs_ = 9;
   std::size_t bytes_ = std::size_t{1} << 30;
+  std::string directory_ = "/var/tmp/ckpt-bench";
   std::string results_;
   bool force_ = false;
-  double load_ = 0;
+  bool is_disk_checked_ = false;
+  double busy_before_ = 0;  // Cores that others used.
+  double busy_after_ = 0;
+  std::string conditions_;
   std::vector<Figure> figures_;
 };
 

@@ -2,24 +2,25 @@
 # Builds and runs the benchmarks, prints each as a table with its bar, and appends the figures to
 # bench/results/NAME.jsonl.
 #
-#   bench/run.sh [bench ...] [--pairs N] [--size MiB] [--force]
+#   bench/run.sh [bench ...] [--pairs N] [--size MiB] [--dir DIRECTORY] [--force]
 #
-# Default: all. It waits for the load of the build to go; --force neither waits nor refuses to
-# judge. Ends with 1 when a floor was not held.
+# Default: all. Each bench waits a while for the machine to be quiet; --force neither waits nor
+# refuses to judge. --dir is a directory on the disk to measure (default: /var/tmp/ckpt-bench).
+# Ends with 1 when a floor was not held.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
 
 build=build/bench
-load_wait_seconds=240
+quiet_wait_seconds=60
 benches=""
 arguments=()
 force=""
 while [ $# -gt 0 ]; do
   case "$1" in
-    --pairs | --size) arguments+=("$1" "${2:?$1 wants a number}"); shift ;;
+    --pairs | --size | --dir) arguments+=("$1" "${2:?$1 wants a value}"); shift ;;
     --force) force=yes; arguments+=(--force) ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' bench/run.sh; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' bench/run.sh; exit 0 ;;
     -*) echo "bench/run.sh: there is no option $1" >&2; exit 2 ;;
     *)
       [ -f "bench/$1_bench.cpp" ] || {
@@ -39,15 +40,23 @@ mkdir -p "$build" bench/results
 "$cmake" --preset bench >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 2; }
 "$cmake" --build "$build" --target ckpt_benches || exit 2
 
-quiet() {
-  awk '{exit !($1 <= 0.5)}' /proc/loadavg
+busy_ticks() {  # Of all cores: not idle, not waiting for a disk.
+  awk '/^cpu /{print $2 + $3 + $4 + $7 + $8 + $9}' /proc/stat
 }
-waited=0
-while [ -z "$force" ] && ! quiet && [ "$waited" -lt "$load_wait_seconds" ]; do
-  [ "$waited" -eq 0 ] && echo "waiting for the load to fall below 0.5 ..."
-  sleep 5
-  waited=$((waited + 5))
-done
+is_quiet() {  # During one second, others used less than half a core.
+  local before
+  before=$(busy_ticks)
+  sleep 1
+  [ $((($(busy_ticks) - before) * 2)) -le "$(getconf CLK_TCK)" ]
+}
+wait_for_quiet() {
+  local waited
+  for ((waited = 0; waited < quiet_wait_seconds; waited += 2)); do
+    is_quiet && return
+    [ "$waited" -gt 0 ] || echo "waiting for the machine to be quiet ..."
+    sleep 1
+  done
+}
 
 CKPT_BENCH_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 git diff --quiet HEAD -- ':!bench/results' 2>/dev/null || CKPT_BENCH_COMMIT=$CKPT_BENCH_COMMIT+
@@ -55,6 +64,7 @@ export CKPT_BENCH_COMMIT
 status=0
 [ -n "$benches" ] || benches=$(cd bench && ls ./*_bench.cpp | sed 's|./||; s|_bench.cpp||')
 for name in $benches; do
+  [ -n "$force" ] || wait_for_quiet
   "$build/bin/${name}_bench" "${arguments[@]}" --results "bench/results/$name.jsonl" || status=1
 done
 exit $status

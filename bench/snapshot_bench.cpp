@@ -26,10 +26,12 @@ void compare_with_memcpy(bench::Harness& harness, const std::string& what, std::
       bench::use(state.slot.data());
     });
   };
-  const std::string id = is_judged ? "B1" : "B1 small";
-  harness.compare({id, what + ", checksum on / memcpy", 0.82, is_judged ? 0.72 : 0.0}, with, copy);
-  harness.compare({id + "b", what + ", checksum deferred / memcpy", 0.95, is_judged ? 0.88 : 0.0},
-                  without, copy);
+  const std::string suffix = is_judged ? "" : " small";
+  harness.compare({"B1" + suffix, what + ", checksum on / memcpy", 0.82, is_judged ? 0.72 : 0.0},
+                  with, copy);
+  harness.compare(
+      {"B1b" + suffix, what + ", checksum deferred / memcpy", 0.95, is_judged ? 0.88 : 0.0},
+      without, copy);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ packages_test="catch2 iproute2 nftables python3 clang-format-19"
 packages_python="python3-venv"
 packages_clang="clang-19 libclang-rt-19-dev"
 packages_deep="clang-tidy-19"
-packages_bench="fio iperf3"
+packages_bench="fio iperf3 iproute2 util-linux"
 
 # Newer tools may stand first on the path; the tree is built with Debian's own.
 export PATH=/usr/bin:$PATH

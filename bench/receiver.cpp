@@ -1,0 +1,65 @@
+#include "bench/receiver.hpp"
+
+#include <cstdio>
+
+#include "arena/shared_slot_memory.hpp"
+#include "base/assert.hpp"
+#include "bench/loop.hpp"
+#include "bench/must.hpp"
+#include "replicate/peer_service.hpp"
+#include "wire/tcp_network.hpp"
+
+namespace bench {
+
+using namespace ckpt;
+
+namespace {
+
+// Grants the same memory for every offer: the Slot of the step before is free again.
+class Sink final : public replicate::ReplicaSink, public replicate::ShardProvider {
+ public:
+  explicit Sink(std::span<std::byte> slot) : slot_(slot) {}
+
+  Result<replicate::ReplicaTarget> reserve(const replicate::Offer& offer) override {
+    if (offer.record->bytes > slot_.size()) return fail(Errc::exhausted, "the Slot is smaller");
+    replicate::ReplicaTarget target;
+    target.ticket = ++ticket_;
+    target.bytes = slot_;
+    target.applied = replicate::ChunkSet(offer.record->chunk_crcs.size());
+    return target;
+  }
+  void chunk_applied(std::uint64_t, std::size_t) override {}
+  Status sealed(std::uint64_t) override { return {}; }
+  void abandoned(std::uint64_t) override {}
+  Result<replicate::ShardSource> lease(const std::string&, const format::ShardId&,
+                                       const Digest&) override {
+    return fail(Errc::not_found, "nothing is fetched here");
+  }
+  void damaged(const std::string&, const format::ShardId&, const Digest&, std::size_t) override {}
+
+ private:
+  std::span<std::byte> slot_;
+  std::uint64_t ticket_ = 0;
+};
+
+}  // namespace
+
+int receive_replicas(const std::string& address, std::size_t bytes) {
+  Loop loop;
+  arena::SharedMemorySource source;
+  const auto memory = must(loop.run(source.allocate(bytes)));
+  Sink sink(memory->bytes());
+  wire::TcpNetwork network(loop.context.get_executor(), *loop.clock);
+  const auto listener = must(network.listen(address));
+  std::printf("%s\n", listener->address().c_str());
+  std::fflush(stdout);
+  auto connection = must(loop.run(listener->accept()));
+  wire::PeerIdentity peer;
+  peer.job = "bench";
+  peer.node = "near";
+  must(loop.run(replicate::serve_peer(std::move(connection), *loop.clock, std::move(peer), sink,
+                                      sink, replicate::ServiceOptions())));
+  return 0;
+}
+
+}  // namespace bench

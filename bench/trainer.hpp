@@ -1,0 +1,39 @@
+// Trainer: one rank of a job with host tensors, over the public interface only.
+#pragma once
+
+#include <ckpt/checkpointer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace bench {
+
+class Trainer {
+ public:
+  // Its tensors are memory that nobody has touched yet, 16 MiB each, as many as `bytes` need.
+  explicit Trainer(std::size_t bytes);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  void fill();  // Bytes that depend on their place.
+  // Opens the job and registers the tensors. Ends the bench on errors, like all here.
+  void open(ckpt::Options options);
+  void leave() { checkpointer_.reset(); }  // As a death: the daemon keeps what it holds.
+  ckpt::Checkpointer& checkpointer() { return *checkpointer_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // Saves the next step, and waits until it has reached the level. A step that finds no free Slot,
+  // as the last one may still be written, is followed by another.
+  void save(ckpt::Level level);
+  // None: there was nothing to restore.
+  std::optional<ckpt::Restored> restore();
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint64_t step_ = 0;
+  std::optional<ckpt::Checkpointer> checkpointer_;
+};
+
+}  // namespace bench
