@@ -1,0 +1,45 @@
+"""libckpt: a training job's newest state, in memory that outlives the job.
+
+    session = libckpt.init("my-run", dir="checkpoints").guard(optimizer)
+    items = {"model": model, "optimizer": optimizer, "rng": libckpt.RNG(), "progress": progress}
+    start = session.restore_or(items, default=0)
+    for step in range(start + 1, steps + 1):
+        train_one_step()
+        session.save_checkpoint_if_needed(step, items)
+
+No framework is imported before one of its objects, or the module named after it, is used.
+"""
+
+from libckpt.errors import (
+    Cancelled,
+    CheckpointError,
+    Corruption,
+    Exhausted,
+    InvalidArgument,
+    NotFound,
+    StorageError,
+    Unavailable,
+    Unsupported,
+    VersionMismatch,
+)
+from libckpt.items import RNG
+from libckpt.session import Restored, Session, Ticket, init
+
+__version__ = "0.1.0"
+__all__ = [
+    "RNG",
+    "Cancelled",
+    "CheckpointError",
+    "Corruption",
+    "Exhausted",
+    "InvalidArgument",
+    "NotFound",
+    "Restored",
+    "Session",
+    "StorageError",
+    "Ticket",
+    "Unavailable",
+    "Unsupported",
+    "VersionMismatch",
+    "init",
+]

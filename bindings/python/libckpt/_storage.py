@@ -1,0 +1,70 @@
+"""Reads what is on storage: step directories, manifests, blobs. Writes nothing."""
+
+import json
+import os
+import pathlib
+import re
+
+STEP = re.compile(r"^step-(\d{9,})(\.g\d+)?$")
+MANIFEST_BYTES_MAX = 256 << 20
+
+
+def steps(directory):
+    """Published step directories, the newest last; a directory without a manifest is none."""
+    directory = pathlib.Path(directory)
+    found = []
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    for name in names:
+        match = STEP.match(name)
+        if match and (directory / name / "manifest.json").exists():
+            manifest = read_manifest(directory / name)
+            if manifest is not None:
+                found.append(((manifest["timeline"], int(match.group(1))), directory / name))
+    return [path for _, path in sorted(found)]
+
+
+def read_manifest(step_directory):
+    """The manifest; none when it is not whole."""
+    path = pathlib.Path(step_directory) / "manifest.json"
+    try:
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            return None
+        manifest = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return manifest if manifest.get("format") == "libckpt-manifest" else None
+
+
+def newest_shard(directory, rank):
+    found = steps(directory)
+    manifest = read_manifest(found[-1]) if found else None
+    if manifest is None or rank >= len(manifest["shards"]):
+        return None
+    return manifest["shards"][rank]
+
+
+def read_blob(step_directory, shard, name):
+    """The bytes of a blob, or none."""
+    for blob in shard["blobs"]:
+        if blob["name"] != name:
+            continue
+        begin, end = blob["range"]
+        file = next(m["file"] for m in shard["members"] if m["kind"] == "raw")
+        with open(pathlib.Path(step_directory) / file, "rb") as content:
+            content.seek(begin)
+            found = content.read(end - begin)
+        return found if len(found) == end - begin else None
+    return None
+
+
+def archive_files(shard):
+    """By name of the archive, the file that holds it."""
+    files = {}
+    for tensor in shard["tensors"]:
+        if "//" in tensor["name"] and shard["members"][tensor["member"]]["kind"] == "torch":
+            archive = tensor["name"].split("//", 1)[0]
+            files[archive] = shard["members"][tensor["member"]]["file"]
+    return files

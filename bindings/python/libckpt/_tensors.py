@@ -1,0 +1,193 @@
+"""Tensors of torch and numpy as the library sees them: an address, a type, a shape, a place.
+
+A tensor that is not contiguous is copied into a buffer that is kept for it; a type that
+safetensors has no name for is taken as its bytes. Nothing here imports torch before somebody hands
+over one of its tensors.
+"""
+
+import sys
+import weakref
+
+from libckpt.errors import Unsupported
+
+NUMPY_NAMES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16",
+    "uint32": "U32", "int32": "I32", "float32": "F32", "uint64": "U64", "int64": "I64",
+    "float64": "F64", "complex64": "C64",
+}  # fmt: skip
+TORCH_NAMES = {
+    "torch.bool": "BOOL", "torch.uint8": "U8", "torch.int8": "I8", "torch.uint16": "U16",
+    "torch.int16": "I16", "torch.float16": "F16", "torch.bfloat16": "BF16", "torch.uint32": "U32",
+    "torch.int32": "I32", "torch.float32": "F32", "torch.uint64": "U64", "torch.int64": "I64",
+    "torch.float64": "F64", "torch.complex64": "C64", "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2", "torch.float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+
+
+def is_torch(value):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_numpy(value):
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def is_tensor(value):
+    return is_torch(value) or is_numpy(value)
+
+
+class View:
+    """A tensor that can be copied as it lies; `kept` holds its memory."""
+
+    __slots__ = ("address", "gpu", "kept", "owner", "shape", "type")
+
+    def __init__(self, owner, kept, address, type_name, shape, gpu):
+        self.owner = owner  # What the user has.
+        self.kept = kept  # What is copied: the owner, its bytes, or a buffer.
+        self.address = address
+        self.type = type_name
+        self.shape = shape
+        self.gpu = gpu
+
+    @property
+    def is_buffered(self):
+        return self.kept is not self.owner
+
+
+def type_of(tensor):
+    """The name that safetensors has for it; none: it is stored as bytes."""
+    if is_torch(tensor):
+        return TORCH_NAMES.get(str(tensor.dtype))
+    return NUMPY_NAMES.get(tensor.dtype.name) if tensor.dtype.isnative else None
+
+
+def _check_torch(name, tensor):
+    torch = sys.modules["torch"]
+    problem = None
+    if tensor.layout != torch.strided:
+        problem = f"its layout is {tensor.layout}: convert it with to_dense()"
+    elif tensor.is_quantized:
+        problem = "it is quantised: save its int_repr(), scale and zero point"
+    elif tensor.device.type not in ("cpu", "cuda"):
+        problem = f"it lies on the device {tensor.device}: move it to cpu or cuda"
+    elif type(tensor).__name__ == "DTensor":
+        problem = "it is a distributed tensor: save its local part, to_local()"
+    if problem:
+        raise Unsupported(f'tensor "{name}": {problem}')
+
+
+class Buffers:
+    """Contiguous copies of tensors that are not, kept by name so that their addresses last."""
+
+    def __init__(self):
+        self._by_name = {}
+
+    def view(self, name, tensor):
+        return self._view_torch(name, tensor) if is_torch(tensor) else self._view_numpy(name, tensor)
+
+    def keep_only(self, names):
+        for name in [name for name in self._by_name if name not in names]:
+            del self._by_name[name]
+
+    def _view_torch(self, name, tensor):
+        torch = sys.modules["torch"]
+        _check_torch(name, tensor)
+        kept = tensor
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            kept = self._by_name.get(name)
+            if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
+                kept = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+                self._by_name[name] = kept
+            kept.copy_(tensor.detach())
+        type_name = TORCH_NAMES.get(str(tensor.dtype))
+        shape = tuple(tensor.shape)
+        if type_name is None:  # complex128, fp8 of other makes: their bytes.
+            type_name, shape = "U8", (*shape, tensor.element_size())
+        gpu = tensor.device.index or 0 if tensor.device.type == "cuda" else -1
+        return View(tensor, kept, kept.data_ptr(), type_name, shape, gpu)
+
+    def _view_numpy(self, name, array):
+        numpy = sys.modules["numpy"]
+        if array.dtype.hasobject:
+            raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
+        kept = array
+        if not array.flags.c_contiguous:
+            kept = self._by_name.get(name)
+            if kept is None or kept.shape != array.shape or kept.dtype != array.dtype:
+                kept = numpy.empty(array.shape, dtype=array.dtype)
+                self._by_name[name] = kept
+            kept[...] = array
+        type_name, shape = type_of(array), array.shape
+        if type_name is None:
+            type_name, shape = "U8", (*shape, array.dtype.itemsize)
+        return View(array, kept, kept.ctypes.data, type_name, shape, -1)
+
+
+def describe(tensor):
+    """What must be known to make it again: a plain dictionary."""
+    if is_torch(tensor):
+        return {"torch": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+    return {"numpy": tensor.dtype.str, "shape": list(tensor.shape)}
+
+
+def make(description):
+    """An empty tensor in host memory, as `describe` told of it."""
+    if "torch" in description:
+        import torch
+
+        return torch.empty(description["shape"], dtype=getattr(torch, description["torch"]))
+    import numpy
+
+    return numpy.empty(description["shape"], dtype=numpy.dtype(description["numpy"]))
+
+
+def guarded_addresses(optimizers):
+    """Where the tensors lie that only these optimizers change: their parameters and their state."""
+    addresses = set()
+    for reference in optimizers:
+        optimizer = reference()
+        if optimizer is None:
+            continue
+        for group in optimizer.param_groups:
+            addresses.update(parameter.data_ptr() for parameter in group["params"])
+        for state in optimizer.state.values():
+            if isinstance(state, dict):
+                addresses.update(v.data_ptr() for v in state.values() if is_torch(v))
+    addresses.discard(0)
+    return addresses
+
+
+def weak(optimizer):
+    return weakref.ref(optimizer)
+
+
+def current_stream(views):
+    """The stream that the newest work on the GPU was queued on; 0 without GPU tensors."""
+    gpus = {view.gpu for view in views if view.gpu >= 0}
+    if not gpus:
+        return 0
+    torch = sys.modules["torch"]
+    return torch.cuda.current_stream(min(gpus)).cuda_stream
+
+
+# Bytes of state for each byte of a parameter, of the usual optimizers.
+STATE_OF = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "SGD": 1, "RMSprop": 2,
+            "Adagrad": 1, "Adadelta": 2, "Rprop": 2, "Lion": 1}  # fmt: skip
+STATE_BYTES_EACH = 256  # Step counters, and what lies between them.
+
+
+def expected_bytes(optimizers, views):
+    """What items with these optimizers will need once each has made a step."""
+    total = sum(view.kept.nbytes for view in views)
+    for reference in optimizers:
+        optimizer = reference()
+        if optimizer is None or optimizer.state:
+            continue
+        factor = STATE_OF.get(type(optimizer).__name__, 2)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    total += factor * parameter.nbytes + STATE_BYTES_EACH
+    return total

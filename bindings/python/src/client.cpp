@@ -1,0 +1,283 @@
+#include "client.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "failure.hpp"
+#include "options.hpp"
+#include "tensor.hpp"
+
+namespace nb = nanobind;
+
+namespace ckpt::python {
+
+namespace {
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  constexpr double longest = 365.0 * 24 * 3600;
+  return std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::clamp(seconds, 0.0, longest) * 1000));
+}
+
+Stream stream_of(std::uint64_t handle) {
+  return Stream{reinterpret_cast<void*>(static_cast<std::uintptr_t>(handle))};
+}
+
+const char* name_of(SaveOutcome outcome) {
+  switch (outcome) {
+    case SaveOutcome::not_due:
+      return "not_due";
+    case SaveOutcome::started:
+      return "started";
+    case SaveOutcome::skipped_no_slot:
+      return "skipped_no_slot";
+    case SaveOutcome::skipped_unavailable:
+      return "skipped_unavailable";
+    case SaveOutcome::disabled:
+      return "disabled";
+    case SaveOutcome::skipped_by_agreement:
+      return "skipped_by_agreement";
+  }
+  return "unknown";
+}
+
+const char* name_of(RestoreSource source) {
+  switch (source) {
+    case RestoreSource::own_memory:
+      return "own_memory";
+    case RestoreSource::peer_memory:
+      return "peer_memory";
+    case RestoreSource::storage:
+      return "storage";
+  }
+  return "unknown";
+}
+
+Level level_of(const std::string& name) {
+  for (const Level level : {Level::captured, Level::replicated, Level::committed, Level::durable})
+    if (name == to_string(level)) return level;
+  throw Failure(Errc::invalid_argument,
+                "level \"" + name + "\": it is captured, replicated, committed or durable");
+}
+
+bool are_equal(const TensorRef& one, const TensorRef& other) {
+  return one.data == other.data && one.dtype == other.dtype && one.shape == other.shape &&
+         one.location == other.location && one.device_index == other.device_index &&
+         one.guarded == other.guarded;
+}
+
+bool are_equal(const std::vector<NamedTensor>& one, const std::vector<NamedTensor>& other) {
+  return std::ranges::equal(one, other, [](const NamedTensor& a, const NamedTensor& b) {
+    return a.name == b.name && are_equal(a.tensor, b.tensor);
+  });
+}
+
+nb::object number_or_none(const std::optional<Step>& step) {
+  if (!step) return nb::none();
+  return nb::int_(number(*step));
+}
+
+double seconds_of(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+Client::Client(const nb::dict& options) {
+  Options given = options_from(options);
+  const nb::gil_scoped_release release;
+  checkpointer_.emplace(take(Checkpointer::open(std::move(given))));
+}
+
+Checkpointer& Client::checkpointer() {
+  if (!checkpointer_) throw Failure(Errc::invalid_argument, "the session was closed");
+  return *checkpointer_;
+}
+
+void Client::update(const nb::list& tensors, const nb::list& archives) {
+  std::map<std::string, TensorRef> wanted;
+  std::vector<std::string> order;
+  for (const nb::handle item : tensors) {
+    NamedTensor tensor = tensor_from(item);
+    order.push_back(tensor.name);
+    wanted.insert_or_assign(std::move(tensor.name), std::move(tensor.tensor));
+  }
+  std::map<std::string, Archive> wanted_archives;
+  for (const nb::handle item : archives) {
+    Archive archive;
+    for (const nb::handle entry : nb::cast<nb::list>(item[1]))
+      archive.entries.push_back(tensor_from(entry));
+    wanted_archives.insert_or_assign(nb::cast<std::string>(item[0]), std::move(archive));
+  }
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  checkpointer();
+  replace_archives(std::move(wanted_archives));
+  replace_tensors(wanted, order);
+}
+
+void Client::replace_tensors(const std::map<std::string, TensorRef>& wanted,
+                             const std::vector<std::string>& order) {
+  for (auto known = tensors_.begin(); known != tensors_.end();) {
+    const auto same = wanted.find(known->first);
+    if (same != wanted.end() && are_equal(same->second, known->second)) {
+      ++known;
+      continue;
+    }
+    check(checkpointer().remove(known->first));
+    known = tensors_.erase(known);
+  }
+  for (const std::string& name : order) {
+    if (tensors_.contains(name)) continue;
+    check(checkpointer().add(name, wanted.at(name)));
+    tensors_.emplace(name, wanted.at(name));
+  }
+}
+
+void Client::replace_archives(std::map<std::string, Archive> wanted) {
+  for (auto known = archives_.begin(); known != archives_.end();) {
+    const auto same = wanted.find(known->first);
+    if (same != wanted.end() && are_equal(same->second.entries, known->second.entries)) {
+      wanted.erase(same);
+      ++known;
+      continue;
+    }
+    check(checkpointer().remove(known->first));
+    known = archives_.erase(known);
+  }
+  for (auto& [name, archive] : wanted) {
+    check(checkpointer().add_archive(name, archive.entries));
+    archives_.emplace(name, std::move(archive));
+  }
+}
+
+void Client::set_blob(const std::string& name, const nb::bytes& content) {
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(content.data()),
+                                         content.size());
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().set_blob(name, bytes));
+}
+
+nb::object Client::blob(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = checkpointer().blob(name);
+  if (!found) return nb::none();
+  return nb::bytes(found->data(), found->size());
+}
+
+void Client::prepare() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().prepare());
+}
+
+std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  Checkpointer& target = checkpointer();
+  return name_of(take(always ? target.save(Step{step}, stream_of(stream))
+                             : target.save_checkpoint_if_needed(Step{step}, stream_of(stream))));
+}
+
+void Client::guard(std::uint64_t stream) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().guard(stream_of(stream)));
+}
+
+void Client::wait(std::uint64_t step, const std::string& level, double seconds) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().wait(Step{step}, level_of(level), milliseconds_of(seconds)));
+}
+
+nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose) {
+  nb::object raised;  // What `choose` raised is raised again, as it was.
+  const ChooseTargets ask =
+      [&](Step at, std::span<const StoredTensor> stored) -> Result<std::vector<NamedTensor>> {
+    const nb::gil_scoped_acquire acquire;
+    try {
+      nb::list told;
+      for (const StoredTensor& tensor : stored) told.append(describe(tensor));
+      std::vector<NamedTensor> chosen;
+      for (const nb::handle item : nb::cast<nb::list>(choose(number(at), told)))
+        chosen.push_back(tensor_from(item));
+      return chosen;
+    } catch (nb::python_error& error) {
+      raised = nb::borrow(error.value());
+      return fail(Errc::invalid_argument, "the choice of tensors failed");
+    }
+  };
+  std::optional<Step> wanted;
+  if (step) wanted = Step{*step};
+  const Result<Restored> restored = [&] {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    return checkpointer().restore(wanted, ask);
+  }();
+  if (raised.is_valid()) {
+    PyErr_SetObject(raised.type().ptr(), raised.ptr());
+    throw nb::python_error();
+  }
+  if (!restored) throw Failure(restored.error());
+  nb::dict answer;
+  answer["step"] = number(restored->step);
+  answer["timeline"] = restored->timeline;
+  answer["source"] = name_of(restored->source);
+  answer["source_name"] = restored->source_name;
+  answer["bytes"] = restored->bytes;
+  answer["seconds"] = seconds_of(restored->took);
+  return answer;
+}
+
+void Client::restored_ok(std::uint64_t step) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().restored_ok(Step{step}));
+}
+
+nb::dict Client::stats() {
+  const Stats stats = [&] {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    return checkpointer_ ? checkpointer_->stats() : Stats{};
+  }();
+  nb::dict answer;
+  answer["saves_started"] = stats.saves_started;
+  answer["skipped_no_slot"] = stats.skipped_no_slot;
+  answer["skipped_unavailable"] = stats.skipped_unavailable;
+  answer["skipped_by_agreement"] = stats.skipped_by_agreement;
+  answer["failed"] = stats.failed;
+  answer["bytes_captured"] = stats.bytes_captured;
+  answer["held_seconds"] = seconds_of(stats.held);
+  answer["held_seconds_max"] = seconds_of(stats.held_max);
+  answer["daemon_restarts"] = stats.daemon_restarts;
+  answer["captured"] = number_or_none(stats.captured);
+  answer["replicated"] = number_or_none(stats.replicated);
+  answer["committed"] = number_or_none(stats.committed);
+  answer["durable"] = number_or_none(stats.durable);
+  answer["last_error"] = stats.last_error;
+  return answer;
+}
+
+void Client::close(double seconds) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  if (!checkpointer_) return;
+  const Status closed = checkpointer_->close(milliseconds_of(seconds));
+  checkpointer_.reset();
+  check(closed);
+}
+
+void Client::drop() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  checkpointer_.reset();
+}
+
+}  // namespace ckpt::python

@@ -1,0 +1,57 @@
+// Client: one Checkpointer for one Session of Python, and what is registered with it.
+//
+// Threads:   any; calls are made one at a time. The GIL is not held while one waits for another.
+// Lifetime:  whoever calls keeps the tensors that it named alive until they are replaced.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <ckpt/checkpointer.hpp>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ckpt::python {
+
+class Client {
+ public:
+  // The keys are the options' names; of lists, strings as the environment would have them.
+  explicit Client(const nanobind::dict& options);
+
+  // Registers exactly these: (name, address, type, shape, GPU or -1, guarded), and archives as
+  // (name, [such tensors]). What is as it was is left alone.
+  void update(const nanobind::list& tensors, const nanobind::list& archives);
+  void set_blob(const std::string& name, const nanobind::bytes& content);
+  nanobind::object blob(const std::string& name);
+  void prepare();
+
+  // The outcome's name: "started", "not_due", "skipped_no_slot", ...
+  std::string save(std::uint64_t step, std::uint64_t stream, bool always);
+  void guard(std::uint64_t stream);
+  void wait(std::uint64_t step, const std::string& level, double seconds);
+  // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
+  nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
+  void restored_ok(std::uint64_t step);
+  nanobind::dict stats();
+  void close(double seconds);
+  // Lets go without a word: for the daemon the trainer has died.
+  void drop();
+
+ private:
+  struct Archive {
+    std::vector<NamedTensor> entries;
+  };
+  Checkpointer& checkpointer();
+  void replace_tensors(const std::map<std::string, TensorRef>& wanted,
+                       const std::vector<std::string>& order);
+  void replace_archives(std::map<std::string, Archive> wanted);
+
+  std::mutex mutex_;
+  std::optional<Checkpointer> checkpointer_;
+  std::map<std::string, TensorRef> tensors_;
+  std::map<std::string, Archive> archives_;
+};
+
+}  // namespace ckpt::python

@@ -1,0 +1,53 @@
+// libckpt._core: the C++ client for Python: addresses and sizes go down, no tensor's bytes do.
+//
+// Every call that may wait lets go of the GIL. Nothing here knows a framework.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "client.hpp"
+#include "failure.hpp"
+
+namespace nb = nanobind;
+using ckpt::python::Client;
+
+namespace {
+
+// Exchanges two names in one atomic change. False: the file system cannot.
+bool exchange(const std::string& one, const std::string& other) {
+  const long done =
+      ::syscall(SYS_renameat2, AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
+  if (done == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS) return false;
+  throw ckpt::python::Failure(ckpt::Errc::io,
+                              "exchange " + one + " and " + other + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  ckpt::python::register_failures();
+  module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
+  nb::class_<Client>(module, "Client")
+      .def(nb::init<const nb::dict&>(), nb::arg("options"))
+      .def("update", &Client::update, nb::arg("tensors"), nb::arg("archives"))
+      .def("set_blob", &Client::set_blob, nb::arg("name"), nb::arg("content"))
+      .def("blob", &Client::blob, nb::arg("name"))
+      .def("prepare", &Client::prepare)
+      .def("save", &Client::save, nb::arg("step"), nb::arg("stream") = 0, nb::arg("always") = false)
+      .def("guard", &Client::guard, nb::arg("stream") = 0)
+      .def("wait", &Client::wait, nb::arg("step"), nb::arg("level"), nb::arg("seconds"))
+      .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"))
+      .def("restored_ok", &Client::restored_ok, nb::arg("step"))
+      .def("stats", &Client::stats)
+      .def("close", &Client::close, nb::arg("seconds"))
+      .def("drop", &Client::drop);
+}

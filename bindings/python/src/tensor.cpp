@@ -1,0 +1,41 @@
+#include "tensor.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "failure.hpp"
+
+namespace nb = nanobind;
+
+namespace ckpt::python {
+
+NamedTensor tensor_from(nb::handle item) {
+  NamedTensor named;
+  named.name = nb::cast<std::string>(item[0]);
+  TensorRef& tensor = named.tensor;
+  tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(item[1]));
+  const auto type = nb::cast<std::string>(item[2]);
+  const auto dtype = dtype_from_safetensors(type);
+  if (!dtype)
+    throw Failure(Errc::unsupported, "tensor \"" + named.name + "\": there is no type " + type);
+  tensor.dtype = *dtype;
+  tensor.shape = nb::cast<std::vector<std::int64_t>>(item[3]);
+  const int gpu = nb::cast<int>(item[4]);
+  if (gpu >= 0) {
+    tensor.location = Location::cuda;
+    tensor.device_index = gpu;
+  }
+  tensor.guarded = nb::cast<bool>(item[5]);
+  return named;
+}
+
+nb::tuple describe(const StoredTensor& tensor) {
+  nb::list shape;
+  for (const std::int64_t dimension : tensor.shape) shape.append(dimension);
+  return nb::make_tuple(
+      nb::str(tensor.name.data(), tensor.name.size()),
+      nb::str(safetensors_name(tensor.dtype).data(), safetensors_name(tensor.dtype).size()),
+      nb::tuple(shape), nb::str(tensor.alias_of.data(), tensor.alias_of.size()));
+}
+
+}  // namespace ckpt::python

@@ -1,0 +1,197 @@
+#include "capture/capture_world.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "device/host_device.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+constexpr std::uint64_t chunk = 32 * KiB;
+constexpr std::chrono::seconds patience{20};
+
+std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  return bytes;
+}
+
+// Around what copies, batches and Chunks are cut at.
+std::size_t size_of_tensor(std::size_t index, std::uint64_t seed) {
+  static constexpr std::size_t sizes[] = {1,         4,         4096,     4097, chunk - 1, chunk,
+                                          chunk + 1, 3 * chunk, 64 * KiB, 512,  4 * chunk, 24};
+  return sizes[(index + seed) % std::size(sizes)];
+}
+
+}  // namespace
+
+CaptureWorld::CaptureWorld(const WorldOptions& options, std::uint64_t plant, int error)
+    : pins_(std::make_shared<device::MemoryPins>()),
+      threads_(std::make_unique<device::CopyThreads>(1)),
+      host_(std::make_unique<device::HostDevice>(*threads_)),
+      seed_(options.seed) {
+  Log::set_level(LogLevel::error);
+  trainer_ = std::make_unique<StandInTrainer>(options.words);
+  make_tensors(options);
+  stand_in().plant(plant, error);
+  if (!make_snapshotter(options)) snapshotter_.reset();
+}
+
+CaptureWorld::~CaptureWorld() {
+  stand_in().plant(0, 0);
+  snapshotter_.reset();
+  pins_->stop();
+  pinned_.clear();
+  gpus_.reset();
+}
+
+void CaptureWorld::make_tensors(const WorldOptions& options) {
+  std::vector<format::TensorSpec> specs;
+  for (std::size_t i = 0; i < options.tensors; ++i) {
+    Tensor tensor;
+    tensor.name = fmt::format("t{}", i);
+    tensor.is_guarded = i % 3 != 0;
+    tensor.gpu = static_cast<int>(i) % options.gpus;
+    tensor.bytes.resize(size_of_tensor(i, options.seed));
+    if (tensor.gpu == 0) {
+      tensor.data = trainer_->allocate(tensor.bytes.size());
+    } else {
+      tensor.data = trainer_->allocate_on(tensor.gpu, tensor.bytes.size());
+    }
+    format::TensorSpec spec;
+    spec.name = tensor.name;
+    spec.dtype = DType::u8;
+    spec.shape = {static_cast<std::int64_t>(tensor.bytes.size())};
+    specs.push_back(spec);
+    tensors_.push_back(std::move(tensor));
+  }
+  layout_ = format::make_layout(specs, 0, 0).value();
+}
+
+bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
+  const auto refuse = [&](const Error& error) {
+    if (first_error_.empty()) first_error_ = error.message();
+    return false;
+  };
+  auto gpus = device::Gpus::open(options.device, pins_);
+  if (!gpus) return refuse(gpus.error());
+  gpus_ = std::move(*gpus);
+  devices_ = {host_.get()};
+  std::map<int, std::size_t> index_of;
+  for (const Tensor& tensor : tensors_) {
+    auto device = gpus_->device_of(tensor.data, tensor.gpu);
+    if (!device) return refuse(device.error());
+    if (index_of.emplace(tensor.gpu, devices_.size()).second) devices_.push_back(*device);
+  }
+  std::vector<snapshot::Source> sources;
+  for (const auto& place : layout_.tensors) {
+    const auto found = std::find_if(tensors_.begin(), tensors_.end(),
+                                    [&](const Tensor& one) { return one.name == place.name; });
+    order_.push_back(static_cast<std::size_t>(found - tensors_.begin()));
+    sources.push_back({found->data, index_of.at(found->gpu), found->is_guarded});
+  }
+  for (int i = 0; i < 2; ++i) {
+    // Pages of its own, as a real Slot has them.
+    auto slot = std::make_shared<std::vector<std::byte>>(layout_.slot_bytes + 2 * page_bytes);
+    const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(slot->data()) % page_bytes;
+    slots_.push_back(slot);
+    if (options.is_pinned)
+      pinned_.push_back(pins_->hold(std::span(*slot).subspan(first, layout_.slot_bytes), slot));
+  }
+  (void)pins_->wait_settled(std::chrono::steady_clock::now() + patience);
+  format::HeaderFacts facts;
+  facts.job = "capture";
+  facts.run = to_hex(Digest{});
+  auto header = format::render_header(layout_, facts).value();
+  snapshot::CaptureListener& listener = *this;
+  snapshotter_ = std::make_unique<snapshot::Snapshotter>(
+      snapshot::Snapshotter::Plan{layout_, sources, std::move(header), devices_, chunk}, listener);
+  update(false);
+  update(true);
+  return true;
+}
+
+void CaptureWorld::update(bool guarded) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    Tensor& tensor = tensors_[i];
+    if (tensor.is_guarded != guarded) continue;
+    tensor.bytes = random_bytes(tensor.bytes.size(), seed_ * 1'000'003 + step_ * 1009 + i);
+    trainer_->write(tensor.data, tensor.bytes);
+  }
+}
+
+bool CaptureWorld::wait_idle() {
+  if (snapshotter_->wait_idle(std::chrono::steady_clock::now() + patience)) return true;
+  wrong_ += fmt::format("step {} does not end\n", step_);
+  return false;
+}
+
+bool CaptureWorld::step() {
+  if (!wait_idle()) return false;
+  ++step_;
+  expected_.clear();
+  for (const std::size_t index : order_) expected_.push_back(tensors_[index].bytes);
+  std::vector<std::byte>& memory = *slots_[step_ % 2];
+  const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes;
+  slot_ = std::span(memory).subspan(first, layout_.slot_bytes);
+  std::fill(slot_.begin(), slot_.end(), std::byte{0xee});
+  snapshot::CaptureRequest request;
+  request.step = Step{step_};
+  request.slot = slot_;
+  request.stream = trainer_->stream();
+  const Status begun = snapshotter_->begin(request);
+  if (!begun && first_error_.empty()) first_error_ = begun.error().message();
+  update(false);
+  const Status guarded = snapshotter_->guard(trainer_->stream());
+  if (!guarded && first_error_.empty()) first_error_ = guarded.error().message();
+  update(true);
+  return wrong_.empty();
+}
+
+bool CaptureWorld::run(std::size_t steps) {
+  for (std::size_t i = 0; i < steps; ++i) {
+    if (!step()) return false;
+  }
+  return wait_idle() && findings().empty();
+}
+
+void CaptureWorld::capture_ended(const snapshot::Captured& captured) {
+  if (!captured.status) {
+    ++failed_;
+    if (first_error_.empty()) first_error_ = captured.status.error().message();
+  } else {
+    compare(captured.step);
+  }
+  std::fill(slot_.begin(), slot_.end(), std::byte{0x55});  // The next one's bytes.
+}
+
+void CaptureWorld::compare(Step step) {
+  for (std::size_t i = 0; i < layout_.tensors.size(); ++i) {
+    const format::Extent extent = layout_.tensors[i].extent;
+    const auto found = slot_.subspan(extent.offset, extent.bytes);
+    if (std::equal(found.begin(), found.end(), expected_[i].begin())) continue;
+    wrong_ += fmt::format("step {}: {} holds other bytes\n", number(step), layout_.tensors[i].name);
+    return;
+  }
+  ++good_;
+}
+
+std::string CaptureWorld::findings() const {
+  std::string all = wrong_ + stand_in().violations();
+  if (snapshotter_ == nullptr || snapshotter_->is_running()) return all;
+  // Nothing may write into a Slot after its capture has ended.
+  stand_in().run_all();
+  if (!slot_.empty() && std::any_of(slot_.begin(), slot_.end(),
+                                    [](std::byte byte) { return byte != std::byte{0x55}; }))
+    all += "a Slot was written after its capture had ended\n";
+  return all;
+}
+
+}  // namespace ckpt::test

@@ -1,0 +1,94 @@
+// CaptureWorld: a trainer on the stand-in driver, its captures step by step, and what they must
+// hold.
+//
+// The trainer updates its tensors as soon as it may: right after save() has returned what is not
+// guarded, right after guard() the rest. What arrived is compared byte by byte when the listener
+// hears of it; then the Slot is overwritten at once, since by then it belongs to somebody else.
+//
+// Threads: one, but for the listener.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/copy_threads.hpp"
+#include "device/gpus.hpp"
+#include "snapshot/snapshotter.hpp"
+#include "support/cuda_stand_in/stand_in.hpp"
+
+namespace ckpt::test {
+
+struct WorldOptions {
+  std::string words;  // For the stand-in.
+  std::uint64_t seed = 1;
+  bool is_pinned = true;
+  int gpus = 1;  // Tensors lie on all of them, in turn.
+  std::size_t tensors = 24;
+  device::GpuOptions device = {0, 64 * KiB, 8};
+};
+
+class CaptureWorld final : private snapshot::CaptureListener {
+ public:
+  // `plant`: the call, counted from when libckpt is first used, that fails with `error`.
+  explicit CaptureWorld(const WorldOptions& options, std::uint64_t plant = 0, int error = 0);
+  ~CaptureWorld() override;
+
+  // One step of training: save, forward pass, guard, update. False: there are findings.
+  bool step();
+  // As often, then waits for the last capture.
+  bool run(std::size_t steps);
+
+  std::size_t good() const { return good_; }      // Captures whose bytes are right.
+  std::size_t failed() const { return failed_; }  // Those that were reported as failed.
+  // Wrong bytes, and what the stand-in complains of. Empty: all is as it should be.
+  std::string findings() const;
+  const std::string& first_error() const { return first_error_; }
+  snapshot::Snapshotter& snapshotter() { return *snapshotter_; }
+  StandInTrainer& trainer() { return *trainer_; }
+  bool is_ready() const { return snapshotter_ != nullptr; }
+
+ private:
+  struct Tensor {
+    std::string name;
+    std::byte* data = nullptr;
+    int gpu = 0;
+    bool is_guarded = false;
+    std::vector<std::byte> bytes;  // As they will be when all that is queued has run.
+  };
+
+  void capture_ended(const snapshot::Captured& captured) override;
+  void make_tensors(const WorldOptions& options);
+  bool make_snapshotter(const WorldOptions& options);
+  void update(bool guarded);
+  void compare(Step step);
+  bool wait_idle();
+
+  std::unique_ptr<StandInTrainer> trainer_;
+  std::shared_ptr<device::MemoryPins> pins_;
+  std::unique_ptr<device::Gpus> gpus_;
+  std::vector<device::Device*> devices_;
+  std::unique_ptr<device::CopyThreads> threads_;
+  std::unique_ptr<device::Device> host_;
+
+  std::vector<Tensor> tensors_;
+  std::vector<std::size_t> order_;  // Of tensors_, as the layout has them.
+  format::Layout layout_;
+  std::vector<std::shared_ptr<std::vector<std::byte>>> slots_;
+  std::vector<std::shared_ptr<const void>> pinned_;
+  std::uint64_t step_ = 0;
+  std::uint64_t seed_ = 1;
+  std::vector<std::vector<std::byte>> expected_;  // Of the running capture, by tensor.
+  std::span<std::byte> slot_;
+  bool is_torn_ = false;  // A fence failed: the capture must fail.
+
+  std::size_t good_ = 0;
+  std::size_t failed_ = 0;
+  std::string wrong_;
+  std::string first_error_;
+  std::unique_ptr<snapshot::Snapshotter> snapshotter_;
+};
+
+}  // namespace ckpt::test

@@ -1,0 +1,111 @@
+// Goal:   what a machine does not have is said in words that help; what is not a GPU's memory is
+//         refused; memory is pinned in pieces, and a refusal costs a copy and nothing else.
+// Method: stand-ins of several versions and limits, and no driver at all.
+#include "device/gpus.hpp"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "capture/capture_world.hpp"
+#include "support/cuda_stand_in/stand_in.hpp"
+
+namespace ckpt::test {
+
+using Catch::Contains;
+
+namespace {
+
+std::string refusal() {
+  auto gpus = device::Gpus::open({}, std::make_shared<device::MemoryPins>());
+  if (gpus) return "";
+  REQUIRE(gpus.error().code() == Errc::unsupported);
+  return gpus.error().text();
+}
+
+}  // namespace
+
+TEST_CASE("gpus: a machine without driver, or without GPU, is told so", "[unit][device]") {
+  (void)stand_in();
+  const std::string ours = std::getenv("CKPT_CUDA_DRIVER");
+  ::setenv("CKPT_CUDA_DRIVER", "/nowhere/libcuda.so.1", 1);
+  const std::string absent = refusal();
+  ::setenv("CKPT_CUDA_DRIVER", ours.c_str(), 1);
+  REQUIRE_THAT(absent, Contains("no NVIDIA driver on this machine"));
+  REQUIRE(stand_in().reset("devices=0"));
+  REQUIRE_THAT(refusal(), Contains("no GPU can be used"));
+  REQUIRE(stand_in().reset("version=11020"));
+  REQUIRE_THAT(refusal(), Contains("CUDA 11.2") && Contains("CUDA 11.3 is the oldest"));
+}
+
+TEST_CASE("gpus: small tensors go together where the driver can", "[unit][device]") {
+  for (const auto& [version, is_together] :
+       {std::pair{12000, false}, {12080, true}, {12090, true}, {13000, true}, {13010, true}}) {
+    WorldOptions options;
+    options.words = fmt::format("version={}", version);
+    CaptureWorld world(options);
+    INFO("version " << version << world.first_error());
+    REQUIRE(world.run(3));
+    REQUIRE(world.good() == 3);
+    REQUIRE((stand_in().counts().batches > 0) == is_together);
+  }
+}
+
+TEST_CASE("gpus: what is no memory of the GPU is refused", "[unit][device]") {
+  StandInTrainer trainer("devices=2");
+  auto pins = std::make_shared<device::MemoryPins>();
+  auto gpus = device::Gpus::open({}, pins).value();
+  REQUIRE(gpus->count() == 2);
+  std::byte* const here = trainer.allocate(100);
+  int on_the_host = 0;
+  REQUIRE(gpus->device_of(here, 0));
+  const auto elsewhere = gpus->device_of(here, 1);
+  REQUIRE_THAT(elsewhere.error().text(), Contains("lies on GPU 0, and GPU 1 was said"));
+  const auto host = gpus->device_of(&on_the_host, 0);
+  REQUIRE_THAT(host.error().text(), Contains("is no memory of GPU 0"));
+  for (const int index : {-1, 2}) {
+    const auto none = gpus->device_of(here, index);
+    REQUIRE(none.error().code() == Errc::invalid_argument);
+    REQUIRE_THAT(none.error().text(), Contains(fmt::format("no GPU {}", index)));
+  }
+}
+
+TEST_CASE("gpus: memory that cannot be pinned is captured through the ring", "[unit][device]") {
+  // Room for the ring, and not for a Slot.
+  WorldOptions options;
+  options.words = "pin_call_max=4096";
+  CaptureWorld world(options);
+  REQUIRE(world.run(4));
+  REQUIRE(world.good() == 4);
+  REQUIRE(stand_in().counts().pageable_copies == 0);
+  SECTION("and where not even the ring can be, the capture fails and says so") {
+    WorldOptions none;
+    none.words = "pin_total_max=4096";
+    CaptureWorld poor(none);
+    REQUIRE(poor.run(2));
+    REQUIRE(poor.failed() == 2);
+    REQUIRE_THAT(poor.first_error(), Contains("is not pinned, and neither can"));
+  }
+}
+
+TEST_CASE("gpus: memory is unpinned before it is unmapped", "[unit][device]") {
+  StandInTrainer trainer("");
+  auto pins = std::make_shared<device::MemoryPins>();
+  auto gpus = device::Gpus::open({}, pins).value();
+  REQUIRE(gpus->device_of(trainer.allocate(1), 0));
+  auto mapping = std::make_shared<std::vector<std::byte>>(3 * page_bytes);
+  const std::weak_ptr<std::vector<std::byte>> watched = mapping;
+  std::vector<std::shared_ptr<const void>> held;
+  held.push_back(pins->hold(*mapping, mapping));
+  mapping.reset();
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  REQUIRE(pins->wait_settled(soon));
+  REQUIRE(stand_in().counts().pinned_ranges == 1);
+  held.clear();
+  pins->stop();
+  REQUIRE(watched.expired());
+  REQUIRE(stand_in().counts().pinned_ranges == 0);
+}
+
+}  // namespace ckpt::test

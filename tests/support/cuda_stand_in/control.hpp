@@ -1,0 +1,44 @@
+// Control: what a test may ask of the stand-in driver, beside the driver's own functions.
+//
+// Found as the C symbol `cuda_stand_in` of the library, so that a test links nothing of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ckpt::test {
+
+struct StandInCounts {
+  std::uint64_t calls = 0;             // Of the driver's functions, by name looked up.
+  std::uint64_t copies = 0;            // Between host and GPU.
+  std::uint64_t batches = 0;           // Calls of cuMemcpyBatchAsync.
+  std::uint64_t pageable_copies = 0;   // To or from memory that is not pinned: the caller waited.
+  std::uint64_t bytes_queued_max = 0;  // Of copies to the host, at one moment.
+  std::uint64_t live_streams = 0;
+  std::uint64_t live_events = 0;
+  std::uint64_t retained_contexts = 0;
+  std::uint64_t pinned_ranges = 0;
+};
+
+struct StandInControl {
+  // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
+  // fail_copy=3 pin_call_max=1073741824 pin_total_max=0 drop_wait=4". Unknown words are an error.
+  // The environment's CKPT_CUDA_STAND_IN is read in the same way at the first call.
+  bool (*reset)(const char* words);
+  StandInCounts (*counts)();
+  // What was done that the real driver leaves undefined; empty: nothing. One line each.
+  const char* (*violations)();
+  // Work of the trainer's: runs in the order of the stream, and may use peek and poke only.
+  int (*launch)(void* stream, void (*work)(void*), void* argument);
+  // The GPU's memory as it is at this moment, whatever is queued.
+  void (*peek)(std::uint64_t address, void* target, std::size_t bytes);
+  void (*poke)(std::uint64_t address, const void* source, std::size_t bytes);
+  // Runs all that is queued.
+  void (*run_all)();
+  // The `after`th call from now on fails with `error`; 0: none does any more.
+  void (*plant)(std::uint64_t after, int error);
+  // A function by name and version, as cuGetProcAddress finds it.
+  void* (*find)(const char* name, int version);
+};
+
+}  // namespace ckpt::test

@@ -1,0 +1,301 @@
+#include "support/cuda_stand_in/world.hpp"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace ckpt::test {
+
+namespace {
+
+constexpr unsigned char poison = 0xdb;
+constexpr std::size_t page = 4096;
+
+bool destroys_context(CUresult error) {
+  switch (error) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_NO_DEVICE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_mapped(const void* address, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(address) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(address) + bytes;
+  std::vector<unsigned char> pages((end - first + page - 1) / page);
+  return ::mincore(reinterpret_cast<void*>(first), end - first, pages.data()) == 0;
+}
+
+}  // namespace
+
+World::World(const Settings& settings_in) : settings(settings_in), random_(settings_in.seed) {
+  for (std::uint64_t i = 0; i < settings.devices; ++i) {
+    contexts.push_back(std::make_unique<Context>());
+    contexts.back()->device = static_cast<int>(i);
+  }
+}
+
+World::~World() {
+  for (const auto& [address, allocation] : allocations_) {
+    ::munmap(reinterpret_cast<void*>(address), allocation.bytes);
+    ::munmap(allocation.backing, allocation.bytes);
+  }
+}
+
+void World::violate(std::string what) {
+  violations += what + "\n";
+}
+
+std::vector<std::size_t> World::shuffled(std::size_t count) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::shuffle(order.begin(), order.end(), random_);
+  return order;
+}
+
+CUresult World::enter() {
+  ++calls_;
+  counts.calls = calls_;
+  if (settings.kill_at != 0 && calls_ == settings.kill_at) ::raise(SIGKILL);
+  if (settings.eager != 0) run_all();
+  if (settings.fail_at == 0 || calls_ != settings.fail_at) return CUDA_SUCCESS;
+  return static_cast<CUresult>(settings.error);
+}
+
+// --- Time ---
+
+void World::progress() {
+  for (std::uint64_t i = draw(4); i > 0; --i) {
+    if (!step()) return;
+  }
+}
+
+bool World::run_until(const MarkPtr& mark) {
+  while (mark != nullptr && !mark->is_done) {
+    if (!step()) return false;
+  }
+  return true;
+}
+
+void World::run_all() {
+  while (step()) {
+  }
+}
+
+bool World::step() {
+  std::vector<StreamQueue*> ready;
+  const auto consider = [&](StreamQueue& stream) {
+    if (stream.queue.empty() || stream.context->lost != CUDA_SUCCESS) return;
+    for (const MarkPtr& mark : stream.queue.front().after) {
+      if (!mark->is_done) return;
+    }
+    ready.push_back(&stream);
+  };
+  for (auto& [handle, stream] : streams) consider(*stream);
+  for (auto& [context, stream] : default_streams_) consider(*stream);
+  if (ready.empty()) return false;
+  advance(*ready[draw(ready.size())]);
+  return true;
+}
+
+void World::advance(StreamQueue& stream) {
+  Work& work = stream.queue.front();
+  if (!work.has_started && work.start) {
+    work.has_started = true;
+    work.start();
+    return;
+  }
+  if (work.run) {
+    if (work.is_copy) {
+      end_copy(stream, work.run);
+    } else {
+      work.run();
+    }
+  }
+  if (stream.context->lost != CUDA_SUCCESS) return;
+  if (work.is_to_host) bytes_queued_ -= work.host_bytes;
+  work.mark->is_done = true;
+  stream.queue.pop_front();
+}
+
+void World::end_copy(StreamQueue& stream, const std::function<void()>& transfer) {
+  ++copies_ended_;
+  if (settings.fail_copy == 0 || copies_ended_ != settings.fail_copy) return transfer();
+  lose(*stream.context, static_cast<CUresult>(settings.error));
+}
+
+// What is queued there never ends. Its marks stay as they are: other contexts wait for good.
+void World::lose(Context& context, CUresult error) {
+  context.lost = error;
+}
+
+void World::queue(StreamQueue& stream, Work work) {
+  StreamQueue& legacy = default_stream(*stream.context);
+  if (&stream == &legacy) {
+    for (auto& [handle, other] : streams) {
+      if (other->context == stream.context && other->is_blocking && other->last)
+        work.after.push_back(other->last);
+    }
+  } else if (stream.is_blocking && legacy.last) {
+    work.after.push_back(legacy.last);
+  }
+  if (work.is_to_host) {
+    bytes_queued_ += work.host_bytes;
+    counts.bytes_queued_max = std::max(counts.bytes_queued_max, bytes_queued_);
+  }
+  stream.last = work.mark;
+  stream.queue.push_back(std::move(work));
+}
+
+StreamQueue& World::default_stream(Context& context) {
+  auto& stream = default_streams_[&context];
+  if (!stream) {
+    stream = std::make_unique<StreamQueue>();
+    stream->context = &context;
+  }
+  return *stream;
+}
+
+// --- Memory of the GPUs ---
+
+CUresult World::allocate(Context& context, std::size_t bytes, CUdeviceptr* address) {
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t rounded = (bytes + page - 1) / page * page;
+  // Addresses that the host cannot touch, and the bytes somewhere else.
+  void* front = ::mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* backing =
+      ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (front == MAP_FAILED || backing == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = reinterpret_cast<CUdeviceptr>(front);
+  allocations_[*address] = {context.device, rounded, static_cast<std::byte*>(backing)};
+  return CUDA_SUCCESS;
+}
+
+CUresult World::free(CUdeviceptr address) {
+  const auto found = allocations_.find(address);
+  if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+  run_all();  // Freeing waits for the GPU, as the real one does.
+  ::munmap(reinterpret_cast<void*>(address), found->second.bytes);
+  ::munmap(found->second.backing, found->second.bytes);
+  allocations_.erase(found);
+  return CUDA_SUCCESS;
+}
+
+std::byte* World::at(CUdeviceptr address, std::size_t bytes) {
+  auto found = allocations_.upper_bound(address);
+  if (found == allocations_.begin()) return nullptr;
+  --found;
+  const std::size_t offset = address - found->first;
+  if (offset > found->second.bytes || bytes > found->second.bytes - offset) return nullptr;
+  return found->second.backing + offset;
+}
+
+std::optional<int> World::device_of(CUdeviceptr address) const {
+  auto found = allocations_.upper_bound(address);
+  if (found == allocations_.begin()) return std::nullopt;
+  --found;
+  if (address - found->first >= found->second.bytes) return std::nullopt;
+  return found->second.device;
+}
+
+// --- Memory of the host ---
+
+World::HostKind World::kind_of(const void* address, std::size_t bytes) const {
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  bool is_touched = false;
+  for (const auto& [start, pinned] : pinned_) {
+    const std::uintptr_t end = start + pinned.bytes;
+    if (first >= start && first + bytes <= end) return HostKind::pinned;
+    if (first < end && start < first + bytes) is_touched = true;
+  }
+  return is_touched ? HostKind::torn : HostKind::pageable;
+}
+
+CUresult World::pin(void* address, std::size_t bytes, bool is_ours) {
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  // Pages are pinned, so that two ranges must not share one.
+  const auto first = reinterpret_cast<std::uintptr_t>(address) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(address) + bytes + page - 1) / page * page;
+  std::uint64_t total = bytes;
+  for (const auto& [start, pinned] : pinned_) {
+    total += pinned.bytes;
+    const auto other_first = start / page * page;
+    const auto other_end = (start + pinned.bytes + page - 1) / page * page;
+    if (first < other_end && other_first < end) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  }
+  if (!is_ours && bytes > settings.pin_call_max) return CUDA_ERROR_INVALID_VALUE;
+  if (total > settings.pin_total_max) return CUDA_ERROR_OUT_OF_MEMORY;
+  pinned_[reinterpret_cast<std::uintptr_t>(address)] = {bytes, is_ours};
+  counts.pinned_ranges = pinned_.size();
+  return CUDA_SUCCESS;
+}
+
+CUresult World::unpin(void* address, bool is_ours) {
+  const auto found = pinned_.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == pinned_.end() || found->second.is_ours != is_ours)
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (!is_mapped(address, found->second.bytes)) violate("memory was unmapped while pinned");
+  const auto touches = [&](const StreamQueue& stream) {
+    if (stream.context->lost != CUDA_SUCCESS) return;
+    for (const Work& work : stream.queue) {
+      const auto first = reinterpret_cast<std::uintptr_t>(work.host);
+      if (work.host_bytes > 0 && first < found->first + found->second.bytes &&
+          found->first < first + work.host_bytes)
+        violate("memory was unpinned while a copy of it was queued");
+    }
+  };
+  for (const auto& [handle, stream] : streams) touches(*stream);
+  for (const auto& [context, stream] : default_streams_) touches(*stream);
+  pinned_.erase(found);
+  counts.pinned_ranges = pinned_.size();
+  return CUDA_SUCCESS;
+}
+
+CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
+                     bool is_to_host) {
+  std::byte* const gpu = at(address, bytes);
+  if (gpu == nullptr || device_of(address) != stream.context->device)
+    return CUDA_ERROR_INVALID_VALUE;
+  const HostKind kind = kind_of(host, bytes);
+  if (kind == HostKind::torn) return CUDA_ERROR_INVALID_VALUE;  // Over two registrations.
+  ++counts.copies;
+  Work work;
+  work.is_copy = true;
+  if (is_to_host) {
+    work.is_to_host = true;
+    work.start = [host, bytes] { std::memset(host, poison, bytes); };
+    work.run = [host, gpu, bytes] { std::memcpy(host, gpu, bytes); };
+  } else if (kind == HostKind::pinned) {
+    work.start = [gpu, bytes] { std::memset(gpu, poison, bytes); };
+    work.run = [host, gpu, bytes] { std::memcpy(gpu, host, bytes); };
+  } else {
+    // The driver has taken the bytes when the call returns; they arrive later.
+    const auto* first = static_cast<const std::byte*>(host);
+    auto taken = std::make_shared<std::vector<std::byte>>(first, first + bytes);
+    work.start = [gpu, bytes] { std::memset(gpu, poison, bytes); };
+    work.run = [taken, gpu, bytes] { std::memcpy(gpu, taken->data(), bytes); };
+  }
+  if (kind == HostKind::pinned || is_to_host) {
+    work.host = host;
+    work.host_bytes = bytes;
+  }
+  const MarkPtr mark = work.mark;
+  queue(stream, std::move(work));
+  if (kind == HostKind::pinned) return CUDA_SUCCESS;
+  ++counts.pageable_copies;
+  if (!is_to_host) return CUDA_SUCCESS;
+  if (!run_until(mark))
+    return stream.context->lost != CUDA_SUCCESS ? stream.context->lost : CUDA_ERROR_UNKNOWN;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace ckpt::test

@@ -1,0 +1,150 @@
+// World: GPUs that exist in memory only, as late and as unhelpful as the driver's rules allow.
+//
+// Nothing that is queued runs by itself: whoever asks or waits makes it run, a little and in an
+// order drawn from the seed. A copy poisons its target when it starts, and reads its source only
+// when it ends. What the real driver leaves undefined is written down as a violation.
+//
+// Threads: any, one at a time: the caller holds the lock of the driver's front.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/cuda_stand_in/control.hpp"
+
+namespace ckpt::test {
+
+struct Settings {
+  std::uint64_t seed = 1;
+  std::uint64_t devices = 2;
+  std::uint64_t version = 13000;
+  std::uint64_t eager = 0;    // 1: all that can run does, at each call.
+  std::uint64_t fail_at = 0;  // The call that fails, counted from 1.
+  std::uint64_t error = CUDA_ERROR_UNKNOWN;
+  std::uint64_t kill_at = 0;    // The call in which the process dies.
+  std::uint64_t fail_copy = 0;  // The copy that ends with `error`, as an error of the GPU.
+  std::uint64_t pin_call_max = 1ull << 30;  // Bytes of one registration.
+  std::uint64_t pin_total_max = ~0ull;
+  std::uint64_t drop_wait = 0;  // The cuStreamWaitEvent that is forgotten: a planted bug.
+};
+
+// Mark: the end of something that was queued.
+struct Mark {
+  bool is_done = false;
+};
+using MarkPtr = std::shared_ptr<Mark>;
+
+struct Context {
+  int device = 0;
+  std::uint64_t retains = 0;
+  CUresult lost = CUDA_SUCCESS;  // The error that destroyed it.
+};
+
+struct Work {
+  std::vector<MarkPtr> after;
+  MarkPtr mark = std::make_shared<Mark>();
+  bool has_started = false;
+  bool is_copy = false;
+  std::function<void()> start;  // Poisons.
+  std::function<void()> run;
+  const void* host = nullptr;  // What of the host's memory it touches.
+  std::size_t host_bytes = 0;
+  bool is_to_host = false;
+};
+
+struct StreamQueue {
+  Context* context = nullptr;
+  bool is_blocking = true;  // Takes part in the order of the default stream.
+  bool is_capturing = false;
+  bool is_destroyed = false;
+  std::deque<Work> queue;
+  MarkPtr last;
+};
+
+struct EventState {
+  Context* context = nullptr;
+  MarkPtr mark;  // Of the newest record; null: never recorded.
+};
+
+class World {
+ public:
+  explicit World(const Settings& settings);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Counts a call, and has it fail, or the process die, when that was asked for.
+  CUresult enter();
+  // Some work, perhaps none, as it happens on a GPU between two questions.
+  void progress();
+  // Until `mark` is done. False: that will never be.
+  bool run_until(const MarkPtr& mark);
+  void run_all();
+
+  void queue(StreamQueue& stream, Work work);
+  StreamQueue& default_stream(Context& context);
+  void lose(Context& context, CUresult error);
+
+  // --- Memory of the GPUs ---
+  CUresult allocate(Context& context, std::size_t bytes, CUdeviceptr* address);
+  CUresult free(CUdeviceptr address);
+  // Null: no memory of a GPU, or not all of it.
+  std::byte* at(CUdeviceptr address, std::size_t bytes);
+  std::optional<int> device_of(CUdeviceptr address) const;
+
+  // --- Memory of the host ---
+  enum class HostKind : std::uint8_t { pageable, pinned, torn };
+  HostKind kind_of(const void* address, std::size_t bytes) const;
+  CUresult pin(void* address, std::size_t bytes, bool is_ours);
+  CUresult unpin(void* address, bool is_ours);
+
+  CUresult copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
+                bool is_to_host);
+
+  void violate(std::string what);
+  std::vector<std::size_t> shuffled(std::size_t count);
+
+  Settings settings;
+  StandInCounts counts;
+  std::string violations;
+  std::vector<std::unique_ptr<Context>> contexts;  // By device.
+  std::map<CUstream, std::unique_ptr<StreamQueue>> streams;
+  std::map<CUevent, std::unique_ptr<EventState>> events;
+  std::uint64_t waits = 0;
+
+ private:
+  struct Allocation {
+    int device = 0;
+    std::size_t bytes = 0;
+    std::byte* backing = nullptr;
+  };
+  struct Pinned {
+    std::size_t bytes = 0;
+    bool is_ours = false;  // By cuMemHostAlloc.
+  };
+
+  bool step();  // False: nothing can run.
+  void advance(StreamQueue& stream);
+  void end_copy(StreamQueue& stream, const std::function<void()>& transfer);
+  std::uint64_t draw(std::uint64_t below) { return random_() % below; }
+
+  std::mt19937_64 random_;
+  std::uint64_t calls_ = 0;
+  std::uint64_t copies_ended_ = 0;
+  std::uint64_t bytes_queued_ = 0;
+  std::map<CUdeviceptr, Allocation> allocations_;
+  std::map<std::uintptr_t, Pinned> pinned_;
+  std::map<Context*, std::unique_ptr<StreamQueue>> default_streams_;
+};
+
+}  // namespace ckpt::test
