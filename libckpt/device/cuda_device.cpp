@@ -15,6 +15,12 @@ namespace {
 
 constexpr std::chrono::microseconds settle_poll_interval{100};
 
+// Else a question of ours would break a graph that the trainer captures at that moment.
+bool relax_capture(const CudaDriver& driver) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  return driver.exchange_capture_mode(&mode) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const CudaDriver& driver, int index,
@@ -73,14 +79,14 @@ void CudaDevice::start_thread() {
 
 void CudaDevice::run() {
   os::set_thread_name("ckpt-gpu");
-  const CudaScope scope(queue_.driver, queue_.context);
-  // Else a question of ours would break a graph that the trainer captures at that moment.
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  (void)queue_.driver.exchange_capture_mode(&mode);
+  bool is_relaxed = false;
   std::unique_lock lock(queue_.mutex);
   while (true) {
     queue_.changed.wait(
         lock, [&] { return is_stopping_ || quiesce_ == Quiesce::asked || !queue_.runs.empty(); });
+    if (!is_relaxed) is_relaxed = relax_capture(queue_.driver);
+    // Each time anew: one refusal must not leave the thread without a context for good.
+    const CudaScope scope(queue_.driver, queue_.context);
     if (quiesce_ == Quiesce::asked) carry_out_quiesce(lock);
     if (is_stopping_ && queue_.runs.empty()) return;
     bool has_moved = false;

@@ -51,16 +51,20 @@ TEST_CASE("capture: a thousand steps with a capture each", "[unit][capture]") {
 }
 
 TEST_CASE("capture: a wait that is forgotten is seen, whichever it is", "[unit][capture]") {
-  // What the suite would not see, it could not keep.
-  constexpr int waits = 12;  // Three steps, each with two runs: a wait before, and one after.
+  // What the suite would not see, it could not keep. One run for each capture, so that no wait is
+  // implied by another: one before the copies, and one after them unless they have ended by then.
+  const Guarded guarded = GENERATE(Guarded::none, Guarded::all);
+  constexpr int waits = 5;
   for (int forgotten = 1; forgotten <= waits; ++forgotten) {
     bool is_caught = false;
     for (std::uint64_t seed = 1; seed <= 80 && !is_caught; ++seed) {
-      CaptureWorld world(options_of(seed, fmt::format("drop_wait={}", forgotten)));
+      WorldOptions options = options_of(seed, fmt::format("drop_wait={}", forgotten));
+      options.guarded = guarded;
+      CaptureWorld world(options);
       (void)world.run(4);
       is_caught = !world.findings().empty();
     }
-    INFO("wait " << forgotten);
+    INFO("wait " << forgotten << (guarded == Guarded::all ? ", guarded" : ""));
     REQUIRE(is_caught);
   }
 }
@@ -83,12 +87,13 @@ TEST_CASE("capture: an error at any call of the driver is reported, and no wrong
     options.words = "seed=7";  // The trainer's own calls must not be hit.
     CaptureWorld world(options, call, error);
     INFO("call " << call << ", error " << error << ": " << world.first_error());
+    INFO("at " << stand_in().failed_call());
     if (!world.is_ready()) {
       ++reported;
       continue;
     }
     (void)world.run(3);
-    INFO(world.findings());
+    INFO("at " << stand_in().failed_call() << "\n" << world.findings());
     REQUIRE(world.findings().empty());
     REQUIRE(world.good() + world.failed() == 3);
     if (world.failed() > 0) ++reported;

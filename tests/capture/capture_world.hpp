@@ -21,12 +21,15 @@
 
 namespace ckpt::test {
 
+enum class Guarded : std::uint8_t { none, some, all };  // Of the tensors.
+
 struct WorldOptions {
   std::string words;  // For the stand-in.
   std::uint64_t seed = 1;
   bool is_pinned = true;
   int gpus = 1;  // Tensors lie on all of them, in turn.
   std::size_t tensors = 24;
+  Guarded guarded = Guarded::some;
   device::GpuOptions device = {0, 64 * KiB, 8};
 };
 

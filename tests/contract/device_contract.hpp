@@ -16,8 +16,10 @@ class DeviceUnderTest {
   virtual ~DeviceUnderTest() = default;
   virtual device::Device& device() = 0;
   virtual Stream stream() = 0;  // The trainer's.
-  // Makes Slot memory fit for fast copies, as long as the answer lives.
-  virtual std::shared_ptr<const void> pin(std::span<std::byte> slot) = 0;
+  // Makes Slot memory fit for fast copies, as long as the answer lives, and keeps it meanwhile.
+  virtual std::shared_ptr<const void> pin(const std::shared_ptr<std::vector<std::byte>>& slot) = 0;
+  // Of the largest tensor; less where each byte costs much.
+  virtual std::size_t large_mib() const { return 24; }
   virtual std::byte* allocate(std::size_t bytes) = 0;
   // As the trainer's own work would: queued on stream().
   virtual void write(std::byte* target, std::span<const std::byte> source) = 0;

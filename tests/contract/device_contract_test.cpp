@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -33,7 +34,10 @@ class CountingListener final : public device::CopyListener {
 std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
   Random random(seed);
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  for (std::size_t at = 0; at < count; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = random.next();
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), count - at));
+  }
   return bytes;
 }
 
@@ -56,8 +60,9 @@ struct Scene {
       list.pieces.push_back({nullptr, offset + bytes, 3});
       offset += bytes + 3;
     }
-    slot.assign(offset + 64, std::byte{0xee});
-    pin = subject.pin(slot);
+    slot_memory = std::make_shared<std::vector<std::byte>>(offset + 64, std::byte{0xee});
+    slot = *slot_memory;
+    pin = subject.pin(slot_memory);
   }
 
   void change_sources(DeviceUnderTest& subject) {
@@ -70,16 +75,17 @@ struct Scene {
   CopyList list;
   std::vector<std::byte*> sources;
   std::vector<std::vector<std::byte>> contents;
-  std::vector<std::byte> slot;
-  std::shared_ptr<const void> pin;  // Goes before the Slot.
+  std::shared_ptr<std::vector<std::byte>> slot_memory;
+  std::span<std::byte> slot;
+  std::shared_ptr<const void> pin;
 };
 
 void require_slot_holds(const Scene& scene, const std::vector<std::vector<std::byte>>& contents) {
   for (std::size_t i = 0; i < contents.size(); ++i) {
     const device::Piece& piece = scene.list.pieces[2 * i];
-    const auto found = std::span(scene.slot).subspan(piece.slot_offset, piece.bytes);
+    const auto found = scene.slot.subspan(piece.slot_offset, piece.bytes);
     INFO("source " << i);
-    REQUIRE(std::equal(found.begin(), found.end(), contents[i].begin()));
+    REQUIRE(std::memcmp(found.data(), contents[i].data(), found.size()) == 0);
     for (std::size_t k = 0; k < 3; ++k)
       REQUIRE(scene.slot[piece.slot_offset + piece.bytes + k] == std::byte{0});
   }
@@ -97,7 +103,7 @@ void require_checksums_match(DeviceUnderTest& subject, const Scene& scene, const
   for (std::size_t i = 0; i < scene.list.strips.size(); ++i) {
     const device::Strip& strip = scene.list.strips[i];
     REQUIRE(run.checksums()[i] ==
-            crc32(std::span(scene.slot).subspan(strip.slot_offset, strip.bytes)));
+            crc32(scene.slot.subspan(strip.slot_offset, strip.bytes)));
   }
 }
 
@@ -138,7 +144,7 @@ void check_a_run_copies_what_the_sources_hold_at_its_start(DeviceUnderTest& subj
 }
 
 void check_a_fence_frees_the_sources(DeviceUnderTest& subject) {
-  Scene scene(subject, 24);
+  Scene scene(subject, subject.large_mib());
   CountingListener listener;
   const auto run = subject.device().make_run(scene.list, listener);
   for (int round = 0; round < 5; ++round) {
@@ -226,7 +232,9 @@ class HostUnderTest final : public DeviceUnderTest {
 
   device::Device& device() override { return device_; }
   Stream stream() override { return {}; }
-  std::shared_ptr<const void> pin(std::span<std::byte>) override { return nullptr; }
+  std::shared_ptr<const void> pin(const std::shared_ptr<std::vector<std::byte>>&) override {
+    return nullptr;
+  }
   std::byte* allocate(std::size_t bytes) override {
     memory_.push_back(std::make_unique<std::byte[]>(bytes));
     return memory_.back().get();

@@ -37,6 +37,8 @@ struct StandInControl {
   void (*run_all)();
   // The `after`th call from now on fails with `error`; 0: none does any more.
   void (*plant)(std::uint64_t after, int error);
+  // The function that the newest error was planted at; empty: none yet.
+  const char* (*failed_call)();
   // A function by name and version, as cuGetProcAddress finds it.
   void* (*find)(const char* name, int version);
 };

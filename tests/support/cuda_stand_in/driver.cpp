@@ -71,15 +71,14 @@ class Call {
  public:
   enum class Needs : std::uint8_t { nothing, context };
 
-  explicit Call(Needs needs = Needs::context, bool is_counted = true)
+  // `name` is that of the function which makes it.
+  explicit Call(Needs needs = Needs::context, bool is_counted = true,
+                const char* name = __builtin_FUNCTION())
       : lock_(world_mutex()), world_(world()) {
-    if (is_counted) result_ = world_.enter();
+    if (is_counted) result_ = world_.enter(name);
     Context* const context = current.empty() ? nullptr : current.back();
     if (result_ != CUDA_SUCCESS) {
-      const bool is_lost = result_ == CUDA_ERROR_ILLEGAL_ADDRESS ||
-                           result_ == CUDA_ERROR_ECC_UNCORRECTABLE ||
-                           result_ == CUDA_ERROR_LAUNCH_FAILED;
-      if (is_lost && context != nullptr) world_.lose(*context, result_);
+      lose_by_planted(context);
       return;
     }
     if (needs == Needs::nothing) return;
@@ -133,6 +132,13 @@ class Call {
   }
 
  private:
+  // Such an error is never said of a context that lives on.
+  void lose_by_planted(Context* context) {
+    if (!destroys_context(result_)) return;
+    if (context != nullptr) return world_.lose(*context, result_);
+    for (const auto& any : world_.contexts) world_.lose(*any, result_);
+  }
+
   std::unique_lock<std::mutex> lock_;
   World& world_;
   CUresult result_ = CUDA_SUCCESS;
@@ -140,7 +146,7 @@ class Call {
 
 // --- The driver's functions ---
 
-CUresult get_version(int* version) {
+CUresult driver_version(int* version) {
   const std::lock_guard lock(world_mutex());
   *version = static_cast<int>(world().settings.version);
   return CUDA_SUCCESS;
@@ -157,12 +163,12 @@ CUresult init(unsigned int) {
   Call call(Call::Needs::nothing);
   return call.result();
 }
-CUresult get_count(int* count) {
+CUresult device_count(int* count) {
   Call call(Call::Needs::nothing);
   *count = static_cast<int>(call->contexts.size());
   return call.result();
 }
-CUresult get_device(CUdevice* device, int ordinal) {
+CUresult device_at(CUdevice* device, int ordinal) {
   Call call(Call::Needs::nothing);
   if (call.fails()) return call.result();
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= call->contexts.size())
@@ -475,8 +481,8 @@ const std::vector<Known>& functions() {
       known("cuGetErrorName", 6000, error_name),
       known("cuGetErrorString", 6000, error_string),
       known("cuInit", 2000, init),
-      known("cuDeviceGetCount", 2000, get_count),
-      known("cuDeviceGet", 2000, get_device),
+      known("cuDeviceGetCount", 2000, device_count),
+      known("cuDeviceGet", 2000, device_at),
       known("cuDevicePrimaryCtxRetain", 7000, retain),
       known("cuDevicePrimaryCtxRelease", 11000, release),
       known("cuCtxPushCurrent", 4000, push),
@@ -568,7 +574,12 @@ void control_run_all() {
 void control_plant(std::uint64_t after, int error) {
   const std::lock_guard lock(world_mutex());
   world().settings.fail_at = after == 0 ? 0 : world().counts.calls + after;
-  world().settings.error = static_cast<std::uint64_t>(error);
+  // A copy that is to fail has an error of its own, from the words.
+  if (after != 0) world().settings.error = static_cast<std::uint64_t>(error);
+}
+const char* control_failed_call() {
+  const std::lock_guard lock(world_mutex());
+  return world().failed_call.c_str();
 }
 void* control_find(const char* name, int version) {
   void* address = nullptr;
@@ -583,7 +594,7 @@ void* control_find(const char* name, int version) {
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 
 STAND_IN_EXPORT CUresult cuDriverGetVersion(int* version) {
-  return ckpt::test::get_version(version);
+  return ckpt::test::driver_version(version);
 }
 #undef cuGetProcAddress
 STAND_IN_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** address, int version,
@@ -597,4 +608,5 @@ STAND_IN_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** address, i
 STAND_IN_EXPORT const ckpt::test::StandInControl cuda_stand_in = {
     ckpt::test::control_reset,   ckpt::test::control_counts, ckpt::test::control_violations,
     ckpt::test::control_launch,  ckpt::test::control_peek,   ckpt::test::control_poke,
-    ckpt::test::control_run_all, ckpt::test::control_plant,  ckpt::test::control_find};
+    ckpt::test::control_run_all, ckpt::test::control_plant,  ckpt::test::control_failed_call,
+    ckpt::test::control_find};

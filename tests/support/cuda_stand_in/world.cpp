@@ -15,6 +15,15 @@ namespace {
 constexpr unsigned char poison = 0xdb;
 constexpr std::size_t page = 4096;
 
+bool is_mapped(const void* address, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(address) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(address) + bytes;
+  std::vector<unsigned char> pages((end - first + page - 1) / page);
+  return ::mincore(reinterpret_cast<void*>(first), end - first, pages.data()) == 0;
+}
+
+}  // namespace
+
 bool destroys_context(CUresult error) {
   switch (error) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -26,15 +35,6 @@ bool destroys_context(CUresult error) {
       return false;
   }
 }
-
-bool is_mapped(const void* address, std::size_t bytes) {
-  const auto first = reinterpret_cast<std::uintptr_t>(address) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(address) + bytes;
-  std::vector<unsigned char> pages((end - first + page - 1) / page);
-  return ::mincore(reinterpret_cast<void*>(first), end - first, pages.data()) == 0;
-}
-
-}  // namespace
 
 World::World(const Settings& settings_in) : settings(settings_in), random_(settings_in.seed) {
   for (std::uint64_t i = 0; i < settings.devices; ++i) {
@@ -61,12 +61,13 @@ std::vector<std::size_t> World::shuffled(std::size_t count) {
   return order;
 }
 
-CUresult World::enter() {
+CUresult World::enter(const char* name) {
   ++calls_;
   counts.calls = calls_;
   if (settings.kill_at != 0 && calls_ == settings.kill_at) ::raise(SIGKILL);
   if (settings.eager != 0) run_all();
   if (settings.fail_at == 0 || calls_ != settings.fail_at) return CUDA_SUCCESS;
+  failed_call = name;
   return static_cast<CUresult>(settings.error);
 }
 

@@ -38,6 +38,9 @@ struct Settings {
   std::uint64_t drop_wait = 0;  // The cuStreamWaitEvent that is forgotten: a planted bug.
 };
 
+// Whether an error destroys the context that it is said of.
+bool destroys_context(CUresult error);
+
 // Mark: the end of something that was queued.
 struct Mark {
   bool is_done = false;
@@ -84,7 +87,7 @@ class World {
   World& operator=(const World&) = delete;
 
   // Counts a call, and has it fail, or the process die, when that was asked for.
-  CUresult enter();
+  CUresult enter(const char* name);
   // Some work, perhaps none, as it happens on a GPU between two questions.
   void progress();
   // Until `mark` is done. False: that will never be.
@@ -117,6 +120,7 @@ class World {
   Settings settings;
   StandInCounts counts;
   std::string violations;
+  std::string failed_call;  // The newest that an error was planted at.
   std::vector<std::unique_ptr<Context>> contexts;  // By device.
   std::map<CUstream, std::unique_ptr<StreamQueue>> streams;
   std::map<CUevent, std::unique_ptr<EventState>> events;
