@@ -10,8 +10,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bench/machine.hpp"
-
 namespace bench {
 
 namespace {
@@ -53,6 +51,7 @@ Harness::Harness(std::string name, int argc, char** argv) : name_(std::move(name
   busy_before_ = busy_cores();
   if (busy_before_ > busy_cores_max && !force_)
     std::printf("%s: others use %.1f cores: measured, not judged\n", name_.c_str(), busy_before_);
+  others_.emplace();
 }
 
 void Harness::add_condition(const std::string& text) {
@@ -110,7 +109,7 @@ void Harness::sample(const Bar& bar, double quantile, std::vector<double> sample
 }
 
 bool Harness::is_quiet() const {
-  return std::max(busy_before_, busy_after_) <= busy_cores_max;
+  return std::max(busy_before_, busy_others_) <= busy_cores_max;
 }
 
 std::string Harness::verdict(const Figure& figure) const {
@@ -147,7 +146,7 @@ void Harness::append(const Figure& figure) const {
       {"floor", figure.bar.floor},
       {"verdict", verdict(figure)},
       {"size", bytes_},
-      {"busy_cores", {busy_before_, busy_after_}},
+      {"busy_cores", {busy_before_, busy_others_}},
       {"conditions", conditions_},
       {"machine", machine_in_words()},
       {"commit", environment("CKPT_BENCH_COMMIT")},
@@ -158,7 +157,7 @@ void Harness::append(const Figure& figure) const {
 
 int Harness::finish() {
   bool failed = false;
-  busy_after_ = busy_cores();
+  busy_others_ = others_->cores();
   std::printf("%-5s %-52s %9s %19s %7s %7s  %s\n", "", name_.c_str(), "median", "quartiles", "E",
               "F", "verdict");
   for (const Figure& figure : figures_) {

@@ -2,7 +2,7 @@
 //
 // Machines are shared and noisy, so that a figure is a ratio of two things measured in one run:
 // pairs A B, B A, A B, ... ; the median of the pairs' ratios counts, with its quartiles. A bench
-// does not judge where others used the machine when it began or ended (more than half a core),
+// does not judge where others used more than half a core, in the second before it or while it ran,
 // unless --force is given.
 //
 //   int main(int argc, char** argv) {
@@ -18,8 +18,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "bench/machine.hpp"
 
 namespace bench {
 
@@ -83,8 +86,9 @@ class Harness {
   std::string results_;
   bool force_ = false;
   bool is_disk_checked_ = false;
-  double busy_before_ = 0;  // Cores that others used.
-  double busy_after_ = 0;
+  double busy_before_ = 0;  // Cores in use in the second before.
+  double busy_others_ = 0;  // Cores that others used while it ran.
+  std::optional<Others> others_;
   std::string conditions_;
   std::vector<Figure> figures_;
 };

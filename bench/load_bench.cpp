@@ -1,4 +1,5 @@
 // A verified load of a step from a real disk into a Slot against fio's read of the same file.
+#include <cstring>
 #include <filesystem>
 
 #include "base/log.hpp"
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   const auto amount = static_cast<double>(shard.record->bytes);
 
   const auto ours = [&] {
+    std::memset(shard.slot().data(), 0, shard.slot().size());
     return bench::rate(amount, [&] {
       bench::must(loop.run(load(stored.files(), stored.step_directory(), shard.slot())));
     });

@@ -52,6 +52,7 @@ class Cluster {
     leave();
     if (source != RestoreSource::own_memory) near_.drop(job);
     if (source == RestoreSource::storage) far_.drop(job);
+    rank_0_.wipe();
     open();
     bench::must(rank_0_.checkpointer().prepare());
     bench::must(rank_1_.checkpointer().prepare());
@@ -62,6 +63,7 @@ class Cluster {
     other.join();
     if (!restored || restored->source != source)
       bench::give_up("rank 0 was restored from " + (restored ? restored->source_name : "nothing"));
+    if (!rank_0_.is_filled()) bench::give_up("rank 0 has other bytes than it saved");
     bench::must(rank_0_.checkpointer().restored_ok(restored->step));
     // Until the peer has its copy again.
     bench::must(rank_0_.checkpointer().wait(restored->step, ckpt::Level::committed,

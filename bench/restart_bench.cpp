@@ -32,7 +32,8 @@ int train(const std::string& runtime_dir, std::size_t bytes) {
   trainer.open(options);
   if (const auto restored = trainer.restore()) {
     say(restored->source == ckpt::RestoreSource::own_memory ? "restored" : "from elsewhere");
-    bench::must(trainer.checkpointer().restored_ok(restored->step));
+    bench::must(trainer.checkpointer().restored_ok(restored->step));  // The clock has stopped.
+    say(trainer.is_filled() ? "intact" : "not what was saved");
   } else {
     trainer.fill();
     trainer.save(ckpt::Level::committed);
@@ -62,6 +63,7 @@ int main(int argc, char** argv) {
     if (next.read_line() != "restored") bench::give_up("the state came from elsewhere");
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     seconds.push_back(took.count());
+    if (next.read_line() != "intact") bench::give_up("the state is not what was saved");
     trainer = std::move(next);
   }
   harness.sample(

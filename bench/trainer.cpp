@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,6 +17,10 @@ namespace {
 constexpr std::size_t tensor_bytes = 16 << 20;
 constexpr std::chrono::minutes patience(2);
 constexpr std::chrono::milliseconds pause(10);
+
+std::uint64_t word_at(std::size_t at) {
+  return (at + 1) * 0x9e3779b97f4a7c15u;
+}
 
 }  // namespace
 
@@ -31,8 +36,22 @@ Trainer::~Trainer() {
 }
 
 void Trainer::fill() {
-  for (std::size_t at = 0; at < bytes_; ++at)
-    memory_[at] = static_cast<std::byte>((at * 0x9e3779b97f4a7c15u) >> 56);
+  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = word_at(at);
+    std::memcpy(memory_ + at, &word, sizeof word);
+  }
+}
+
+void Trainer::wipe() {
+  std::memset(memory_, 0, bytes_);
+}
+
+bool Trainer::is_filled() const {
+  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = word_at(at);
+    if (std::memcmp(memory_ + at, &word, sizeof word) != 0) return false;
+  }
+  return true;
 }
 
 void Trainer::open(ckpt::Options options) {

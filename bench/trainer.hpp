@@ -17,6 +17,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   void fill();  // Bytes that depend on their place.
+  void wipe();  // So that what a restore does not write is not there by chance.
+  bool is_filled() const;
   // Opens the job and registers the tensors. Ends the bench on errors, like all here.
   void open(ckpt::Options options);
   void leave() { checkpointer_.reset(); }  // As a death: the daemon keeps what it holds.
