@@ -22,8 +22,11 @@ from libckpt.errors import (
     Unsupported,
     VersionMismatch,
 )
-from libckpt.items import RNG
-from libckpt.session import Restored, Session, Ticket, init
+from libckpt._members import TorchMember
+from libckpt._restore import Restored
+from libckpt.rng import RNG
+from libckpt.session import Session, init
+from libckpt.ticket import Ticket
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "Session",
     "StorageError",
     "Ticket",
+    "TorchMember",
     "Unavailable",
     "Unsupported",
     "VersionMismatch",

@@ -16,7 +16,8 @@ def complete(options):
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = int(os.environ["RANK"])
         options["world_size"] = int(os.environ["WORLD_SIZE"])
-    if options.get("world_size", 1) > 1 and "nodes" not in options and not os.environ.get("LIBCKPT_NODES"):
+    are_known = "nodes" in options or os.environ.get("LIBCKPT_NODES")
+    if options.get("world_size", 1) > 1 and not are_known:
         store = _store()
         if store is not None:
             _exchange(options, store)
@@ -26,7 +27,9 @@ def complete(options):
 def _store():
     """torch's own Store; none when torch.distributed is not in use."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    if torch is None or not torch.distributed.is_available():
+        return None
+    if not torch.distributed.is_initialized():
         return None
     from torch.distributed.distributed_c10d import _get_default_store
 

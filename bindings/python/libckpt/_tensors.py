@@ -6,7 +6,6 @@ over one of its tensors.
 """
 
 import sys
-import weakref
 
 from libckpt.errors import Unsupported
 
@@ -85,7 +84,9 @@ class Buffers:
         self._by_name = {}
 
     def view(self, name, tensor):
-        return self._view_torch(name, tensor) if is_torch(tensor) else self._view_numpy(name, tensor)
+        if is_torch(tensor):
+            return self._view_torch(name, tensor)
+        return self._view_numpy(name, tensor)
 
     def keep_only(self, names):
         for name in [name for name in self._by_name if name not in names]:
@@ -132,35 +133,91 @@ def describe(tensor):
     return {"numpy": tensor.dtype.str, "shape": list(tensor.shape)}
 
 
-def make(description):
-    """An empty tensor in host memory, as `describe` told of it."""
+def dress(content, description):
+    """Bytes as the tensor that they were; the memory is shared."""
     if "torch" in description:
         import torch
 
-        return torch.empty(description["shape"], dtype=getattr(torch, description["torch"]))
+        kind = getattr(torch, description["torch"])
+        return torch.from_numpy(content).view(kind).reshape(description["shape"])
     import numpy
 
-    return numpy.empty(description["shape"], dtype=numpy.dtype(description["numpy"]))
+    return content.view(numpy.dtype(description["numpy"])).reshape(description["shape"])
 
 
-def guarded_addresses(optimizers):
-    """Where the tensors lie that only these optimizers change: their parameters and their state."""
-    addresses = set()
+def host_bytes(type_name, shape):
+    """Memory for a tensor that has no place yet."""
+    import numpy
+
+    return numpy.empty(_count(shape) * type_bytes(type_name), dtype=numpy.uint8)
+
+
+def type_bytes(type_name):
+    if type_name == "BOOL" or type_name.startswith("F8"):
+        return 1
+    return {"BF16": 2, "C64": 8}.get(type_name) or int(type_name[1:]) // 8
+
+
+def bytes_of(view):
+    return _count(view.shape) * type_bytes(view.type)
+
+
+def _count(shape):
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    return count
+
+
+def stored_form(tensor):
+    """(type, shape) as a checkpoint has them."""
+    type_name, shape = type_of(tensor), tuple(tensor.shape)
+    if type_name is None:
+        size = tensor.element_size() if is_torch(tensor) else tensor.itemsize
+        return "U8", (*shape, size)
+    return type_name, shape
+
+
+def is_writable(tensor):
+    """Whether bytes may be written where it lies."""
+    if is_torch(tensor):
+        return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.flags.c_contiguous and tensor.flags.writeable
+
+
+def is_same(one, other):
+    """Whether they are one memory, so that there is nothing to copy."""
+    if one is other:
+        return True
+    if not is_torch(one) or not is_torch(other):
+        return False
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.numel() > 0
+
+
+def copy(source, target):
+    if source is target:
+        return
+    if is_torch(target):
+        target.detach().copy_(source)
+    else:
+        target[...] = source
+
+
+def guarded_ranges(optimizers):
+    """Bytes by address of what only these optimizers change: their parameters and their state."""
+    ranges = {}
     for reference in optimizers:
         optimizer = reference()
         if optimizer is None:
             continue
         for group in optimizer.param_groups:
-            addresses.update(parameter.data_ptr() for parameter in group["params"])
+            ranges.update((part.data_ptr(), part.nbytes) for part in group["params"])
         for state in optimizer.state.values():
             if isinstance(state, dict):
-                addresses.update(v.data_ptr() for v in state.values() if is_torch(v))
-    addresses.discard(0)
-    return addresses
-
-
-def weak(optimizer):
-    return weakref.ref(optimizer)
+                parts = (part for part in state.values() if is_torch(part))
+                ranges.update((part.data_ptr(), part.nbytes) for part in parts)
+    ranges.pop(0, None)
+    return ranges
 
 
 def current_stream(views):

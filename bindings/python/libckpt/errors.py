@@ -1,4 +1,4 @@
-"""What can go wrong, told as the reaction that it asks for: one class for each Errc of the library."""
+"""What can go wrong: one class for each Errc of the library, named after what it asks for."""
 
 
 class CheckpointError(Exception):

@@ -6,49 +6,14 @@ is free of pickles.
 """
 
 import base64
+import collections
 import json
 import math
 import pickle
 import sys
 
-from libckpt import _tensors
+from libckpt import _members, _tensors
 from libckpt.errors import Corruption, InvalidArgument, Unsupported
-
-
-class RNG:
-    """The state of every generator that is in use: python, numpy, torch, and torch's GPUs."""
-
-    def state_dict(self):
-        import random
-
-        version, internal, gauss = random.getstate()
-        state = {"python": [version, list(internal), gauss]}
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            kind, keys, position, has_gauss, cached = numpy.random.get_state()
-            state["numpy"] = [kind, keys, position, has_gauss, cached]
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            state["torch"] = torch.get_rng_state()
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                state["cuda"] = torch.cuda.get_rng_state_all()
-        return state
-
-    def load_state_dict(self, state):
-        import random
-
-        version, internal, gauss = state["python"]
-        random.setstate((version, tuple(internal), gauss))
-        if "numpy" in state:
-            import numpy
-
-            numpy.random.set_state(tuple(state["numpy"]))
-        if "torch" in state:
-            import torch
-
-            torch.set_rng_state(state["torch"])
-            if "cuda" in state and torch.cuda.is_available():
-                torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def is_module(item):
@@ -64,31 +29,56 @@ def can_load(item):
     return callable(getattr(item, "load_state_dict", None))
 
 
+def has_tensor(value):
+    """Whether there is one in it, at any depth of containers."""
+    if isinstance(value, dict):
+        return any(has_tensor(part) for part in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(has_tensor(part) for part in value)
+    return _tensors.is_tensor(value)
+
+
 class Taker:
-    """Takes items apart. `tensors` and `structure` are what is to be saved."""
+    """Takes items apart into `tensors`, `members` and a structure."""
 
     def __init__(self, allow_pickle=True):
         self.tensors = {}
+        self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
 
     def take(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
-        if value is None or isinstance(value, (bool, str)) or type(value) is int:
+        if value is None or type(value) in (bool, str, int):
             return {"v": value}
         if type(value) is float:
             return {"v": value} if math.isfinite(value) else {"f": repr(value)}
-        if isinstance(value, bytes):
+        if type(value) is bytes:
             return {"b": base64.b64encode(value).decode()}
+        if isinstance(value, _members.TorchMember):
+            return self._member(name, value.content)
         if has_state(value) and not isinstance(value, type):
             return {"s": self.take(name, value.state_dict())}
-        if isinstance(value, dict):
+        if type(value) in (dict, collections.OrderedDict):
             return self._dictionary(name, value)
         if type(value) in (list, tuple):
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
             return {"l" if type(value) is list else "u": parts}
+        if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
+            return self._dictionary(name, value)
         return self._pickled(name, value)
+
+    def _member(self, name, content):
+        if not self.allow_pickle:
+            raise Unsupported(
+                f'item "{name}" is to be a file for torch.load, which holds a pickle, and this '
+                "session is free of pickles"
+            )
+        if has_state(content):
+            content = content.state_dict()
+        self.members[name] = _members.entries_of(name, content)
+        return {"a": name}
 
     def _tensor(self, name, value):
         while name in self.tensors:  # Of {"a.b": x, "a": {"b": y}}.
@@ -116,27 +106,30 @@ class Taker:
             return {"p": base64.b64encode(pickle.dumps(value)).decode()}
         except Exception as error:
             raise InvalidArgument(
-                f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give it '
-                "state_dict and load_state_dict"
+                f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give '
+                "it state_dict and load_state_dict"
             ) from error
 
 
 class Giver:
-    """Puts items together from a structure and the tensors that were restored."""
+    """Puts items together from a structure and the tensors and members that were restored."""
 
-    def __init__(self, tensors, allow_pickle=True):
+    def __init__(self, tensors, members, allow_pickle=True):
         self.tensors = tensors
+        self.members = members
         self.allow_pickle = allow_pickle
 
     def give(self, node):
-        try:
-            (kind, value), *_ = node.items()
-            return getattr(self, f"_give_{kind}")(value)
-        except (AttributeError, KeyError, ValueError, TypeError) as error:
-            raise Corruption(f"the structure of the saved items is damaged: {error!r}") from error
+        (kind, value), *_ = node.items()
+        return getattr(self, f"_give_{kind}")(value)
 
     def _give_t(self, name):
         return self.tensors[name]
+
+    def _give_a(self, name):
+        if not self.allow_pickle:
+            raise Unsupported("a saved item is a torch member, and this session is free of pickles")
+        return _members.load(name, self.members[name])
 
     def _give_v(self, value):
         return value
@@ -169,9 +162,18 @@ class Giver:
 
 
 def take_all(items, allow_pickle=True):
-    """(structure as JSON, tensors by name) of a dictionary of items."""
+    """(structure as JSON, tensors by name, members by name) of a dictionary of items."""
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
         raise InvalidArgument("items: a dictionary from names to what is to be saved is wanted")
     taker = Taker(allow_pickle)
     structure = {name: taker.take(name, value) for name, value in items.items()}
-    return json.dumps(structure, separators=(",", ":")), taker.tensors
+    return json.dumps(structure, separators=(",", ":")), taker.tensors, taker.members
+
+
+def give_all(structure, tensors, members, allow_pickle=True):
+    """The items again, as plain values. A member that is not among `members` is left out."""
+    giver = Giver(tensors, members, allow_pickle)
+    try:
+        return {name: giver.give(node) for name, node in structure.items()}
+    except (AttributeError, KeyError, ValueError, TypeError) as error:
+        raise Corruption(f"the structure of the saved items is damaged: {error!r}") from error

@@ -1,0 +1,114 @@
+"""Registration: which tensors and members the library copies at the next capture.
+
+It tells the library only of what changed, keeps alive what a running capture reads, and makes room
+for what is known to come.
+"""
+
+import ctypes
+import json
+import mmap
+
+from libckpt import _core, _tensors
+
+STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
+ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
+BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
+
+
+class Registration:
+    def __init__(self, options):
+        self.client = _core.Client(options)
+        self.optimizers = []  # Weak references to those that are guarded.
+        self.stream = 0
+        self._buffers = _tensors.Buffers()
+        self._registered = None  # As the library was told.
+        self._held = ()  # Keeps the tensors of the running capture alive.
+
+    def capture(self, step, taken, always):
+        """(outcome, views by name). `taken` is what items.take_all answered."""
+        structure, tensors, members = taken
+        # What a capture still reads must stay: also when the next one registers other tensors.
+        self.client.guard(self.stream)
+        views = self.view(tensors)
+        self.register(views, members)
+        self.client.set_blob(STRUCTURE, structure.encode())
+        self.stream = _tensors.current_stream(views.values())
+        outcome = self.client.save(step, self.stream, always)
+        self._held = (tuple(views.values()), members)
+        return outcome, views
+
+    def view(self, tensors):
+        self._buffers.keep_only(tensors)
+        return {name: self._buffers.view(name, tensor) for name, tensor in tensors.items()}
+
+    def register(self, views, members):
+        """Makes what is registered exactly this."""
+        guarded = _tensors.guarded_ranges(self.optimizers)
+        wanted = (
+            [_told(name, view, guarded) for name, view in views.items()],
+            [
+                (name, [_told(entry, view, guarded) for entry, view in entries.items()])
+                for name, entries in members.items()
+            ],
+        )
+        if wanted == self._registered:
+            return
+        self._registered = None
+        self.client.update(*wanted)
+        self._registered = wanted
+
+    def forget(self):
+        """After a restore the library may know other tensors than before."""
+        self._registered = None
+
+    def guarded_names(self):
+        return {name for name, *_, is_guarded in (self._registered or ((),))[0] if is_guarded}
+
+    def reserve(self, views, members, room):
+        """Registers what is there, and makes Slots that also hold `room` bytes if that is more."""
+        self.register(views, members)
+        self._held = (tuple(views.values()), members)
+        known = sum(_tensors.bytes_of(view) for view in views.values())
+        if room <= known:
+            self.client.prepare()
+            return
+        # Only its size counts: nobody reads or writes the memory.
+        placeholder = _Untouched(room - known)
+        stand_in = (ROOM, placeholder.address, "U8", (room - known,), -1, False)
+        tensors, archives = self._registered
+        self.client.update([*tensors, stand_in], archives)
+        try:
+            self.client.prepare()
+        finally:
+            self.client.update(tensors, archives)
+            placeholder.close()
+
+    def expected_bytes(self, views):
+        return _tensors.expected_bytes(self.optimizers, views.values()) if self.optimizers else 0
+
+    def structure(self):
+        """What the restored step's tensors are parts of; none: it does not tell."""
+        content = self.client.blob(STRUCTURE)
+        return None if content is None else json.loads(content)
+
+    def let_go(self):
+        self._held, self._registered = (), None
+
+
+def _told(name, view, guarded):
+    size = _tensors.bytes_of(view)
+    is_guarded = not view.is_buffered and 0 < size <= guarded.get(view.address, 0)
+    return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
+
+
+class _Untouched:
+    """Addresses without memory behind them."""
+
+    def __init__(self, size):
+        self._memory = mmap.mmap(-1, size)
+        self._view = ctypes.c_char.from_buffer(self._memory)
+        self.address = ctypes.addressof(self._view)
+
+    def close(self):
+        del self._view
+        self._memory.close()

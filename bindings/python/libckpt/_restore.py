@@ -1,0 +1,163 @@
+"""Restore: brings a step's tensors to where they belong, in place where that is possible."""
+
+from libckpt import _registration, _tensors, errors, items as _items
+
+
+class Restored:
+    """What a restore brought: the step, its source, and the items that were made anew."""
+
+    def __init__(self, answer, values):
+        self.step = answer["step"]
+        self.timeline = answer["timeline"]
+        self.source = answer["source"]  # "own_memory", "peer_memory" or "storage".
+        self.source_name = answer["source_name"]
+        self.bytes = answer["bytes"]
+        self.seconds = answer["seconds"]
+        self.items = values
+
+    def __repr__(self):
+        return f"Restored(step={self.step}, from {self.source_name})"
+
+
+class Targets:
+    """Answers where each tensor of a step is to go; asked once for each copy that is tried."""
+
+    def __init__(self, into, here, strict):
+        self._in_place = _writable(into, here)
+        self._strict = strict and bool(into)
+        self.placed = {}  # By name, the trainer's own tensors that were filled.
+        self.loaded = {}  # By name, bytes that are to become tensors.
+        self.members = {}  # By name of the member, its entries' bytes.
+        self.tied = {}  # By name, the name whose bytes it has.
+
+    def choose(self, step, stored):
+        for found in (self.placed, self.loaded, self.members, self.tied):
+            found.clear()
+        if self._strict:
+            _compare(step, stored, self._in_place)
+        chosen = []
+        for name, type_name, shape, alias in stored:
+            if alias:
+                self.tied[name] = alias
+            elif name != _registration.ROOM:
+                chosen.append(self._target(name, type_name, shape))
+        return chosen
+
+    def _target(self, name, type_name, shape):
+        tensor = self._in_place.get(name)
+        view = _view_in_place(tensor, type_name, shape)
+        if view is not None:
+            self.placed[name] = tensor
+            return (name, view.address, view.type, view.shape, view.gpu, False)
+        content = _tensors.host_bytes(type_name, shape)
+        member, separator, entry = name.partition("//")
+        if separator:
+            self.members.setdefault(member, {})[entry] = content
+        else:
+            self.loaded[name] = content
+        address = content.ctypes.data if content.nbytes else 0
+        return (name, address, type_name, shape, -1, False)
+
+    def tensors(self, structure):
+        """By name, the tensors that the structure asks for."""
+        found = {}
+        for node in _tensor_nodes(structure):
+            name = node["t"]
+            source = self.tied.get(name, name)
+            if source in self.placed:
+                found[name] = self.placed[source]
+            elif source in self.loaded:
+                found[name] = _tensors.dress(self.loaded[source], node)
+        return found
+
+
+def _tensor_nodes(node):
+    if isinstance(node, list):
+        for part in node:
+            yield from _tensor_nodes(part)
+    elif isinstance(node, dict):
+        if isinstance(node.get("t"), str):
+            yield node
+        else:
+            yield from _tensor_nodes(list(node.values()))
+
+
+def _writable(into, here):
+    """Of the tensors by name, those that a restore may write where they are."""
+    in_place = {}
+    for name, item in into.items():
+        if _items.is_module(item) or _tensors.is_tensor(item):
+            prefix = f"{name}."
+            in_place.update({n: t for n, t in here.items() if n == name or n.startswith(prefix)})
+    return in_place
+
+
+def _view_in_place(tensor, type_name, shape):
+    if tensor is None or not _tensors.is_writable(tensor):
+        return None
+    view = _tensors.Buffers().view("", tensor)
+    return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None
+
+
+def _compare(step, stored, in_place):
+    there = {name: (type_name, tuple(shape)) for name, type_name, shape, _ in stored}
+    missing = sorted(set(in_place) - set(there))
+    if missing:
+        raise errors.InvalidArgument(
+            f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
+            f"{', '.join(missing[:5])}; with strict=False they stay as they are"
+        )
+    for name, tensor in in_place.items():
+        type_name, shape = _tensors.stored_form(tensor)
+        if (type_name, shape) != there[name]:
+            raise errors.InvalidArgument(
+                f'restore step {step}: tensor "{name}" is {type_name} {list(shape)} here and '
+                f"{there[name][0]} {list(there[name][1])} there"
+            )
+
+
+def load(into, values, strict):
+    """Gives the trainer's own objects what was restored."""
+    for name, item in into.items():
+        if name not in values:
+            if strict:
+                raise errors.InvalidArgument(f'restore: item "{name}" was not saved')
+            continue
+        value = values[name]
+        if hasattr(item, "content"):  # A TorchMember.
+            item = item.content
+        if _items.is_module(item):
+            _load_module(name, item, value, strict)
+        elif _items.can_load(item):
+            item.load_state_dict(value)
+        elif isinstance(item, dict):
+            item.clear()
+            item.update(value)
+        elif isinstance(item, list):
+            item[:] = value
+        elif _tensors.is_tensor(item):
+            _tensors.copy(value, item)
+
+
+def _load_module(name, module, value, strict):
+    import torch
+
+    state = module.state_dict()
+    # Most of it is there already: what is the same memory is not copied onto itself.
+    rest = {key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))}
+    if strict:
+        unknown = [key for key in value if key not in state]
+        if unknown:
+            raise errors.InvalidArgument(
+                f'restore: module "{name}" has no {", ".join(unknown[:5])}; '
+                "with strict=False that is left out"
+            )
+    else:
+        rest = {
+            key: part
+            for key, part in rest.items()
+            if key in state and getattr(part, "shape", None) == getattr(state[key], "shape", None)
+        }
+    if rest:
+        with torch.no_grad():
+            module.load_state_dict(rest, strict=False)
