@@ -73,9 +73,11 @@ TEST_CASE("capture: an error at any call of the driver is reported, and no wrong
           "[unit][capture]") {
   // Unknown: the call was refused. 700: an illegal address destroys the context. 2: no memory.
   const int error = GENERATE(999, 700, 2);
+  WorldOptions options = options_of(7);
+  options.tensors = 12;  // One of each size.
   std::uint64_t calls = 0;
   {
-    CaptureWorld world(options_of(7));
+    CaptureWorld world(options);
     REQUIRE(world.run(2));
     calls = stand_in().counts().calls;
   }
@@ -83,8 +85,6 @@ TEST_CASE("capture: an error at any call of the driver is reported, and no wrong
   std::size_t reported = 0;
   const std::uint64_t stride = error == 999 ? 1 : 3;
   for (std::uint64_t call = 1; call <= calls; call += stride) {
-    WorldOptions options = options_of(7);
-    options.words = "seed=7";  // The trainer's own calls must not be hit.
     CaptureWorld world(options, call, error);
     INFO("call " << call << ", error " << error << ": " << world.first_error());
     INFO("at " << stand_in().failed_call());

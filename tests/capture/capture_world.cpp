@@ -67,8 +67,8 @@ void CaptureWorld::make_tensors(const WorldOptions& options) {
   for (std::size_t i = 0; i < options.tensors; ++i) {
     Tensor tensor;
     tensor.name = fmt::format("t{}", i);
-    tensor.is_guarded = options.guarded == Guarded::all ||
-                        (options.guarded == Guarded::some && i % 3 != 0);
+    tensor.is_guarded =
+        options.guarded == Guarded::all || (options.guarded == Guarded::some && i % 3 != 0);
     tensor.gpu = static_cast<int>(i) % options.gpus;
     tensor.bytes.resize(size_of_tensor(i, options.seed));
     if (tensor.gpu == 0) {
@@ -199,8 +199,7 @@ std::string CaptureWorld::findings() const {
   if (snapshotter_ == nullptr || snapshotter_->is_running()) return all;
   // Nothing may write into a Slot after its capture has ended.
   stand_in().run_all();
-  if (!holds_only(slot_, of_the_next))
-    all += "a Slot was written after its capture had ended\n";
+  if (!holds_only(slot_, of_the_next)) all += "a Slot was written after its capture had ended\n";
   return all;
 }
 

@@ -102,8 +102,7 @@ void require_checksums_match(DeviceUnderTest& subject, const Scene& scene, const
   REQUIRE(run.checksums().size() == scene.list.strips.size());
   for (std::size_t i = 0; i < scene.list.strips.size(); ++i) {
     const device::Strip& strip = scene.list.strips[i];
-    REQUIRE(run.checksums()[i] ==
-            crc32(scene.slot.subspan(strip.slot_offset, strip.bytes)));
+    REQUIRE(run.checksums()[i] == crc32(scene.slot.subspan(strip.slot_offset, strip.bytes)));
   }
 }
 

@@ -22,7 +22,8 @@ struct StandInCounts {
 
 struct StandInControl {
   // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
-  // fail_copy=3 pin_call_max=1073741824 pin_total_max=0 drop_wait=4". Unknown words are an error.
+  // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 drop_wait=4", see Settings in
+  // world.hpp. Unknown words are an error.
   // The environment's CKPT_CUDA_STAND_IN is read in the same way at the first call.
   bool (*reset)(const char* words);
   StandInCounts (*counts)();

@@ -37,6 +37,7 @@ bool read_settings(const char* words, Settings& settings) {
       {"fail_at", &Settings::fail_at},
       {"error", &Settings::error},
       {"kill_at", &Settings::kill_at},
+      {"kill_copy", &Settings::kill_copy},
       {"fail_copy", &Settings::fail_copy},
       {"pin_call_max", &Settings::pin_call_max},
       {"pin_total_max", &Settings::pin_total_max},

@@ -112,6 +112,7 @@ void World::advance(StreamQueue& stream) {
   if (!work.has_started && work.start) {
     work.has_started = true;
     work.start();
+    if (work.is_copy && ++copies_begun_ == settings.kill_copy) ::raise(SIGKILL);
     return;
   }
   if (work.run) {

@@ -32,6 +32,7 @@ struct Settings {
   std::uint64_t fail_at = 0;  // The call that fails, counted from 1.
   std::uint64_t error = CUDA_ERROR_UNKNOWN;
   std::uint64_t kill_at = 0;    // The call in which the process dies.
+  std::uint64_t kill_copy = 0;  // The copy in the middle of which the process dies.
   std::uint64_t fail_copy = 0;  // The copy that ends with `error`, as an error of the GPU.
   std::uint64_t pin_call_max = 1ull << 30;  // Bytes of one registration.
   std::uint64_t pin_total_max = ~0ull;
@@ -120,7 +121,7 @@ class World {
   Settings settings;
   StandInCounts counts;
   std::string violations;
-  std::string failed_call;  // The newest that an error was planted at.
+  std::string failed_call;                         // The newest that an error was planted at.
   std::vector<std::unique_ptr<Context>> contexts;  // By device.
   std::map<CUstream, std::unique_ptr<StreamQueue>> streams;
   std::map<CUevent, std::unique_ptr<EventState>> events;
@@ -144,6 +145,7 @@ class World {
 
   std::mt19937_64 random_;
   std::uint64_t calls_ = 0;
+  std::uint64_t copies_begun_ = 0;
   std::uint64_t copies_ended_ = 0;
   std::uint64_t bytes_queued_ = 0;
   std::map<CUdeviceptr, Allocation> allocations_;
