@@ -67,6 +67,7 @@ class Lab:
         os.mkdir(self.dir)
         self.processes = []
         self.started = 0
+        self.gpu = None  # What the stand-in driver of the next trainers is told; None: no GPU.
 
     def __enter__(self):
         return self
@@ -140,7 +141,12 @@ class Lab:
         events = Events(os.path.join(self.path, f"{self.started + 1:02d}-events{node}"))
         command = [self.tools.trainer, "--runtime", self.runtime(node), "--dir", self.dir,
                    "--events", events.path, *[str(a) for a in arguments]]
-        process = self.spawn(command, self.environment(points, node), "trainer" + node)
+        environment = self.environment(points, node)
+        if self.gpu is not None:
+            command.append("--gpu")
+            environment["CKPT_CUDA_DRIVER"] = self.tools.stand_in
+            environment["CKPT_CUDA_STAND_IN"] = self.gpu
+        process = self.spawn(command, environment, "trainer" + node)
         process.events = events
         return process
 

@@ -11,7 +11,7 @@ STEPS = 12
 # What only a restore from storage reaches: the daemon that reads must not have it in memory.
 FROM_STORAGE = ("load.disk.read", "load.verify")
 HITS = (1, 3)
-# Reached by captures of tensors on a GPU, which no trainer of this suite has.
+# Reached by captures of tensors on a GPU: those are killed in crash_gpu.py.
 GPU_LABELS = "gpu."
 
 killed = {}  # (label, process) -> the hits at which a process was really killed.
@@ -164,5 +164,5 @@ def finish(tools):
             failures.append(f"{label}: hit, but no {process} was killed at it")
     hits = sum(len(h) for h in all_killed.values())
     left_out = [label for label, _ in labels_in(tools.sources) if label.startswith(GPU_LABELS)]
-    print(f"{len(labels)} labels, {hits} kills at them; left out, for want of a GPU: {left_out}")
+    print(f"{len(labels)} labels, {hits} kills at them; left to the scenario gpu: {left_out}")
     return failures

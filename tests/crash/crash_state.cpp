@@ -46,14 +46,19 @@ std::vector<std::uint64_t> sampler(std::uint32_t rank, std::uint64_t step) {
 
 }  // namespace
 
-State::State(std::uint32_t rank) : rank_(rank), position_(position_words) {
+State::State(std::uint32_t rank, const Gpu* gpu)
+    : rank_(rank), gpu_(gpu), position_(position_words) {
   for (const std::size_t words : tensor_words) tensors_.emplace_back(words);
+  places_.resize(tensors_.size());
+  for (std::size_t i = 0; gpu_ != nullptr && i + 1 < tensors_.size(); ++i)
+    places_[i] = gpu_->allocate(tensors_[i].size() * sizeof(std::uint64_t));
 }
 
 ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     ckpt::TensorRef tensor;
-    tensor.data = tensors_[i].data();
+    tensor.data = is_on_gpu(i) ? places_[i] : tensors_[i].data();
+    tensor.location = is_on_gpu(i) ? ckpt::Location::cuda : ckpt::Location::host;
     tensor.dtype = ckpt::DType::u64;
     tensor.shape = {static_cast<std::int64_t>(tensors_[i].size())};
     tensor.guarded = i != 1;
@@ -62,9 +67,15 @@ ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
   return checkpointer.add_blob("position", std::as_writable_bytes(std::span(position_)));
 }
 
-void State::compute(std::uint64_t step) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) fill(tensors_[i], key(rank_, step, i));
+bool State::compute(std::uint64_t step) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    fill(tensors_[i], key(rank_, step, i));
+    const bool is_good =
+        !is_on_gpu(i) || gpu_->write(places_[i], std::as_bytes(std::span(tensors_[i])));
+    if (!is_good) return false;
+  }
   fill(position_, key(rank_, step, 99));
+  return true;
 }
 
 ckpt::Status State::hand_over(ckpt::Checkpointer& checkpointer, std::uint64_t step) const {
@@ -74,7 +85,9 @@ ckpt::Status State::hand_over(ckpt::Checkpointer& checkpointer, std::uint64_t st
 
 std::string State::difference(const ckpt::Checkpointer& checkpointer, std::uint64_t step) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    auto text = difference_of(tensors_[i], key(rank_, step, i), "tensor" + std::to_string(i));
+    std::vector<std::uint64_t> words = tensors_[i];
+    if (is_on_gpu(i)) gpu_->read(std::as_writable_bytes(std::span(words)), places_[i]);
+    auto text = difference_of(words, key(rank_, step, i), "tensor" + std::to_string(i));
     if (!text.empty()) return text;
   }
   auto text = difference_of(position_, key(rank_, step, 99), "position");

@@ -7,17 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "crash_gpu.hpp"
+
 namespace crash {
 
 class State {
  public:
-  explicit State(std::uint32_t rank);
+  // With `gpu` all tensors but the last lie there; it outlives this.
+  explicit State(std::uint32_t rank, const Gpu* gpu = nullptr);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   ckpt::Status register_with(ckpt::Checkpointer& checkpointer);
 
-  void compute(std::uint64_t step);  // What training does.
+  // What training does. On a GPU it is only queued. False: the GPU is lost.
+  bool compute(std::uint64_t step);
   // The blob whose size varies is handed over anew before each save.
   ckpt::Status hand_over(ckpt::Checkpointer& checkpointer, std::uint64_t step) const;
 
@@ -25,8 +29,12 @@ class State {
   std::string difference(const ckpt::Checkpointer& checkpointer, std::uint64_t step) const;
 
  private:
+  bool is_on_gpu(std::size_t index) const { return places_[index] != nullptr; }
+
   std::uint32_t rank_;
+  const Gpu* gpu_;
   std::vector<std::vector<std::uint64_t>> tensors_;
+  std::vector<void*> places_;            // On the GPU; null: the tensor itself.
   std::vector<std::uint64_t> position_;  // A blob of constant size.
 };
 

@@ -4,7 +4,7 @@
 // line, written at once, so that a SIGKILL loses none: the driver reads what was promised.
 //
 // Exit codes: 0 trained to the end, 2 wrong use or no daemon, 3 wrong bytes, 4 restore failed,
-//             5 close failed, 6 nothing was saved any more.
+//             5 close failed, 6 nothing was saved any more, 7 the GPU was lost.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -16,12 +16,14 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "crash_gpu.hpp"
 #include "crash_state.hpp"
 
 namespace {
@@ -152,10 +154,12 @@ const char* text_of(ckpt::SaveOutcome outcome) {
 
 class Training {
  public:
-  Training(const Arguments& arguments, ckpt::Checkpointer checkpointer, Events& events)
+  Training(const Arguments& arguments, const crash::Gpu* gpu, ckpt::Checkpointer checkpointer,
+           Events& events)
       : arguments_(arguments),
         events_(events),
-        state_(static_cast<std::uint32_t>(arguments.number("rank", 0))),
+        stream_(gpu != nullptr ? gpu->stream() : ckpt::Stream{}),
+        state_(static_cast<std::uint32_t>(arguments.number("rank", 0)), gpu),
         checkpointer_(std::move(checkpointer)),
         wait_level_(level_named(arguments.text("wait"))) {}
 
@@ -165,7 +169,8 @@ class Training {
     if (const int code = restore(); code != 0) return code;
     if (arguments_.is_set("fork-worker")) fork_worker(events_);
     const std::uint64_t last = step_ + arguments_.number("steps", 10);
-    while (step_ < last) train();
+    while (step_ < last && !is_gpu_lost_) train();
+    if (is_gpu_lost_) return complain(events_, 7, "the GPU is lost");
     if (const int code = settle(); code != 0) return code;
     while (arguments_.is_set("stay")) ::pause();
     if (arguments_.is_set("close")) {
@@ -190,7 +195,7 @@ class Training {
     const auto restored = checkpointer_.restore();
     if (!restored && restored.error().code() == ckpt::Errc::not_found) {
       events_.say("nothing");
-      state_.compute(0);
+      is_gpu_lost_ = !state_.compute(0);
       return 0;
     }
     if (!restored) return complain(events_, 4, "restore: " + restored.error().message());
@@ -206,14 +211,16 @@ class Training {
 
   void train() {
     const auto began = steady_clock::now();
-    const auto guarded = checkpointer_.guard();
+    const auto guarded = checkpointer_.guard(stream_);
     if (!guarded) events_.say("trouble guard: {}", guarded.error().message());
     ++step_;
-    state_.compute(step_);
+    // The framework's own calls fail then, too: there is nothing to be saved any more.
+    is_gpu_lost_ = !state_.compute(step_);
+    if (is_gpu_lost_) return;
     events_.say("saving {}", step_);
     const auto handed = state_.hand_over(checkpointer_, step_);
     if (!handed) events_.say("trouble set_blob: {}", handed.error().message());
-    const auto saved = checkpointer_.save_checkpoint_if_needed(ckpt::Step{step_});
+    const auto saved = checkpointer_.save_checkpoint_if_needed(ckpt::Step{step_}, stream_);
     if (!saved) events_.say("trouble save {}: {}", step_, saved.error().message());
     if (saved) events_.say("saved {} {}", step_, text_of(*saved));
     if (saved && *saved == ckpt::SaveOutcome::started) last_started_ = ckpt::Step{step_};
@@ -241,7 +248,7 @@ class Training {
     if (const auto level = level_named(arguments_.text("settle"))) {
       const auto deadline = steady_clock::now() + settle_time;
       const std::uint64_t target = step_;
-      while (reached(*level) < target) {
+      while (reached(*level) < target && !is_gpu_lost_) {
         if (steady_clock::now() > deadline)
           return complain(
               events_, 6,
@@ -256,6 +263,7 @@ class Training {
         }
         if (reached(*level) < target) train();
       }
+      if (is_gpu_lost_) return complain(events_, 7, "the GPU is lost");
       events_.say("settled {}", reached(*level));
     }
     events_.say_stats(checkpointer_.stats());
@@ -271,12 +279,14 @@ class Training {
 
   const Arguments& arguments_;
   Events& events_;
+  const ckpt::Stream stream_;
   crash::State state_;
   ckpt::Checkpointer checkpointer_;  // After the tensors, which it may still copy when it goes.
   std::optional<ckpt::Level> wait_level_;
   std::uint64_t step_ = 0;
   std::optional<ckpt::Step> restored_, last_started_;
   milliseconds longest_{0};
+  bool is_gpu_lost_ = false;
 };
 
 // Every checkpoint that the directory shows must be whole, whenever one looks.
@@ -322,6 +332,9 @@ int main(int count, char** texts) {
   auto checkpointer = ckpt::Checkpointer::open(std::move(options));
   if (!checkpointer) return complain(events, 2, "open: " + checkpointer.error().message());
   events.say("opened");
-  Training training(arguments, std::move(*checkpointer), events);
+  std::unique_ptr<crash::Gpu> gpu;
+  if (arguments.is_set("gpu") && (gpu = crash::Gpu::open()) == nullptr)
+    return complain(events, 2, "CKPT_CUDA_DRIVER names no stand-in driver");
+  Training training(arguments, gpu.get(), std::move(*checkpointer), events);
   return training.run();
 }

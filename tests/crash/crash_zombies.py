@@ -35,9 +35,10 @@ def forked_worker_lives_on(tools):
                     os.kill(worker, signal.SIGKILL)
 
 
-def stopped_trainer_is_replaced(tools, point):
+def stopped_trainer_is_replaced(tools, point, gpu=None):
     """Stopped at `point`, mid-copy; another takes its place; then the first is woken."""
     with Lab(tools, "stopped") as lab:
+        lab.gpu = gpu
         promises = Promises()
         lab.start_daemon()
         train(lab, promises)

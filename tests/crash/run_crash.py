@@ -4,7 +4,7 @@
   run_crash.py SCENARIO --bin DIR --trainer FILE --sources DIR
                [--seed N] [--kills N] [--only LABEL] [--lanes N]
 
-SCENARIO: labels, random, zombies, leaks, daemons or strangers.
+SCENARIO: labels, random, zombies, leaks, daemons, strangers or gpu.
 
 A failure prints the seed, the label and where the logs lie; exit code 1.
 """
@@ -19,6 +19,7 @@ import tempfile
 import time
 
 import crash_daemons
+import crash_gpu
 import crash_labels
 import crash_leaks
 import crash_random
@@ -28,7 +29,8 @@ from crash_lab import Failure
 
 
 SCENARIOS = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
-             "leaks": crash_leaks, "daemons": crash_daemons, "strangers": crash_strangers}
+             "leaks": crash_leaks, "daemons": crash_daemons, "strangers": crash_strangers,
+             "gpu": crash_gpu}
 SLOW_SECONDS = 30  # Said, not failed: the machine may be busy.
 
 
@@ -38,6 +40,7 @@ class Tools:
         self.command_line = os.path.join(arguments.bin, "ckpt")
         self.trainer = arguments.trainer
         self.sources = arguments.sources
+        self.stand_in = arguments.stand_in
         self.must_keep = arguments.keep
         self.points_log = os.path.join(folder, "points.log")
 
@@ -80,6 +83,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--trainer", required=True)
     parser.add_argument("--sources", required=True)
+    parser.add_argument("--stand-in", default="", help="the driver of the scenario gpu")
     parser.add_argument("--seed", type=int, default=1, help="0: another one each time")
     parser.add_argument("--kills", type=int, default=int(os.environ.get("CKPT_CRASH_KILLS", 200)))
     parser.add_argument("--only", default="")

@@ -1,0 +1,214 @@
+// Goal:   a trainer whose tensors lie on a GPU saves and restores them with the public handle, bit
+//         for bit; what a GPU cannot do is told, by a status, and costs no step that was saved.
+// Method: the engine in this process, a directory, and the stand-in driver: tensors that are
+//         updated right after guard(), a graph's capture, a GPU that is lost at each copy.
+#include <fmt/format.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <ckpt/checkpointer.hpp>
+#include <optional>
+
+#include "base/random.hpp"
+#include "support/cuda_stand_in/stand_in.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+constexpr std::chrono::seconds patience{20};
+// Guarded and not, around what a copy, a page and a batch of small ones are; the last on the host.
+constexpr std::array<std::size_t, 6> sizes = {1, 4097, 300'000, 24, 70'001, 5000};
+
+std::vector<std::byte> bytes_of(std::uint64_t step, std::size_t index) {
+  Random random(step * 100 + index);
+  std::vector<std::byte> bytes(sizes[index]);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  return bytes;
+}
+
+// GpuJob: a trainer with its tensors and its Checkpointer, as one process has them.
+class GpuJob {
+ public:
+  GpuJob(const std::string& dir, const std::string& words) : trainer_(words), host_(sizes.back()) {
+    Options options;
+    options.job = "gpu";
+    options.dir = dir;
+    options.embedded = true;
+    options.save_storage_interval = {1, {}};
+    options.memory_budget = 64 << 20;
+    options.blob_capacity = 4096;
+    options.restore_deadline = std::chrono::seconds(4);
+    checkpointer_.emplace(Checkpointer::open(options).value());
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i)
+      places_.push_back(trainer_.allocate(sizes[i]));
+    places_.push_back(host_.data());
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      TensorRef tensor;
+      tensor.data = places_[i];
+      tensor.shape = {static_cast<std::int64_t>(sizes[i])};
+      tensor.location = is_on_gpu(i) ? Location::cuda : Location::host;
+      tensor.guarded = i % 2 == 0;
+      added_ = checkpointer_->add(fmt::format("t{}", i), tensor);
+      if (!added_) return;
+    }
+    for (std::size_t i = 0; i < sizes.size(); ++i) update(0, i);
+  }
+
+  const Status& added() const { return added_; }
+  StandInTrainer& trainer() { return trainer_; }
+  Checkpointer& checkpointer() { return *checkpointer_; }
+
+  // Saves the state as it is, as `step`; then one step of training, whose state is that of `step`.
+  Result<SaveOutcome> step(std::uint64_t step) {
+    update_all(step, false);
+    const Status guarded = checkpointer_->guard(trainer_.stream());
+    if (!guarded) trouble_.push_back(guarded.error().message());
+    update_all(step, true);
+    auto saved = checkpointer_->save(Step{step}, trainer_.stream());
+    if (!saved) trouble_.push_back(saved.error().message());
+    return saved;
+  }
+  std::string difference(std::uint64_t step) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const auto found = is_on_gpu(i) ? trainer_.read(places_[i], sizes[i]) : host_;
+      if (found != bytes_of(step, i)) return fmt::format("t{} is not that of step {}", i, step);
+    }
+    return "";
+  }
+  const std::vector<std::string>& trouble() const { return trouble_; }
+
+ private:
+  static bool is_on_gpu(std::size_t index) { return index + 1 < sizes.size(); }
+  void update(std::uint64_t step, std::size_t index) {
+    const auto bytes = bytes_of(step, index);
+    if (is_on_gpu(index)) return trainer_.write(places_[index], bytes);
+    host_ = bytes;
+  }
+  void update_all(std::uint64_t step, bool guarded) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if ((i % 2 == 0) == guarded) update(step, i);
+    }
+  }
+
+  StandInTrainer trainer_;
+  std::vector<std::byte> host_;
+  std::vector<std::byte*> places_;
+  Status added_;
+  std::vector<std::string> trouble_;
+  std::optional<Checkpointer> checkpointer_;  // Goes before what it copies.
+};
+
+}  // namespace
+
+TEST_CASE("checkpointer: tensors on a GPU come back bit for bit", "[unit][capture]") {
+  const TemporaryDirectory directory;
+  for (std::uint64_t life = 1; life <= 6; ++life) {
+    GpuJob job(directory.path(), fmt::format("seed={}", life));
+    INFO("life " << life);
+    REQUIRE(job.added());
+    const std::uint64_t before = 10 * (life - 1);
+    const auto restored = job.checkpointer().restore();
+    REQUIRE(restored.has_value() == (life > 1));
+    if (restored) {
+      REQUIRE(number(restored->step) == before);
+      REQUIRE(job.difference(before) == "");
+      REQUIRE(job.checkpointer().restored_ok(restored->step));
+    }
+    for (std::uint64_t step = before + 1; step <= before + 10; ++step) REQUIRE(job.step(step));
+    REQUIRE(job.trouble().empty());
+    // One that found no Slot is not the newest to be had.
+    if (!job.checkpointer().wait(Step{before + 10}, Level::durable, patience)) {
+      FAIL("step " << before + 10 << " did not get durable");
+    }
+    REQUIRE(job.checkpointer().close());
+    REQUIRE(std::string(stand_in().violations()) == "");
+  }
+}
+
+TEST_CASE("checkpointer: a save into a CUDA graph is refused, and the next is not",
+          "[unit][capture]") {
+  const TemporaryDirectory directory;
+  GpuJob job(directory.path(), "seed=3");
+  REQUIRE(job.step(1));
+  using Begin = CUresult(CUstream, CUstreamCaptureMode);
+  using End = CUresult(CUstream, CUgraph*);
+  const auto stream = static_cast<CUstream>(job.trainer().stream().handle);
+  auto* begin = reinterpret_cast<Begin*>(job.trainer().find("cuStreamBeginCapture", 10010));
+  auto* end = reinterpret_cast<End*>(job.trainer().find("cuStreamEndCapture", 10000));
+  REQUIRE(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  const auto saved = job.checkpointer().save(Step{2}, job.trainer().stream());
+  REQUIRE_FALSE(saved);
+  REQUIRE(saved.error().code() == Errc::unsupported);
+  REQUIRE_THAT(saved.error().message(),
+               Catch::Contains("save step 2") && Catch::Contains("CUDA graph"));
+  REQUIRE(job.checkpointer().guard(job.trainer().stream()));
+  REQUIRE(end(stream, nullptr) == CUDA_SUCCESS);
+  REQUIRE(job.step(3));
+  REQUIRE(job.checkpointer().wait(Step{3}, Level::durable, patience));
+  REQUIRE(job.checkpointer().stats().failed == 1);
+  REQUIRE(std::string(stand_in().violations()) == "");
+}
+
+TEST_CASE("checkpointer: a GPU that is lost ends the saves, and not the trainer, nor what it had",
+          "[unit][capture]") {
+  for (std::uint64_t copy = 11; copy <= 40; copy += 3) {
+    const TemporaryDirectory directory;
+    INFO("copy " << copy);
+    {
+      GpuJob job(directory.path(), fmt::format("seed={0} fail_copy={0} error=700", copy));
+      for (std::uint64_t step = 1; step <= 2; ++step) {
+        REQUIRE(job.step(step));
+        REQUIRE(job.checkpointer().wait(Step{step}, Level::durable, patience));
+      }
+      for (std::uint64_t step = 3; step <= 12; ++step) (void)job.step(step);
+      REQUIRE_FALSE(job.trouble().empty());
+      REQUIRE_THAT(job.trouble().back(), Catch::Contains("context is lost"));
+      REQUIRE(job.checkpointer().stats().failed > 0);
+      (void)job.checkpointer().close();
+    }
+    GpuJob next(directory.path(), "seed=1");
+    const auto restored = next.checkpointer().restore();
+    REQUIRE(restored);
+    REQUIRE(number(restored->step) >= 2);
+    REQUIRE(next.difference(number(restored->step)) == "");
+  }
+}
+
+TEST_CASE("checkpointer: a restore onto a GPU that is lost is told, and leaves the step alone",
+          "[unit][capture]") {
+  const TemporaryDirectory directory;
+  {
+    GpuJob job(directory.path(), "seed=2");
+    REQUIRE(job.step(1));
+    REQUIRE(job.checkpointer().close());
+  }
+  {
+    GpuJob job(directory.path(), "seed=2 fail_copy=2 error=214");
+    const auto restored = job.checkpointer().restore();
+    REQUIRE_FALSE(restored);
+    REQUIRE(restored.error().code() == Errc::unavailable);
+  }
+  GpuJob job(directory.path(), "seed=2");
+  REQUIRE(job.checkpointer().restore());
+  REQUIRE(job.difference(1) == "");
+}
+
+TEST_CASE("checkpointer: a tensor on a GPU that is not there is refused by name",
+          "[unit][capture]") {
+  const TemporaryDirectory directory;
+  GpuJob job(directory.path(), "devices=1");
+  REQUIRE(job.added());
+  TensorRef tensor;
+  tensor.data = job.trainer().allocate(16);
+  tensor.shape = {16};
+  tensor.location = Location::cuda;
+  tensor.device_index = 3;
+  const Status added = job.checkpointer().add("stray", tensor);
+  REQUIRE_FALSE(added);
+  REQUIRE(added.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(added.error().message(), Catch::Contains("stray") && Catch::Contains("no GPU 3"));
+}
+
+}  // namespace ckpt::test

@@ -1,0 +1,72 @@
+#include "gpu/gpu_trainer.hpp"
+
+#include <utility>
+
+#include "base/assert.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+CUdeviceptr on_gpu(const std::byte* address) {
+  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GpuTrainer>> GpuTrainer::open() {
+  CKPT_TRY(auto driver, device::CudaDriver::open());
+  std::unique_ptr<GpuTrainer> trainer(new GpuTrainer(std::move(driver)));
+  CKPT_CHECK(trainer->start());
+  return trainer;
+}
+
+Status GpuTrainer::start() {
+  CKPT_CHECK(driver_->check(driver_->retain_context(&context_, 0), "open the context of GPU 0"));
+  CKPT_CHECK(driver_->check(driver_->push_context(context_), "make it current"));
+  return driver_->check(driver_->create_stream(&stream_, CU_STREAM_NON_BLOCKING),
+                        "create a stream");
+}
+
+GpuTrainer::~GpuTrainer() {
+  if (stream_ != nullptr) {
+    synchronize();
+    for (const CUdeviceptr address : memory_) (void)driver_->free(address);
+    (void)driver_->destroy_stream(stream_);
+  }
+  CUcontext ours = nullptr;
+  (void)driver_->pop_context(&ours);
+  (void)driver_->release_context(0);
+}
+
+std::byte* GpuTrainer::allocate(std::size_t bytes) {
+  CUdeviceptr address = 0;
+  CKPT_ASSERT(driver_->allocate(&address, bytes) == CUDA_SUCCESS);
+  memory_.push_back(address);
+  return reinterpret_cast<std::byte*>(address);
+}
+
+void GpuTrainer::fill(std::byte* target, std::uint32_t word, std::size_t words) {
+  CKPT_ASSERT(driver_->set_words(on_gpu(target), word, words, stream_) == CUDA_SUCCESS);
+}
+
+void GpuTrainer::write(std::byte* target, std::vector<std::byte> bytes) {
+  in_flight_.push_back(std::move(bytes));
+  const auto& kept = in_flight_.back();
+  CKPT_ASSERT(driver_->copy_to_device(on_gpu(target), kept.data(), kept.size(), stream_) ==
+              CUDA_SUCCESS);
+}
+
+std::vector<std::byte> GpuTrainer::read(const std::byte* source, std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  CKPT_ASSERT(driver_->copy_to_host(out.data(), on_gpu(source), bytes, stream_) == CUDA_SUCCESS);
+  synchronize();
+  return out;
+}
+
+void GpuTrainer::synchronize() {
+  CKPT_ASSERT(driver_->synchronize_context() == CUDA_SUCCESS);
+  in_flight_.clear();
+}
+
+}  // namespace ckpt::test

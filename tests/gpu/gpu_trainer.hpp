@@ -1,0 +1,49 @@
+// GpuTrainer: a context, a stream and tensors on a GPU, by nothing but the driver's functions.
+//
+// So it needs no compiler for GPUs, and runs on the stand-in driver as well.
+//
+// Threads: one. Lifetime: outlives what captures its tensors.
+#pragma once
+
+#include <ckpt/tensor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "device/cuda_driver.hpp"
+
+namespace ckpt::test {
+
+class GpuTrainer {
+ public:
+  // Errors: unsupported (no GPU; says which), io.
+  static Result<std::unique_ptr<GpuTrainer>> open();
+  ~GpuTrainer();
+  GpuTrainer(const GpuTrainer&) = delete;
+  GpuTrainer& operator=(const GpuTrainer&) = delete;
+
+  Stream stream() const { return {stream_}; }
+  const device::CudaDriver& driver() const { return *driver_; }
+
+  std::byte* allocate(std::size_t bytes);
+  // In the order of the stream; returns before it has happened.
+  void fill(std::byte* target, std::uint32_t word, std::size_t words);
+  void write(std::byte* target, std::vector<std::byte> bytes);
+  // After all that is queued.
+  std::vector<std::byte> read(const std::byte* source, std::size_t bytes);
+  void synchronize();
+
+ private:
+  explicit GpuTrainer(std::unique_ptr<device::CudaDriver> driver) : driver_(std::move(driver)) {}
+  Status start();
+
+  std::unique_ptr<device::CudaDriver> driver_;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::vector<CUdeviceptr> memory_;
+  std::deque<std::vector<std::byte>> in_flight_;  // What queued writes still read from.
+};
+
+}  // namespace ckpt::test
