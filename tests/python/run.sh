@@ -35,5 +35,19 @@ if has torch; then
     echo "skipped python: transformers cannot be installed here"
 fi
 
+# The package itself, with the library and the programs of BUILD in it, when one of them changed.
+sources=$(find bindings/python \( -name '*.py*' -o -name '*.?pp' -o -name '*.t*t' \) -print0 |
+  sort -z | xargs -0 sha256sum
+  stat -L -c '%s %Y' "$build"/lib/libckpt.so "$build"/bin/ckptd "$build"/bin/ckpt)
+if [ "$(cat "$environment/installed" 2>/dev/null)" != "$sources" ]; then
+  install --force-reinstall --no-deps ./bindings/python -C "cmake.define.CKPT_BUILD_DIR=$build" \
+    -C "build-dir=$build/python-module" && install 'nanobind-backend>=1,<2' || {
+    tail -n 20 "$log"
+    echo "FAILED python: the package cannot be installed"
+    exit 1
+  }
+  echo "$sources" >"$environment/installed"
+fi
+
 CKPT_BUILD=$build HF_HUB_OFFLINE=1 exec "$python" -m pytest tests/python -q -p no:cacheprovider \
   --tb=short --no-header "$@"

@@ -139,6 +139,8 @@ def dress(content, description):
         import torch
 
         kind = getattr(torch, description["torch"])
+        if content.nbytes == 0:
+            return torch.empty(description["shape"], dtype=kind)
         return torch.from_numpy(content).view(kind).reshape(description["shape"])
     import numpy
 

@@ -1,17 +1,29 @@
 """Ticket: what became of one save, and where its step has got to since."""
 
+from libckpt.errors import NotFound
+
 LEVELS = ("captured", "replicated", "committed", "durable")
 
 
 class Future:
     """One level of one step."""
 
-    def __init__(self, session, step, level):
-        self._session, self._step, self._level = session, step, level
+    def __init__(self, session, step, outcome, level):
+        self._session, self._step, self._outcome, self._level = session, step, outcome, level
 
     def result(self, timeout):
-        """Waits until the step, or a newer one, has reached the level."""
+        """Waits until the step, or a newer one, has reached the level.
+
+        Raises NotFound at once when the save did not start, Unavailable when the time is over.
+        """
+        if self._outcome != "started":
+            raise NotFound(f"step {self._step} will not be {self._level}: its save {self._said()}")
         self._session.wait(self._step, self._level, timeout)
+
+    def _said(self):
+        return {"skipped_no_slot": "was skipped, as all Slots are in use"}.get(
+            self._outcome, f"answered {self._outcome}"
+        )
 
     def done(self):
         """Whether it has; never waits."""
@@ -26,10 +38,10 @@ class Ticket:
         self.step = step
         self.outcome = outcome  # "started", "not_due", "skipped_...", "failed", "disabled".
         self.exposed_seconds = exposed_seconds  # What the call cost the training thread.
-        self.captured = Future(session, step, "captured")
-        self.replicated = Future(session, step, "replicated")
-        self.committed = Future(session, step, "committed")
-        self.durable = Future(session, step, "durable")
+        self.captured = Future(session, step, outcome, "captured")
+        self.replicated = Future(session, step, outcome, "replicated")
+        self.committed = Future(session, step, outcome, "committed")
+        self.durable = Future(session, step, outcome, "durable")
 
     def __bool__(self):
         return self.outcome == "started"

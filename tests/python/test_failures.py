@@ -1,0 +1,191 @@
+"""Goal: a failure has a class of its own and a useful message, and never stops training by itself.
+
+Method: wrong options, wrong calls, broken items, a daemon that is killed, with raise_on_error and
+without it.
+"""
+
+import collections
+import inspect
+import logging
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import libckpt
+from libckpt import errors
+
+torch = pytest.importorskip("torch")
+
+HEADER = pathlib.Path(__file__).parents[2] / "libckpt" / "include" / "ckpt" / "error.hpp"
+
+
+class Unsaveable:
+    def __reduce__(self):
+        raise TypeError("not this one")
+
+
+def test_each_errc_has_one_class():
+    enumeration = re.search(r"enum class Errc.*?\{(.*?)\};", HEADER.read_text(), re.DOTALL)
+    codes = re.findall(r"^\s+([a-z_]+)(?: = \d+)?,", enumeration.group(1), re.MULTILINE)
+    classes = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    names = {kind.__name__ for kind in classes} - {"CheckpointError"}
+    expected = {"".join(part.title() for part in code.split("_")) for code in codes}
+    assert names == (expected - {"Io"}) | {"StorageError"}
+    assert all(issubclass(kind, libckpt.CheckpointError) for kind in classes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": ""}, "job"),
+        ({"name": "a/b"}, "a/b"),
+        ({"no_such_option": 1}, "no option no_such_option"),
+        ({"save_mem_interval": "15 parsecs"}, "15 parsecs"),
+        ({"rank": "one"}, "option rank: 'one' is of the wrong type"),
+        ({"rank": 3, "world_size": 2}, "rank"),
+        ({"keep": 1, "max_ckpt_num": 1}, "are the same"),
+    ],
+)
+def test_a_wrong_option_is_named(job, options, message):
+    with pytest.raises(libckpt.InvalidArgument, match=message):
+        job(**options)
+
+
+def test_a_job_has_one_session_in_a_process(job):
+    first = job("one")
+    with pytest.raises(libckpt.InvalidArgument, match="close that one first"):
+        job("one")
+    first.close()
+    job("one")
+
+
+def test_a_closed_session_says_so(job):
+    session = job()
+    session.close()
+    session.close()
+    with pytest.raises(libckpt.InvalidArgument, match="closed"):
+        session.save(1, {})
+    with pytest.raises(libckpt.InvalidArgument, match="closed"):
+        session.restore()
+    assert session.status()["captured"] is None
+
+
+def test_nothing_saved_is_not_found(job):
+    session = job()
+    with pytest.raises(libckpt.NotFound):
+        session.restore()
+    assert session.restore_or({}, default=-1) == -1
+
+
+def test_an_unsaveable_item_is_named(job):
+    with pytest.raises(libckpt.InvalidArgument, match=r'"bag\.odd" is a .*Unsaveable.*not this'):
+        job().save(1, {"bag": {"odd": Unsaveable()}})
+    assert sys.exc_info() == (None, None, None)
+
+
+def test_without_pickles_exact_data_is_kept_and_the_rest_refused(job):
+    session = job(allow_pickle=False)
+    trained = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(trained.parameters())
+    items = {"model": trained, "optimizer": optimizer, "rng": libckpt.RNG(), "t": (1, {2: None})}
+    session.save(1, items).captured.result(30)
+    session.restore(items)
+    with pytest.raises(libckpt.Unsupported, match=r'"odd" is a collections\.Counter.*pickles'):
+        session.save(2, {"odd": collections.Counter("a")})
+    with pytest.raises(libckpt.Unsupported, match=r'"file\.pt".*torch\.load'):
+        session.save(2, {"file.pt": libckpt.TorchMember({})})
+
+
+def test_a_pickle_is_not_opened_by_a_session_without_pickles(job):
+    session = job()
+    session.save(1, {"odd": collections.Counter("a")}).captured.result(30)
+    session.abandon()
+    with pytest.raises(libckpt.Unsupported, match="free of pickles"):
+        job(allow_pickle=False).restore()
+
+
+def test_a_failing_save_is_counted_and_told_but_does_not_raise(job, caplog):
+    session = job(raise_on_error=False)
+    with caplog.at_level(logging.ERROR, logger="libckpt"):
+        for step in range(1, 6):
+            ticket = session.save(step, {"odd": Unsaveable()})
+            assert ticket.outcome == "failed"
+            assert not ticket
+    assert session.status()["failed"] == 5
+    assert "Unsaveable" in session.status()["last_error"]
+    assert len(caplog.records) == 1  # The others are counted only.
+    session.save(6, {"fine": 1}).captured.result(30)
+
+
+def test_what_a_state_dict_raises_does_not_reach_training(job):
+    class Broken:
+        def state_dict(self):
+            raise ZeroDivisionError("mine")
+
+    assert job("one", raise_on_error=False).save(1, {"x": Broken()}).outcome == "failed"
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        job("two").save(1, {"x": Broken()})
+
+
+def test_steps_grow(job):
+    session = job()
+    session.save(5, {"a": 1}).captured.result(30)
+    with pytest.raises(libckpt.InvalidArgument, match="5"):
+        session.save(5, {"a": 1})
+
+
+def test_training_goes_on_when_the_daemon_is_killed(job, runtime, programs):
+    session = job(raise_on_error=False)
+    session.save(1, {"a": torch.ones(10)}).captured.result(30)
+    listed = subprocess.run(["pgrep", "-f", str(programs / "ckptd")], stdout=subprocess.PIPE,
+                            text=True, check=True)  # fmt: skip
+    for process in map(int, listed.stdout.split()):
+        if f"LIBCKPT_RUNTIME_DIR={runtime}" in environment_of(process):
+            os.kill(process, signal.SIGKILL)
+    for step in range(2, 2000):
+        ticket = session.save(step, {"a": torch.ones(10)})
+        assert ticket.outcome != "failed"
+        try:
+            session.wait(step, "captured", 0.05)
+            break
+        except libckpt.CheckpointError:  # Skipped, or lost with the daemon.
+            continue
+    assert session.status()["captured"] == step
+    assert session.status()["daemon_restarts"] >= 1
+
+
+def environment_of(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def test_the_debug_mode_names_who_changes_a_tensor(job, caplog):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job(debug=True).guard(optimizer)
+    session.save(1, {"model": model})
+    model.weight.data.add_(1)  # Its version counter does not move.
+    with caplog.at_level(logging.ERROR, logger="libckpt"):
+        optimizer.step()
+    assert ["model.weight" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_directory_of_another_job_is_refused(job, tmp_path):
+    job("mine", dir=tmp_path / "dir").save(1, {"a": 1}).captured.result(30)
+    with pytest.raises(libckpt.CheckpointError, match="mine"):
+        job("other", dir=tmp_path / "dir").save(1, {"a": 1}).captured.result(5)
+
+
+def test_importing_the_package_imports_no_framework():
+    script = "import sys, libckpt; print([m for m in ('torch', 'numpy', 'transformers') " \
+             "if m in sys.modules])"  # fmt: skip
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                           check=True)  # fmt: skip
+    assert found.stdout == "[]\n"

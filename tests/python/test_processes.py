@@ -1,0 +1,119 @@
+"""Goal: whatever becomes of the trainer's process, its newest state comes back, and it ends clean.
+
+Method: real trainers in processes of their own, killed at random steps, forked, ended in every way,
+and watched over a thousand saves.
+"""
+
+import os
+import pathlib
+import random
+import subprocess
+import time
+
+import pytest
+from conftest import finish
+
+torch = pytest.importorskip("torch")
+
+import libckpt  # noqa: E402
+
+STEPS = 60
+
+
+def results(output):
+    return [line for line in output.splitlines() if line.startswith(("losses", "weights"))]
+
+
+def kill_after(process, step):
+    deadline = time.monotonic() + 60
+    while f"made {step}\n" not in process.log.read_text():
+        assert process.poll() is None, process.log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+
+
+def began_at(output):
+    return int(output.partition("began at ")[2].split("\n")[0])
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["memory", "storage"])
+def test_a_killed_trainer_ends_with_the_weights_of_one_that_was_not(
+    trainer, runtime, tmp_path, programs, memory
+):
+    expected = results(finish(trainer("plain.py", "whole", str(STEPS))))
+    assert len(expected) == 2
+    directory = tmp_path / "dir"
+    chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
+    for about in (10, 25, 40):
+        killed = trainer("plain.py", "job", str(STEPS), str(directory))
+        kill_after(killed, about + chance.randrange(10))
+        if not memory:
+            subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60)
+    output = finish(trainer("plain.py", "job", str(STEPS), str(directory)))
+    assert results(output) == expected
+    assert began_at(output) >= 10
+
+
+@pytest.mark.parametrize(("end", "code"), [("return", 0), ("exit", 0), ("raise", 1)])
+def test_the_flush_ends_in_the_daemon_however_the_trainer_ends(
+    trainer, tmp_path, programs, end, code
+):
+    directory = tmp_path / "dir"
+    process = trainer("plain.py", "job", "9", str(directory), end)
+    assert process.wait(60) == code
+    output = process.log.read_text()
+    assert "Segmentation" not in output
+    assert ("Traceback" in output) == (end == "raise")
+    subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60)  # Ends what was begun.
+    assert (directory / "step-000000009" / "manifest.json").exists()
+
+
+def test_a_forked_worker_leaves_the_session_alone(job):
+    session = job(raise_on_error=False)
+    session.save(1, {"a": torch.ones(3)}).captured.result(30)
+    child = os.fork()
+    if child == 0:
+        ticket = session.save(2, {"a": torch.ones(3)})
+        is_left_alone = ticket.outcome == "skipped_unavailable" and session.status()["job"] == "job"
+        session.close()
+        os._exit(0 if is_left_alone else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    for step in range(3, 50):
+        if session.save(step, {"a": torch.ones(3)}):
+            break
+        session.wait(1, "committed", 5)
+    session.wait(step, "captured", 30)
+
+
+def test_workers_of_a_data_loader_may_fork(job):
+    session = job()
+    data = torch.utils.data.TensorDataset(torch.arange(32.0))
+    seen = 0
+    for step, _ in enumerate(torch.utils.data.DataLoader(data, 4, num_workers=2), 1):
+        seen += 1
+        session.save(step, {"a": torch.ones(3)}).committed.result(30)
+    assert seen == 8
+    assert session.latest == 8
+
+
+def descriptors_threads_kib():
+    status = pathlib.Path("/proc/self/status").read_text()
+    resident = int(status.partition("VmRSS:")[2].split()[0])
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), resident
+
+
+def test_a_thousand_saves_leave_memory_descriptors_and_threads_as_they_were(job):
+    model = torch.nn.Linear(256, 256)
+    session = job()
+    items = {"model": model, "rng": libckpt.RNG()}
+    for step in range(1, 101):
+        session.save(step, items)
+    descriptors, threads, resident = descriptors_threads_kib()
+    for step in range(101, 1101):
+        session.save(step, items)
+    after = descriptors_threads_kib()
+    assert after[:2] == (descriptors, threads)
+    assert after[2] - resident < 8 * 1024
+    assert session.status()["failed"] == 0
