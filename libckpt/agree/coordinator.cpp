@@ -19,6 +19,7 @@ namespace ckpt::agree {
 namespace {
 
 constexpr std::uint64_t capture_margin_max = 64;  // Intervals.
+constexpr std::uint32_t prompt_attempts = 4;
 
 template <class T>
 void raise(std::optional<T>& value, const std::optional<T>& other) {
@@ -94,6 +95,15 @@ void Coordinator::adopt_reports(const ClusterView& view) {
   }
 }
 
+// The first attempts of a Start follow one another at once, for there are other copies; later ones
+// give a peer time to come back.
+bool Coordinator::is_too_soon(const format::Start& next, Time now) const {
+  const bool is_same = decree_.start && decree_.start->start_id == next.start_id;
+  const bool is_retry =
+      is_same && next.attempt > prompt_attempts && !next.go && next.error == Errc{};
+  return is_retry && now - attempted_at_ < options_.attempt_pause;
+}
+
 void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   StartState state{decree_.start, decree_.history, decree_.restore_counts,
                    options_.restores_without_progress_max};
@@ -110,6 +120,11 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   if (!decision.candidates.empty()) candidates_ = std::move(decision.candidates);
   if (!decision.next) return;
   const format::Start& start = *decision.next;
+  if (is_too_soon(start, now)) {
+    decree_.waiting = "a rank could not get its shard: tried again in a moment";
+    return;
+  }
+  attempted_at_ = now;
   log_info(
       "job={} start={:x} attempt={} timeline={} base={} go={} {}", view.shape.job, start.start_id,
       start.attempt, start.timeline,

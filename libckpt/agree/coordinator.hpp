@@ -22,7 +22,8 @@ struct CoordinatorOptions {
   std::string node;
   std::uint64_t boot = 0;
   std::uint32_t restores_without_progress_max = 3;
-  Duration collect_grace = std::chrono::seconds(3);      // For nodes that may still come.
+  Duration collect_grace = std::chrono::seconds(3);  // For nodes that may still come.
+  Duration attempt_pause = std::chrono::milliseconds(250);
   Duration flush_retry_after = std::chrono::seconds(2);  // Doubles up to the maximum.
   Duration flush_retry_after_max = std::chrono::seconds(60);
 };
@@ -56,6 +57,7 @@ class Coordinator {
   void decide_commits(const ClusterView& view);
   void decide_flush(const ClusterView& view, Time now);
   void decide_beginning(const ClusterView& view, Time now);
+  bool is_too_soon(const format::Start& next, Time now) const;
   void decide_end(const ClusterView& view);
   void give_up_flush(const std::string& why, Time now);
   void describe(const ClusterView& view);
@@ -67,6 +69,7 @@ class Coordinator {
   std::optional<Publishing> publishing_;
   std::vector<Candidate> candidates_;
   std::optional<Time> asked_since_;  // Ranks wait to begin since then.
+  Time attempted_at_{};              // When the Start last changed.
   std::optional<Time> flush_not_before_;
   Duration flush_backoff_;
   std::uint64_t capture_margin_ = 1;  // Intervals; doubles while steps are given up in a row.

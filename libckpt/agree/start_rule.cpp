@@ -119,6 +119,22 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   return decision;
 }
 
+// A copy that turned out bad is no longer reported, so the next vote does without it. One that is
+// reported and yet cannot be had would be voted for again without end.
+StartDecision try_again(const ClusterView& view, const StartState& state, Start start,
+                        const std::vector<RankView>& ranks, const format::RankReport& failed_rank) {
+  if (start.attempt < start_attempts_max) {
+    ++start.attempt;
+    return begin_restore(view, state, std::move(start), ranks);
+  }
+  StartDecision decision;
+  start.error = Errc::unavailable;
+  start.reason = fmt::format("given up after {} attempts: rank {}: {}", start.attempt,
+                             failed_rank.rank, failed_rank.failure);
+  decision.next = std::move(start);
+  return decision;
+}
+
 // A Start is under way and every rank is in it.
 StartDecision continue_start(const ClusterView& view, const StartState& state,
                              const std::vector<RankView>& ranks) {
@@ -128,8 +144,7 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
   for (const RankView& rank : ranks) {
     const bool is_answer = answers(start, *rank.report);
     if (is_answer && rank.report->phase == StartPhase::failed) {
-      ++start.attempt;
-      return begin_restore(view, state, std::move(start), ranks);
+      return try_again(view, state, std::move(start), ranks, *rank.report);
     }
     if (is_answer && rank.report->phase == StartPhase::ready) {
       ++ready;

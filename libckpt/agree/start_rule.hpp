@@ -2,7 +2,8 @@
 //
 //   every rank asks --vote--> Start(attempt 1) --every rank ready--> Start(go)
 //                                 |  ^
-//                       a rank failed, or came anew: the vote is repeated without the bad copy
+//                       a rank failed, or came anew: the vote is repeated without the bad copy,
+//                       at most start_attempts_max times
 //
 // Nobody begins before everybody is ready, so that no two ranks ever train from different steps.
 #pragma once
@@ -15,6 +16,8 @@
 #include "base/random.hpp"
 
 namespace ckpt::agree {
+
+inline constexpr std::uint32_t start_attempts_max = 32;
 
 struct StartState {
   std::optional<format::Start> current;  // Newest known; from our own decrees or from reports.

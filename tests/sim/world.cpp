@@ -43,6 +43,13 @@ class HeapSource final : public arena::MemorySource {
   }
 };
 
+test::SimNetworkOptions noise() {
+  test::SimNetworkOptions options;
+  options.flip_one_in = 6;
+  options.flip_bytes_min = 2048;  // Those of shards: flipped control frames are cases of their own.
+  return options;
+}
+
 Duration milliseconds(std::uint64_t count) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(count));
 }
@@ -90,6 +97,10 @@ World::World(WorldOptions options)
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
   skip_one_in_ = random_.one_in(2) ? 5 + random_.below(10) : 0;
   may_ask_older_ = random_.one_in(2);
+  // Bytes that flip now and then, and no other trouble on the way: what is damaged must be noticed,
+  // since nothing else is a reason to lose it.
+  is_noisy_ = random_.one_in(4);
+  if (is_noisy_) network_.set_options(noise());
 }
 
 World::~World() {
@@ -306,7 +317,8 @@ void World::disturb_disk() {
 void World::inject_fault() {
   ++outcome_.kills;
   log_info("fault at {} ms", now_.time_since_epoch() / std::chrono::milliseconds(1));
-  switch (random_.below(8)) {
+  const std::uint64_t last_of_nodes_and_disk = 5;
+  switch (random_.below(is_noisy_ ? last_of_nodes_and_disk + 1 : 8)) {
     case 0:
     case 1:
       kill_random_trainer();
@@ -339,7 +351,7 @@ void World::inject_fault() {
       disturbed_at_ = now_;
     }
   }
-  if (random_.one_in(3)) {
+  if (!is_noisy_ && random_.one_in(3)) {
     network_.heal_all();
     disturbed_at_ = now_;
   }

@@ -103,6 +103,7 @@ class World final : public Oracle {
   std::optional<Time> relaunch_at_;
   bool may_ask_older_ = false;
   bool has_faults_ = true;
+  bool is_noisy_ = false;
   std::map<std::uint64_t, Group> groups_;
   std::uint64_t skip_one_in_ = 0;
 

@@ -287,7 +287,9 @@ void SimNetwork::End::apply_faults(Piece& piece) {
     }
     fault = faults.erase(fault);
   }
-  if (!piece.bytes.empty() && world_->one_in(world_->options.flip_one_in)) {
+  const bool may_flip =
+      !piece.bytes.empty() && piece.bytes.size() >= world_->options.flip_bytes_min;
+  if (may_flip && world_->one_in(world_->options.flip_one_in)) {
     const std::size_t at = world_->random.below(piece.bytes.size());
     piece.bytes[at] ^= static_cast<std::byte>(1u << world_->random.below(8));
   }

@@ -27,6 +27,7 @@ struct SimNetworkOptions {
   // Odds per piece; 0: never.
   std::uint64_t reset_one_in = 0;
   std::uint64_t flip_one_in = 0;
+  std::size_t flip_bytes_min = 1;  // Of the pieces that may be flipped.
   // Odds that a killed peer shows by silence and not by a reset; 1: always silence, 0: never.
   std::uint64_t silence_one_in = 2;
   // Odds that a stream does not survive a partition that heals.

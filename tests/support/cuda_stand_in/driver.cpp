@@ -424,6 +424,13 @@ CUresult free_memory(CUdeviceptr address) {
   Call call;
   return call.fails() ? call.result() : call->free(address);
 }
+CUresult memory_info(std::size_t* free, std::size_t* total) {
+  Call call;
+  if (call.fails()) return call.result();
+  *total = 1ull << 40;
+  *free = *total - call->bytes_allocated(*current.back());
+  return CUDA_SUCCESS;
+}
 CUresult allocate_host(void** address, std::size_t bytes, unsigned int) {
   Call call;
   if (call.fails()) return call.result();
@@ -511,6 +518,7 @@ const std::vector<Known>& functions() {
       known("cuMemcpyBatchAsync", 13000, copy_batch),
       known("cuMemAlloc", 3020, allocate),
       known("cuMemFree", 3020, free_memory),
+      known("cuMemGetInfo", 3020, memory_info),
       known("cuMemHostAlloc", 2020, allocate_host),
       known("cuMemFreeHost", 2000, free_host),
       known("cuMemHostRegister", 6050, register_host),

@@ -191,6 +191,13 @@ CUresult World::free(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
+std::size_t World::bytes_allocated(const Context& context) const {
+  std::size_t bytes = 0;
+  for (const auto& [address, allocation] : allocations_)
+    if (allocation.device == context.device) bytes += allocation.bytes;
+  return bytes;
+}
+
 std::byte* World::at(CUdeviceptr address, std::size_t bytes) {
   auto found = allocations_.upper_bound(address);
   if (found == allocations_.begin()) return nullptr;

@@ -102,6 +102,7 @@ class World {
   // --- Memory of the GPUs ---
   CUresult allocate(Context& context, std::size_t bytes, CUdeviceptr* address);
   CUresult free(CUdeviceptr address);
+  std::size_t bytes_allocated(const Context& context) const;
   // Null: no memory of a GPU, or not all of it.
   std::byte* at(CUdeviceptr address, std::size_t bytes);
   std::optional<int> device_of(CUdeviceptr address) const;

@@ -90,6 +90,34 @@ TEST_CASE("start: a rank that fails makes all vote again without its copy", "[un
   REQUIRE(again->start_id == state.current->start_id);
 }
 
+TEST_CASE("start: a copy that is told of and can never be had is not tried without end",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  agree::Coordinator coordinator({"A", 1});
+  const Time first{std::chrono::seconds(1)};
+  Time now = first;
+  coordinator.decide(scene.view, now);
+  // The first attempts follow one another at once; from then on each waits for a while.
+  std::uint64_t prompt = 0;
+  for (int looks = 0; coordinator.decree().start->error == Errc{}; ++looks) {
+    REQUIRE(looks < 200);
+    answer(scene, *coordinator.decree().start, StartPhase::failed);
+    scene.rank(1).failure = "no good copy";
+    const std::uint64_t before = coordinator.decree().start->attempt;
+    coordinator.decide(scene.view, now);
+    if (now == first) prompt = coordinator.decree().start->attempt;
+    if (coordinator.decree().start->attempt == before) now += std::chrono::milliseconds(250);
+  }
+  REQUIRE(prompt == 4);
+  const format::Start& start = *coordinator.decree().start;
+  REQUIRE(start.attempt == agree::start_attempts_max);
+  REQUIRE(start.error == Errc::unavailable);
+  REQUIRE(start.reason.find("32 attempts") != std::string::npos);
+  REQUIRE_FALSE(start.go);
+}
+
 TEST_CASE("start: without any checkpoint all begin at the beginning, at once", "[unit][agree]") {
   Scene scene(2);
   scene.all_ask();
