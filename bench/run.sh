@@ -64,6 +64,10 @@ export CKPT_BENCH_COMMIT
 status=0
 [ -n "$benches" ] || benches=$(cd bench && ls ./*_bench.cpp | sed 's|./||; s|_bench.cpp||')
 for name in $benches; do
+  [ -x "$build/bin/${name}_bench" ] || {
+    echo "$name: skipped, it is not built here (see $build/configure.log)"
+    continue
+  }
   [ -n "$force" ] || wait_for_quiet
   "$build/bin/${name}_bench" "${arguments[@]}" --results "bench/results/$name.jsonl" || status=1
 done

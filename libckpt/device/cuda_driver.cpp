@@ -130,6 +130,7 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   CKPT_CHECK(symbols.find(set_words, "cuMemsetD32Async", 3020));
   CKPT_CHECK(symbols.find(allocate, "cuMemAlloc", 3020));
   CKPT_CHECK(symbols.find(free, "cuMemFree", 3020));
+  CKPT_CHECK(symbols.find(memory_info, "cuMemGetInfo", 3020));
   CKPT_CHECK(symbols.find(allocate_host, "cuMemHostAlloc", 2020));
   CKPT_CHECK(symbols.find(free_host, "cuMemFreeHost", 2000));
   CKPT_CHECK(symbols.find(register_host, "cuMemHostRegister", 6050));

@@ -56,6 +56,7 @@ struct CudaDriver {
   PFN_cuMemsetD32Async_v3020 set_words = nullptr;
   PFN_cuMemAlloc_v3020 allocate = nullptr;
   PFN_cuMemFree_v3020 free = nullptr;
+  PFN_cuMemGetInfo_v3020 memory_info = nullptr;
   PFN_cuMemHostAlloc_v2020 allocate_host = nullptr;
   PFN_cuMemFreeHost_v2000 free_host = nullptr;
   PFN_cuMemHostRegister_v6050 register_host = nullptr;

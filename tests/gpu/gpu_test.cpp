@@ -22,11 +22,18 @@ namespace {
 
 constexpr std::chrono::seconds patience{60};
 
+// The word is what ctest knows a skipped test by.
+std::unique_ptr<GpuTrainer> open_trainer() {
+  auto trainer = GpuTrainer::open();
+  if (!trainer) FAIL("no_GPU_here: " << trainer.error().message());
+  return std::move(*trainer);
+}
+
 class RealGpu final : public DeviceUnderTest {
  public:
   explicit RealGpu(bool is_pinned)
       : is_pinned_(is_pinned),
-        trainer_(GpuTrainer::open().value()),
+        trainer_(open_trainer()),
         pins_(std::make_shared<device::MemoryPins>()),
         gpus_(device::Gpus::open({0, 256 * KiB, 16}, pins_).value()),
         device_(gpus_->device_of(trainer_->allocate(1), 0).value()) {}
@@ -65,7 +72,7 @@ std::uint32_t word_of(std::uint64_t step, std::size_t tensor) {
 // Training: each tensor holds one word all over, another one after each step.
 class Training {
  public:
-  explicit Training(const std::string& dir) : trainer_(GpuTrainer::open().value()) {
+  explicit Training(const std::string& dir) : trainer_(open_trainer()) {
     Options options;
     options.job = "gpu-suite";
     options.dir = dir;
@@ -157,6 +164,7 @@ TEST_CASE("gpu: each life of a trainer goes on where the last one ended, bit for
 }
 
 TEST_CASE("gpu: what does not lie on it is refused", "[gpu]") {
+  const auto trainer = open_trainer();
   Options options;
   options.job = "gpu-suite";
   options.embedded = true;

@@ -69,4 +69,17 @@ void GpuTrainer::synchronize() {
   in_flight_.clear();
 }
 
+void GpuTrainer::spin() {
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY) result = driver_->query_stream(stream_);
+  CKPT_ASSERT(result == CUDA_SUCCESS);
+}
+
+std::size_t GpuTrainer::bytes_used() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  CKPT_ASSERT(driver_->memory_info(&free, &total) == CUDA_SUCCESS);
+  return total - free;
+}
+
 }  // namespace ckpt::test

@@ -34,6 +34,9 @@ class GpuTrainer {
   // After all that is queued.
   std::vector<std::byte> read(const std::byte* source, std::size_t bytes);
   void synchronize();
+  // Until the stream is empty, without leaving the core: for timings.
+  void spin();
+  std::size_t bytes_used() const;
 
  private:
   explicit GpuTrainer(std::unique_ptr<device::CudaDriver> driver) : driver_(std::move(driver)) {}

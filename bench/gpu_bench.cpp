@@ -1,0 +1,248 @@
+// Captures and restores of tensors on a GPU against the rate of its link, the raw peaks first.
+//
+// Without a GPU it says so and measures nothing. What stands for the trainer's computation is
+// memory-bound work (cuMemsetD32), since it needs no compiler for GPUs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "bench/gpu_state.hpp"
+#include "bench/harness.hpp"
+
+namespace {
+
+using bench::GpuState;
+using ckpt::GiB;
+using ckpt::KiB;
+using ckpt::MiB;
+using ckpt::test::GpuTrainer;
+using std::chrono::steady_clock;
+
+constexpr std::size_t figures = 12;
+
+double milliseconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(steady_clock::now() - begin).count();
+}
+
+CUdeviceptr on_gpu(const std::byte* address) {
+  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
+}
+
+void check(CUresult result) {
+  if (result != CUDA_SUCCESS)
+    bench::give_up(fmt::format("CUDA error {}", static_cast<int>(result)));
+}
+
+// Raw: the link itself, from one buffer on the GPU to pinned memory and back.
+class Raw {
+ public:
+  Raw(GpuTrainer& trainer, ckpt::device::MemoryPins& pins, std::size_t bytes)
+      : trainer_(trainer), host_(pins, bytes), gpu_(trainer.allocate(bytes)), bytes_(bytes) {
+    trainer_.fill(gpu_, 1, bytes / sizeof(std::uint32_t));
+    trainer_.synchronize();
+  }
+  double to_host() {
+    return bench::rate(static_cast<double>(bytes_), [&] {
+      check(trainer_.driver().copy_to_host(host_.bytes().data(), on_gpu(gpu_), bytes_, stream()));
+      trainer_.spin();
+    });
+  }
+  double to_device() {
+    return bench::rate(static_cast<double>(bytes_), [&] {
+      check(trainer_.driver().copy_to_device(on_gpu(gpu_), host_.bytes().data(), bytes_, stream()));
+      trainer_.spin();
+    });
+  }
+  CUstream stream() const { return static_cast<CUstream>(trainer_.stream().handle); }
+  double seconds_per_gb() const { return host_.took.count() / (static_cast<double>(bytes_) / 1e9); }
+
+ private:
+  GpuTrainer& trainer_;
+  bench::PinnedMemory host_;
+  std::byte* gpu_;
+  std::size_t bytes_;
+};
+
+double capture_rate(GpuState& state) {
+  return bench::rate(static_cast<double>(state.bytes), [&] {
+    state.begin();
+    state.end();
+  });
+}
+
+std::vector<std::size_t> sizes_like_a_model(std::size_t bytes) {
+  // Of a transformer's layer: norms, biases, projections and an embedding now and then.
+  constexpr std::size_t layer[] = {16 * KiB, 16 * KiB,  48 * KiB,  96 * MiB, 32 * MiB,
+                                   64 * KiB, 128 * MiB, 128 * MiB, 16 * KiB, 2 * MiB};
+  std::vector<std::size_t> sizes;
+  for (std::size_t total = 0, i = 0; total < bytes; ++i) {
+    sizes.push_back(std::min(layer[i % std::size(layer)], std::max(bytes / 4, 4 * KiB)));
+    total += sizes.back();
+  }
+  return sizes;
+}
+
+void measure_copies(bench::Harness& harness, GpuTrainer& trainer, Raw& raw) {
+  const auto peak = [&] { return raw.to_host(); };
+  {
+    GpuState flat(trainer, std::vector<std::size_t>(
+                               std::max<std::size_t>(harness.bytes() / (64 * MiB), 1), 64 * MiB));
+    harness.compare(
+        {"G1", "capture of flat 64 MiB tensors / raw copy", 0.97, 0.92},
+        [&] { return capture_rate(flat); }, peak);
+    const auto under_load = [&] {
+      std::atomic<bool> is_over{false};
+      std::vector<std::byte> bytes(64 * MiB);
+      std::thread hashes([&] {
+        while (!is_over) bench::use(bytes.data()), (void)ckpt::crc32(bytes);
+      });
+      const double rate = capture_rate(flat);
+      is_over = true;
+      hashes.join();
+      return rate;
+    };
+    harness.compare({"G10", "capture while a thread hashes / alone", 0.92, 0.85}, under_load,
+                    [&] { return capture_rate(flat); });
+  }
+  {
+    GpuState model(trainer, sizes_like_a_model(harness.bytes()));
+    harness.compare(
+        {"G2", "capture of a model's tensors / raw copy", 0.93, 0.85},
+        [&] { return capture_rate(model); }, peak);
+  }
+  const std::size_t count = std::min<std::size_t>(20'000, harness.bytes() / (32 * KiB));
+  GpuState small(trainer, std::vector<std::size_t>(count, 32 * KiB));
+  harness.compare(
+      {"G3", fmt::format("capture of {} tensors of 32 KiB / raw copy", count), 0.60, 0.35},
+      [&] { return capture_rate(small); }, peak);
+  const auto one_by_one = [&] {
+    return bench::rate(static_cast<double>(small.bytes), [&] {
+      for (std::size_t i = 0; i < small.places.size(); ++i) {
+        check(trainer.driver().copy_to_host(small.slot->bytes().data() + i * 32 * KiB,
+                                            on_gpu(small.places[i]), 32 * KiB, raw.stream()));
+        trainer.spin();
+      }
+    });
+  };
+  harness.compare(
+      {"G3b", "the same / one copy and one wait for each", 3.0, 1.5},
+      [&] { return capture_rate(small); }, one_by_one);
+}
+
+void measure_calls(bench::Harness& harness, GpuTrainer& trainer) {
+  GpuState state(trainer, sizes_like_a_model(harness.bytes()));
+  constexpr int calls = 200;
+  std::vector<double> calls_ms;
+  std::vector<double> small_ms;
+  bench::PinnedMemory word(state.pins(), ckpt::page_bytes);
+  std::byte* const source = trainer.allocate(sizeof(std::uint32_t));
+  const auto stream = static_cast<CUstream>(trainer.stream().handle);
+  for (int i = 0; i < calls; ++i) {
+    const auto began_at = steady_clock::now();
+    state.begin();
+    calls_ms.push_back(milliseconds_since(began_at));
+    while (state.snapshotter->is_running()) {  // The trainer's own small copies, meanwhile.
+      const auto asked_at = steady_clock::now();
+      check(trainer.driver().copy_to_host(word.bytes().data(), on_gpu(source), 4, stream));
+      trainer.spin();
+      small_ms.push_back(milliseconds_since(asked_at));
+    }
+    state.end();
+  }
+  const auto lower = bench::Better::lower;
+  harness.sample({"G4", "what a save holds the trainer, median", 2, 10, lower, "ms"}, 0.5,
+                 calls_ms);
+  harness.sample({"G4b", "what a save holds the trainer, p99", 5, 10, lower, "ms"}, 0.99, calls_ms);
+  if (!small_ms.empty())
+    harness.sample({"G6", "4 bytes to the host during a capture, p99", 2, 5, lower, "ms"}, 0.99,
+                   small_ms);
+}
+
+// Steps whose computation takes a quarter longer than the copies do.
+void measure_steps(bench::Harness& harness, GpuTrainer& trainer) {
+  GpuState state(trainer, sizes_like_a_model(harness.bytes()));
+  constexpr std::size_t work_words = 64 * MiB / sizeof(std::uint32_t);
+  std::byte* const work = trainer.allocate(work_words * sizeof(std::uint32_t));
+  const auto compute = [&](int times) {
+    for (int i = 0; i < times; ++i) trainer.fill(work, static_cast<std::uint32_t>(i), work_words);
+  };
+  compute(100);
+  trainer.spin();
+  const auto computed_at = steady_clock::now();
+  compute(100);
+  trainer.spin();
+  const double once_ms = milliseconds_since(computed_at) / 100;
+  const auto captured_at = steady_clock::now();
+  state.begin();
+  state.end();
+  const int times = static_cast<int>(milliseconds_since(captured_at) / 0.8 / once_ms) + 1;
+  constexpr int steps = 20;
+  const auto train = [&](bool with_captures) {
+    return bench::rate(steps, [&] {
+      for (int i = 0; i < steps; ++i) {
+        compute(times);  // Forward and backward.
+        if (with_captures && i > 0) state.end();
+        trainer.fill(state.places.front(), 7, 1);  // The update.
+        if (with_captures) state.begin();
+      }
+      trainer.spin();
+      if (with_captures) state.end();
+    });
+  };
+  harness.compare(
+      {"G5", "steps with a capture each / without", 0.98, 0.95}, [&] { return train(true); },
+      [&] { return train(false); });
+}
+
+void measure_restore(bench::Harness& harness, GpuTrainer& trainer, Raw& raw) {
+  GpuState state(trainer, sizes_like_a_model(harness.bytes()));
+  state.begin();
+  state.end();
+  const auto record = state.record();
+  const auto plan = bench::must(ckpt::snapshot::plan_restore(record, state.targets));
+  const auto restore = [&] {
+    return bench::rate(static_cast<double>(state.bytes), [&] {
+      bench::must(ckpt::snapshot::restore_tensors(
+          record, state.slot->bytes(), plan,
+          {state.devices, state.threads(), steady_clock::now() + std::chrono::minutes(1)}));
+    });
+  };
+  harness.compare({"G9", "restore, verified / raw copy to the GPU", 0.92, 0.80}, restore,
+                  [&] { return raw.to_device(); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto opened = GpuTrainer::open();
+  if (!opened) {
+    fmt::print("gpu: {} figures skipped: {}\n", figures, opened.error().message());
+    return 0;
+  }
+  bench::Harness harness("gpu", argc, argv);
+  GpuTrainer& trainer = **opened;
+  const std::size_t used_before = trainer.bytes_used();
+  auto pins = std::make_shared<ckpt::device::MemoryPins>();
+  auto gpus = bench::must(ckpt::device::Gpus::open({}, pins));
+  (void)bench::must(gpus->device_of(trainer.allocate(4), 0));
+  const auto extra =
+      static_cast<double>(trainer.bytes_used() - used_before) / static_cast<double>(MiB);
+  {
+    Raw raw(trainer, *pins, std::min<std::size_t>(GiB, harness.bytes()));
+    fmt::print("raw: {:.1f} GB/s to the host, {:.1f} GB/s to the GPU\n", raw.to_host() / 1e9,
+               raw.to_device() / 1e9);
+    const auto lower = bench::Better::lower;
+    harness.sample({"G8", "registration of touched memory", 0.12, 0.25, lower, "s/GB"}, 0.5,
+                   {raw.seconds_per_gb()});
+    harness.sample({"G13", "memory of the GPU that captures use", 64, 256, lower, "MiB"}, 0.5,
+                   {extra});
+    measure_copies(harness, trainer, raw);
+    measure_calls(harness, trainer);
+    measure_steps(harness, trainer);
+    measure_restore(harness, trainer, raw);
+  }
+  pins->stop();
+  return harness.finish();
+}
