@@ -133,6 +133,13 @@ run_script() {
   count "$suite" "$good" "$bad"
 }
 
+package_tests() {  # package_tests BUILD
+  local status=0
+  bash tests/package/run.sh "$1" || status=1
+  bash tests/package/bundle.sh "$1" || status=1
+  return $status
+}
+
 finish() {
   printf '\n%s' "$summary"
   local tail=""
@@ -168,7 +175,7 @@ wants sim && run_ctest sim "$jobs"
 wants crash && run_ctest crash 1
 wants cluster && run_ctest cluster 1
 if wants package; then
-  run_script package bash tests/package/run.sh "$build"
+  run_script package package_tests "$build"
 fi
 if wants python; then
   if [ -f tests/python/run.sh ]; then
@@ -179,7 +186,8 @@ if wants python; then
 fi
 if wants gpu; then
   if [ ! -e /dev/nvidiactl ]; then
-    skip gpu "this machine has no NVIDIA device"
+    listed=$("$ctest" --test-dir "$build" -L "^gpu\$" -N 2>/dev/null | sed -n "s/^Total Tests: //p")
+    skip gpu "this machine has no NVIDIA device (${listed:-0} tests)"
   else
     run_ctest gpu 1
   fi

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Makes the archive of the target `bundle`.
+#
+#   cmake/bundle.sh BUILD NAME LIBDIR [PROGRAM ...]  ->  BUILD/NAME.tar.gz
+#
+# PROGRAM: goes beside what is installed. All find their libraries relative to themselves.
+set -eu -o pipefail
+build=$1
+name=$2
+libdir=$3
+shift 3
+here=$(cd "$(dirname "$0")/.." && pwd)
+stage=$build/bundle/$name
+rm -rf "$stage"
+mkdir -p "$stage"
+"$CKPT_CMAKE" --install "$build" --prefix "$stage" --strip >"$build/bundle.log"
+
+for program in "$@"; do
+  cp "$program" "$stage/bin/ckpt_$(basename "$program")"
+  strip "$stage/bin/ckpt_$(basename "$program")"
+done
+cp "$here/cmake/bundle_gpu.sh" "$stage/gpu.sh"
+cp "$here/LICENSE" "$stage"
+
+# glibc and its loader are the machine's own: the two belong together.
+is_of_glibc() {
+  case "$1" in
+    ld-linux* | linux-vdso* | libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.*) ;;
+    libresolv.so.* | libutil.so.* | libanl.so.* | libnss_*) ;;
+    *) return 1 ;;
+  esac
+}
+# "libfoo.so.1 /usr/lib/libfoo.so.1" for all that a file loads, directly or not.
+libraries_of() {
+  ldd "$1" | awk '/=> \// {print $1, $3}'
+}
+for file in "$stage"/bin/* "$stage/$libdir"/*.so; do
+  case "$(head -c 4 "$file" | tr -d '\0')" in *ELF) ;; *) continue ;; esac
+  libraries_of "$file" | while read -r library path; do
+    is_of_glibc "$library" && continue
+    [ -e "$stage/$libdir/$library" ] || cp -L "$path" "$stage/$libdir/$library"
+  done
+done
+tar -C "$build/bundle" --sort=name --owner=0 --group=0 --numeric-owner -czf \
+  "$build/$name.tar.gz" "$name"
+echo "$build/$name.tar.gz: $(du -m "$build/$name.tar.gz" | cut -f 1) MiB"

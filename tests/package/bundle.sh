@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Goal:   the bundle runs on a machine that has glibc and nothing else of what it needs.
+# Method: tests/package/bundle.sh BUILD makes the bundle of BUILD, unpacks it into an empty
+#         directory and asks the loader of each file where its libraries come from; then its
+#         programs run with an empty environment, and a trainer is built against it.
+set -u
+cd "$(dirname "$0")/../.."
+. tests/packages.sh
+build=${1:-build/dev}
+mib_max=40
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+status=0
+
+check() {  # check NAME COMMAND...
+  local name=$1
+  shift
+  if "$@" >"$scratch/log" 2>&1; then
+    echo "ok package: bundle: $name"
+  else
+    echo "FAILED package: bundle: $name"
+    tail -n 30 "$scratch/log"
+    status=1
+  fi
+}
+is_small() {
+  local mib
+  mib=$(du -m "$build"/libckpt-*.tar.gz | cut -f 1)
+  echo "$mib MiB"
+  [ "$mib" -lt "$mib_max" ]
+}
+unpack() {
+  mkdir "$scratch/unpacked" && tar -C "$scratch/unpacked" -xzf "$build"/libckpt-*.tar.gz
+}
+# Each library comes from the bundle, but those of glibc.
+is_closed() {
+  local file foreign
+  for file in "$root"/bin/* "$root"/lib*/*.so*; do
+    [ "$(head -c 4 "$file" | tr -d '\0')" = $'\x7fELF' ] || continue
+    foreign=$(env -i /usr/bin/ldd "$file" | grep '=> ' | grep -v "=> $root/" |
+      grep -vE '^\s*(libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl)\.so')
+    [ -z "$foreign" ] || { echo "$file: $foreign"; return 1; }
+  done
+}
+runs() {
+  env -i "$root/bin/ckpt" --version && env -i "$root/bin/ckptd" --help &&
+    env -i HOME="$scratch" LIBCKPT_RUNTIME_DIR="$scratch/run" "$root/bin/ckpt" doctor --json
+}
+trainer_runs() {
+  g++ -std=c++20 -I"$root/include" examples/minimal_trainer.cpp -o "$scratch/trainer" \
+    -L"$root/lib" -lckpt -Wl,-rpath,"$root/lib" -Wl,--allow-shlib-undefined &&
+    env -i LIBCKPT_RUNTIME_DIR="$scratch/run" "$scratch/trainer" &&
+    env -i LIBCKPT_RUNTIME_DIR="$scratch/run" "$root/bin/ckpt" stop
+}
+
+check "it is made" "$cmake" --build "$build" --target bundle
+check "it is smaller than $mib_max MiB" is_small
+check "it unpacks into an empty directory" unpack
+root=$(echo "$scratch"/unpacked/libckpt-*)
+check "it brings its libraries" is_closed
+check "its programs run with an empty environment" runs
+check "a trainer runs with its library and its daemon" trainer_runs
+check "its GPU suite and benchmark run, or say what is skipped" \
+  env -i PATH=/usr/bin:/bin "$root/gpu.sh"
+exit $status
