@@ -12,6 +12,7 @@ from libckpt import _tensors
 from libckpt.errors import Corruption, InvalidArgument
 
 PROTOCOL = 2  # As torch.save.
+SLACK = 16 << 10  # A pickle that grows by a number's digit must not need another Slot.
 
 
 class TorchMember:
@@ -34,6 +35,7 @@ def entries_of(name, content):
     for key, storage in storages.items():
         entries[f"data/{key}"] = _storage_view(name, storage)
     entries["version"] = _bytes_view(torch, b"3\n")
+    entries[".padding"] = _bytes_view(torch, bytes(1 + -len(pickled) % SLACK))
     return entries
 
 

@@ -1,0 +1,139 @@
+"""Outbox: saves that are captured, on their way to files that a program will see.
+
+A save is posted with what publishes it. It is published once its step is on storage, in the order
+of the calls over all outboxes: looked for at each call, after each step of any optimizer while
+something waits, and at the end of the process. No thread of Python is needed for that.
+"""
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import pathlib
+import time
+
+from libckpt import _storage, errors
+from libckpt.session import init
+
+logger = logging.getLogger("libckpt")
+
+SLOT_DEADLINE = 120.0  # How long a save waits for memory.
+DURABLE_DEADLINE = 600.0
+KEPT = 2  # Steps of an outbox on storage: what is published has names of its own.
+MEMBERS_MAX = 12
+
+_order = itertools.count()
+_outboxes = []
+_watching = []
+
+
+class Outbox:
+    """The session of one directory, and the saves that are not published yet."""
+
+    def __init__(self, job, directory, **options):
+        pathlib.Path(directory).parent.mkdir(parents=True, exist_ok=True)
+        self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
+                            raise_on_error=True, **options)  # fmt: skip
+        self.directory = pathlib.Path(directory)
+        self.waiting = []  # (number, step, publish)
+        self._process = os.getpid()
+        self._step = max((step for step, _ in steps_of(self.directory)), default=0)
+        _outboxes.append(self)
+
+    def capture(self, items):
+        """Captures the items; returns the outbox's own step. It waits for memory, not storage."""
+        deadline = time.monotonic() + SLOT_DEADLINE
+        self._step += 1
+        while True:
+            ticket = self.session.save(self._step, items)
+            if ticket:
+                return self._step
+            if time.monotonic() > deadline or ticket.outcome == "disabled":
+                raise errors.Unavailable(f"the save answered {ticket.outcome}")
+            if ticket.outcome == "skipped_no_slot":
+                time.sleep(0.005)  # One becomes free when a step is on storage.
+            else:
+                self.session.prepare(items)
+
+    def post(self, step, publish):
+        """`publish(step directory, files by member)` is called when the step is on storage.
+
+        A step that a newer one overtook on the way there is published as (None, None).
+        """
+        self.waiting.append((next(_order), step, publish))
+        _watch()
+
+    def publish_first(self, wait):
+        """Publishes the oldest save if it is on storage, or once it is. Returns whether it did."""
+        _, step, publish = self.waiting[0]
+        try:
+            if wait:
+                self.session.wait(step, "durable", DURABLE_DEADLINE)
+            newest = self.session.status()["durable"]
+            if newest is None or newest < step:
+                return False
+            publish(*find_step(self.directory, step))
+        except (errors.CheckpointError, OSError) as error:
+            logger.error("libckpt: publish step %s of %s: %s", step, self.session.job, error)
+            if isinstance(error, errors.Unavailable) and not wait:
+                return False
+        self.waiting.pop(0)
+        return True
+
+    def is_ours(self):
+        """Not in a fork, and not closed."""
+        return self._process == os.getpid() and not self.session.is_closed
+
+    def close(self):
+        """Forgets what waits, and frees the job's memory."""
+        self.waiting.clear()
+        if self in _outboxes:
+            _outboxes.remove(self)
+        with contextlib.suppress(errors.CheckpointError):
+            self.session.close()
+
+
+def steps_of(directory):
+    """(step, its directory) of what is on storage."""
+    for path in _storage.steps(directory):
+        yield int(_storage.STEP.match(path.name).group(1)), path
+
+
+def find_step(directory, step):
+    """(its directory, by name of the member its file), or twice None."""
+    for found, path in steps_of(directory):
+        manifest = _storage.read_manifest(path) if found == step else None
+        if manifest is not None:
+            files = _storage.archive_files(manifest["shards"][0])
+            return path, {name: path / file for name, file in files.items()}
+    return None, None
+
+
+def settle(wait=False):
+    """Publishes what is on storage by now; with `wait`, all that was posted."""
+    while True:
+        boxes = [box for box in _outboxes if box.waiting and box.is_ours()]
+        if not boxes:
+            _unwatch()
+            return
+        first = min(boxes, key=lambda box: box.waiting[0][0])
+        if not first.publish_first(wait):
+            return
+
+
+def _watch():
+    if not _watching:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        _watching.append(register_optimizer_step_post_hook(lambda *_: settle()))
+
+
+def _unwatch():
+    while _watching:
+        _watching.pop().remove()
+
+
+@atexit.register
+def _leave():
+    settle(wait=True)

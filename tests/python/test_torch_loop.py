@@ -1,0 +1,214 @@
+"""Goal: the usual PyTorch loop, with one line changed, resumes from files of one step only.
+
+Method: the real loop with its unchanged resume code is killed at random instants around its save
+block; whatever it finds when it starts again must be of one step. The files are then read by stock
+torch, and the drop-in functions are tried one by one.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import libckpt.torch  # noqa: E402
+from libckpt import _outbox  # noqa: E402
+
+KILLS = int(os.environ.get("CKPT_PYTHON_KILLS", "30"))
+
+
+@pytest.fixture(autouse=True)
+def outboxes(runtime):
+    yield
+    for box in list(_outbox._outboxes):
+        box.close()
+    libckpt.torch._boxes.clear()
+
+
+@pytest.fixture
+def loop(runtime):
+    process = subprocess.Popen(
+        [sys.executable, pathlib.Path(__file__).parent / "trainers" / "loop.py"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    yield process
+    process.stdin.close()
+    process.kill()
+    process.wait()
+
+
+def start(loop, exp_dir, steps):
+    """(process id, the step it began at)"""
+    loop.stdin.write(f"{exp_dir} {steps}\n")
+    loop.stdin.flush()
+    said = [loop.stdout.readline().split() for _ in range(2)]
+    child = next(int(words[1]) for words in said if words[0] == "pid")
+    other = next(words for words in said if words[0] != "pid")
+    assert other[:2] == ["began", "at"], other
+    return child, int(other[2])
+
+
+def test_killed_at_any_instant_the_loop_resumes_from_one_step(loop, tmp_path):
+    exp_dir = tmp_path / "exp"
+    exp_dir.mkdir()
+    chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
+    began = []
+    for _ in range(KILLS):
+        child, step = start(loop, exp_dir, 1_000_000)
+        began.append(step)
+        time.sleep(chance.random() * 0.4)
+        os.kill(child, signal.SIGKILL)
+        assert loop.stdout.readline().split() == ["status", "9"]
+    assert began == sorted(began)
+    assert began[-1] > 0
+    child, step = start(loop, exp_dir, began[-1] + 5)
+    assert loop.stdout.readline().split() == ["status", "0"]
+    assert json.loads((exp_dir / "state.json").read_text())["global_step"] >= began[-1] + 5
+    assert zipfile.ZipFile(exp_dir / "optimizer.pt").testzip() is None
+
+
+def test_resume_brings_what_was_captured_but_not_published(loop, tmp_path):
+    exp_dir = tmp_path / "exp"
+    exp_dir.mkdir()
+    child, _ = start(loop, exp_dir, 1_000_000)
+    deadline = time.monotonic() + 30
+    work = exp_dir / ".libckpt" / "work"
+    while not list(work.glob("[0-9]*.json")):
+        assert time.monotonic() < deadline
+    os.kill(child, signal.SIGKILL)
+    loop.stdout.readline()
+    noted = [path.stem for path in work.glob("[0-9]*.json")]
+    found = libckpt.torch.resume(exp_dir)
+    assert found == bool(noted)
+    if found:
+        step = json.loads((exp_dir / "state.json").read_text())["global_step"]
+        assert step == int(max(noted).split("-")[0])
+        assert int(torch.load(exp_dir / "model.pt")["step"]) == step
+    assert libckpt.torch.resume(exp_dir, deadline=0) is False
+
+
+def write(exp_dir, value):
+    torch.save({"value": torch.full((1000,), value)}, exp_dir / "model.pt")
+    (exp_dir / "state.json").write_text(json.dumps(value))
+
+
+def values(exp_dir):
+    return torch.load(exp_dir / "model.pt")["value"][0], json.loads(
+        (exp_dir / "state.json").read_text()
+    )
+
+
+def test_what_a_block_writes_appears_together(tmp_path):
+    with libckpt.torch.checkpoint(tmp_path, step=1):
+        write(tmp_path, 1)
+        assert not os.path.exists(tmp_path / "model.pt")
+    libckpt.torch.wait()
+    assert values(tmp_path) == (1, 1)
+    with libckpt.torch.checkpoint(tmp_path, step=2):
+        write(tmp_path, 2)
+        with open(tmp_path / "state.json") as file:
+            assert json.load(file) == 2  # The block sees its own files.
+    libckpt.torch.wait()
+    assert values(tmp_path) == (2, 2)
+
+
+def test_files_that_were_there_before_switch_with_the_others(tmp_path):
+    write(tmp_path, 0)
+    (tmp_path / "log.txt").write_text("mine")
+    with libckpt.torch.checkpoint(tmp_path, step=1):
+        write(tmp_path, 1)
+    libckpt.torch.wait()
+    assert values(tmp_path) == (1, 1)
+    assert (tmp_path / "log.txt").read_text() == "mine"
+
+
+def test_a_block_that_raises_publishes_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), libckpt.torch.checkpoint(tmp_path, step=1):
+        write(tmp_path, 1)
+        raise ZeroDivisionError
+    libckpt.torch.wait()
+    assert not os.path.exists(tmp_path / "state.json")
+    write(tmp_path, 2)  # And everything is as before.
+    assert values(tmp_path) == (2, 2)
+
+
+def test_the_usual_ways_to_write_a_file_all_end_in_the_set(tmp_path):
+    import shutil
+    from torch import save as bound_early
+
+    (tmp_path / "notes.txt").write_text("one\n")
+    with libckpt.torch.checkpoint(tmp_path, step=1) as folder:
+        with open(tmp_path / "aside.tmp", "w") as file:
+            file.write("replaced")
+        os.replace(tmp_path / "aside.tmp", tmp_path / "replaced.txt")
+        with open(str(tmp_path / "notes.txt"), "a") as file:
+            file.write("two\n")
+        shutil.copy(__file__, tmp_path / "copied.py")
+        bound_early({"a": 1}, tmp_path / "early.pt")
+        os.makedirs(tmp_path / "deep" / "er", exist_ok=True)
+        torch.save([torch.ones(2)], tmp_path / "deep" / "er" / "x.pt")
+        (folder / "by-other-means").write_bytes(b"x")
+    libckpt.torch.wait()
+    current = tmp_path / ".libckpt" / "current"
+    found = {str(p.relative_to(current)) for p in current.rglob("*") if p.is_file()}
+    assert found == {"replaced.txt", "notes.txt", "copied.py", "early.pt", "deep/er/x.pt",
+                     "by-other-means"}  # fmt: skip
+    assert (tmp_path / "notes.txt").read_text() == "one\ntwo\n"
+    assert torch.load(tmp_path / "early.pt") == {"a": 1}
+    assert torch.equal(torch.load(tmp_path / "deep" / "er" / "x.pt")[0], torch.ones(2))
+
+
+def test_a_file_written_past_the_block_is_told(tmp_path, caplog):
+    with libckpt.torch.checkpoint(tmp_path, step=1):
+        descriptor = os.open(tmp_path / "past.bin", os.O_CREAT | os.O_WRONLY)
+        os.write(descriptor, b"x")
+        os.close(descriptor)
+    assert "past.bin was written past the block" in caplog.text
+
+
+def test_save_is_seen_by_load_and_by_a_later_save(tmp_path):
+    for value in range(3):
+        libckpt.torch.save({"value": torch.full((100_000,), value)}, tmp_path / "a.pt")
+        libckpt.torch.save({"value": value}, str(tmp_path / "b.pt"))
+    assert libckpt.torch.load(tmp_path / "a.pt")["value"][-1] == 2
+    assert torch.load(tmp_path / "b.pt") == {"value": 2}
+    with open(tmp_path / "c.pt", "wb") as file:
+        libckpt.torch.save([1], file)
+    assert torch.load(tmp_path / "c.pt") == [1]
+
+
+def test_saves_are_published_in_the_order_of_the_calls(tmp_path):
+    names = [tmp_path / f"{number}.pt" for number in range(6)]
+    for name in names:
+        libckpt.torch.save(torch.ones(200_000), name)
+        there = [path.exists() for path in names]
+        assert there == sorted(there, reverse=True)
+    libckpt.torch.wait()
+    assert all(path.exists() for path in names)
+
+
+def test_a_saved_file_is_a_new_one_for_who_has_the_old_one_open(tmp_path):
+    torch.save("old", tmp_path / "a.pt")
+    with open(tmp_path / "a.pt", "rb") as old:
+        libckpt.torch.save("new", tmp_path / "a.pt")
+        assert libckpt.torch.load(tmp_path / "a.pt") == "new"
+        assert torch.load(old) == "old"
+
+
+def test_without_a_daemon_stock_torch_saves(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("LIBCKPT_DAEMON_PATH", "/nonexistent/ckptd")
+    monkeypatch.setenv("LIBCKPT_OPEN_DEADLINE", "1s")
+    libckpt.torch.save([1, 2], tmp_path / "a.pt")
+    assert torch.load(tmp_path / "a.pt") == [1, 2]
+    with libckpt.torch.checkpoint(tmp_path / "exp", step=1):
+        write(tmp_path / "exp", 7)
+    assert values(tmp_path / "exp") == (7, 7)
+    assert "stock torch saves instead" in caplog.text
