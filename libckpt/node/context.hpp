@@ -13,6 +13,7 @@ struct EngineContext {
   EngineOptions options;
   arena::MemoryBudget budget;
   Random random;  // For session ids; seeded by options.boot.
+  std::uint64_t jobs_opened = 0;
 
   std::uint64_t chunk_bytes() const {
     return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;

@@ -112,7 +112,6 @@ void Engine::State::listen_for(const Job& job, const AttachRequest& request) {
 asio::awaitable<void> Engine::State::listen(std::string address) {
   const std::shared_ptr<State> self = shared_from_this();
   auto options = std::make_shared<wire::ListenerOptions>();
-  options->boot = context.options.boot;
   options->make_nonce = context.options.make_nonce;
   options->find_secret = [this](const std::string& name) -> std::shared_ptr<const wire::Secret> {
     const auto job = jobs.find(name);
@@ -120,9 +119,9 @@ asio::awaitable<void> Engine::State::listen(std::string address) {
     auto secret = wire::Secret::make(std::as_bytes(std::span(job->second->secret())));
     return secret ? std::make_shared<const wire::Secret>(std::move(*secret)) : nullptr;
   };
-  options->find_node = [this](const std::string& name) {
+  options->find_self = [this](const std::string& name) {
     const auto job = jobs.find(name);
-    return job == jobs.end() ? std::string() : job->second->node();
+    return job == jobs.end() ? wire::Self{} : wire::Self{job->second->node(), job->second->boot()};
   };
   LogLimit complaint(60.0);
   while (!is_stopping) {

@@ -19,12 +19,19 @@ namespace {
 constexpr Duration ended_linger = std::chrono::seconds(5);
 
 agree::CoordinatorOptions coordinator_options(const EngineContext& context,
-                                              const AttachRequest& request) {
+                                              const AttachRequest& request, std::uint64_t boot) {
   agree::CoordinatorOptions options;
   options.node = request.node;
-  options.boot = context.options.boot;
+  options.boot = boot;
   options.restores_without_progress_max = context.options.restores_without_progress_max;
   return options;
+}
+
+// A job that was dropped and is opened again has nothing of what it held, and counts its reports
+// and decrees from the beginning, as after a new start of the daemon: peers must see the
+// difference.
+std::uint64_t next_boot(EngineContext& context) {
+  return context.options.boot + (context.jobs_opened++ << 32);
 }
 
 }  // namespace
@@ -40,11 +47,12 @@ std::shared_ptr<Job> Job::make(EngineContext& context, const AttachRequest& firs
 
 Job::Job(EngineContext& context, const AttachRequest& first)
     : context_(context),
+      boot_(next_boot(context)),
       node_(first.node),
       directory_(first.dir),
       slots_(context, first.job),
       changed_(context.seams.clock),
-      coordinator_(coordinator_options(context, first)) {
+      coordinator_(coordinator_options(context, first, boot_)) {
   shape_.job = first.job;
   trainer_seen_at_ = context.seams.clock.now();
 }

@@ -79,6 +79,7 @@ class Job : public std::enable_shared_from_this<Job> {
   const agree::JobShape& shape() const { return shape_; }
   const Digest& members() const { return members_; }
   const std::string& node() const { return node_; }
+  std::uint64_t boot() const { return boot_; }  // Of this job: a new one whenever it is opened.
   const std::string& secret() const { return secret_; }
   const std::string& directory() const { return directory_; }
   const agree::History& history() const { return history_; }
@@ -149,6 +150,7 @@ class Job : public std::enable_shared_from_this<Job> {
                                                        Digest digest);
 
   EngineContext& context_;
+  const std::uint64_t boot_;
   agree::JobShape shape_;
   Digest members_;  // agree::members_digest(shape_).
   std::string node_;

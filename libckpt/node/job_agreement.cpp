@@ -58,7 +58,7 @@ void Job::build_report() {
   report.job = shape_.job;
   report.run = shape_.run;
   report.node = node_;
-  report.boot = context_.options.boot;
+  report.boot = boot_;
   report.sequence = report_.sequence;
   report.incarnation = shape_.incarnation;
   report.members = members_;

@@ -80,7 +80,7 @@ Task<std::shared_ptr<wire::Connection>> Peers::dial(std::string node, wire::Purp
   options.job = job_.shape().job;
   options.node = job_.node();
   options.peer_node = node;
-  options.boot = job_.context().options.boot;
+  options.boot = job_.boot();
   options.purpose = purpose;
   options.secret = std::make_shared<const wire::Secret>(std::move(checked));
   options.make_nonce = job_.context().options.make_nonce;

@@ -255,16 +255,16 @@ Task<PeerIdentity> listen(std::shared_ptr<Connection> connection,
     auto refused = co_await refuse(connection, std::move(why), std::move(told), deadline);
     co_return refused;
   }
-  const std::string own_name = options->find_node(greeted.hello.job);
-  if (own_name != greeted.hello.listener) {
-    std::string told = fmt::format("this is node {}, not {}", own_name, greeted.hello.listener);
+  const Self self = options->find_self(greeted.hello.job);
+  if (self.node != greeted.hello.listener) {
+    std::string told = fmt::format("this is node {}, not {}", self.node, greeted.hello.listener);
     Error why(Errc::unavailable, "node " + greeted.hello.dialer + " was told: " + told);
     auto refused = co_await refuse(connection, std::move(why), std::move(told), deadline);
     co_return refused;
   }
   format::Writer welcome;
-  welcome.u64(options->boot);
-  welcome.raw(prove(Role::listener, *secret, greeted.hello, greeted.challenge, options->boot));
+  welcome.u64(self.boot);
+  welcome.raw(prove(Role::listener, *secret, greeted.hello, greeted.challenge, self.boot));
   Message last = make_message(FrameKind::welcome, welcome.take());
   CKPT_CO_CHECK(co_await write_message(*connection, std::move(last), deadline));
   co_return identity_of(greeted.hello);

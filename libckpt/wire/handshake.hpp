@@ -34,7 +34,7 @@ inline constexpr std::size_t node_bytes_max = 256;
 struct PeerIdentity {
   std::string job;
   std::string node;
-  std::uint64_t boot = 0;  // Of its daemon; a new one means that its memory was lost.
+  std::uint64_t boot = 0;  // A new one means that what it held of the job was lost.
   std::uint16_t protocol_version = 0;
   Purpose purpose = Purpose::control;
 };
@@ -53,13 +53,16 @@ struct DialerOptions {
 
 // The secret of a job, or null where the job is not known here.
 using FindSecret = std::function<std::shared_ptr<const Secret>(const std::string& job)>;
-// The name that this daemon has in a job; nodes of two jobs may be called differently.
-using FindNode = std::function<std::string(const std::string& job)>;
+// Self: who this daemon is in a job; nodes of two jobs may be called differently.
+struct Self {
+  std::string node;
+  std::uint64_t boot = 0;
+};
+using FindSelf = std::function<Self(const std::string& job)>;
 
 struct ListenerOptions {
   FindSecret find_secret;
-  FindNode find_node;
-  std::uint64_t boot = 0;
+  FindSelf find_self;
   MakeNonce make_nonce = random_bytes;
 };
 

@@ -39,8 +39,7 @@ std::shared_ptr<const ListenerOptions> listener_options() {
   options->find_secret = [secret = make_secret(good_secret)](const std::string& job) {
     return job == "gpt2" ? secret : nullptr;
   };
-  options->find_node = [](const std::string&) { return "B"; };
-  options->boot = 22;
+  options->find_self = [](const std::string&) { return Self{"B", 22}; };
   return options;
 }
 

@@ -1,0 +1,112 @@
+// Goal:   a job whose memory was dropped on one node begins there again with its peers, at once.
+// Method: two engines over the simulated network and a fake clock; the ranks begin some times, so
+//         that reports and decrees have high numbers; then one node forgets the job, and they begin
+//         once more. What the node now says must not be taken for what it said long ago.
+#include <boost/asio/io_context.hpp>
+#include <optional>
+
+#include "base/units.hpp"
+#include "node/engine.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
+#include "support/sim_network.hpp"
+
+namespace ckpt::node {
+namespace {
+
+// Without a layout there is never a Slot: only the agreement is looked at.
+class NoMemory final : public arena::MemorySource {
+ public:
+  Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t) override {
+    co_return fail(Errc::exhausted, "no memory in this test");
+  }
+};
+
+struct Rank final : SessionEvents {
+  void slots_ready(std::vector<arena::SlotMemory*>) override {}
+  void slots_failed(Error) override {}
+  void slot_granted(std::uint32_t) override {}
+  void next_capture(Step) override {}
+  void level_reached(Step, Level) override {}
+  void step_dropped(Step) override {}
+  void restore_offered(SlotOffer) override {}
+  void begun(Begun value) override { answer = std::move(value); }
+  void closed(Status) override {}
+  void fenced(std::string) override {}
+
+  SessionId session{};
+  std::optional<Begun> answer;
+};
+
+struct TwoNodes {
+  TwoNodes() : clock(context), disk(1), files(disk, &clock), network(1) {
+    for (const char* name : {"A", "B"}) {
+      fronts.push_back(network.add_node(name, clock));
+      EngineOptions options;
+      options.name = name;
+      options.boot = 7 + fronts.size();
+      options.memory_budget = MiB;
+      engines.push_back(std::make_unique<Engine>(
+          context.get_executor(), Seams{clock, memory, files, *fronts.back()}, options));
+    }
+  }
+  ~TwoNodes() {
+    for (const auto& engine : engines) {
+      const Status stopped =
+          test::finish(clock, test::start(context, engine->stop(std::chrono::seconds(5), false)));
+      CHECK(stopped);
+    }
+    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+  }
+
+  // Both ranks attach and ask for the newest step, of which there is none. How long that took.
+  std::optional<Duration> begin_once() {
+    const Time before = clock.now();
+    std::vector<Rank> ranks(engines.size());
+    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+      AttachRequest request;
+      request.job = "job";
+      request.rank = rank;
+      request.world_size = 2;
+      request.nodes = {{"A", "", "A:1"}, {"B", "", "B:1"}};
+      request.node = request.nodes[rank].name;
+      request.secret = "the secret of the job, 32 bytes.";
+      auto attached =
+          test::finish(clock, test::start(context, engines[rank]->attach(request, ranks[rank])));
+      REQUIRE(attached);
+      ranks[rank].session = attached->session;
+      REQUIRE(engines[rank]->ask_restore(ranks[rank].session, std::nullopt));
+    }
+    const Time limit = clock.after(std::chrono::seconds(60));
+    while (clock.now() < limit && !(ranks[0].answer && ranks[1].answer)) clock.advance_to_next();
+    const bool have_begun = ranks[0].answer.has_value() && ranks[1].answer.has_value();
+    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank)
+      engines[rank]->detach(ranks[rank].session);
+    clock.advance(std::chrono::seconds(2));
+    if (!have_begun) return std::nullopt;
+    return clock.now() - before;
+  }
+
+  asio::io_context context;
+  test::FakeClock clock;
+  NoMemory memory;
+  test::MemoryDisk disk;
+  test::MemoryFileSystem files;
+  test::SimNetwork network;
+  std::vector<std::unique_ptr<wire::Network>> fronts;
+  std::vector<std::unique_ptr<Engine>> engines;
+};
+
+TEST_CASE("job: a node that dropped it begins again with a peer that did not", "[unit][node]") {
+  const std::size_t dropping = GENERATE(0, 1);  // The coordinator, and the other.
+  TwoNodes nodes;
+  for (int round = 0; round < 8; ++round) REQUIRE(nodes.begin_once());
+  REQUIRE(nodes.engines[dropping]->drop("job"));
+  nodes.clock.advance(std::chrono::seconds(1));
+  const auto took = nodes.begin_once();
+  REQUIRE(took);
+  REQUIRE(*took < std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace ckpt::node
