@@ -22,6 +22,8 @@ using std::chrono::steady_clock;
 
 constexpr const char* job = "bench-recovery";
 constexpr std::size_t small_bytes = 4096;
+constexpr std::chrono::minutes patience(1);
+constexpr std::chrono::milliseconds pause(20);
 
 class Cluster {
  public:
@@ -39,7 +41,11 @@ class Cluster {
               {"far", "", hosts.far_address() + ":7752"}};
     rank_0_.fill();
     rank_1_.fill();
-    save_once();
+    open();
+    std::thread other([this] { rank_1_.restore(); });
+    rank_0_.restore();  // There is nothing yet: both begin.
+    other.join();
+    save_a_step();
   }
   ~Cluster() {
     leave();
@@ -65,9 +71,7 @@ class Cluster {
       bench::give_up("rank 0 was restored from " + (restored ? restored->source_name : "nothing"));
     if (!rank_0_.is_filled()) bench::give_up("rank 0 has other bytes than it saved");
     bench::must(rank_0_.checkpointer().restored_ok(restored->step));
-    // Until the peer has its copy again.
-    bench::must(rank_0_.checkpointer().wait(restored->step, ckpt::Level::committed,
-                                            std::chrono::minutes(1)));
+    save_a_step();  // The next restore finds it everywhere again.
     return static_cast<double>(rank_0_.bytes()) / took.count();
   }
 
@@ -81,6 +85,7 @@ class Cluster {
     options.nodes = nodes_;
     options.node = nodes_[rank].name;
     options.save_storage_interval = {1, {}};
+    options.max_ckpt_num = 2;
     options.secret_file = directory_ + "/secret";
     options.runtime_dir = rank == 0 ? near_.runtime_dir() : far_.runtime_dir();
     return options;
@@ -93,21 +98,27 @@ class Cluster {
     rank_0_.leave();
     rank_1_.leave();
   }
-  void save_once() {
-    open();
-    std::thread other([this] {
-      rank_1_.restore();
-      rank_1_.save(ckpt::Level::durable);
-    });
-    rank_0_.restore();
-    rank_0_.save(ckpt::Level::durable);
-    other.join();
+  // On storage and in the peer's memory. A step that one of them skipped is dropped by both, and
+  // followed by another.
+  void save_a_step() {
+    const auto until = steady_clock::now() + patience;
+    while (steady_clock::now() < until) {
+      const ckpt::Step step{++step_};
+      const auto outcome_0 = bench::must(rank_0_.checkpointer().save(step));
+      const auto outcome_1 = bench::must(rank_1_.checkpointer().save(step));
+      const bool is_captured =
+          outcome_0 == ckpt::SaveOutcome::started && outcome_1 == ckpt::SaveOutcome::started;
+      if (is_captured && rank_0_.checkpointer().wait(step, ckpt::Level::durable, patience)) return;
+      std::this_thread::sleep_for(pause);
+    }
+    bench::give_up("no step becomes durable");
   }
 
   std::string directory_;
   bench::Daemon near_, far_;
   std::vector<ckpt::Node> nodes_;
   bench::Trainer rank_0_, rank_1_;
+  std::uint64_t step_ = 0;
 };
 
 }  // namespace
