@@ -15,13 +15,12 @@ import logging
 import os
 import pathlib
 import re
-import shutil
 import threading
 import time
 
 import torch
 
-from libckpt import _collect, _outbox, _published, errors
+from libckpt import _collect, _outbox, _published, _work, errors
 from libckpt._members import TorchMember
 
 __all__ = ["checkpoint", "load", "resume", "save", "wait"]
@@ -49,14 +48,14 @@ def checkpoint(directory, *, step):
         sets = _published.PublishedSets(directory)
         box = _box(directory, sets.private / "job", sets)
         name = f"{step:09d}-{os.getpid()}-{time.time_ns():x}"
-        folder = sets.begin(name)
+        folder = sets.work.begin(name)
         objects = {}
         before = _seen(directory)
         try:
             with _collect.Collector(directory, folder, lambda c, n: _take(objects, c, n)):
                 yield folder
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            sets.work.drop(name)
             raise
         _tell_of_others(directory, before)
         _hand_over(box, sets, name, objects)
@@ -69,7 +68,7 @@ def _box(path, directory, sets=None):
     key = str(path)
     if key not in _boxes or not _boxes[key].is_ours():
         if sets is not None:
-            sets.drop_work()  # Of a process before: who resumed without it began elsewhere.
+            sets.work.drop_all()  # Of a process before: who resumed without it began elsewhere.
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name)[:60]
         job = f"torch-{readable}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
         try:
@@ -92,22 +91,23 @@ def _hand_over(box, sets, name, objects):
     try:
         if box is None:
             raise errors.Unavailable("there is no session")
-        sets.sync_work(name)  # Before anybody may publish it.
+        sets.work.sync(name)  # Before anybody may publish it.
         step = box.capture(items)
     except errors.CheckpointError as error:
         if box is not None:
             logger.error("libckpt: checkpoint %s: %s; stock torch saves instead", name, error)
         for member, content in objects.items():
-            (sets.work / name / member).parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, sets.work / name / member)
+            path = sets.work.folder(name) / member
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, path)
         _outbox.settle(wait=True)
         sets.publish(name, {})
         return
-    sets.note(name, {"step": step})
+    sets.work.note(name, {"step": step})
 
     def publish(path, files):
         if path is None:
-            sets.drop(name)
+            sets.work.drop(name)
         else:
             sets.publish(name, files)
 
@@ -127,8 +127,8 @@ def _tell_of_others(directory, before):
     for name, seen in _seen(directory).items():
         if before.get(name) != seen:
             logger.error(
-                "libckpt: checkpoint in %s: %s was written past the block, and is not part of the "
-                "set: write it with open() or torch.save(), or into the folder that the block gives",
+                "libckpt: checkpoint in %s: %s was written past the block, and is not part of "
+                "the set: write it with open(), torch.save(), or into the folder that is yielded",
                 directory,
                 name,
             )
@@ -142,7 +142,7 @@ def resume(directory, deadline=10.0):
     """
     sets = _published.PublishedSets(os.path.realpath(directory))
     ends = time.monotonic() + deadline
-    for name, note in sets.noted():
+    for name, note in sets.work.noted():
         while True:
             path, files = _outbox.find_step(sets.private / "job", note["step"])
             if path is not None:
@@ -173,12 +173,12 @@ def save(content, path, *arguments, **options):
         except errors.CheckpointError as error:
             logger.error("libckpt: save %s: %s; stock torch saves instead", path, error)
         else:
-            box.post(step, lambda _, files: _published.place(files[path.name], path))
+            box.post(step, lambda _, files: _work.place(files[path.name], path))
             return None
     _outbox.settle(wait=True)
     aside = path.with_name(f".{path.name}.stock")
     torch.save(content, aside)
-    _published.place(aside, path)
+    _work.place(aside, path)
     aside.unlink()
     return None
 

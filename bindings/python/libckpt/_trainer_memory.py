@@ -1,0 +1,141 @@
+"""Trainer memory: what a Trainer of Transformers needs to go on, captured at every step."""
+
+import json
+import logging
+
+from libckpt import errors
+from libckpt._restore import load
+from libckpt.rng import RNG
+from libckpt.session import init
+
+logger = logging.getLogger("libckpt")
+
+BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
+
+
+class TrainerMemory:
+    """The session that a Trainer's steps are captured in; every failure is told, none raised."""
+
+    def __init__(self, trainer, job, options):
+        self._trainer = trainer
+        self._captured = -1
+        self._guarded = None
+        self.session = None
+        try:
+            self.session = init(job, blob_capacity=BLOB_CAPACITY, **options)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+    def begin(self):
+        """The optimizer exists: the first capture is prepared, and guarded from then on."""
+        self._captured = self._trainer.state.global_step
+        optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+        if self.session is None:
+            return
+        if self._guarded is not optimizer:
+            self.session.guard(optimizer)
+            self._guarded = optimizer
+        try:
+            self.session.prepare(self.items())
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s", error)
+
+    def capture(self):
+        """Captures the state after the newest step, once."""
+        step = self._trainer.state.global_step
+        if self.session is None or step <= self._captured:
+            return
+        self._captured = step
+        self.session.save_checkpoint_if_needed(step, self.items())
+
+    def items(self):
+        trainer = self._trainer
+        items = {
+            "model": trainer.accelerator.unwrap_model(trainer.model),
+            "optimizer": trainer.optimizer,
+            "scheduler": trainer.lr_scheduler,
+            "rng": RNG(),
+            "state": state_json(trainer),
+            "totals": _totals(trainer),
+        }
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return items if scaler is None else {**items, "scaler": scaler}
+
+    def newest(self):
+        """What the newest step in memory holds; none: there is none."""
+        if self.session is None:
+            return None
+        try:
+            return self.session.restore()
+        except errors.NotFound:
+            return None
+        except errors.CheckpointError as error:
+            logger.error("libckpt: resume from memory: %s", error)
+            return None
+
+
+def state_json(trainer):
+    """trainer_state.json, as a checkpoint of this moment would have it."""
+    from dataclasses import asdict
+
+    from transformers.trainer_callback import ExportableState
+
+    state = trainer.state
+    for callback in [*trainer.callback_handler.callbacks, trainer.control]:
+        if isinstance(callback, ExportableState):
+            name = type(callback).__name__
+            if isinstance(state.stateful_callbacks.get(name), list):
+                continue  # Of several of one name Transformers keeps what each had at its saves.
+            state.stateful_callbacks[name] = callback.state()
+    return json.dumps(asdict(state), sort_keys=True)
+
+
+def _totals(trainer):
+    """What the loop adds up between two lines of its log."""
+    return {
+        "loss": trainer._tr_loss.detach() if hasattr(trainer, "_tr_loss") else None,
+        "total_loss": getattr(trainer, "_total_loss_scalar", 0.0),
+        "last_logged": getattr(trainer, "_globalstep_last_logged", 0),
+        "initial_step": getattr(trainer, "_initial_global_step", 0),
+        "flos": getattr(trainer, "current_flos", 0),
+    }
+
+
+class Resumed:
+    """A step from memory on its way into a Trainer, which asks for it part by part."""
+
+    def __init__(self, restored, folder):
+        self._values = restored.items
+        self.step = restored.step
+        self.source_name = restored.source_name
+        self.folder = str(folder)
+
+    def write_state(self):
+        """What the Trainer wants to read before it asks for anything."""
+        import pathlib
+
+        pathlib.Path(self.folder).mkdir(parents=True, exist_ok=True)
+        (pathlib.Path(self.folder) / "trainer_state.json").write_text(self._values["state"])
+
+    def give_model(self, model):
+        load({"model": model}, {"model": self._values.pop("model")}, strict=True)
+
+    def give_optimizer(self, trainer):
+        trainer.optimizer.load_state_dict(self._values.pop("optimizer"))
+        trainer.lr_scheduler.load_state_dict(self._values.pop("scheduler"))
+
+    def give_scaler(self, trainer):
+        if "scaler" in self._values and getattr(trainer.accelerator, "scaler", None) is not None:
+            trainer.accelerator.scaler.load_state_dict(self._values.pop("scaler"))
+
+    def give_rng(self):
+        RNG().load_state_dict(self._values["rng"])
+
+    def give_totals(self, trainer):
+        totals = self._values["totals"]
+        if totals["loss"] is not None:
+            trainer._tr_loss = totals["loss"].to(trainer.args.device).clone()
+        trainer._total_loss_scalar = totals["total_loss"]
+        trainer._globalstep_last_logged = totals["last_logged"]
+        trainer._initial_global_step = totals["initial_step"]
+        trainer.current_flos = totals["flos"]

@@ -1,0 +1,90 @@
+"""Work: folders that are being collected, and what is known of those that are captured.
+
+    work/NAME/       being collected, hidden from every reader
+    work/NAME.json   its facts, written once its capture is done: a later process can publish it
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+
+
+class Work:
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+
+    def begin(self, name):
+        """An empty folder."""
+        folder = self.directory / name
+        self.drop(name)
+        folder.mkdir(parents=True)
+        return folder
+
+    def folder(self, name):
+        return self.directory / name
+
+    def sync(self, name):
+        sync_tree(self.folder(name))
+        sync(self.directory)
+
+    def note(self, name, facts):
+        aside = self.directory / f".{name}.json"
+        aside.write_text(json.dumps(facts))
+        sync(aside)
+        os.rename(aside, self.directory / f"{name}.json")
+        sync(self.directory)
+
+    def noted(self):
+        """(name, facts) of what was captured and not published, the newest first."""
+        found = []
+        if self.directory.is_dir():
+            for path in self.directory.glob("[!.]*.json"):
+                with contextlib.suppress(ValueError, OSError):
+                    facts = json.loads(path.read_text())
+                    found.append((path.stat().st_mtime_ns, path.stem, facts))
+        return [(name, facts) for _, name, facts in sorted(found, reverse=True)]
+
+    def drop(self, name):
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / f"{name}.json").unlink()
+
+    def drop_all(self):
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def place(file, path):
+    """The file's bytes under the path, whose old file stays whole for who has it open."""
+    aside = path.with_name(f".{path.name}.libckpt")
+    with contextlib.suppress(FileNotFoundError):
+        aside.unlink()
+    link_or_copy(file, aside)
+    sync(aside)
+    os.rename(aside, path)
+    sync(path.parent)
+
+
+def link_or_copy(source, target):
+    """The same bytes under a second name; where there are no hard links, a copy."""
+    source = os.path.realpath(source)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder):
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            sync(pathlib.Path(directory) / name)
+        sync(directory)

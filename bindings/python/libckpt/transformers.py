@@ -1,0 +1,182 @@
+"""libckpt for the Trainer of Transformers: one line more.
+
+    trainer = libckpt.transformers.TrainerWrapper(trainer)
+    trainer.train(resume_from_checkpoint=True)
+
+or `callbacks=[libckpt.transformers.Callback()]`. Every step is captured in memory that outlives the
+process; `checkpoint-N` folders, in Transformers' own format, appear complete or not at all; a
+resume takes memory when that is newer than the newest folder.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import sys
+import types
+
+import transformers
+
+from libckpt import _outbox
+from libckpt._trainer_folders import TrainerFolders
+from libckpt._trainer_memory import Resumed, TrainerMemory
+
+__all__ = ["Callback", "TrainerWrapper"]
+
+logger = logging.getLogger("libckpt")
+
+LOADERS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state")
+
+
+def TrainerWrapper(trainer, **options):  # noqa: N802  A name that users of EasyCkpt know.
+    """The same Trainer, with memory behind it. `options` are those of `libckpt.init`."""
+    callback = Callback(**options)
+    trainer.add_callback(callback)
+    callback.attach(trainer)
+    return trainer
+
+
+class Callback(transformers.TrainerCallback):
+    """Attaches itself to the Trainer that it is given to."""
+
+    def __init__(self, **options):
+        self._options = options
+        self._trainer = None
+        self._memory = None
+        self._folders = None
+        self._resumed = None
+
+    def attach(self, trainer):
+        """Replaces methods of this instance, as far as its class has Transformers' own."""
+        if self._trainer is not None:
+            return
+        problem = _problem_of(trainer)
+        if problem:
+            logger.warning("libckpt: the Trainer is left as it is: %s", problem)
+            return
+        self._trainer = trainer
+        job = self._options.pop("job", None) or _job(trainer.args.output_dir)
+        self._memory = TrainerMemory(trainer, job, self._options)
+        self._folders = TrainerFolders(trainer, f"{job}-files")
+        self._wrap("train", self._train, always=True)
+        self._wrap("_save_checkpoint", self._folders.save, always=True)
+        self._wrap("_finalize_training", self._finalize, always=True)
+        self._wrap("_save_optimizer_and_scheduler", self._folders.keep_optimizer)
+        for name in (*LOADERS, "_load_scaler"):
+            self._wrap(name, getattr(self, name))
+
+    def _wrap(self, name, method, always=False):
+        """`method(stock, ...)` in the place of the Trainer's; an overridden one runs as it is."""
+        stock = getattr(self._trainer, name, None)
+        if stock is None or not (always or _is_stock(self._trainer, name)):
+            return
+
+        def wrapped(_, *arguments, **options):
+            return method(stock, *arguments, **options)
+
+        setattr(self._trainer, name, types.MethodType(wrapped, self._trainer))
+
+    # --- resuming ---
+
+    def _train(self, stock, resume_from_checkpoint=None, *arguments, **options):
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self._newest()
+        return stock(resume_from_checkpoint, *arguments, **options)
+
+    def _newest(self):
+        """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
+        self._folders.finish()
+        folders = self._folders.folders()
+        number = folders.newest_whole()
+        can_load = all(_is_stock(self._trainer, name) for name in LOADERS)
+        restored = self._memory.newest() if can_load else None
+        if restored is not None and (number is None or restored.step > number):
+            folder = folders.private / "resume" / f"checkpoint-{restored.step}"
+            self._resumed = Resumed(restored, folder)
+            self._resumed.write_state()
+            logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
+                           restored.step, restored.source_name, number)  # fmt: skip
+            return self._resumed.folder
+        if number is None:
+            logger.warning("libckpt: nothing to resume from: training begins at step 0")
+            return None
+        return str(folders.path(number))
+
+    def _is_from_memory(self, folder):
+        return self._resumed is not None and folder == self._resumed.folder
+
+    def _load_from_checkpoint(self, stock, folder, model=None):
+        if not self._is_from_memory(folder):
+            return stock(folder, model) if model is not None else stock(folder)
+        target = model if model is not None else self._trainer.model
+        return self._resumed.give_model(self._trainer.accelerator.unwrap_model(target))
+
+    def _load_optimizer_and_scheduler(self, stock, folder):
+        if not self._is_from_memory(folder):
+            return stock(folder)
+        return self._resumed.give_optimizer(self._trainer)
+
+    def _load_scaler(self, stock, folder):
+        return self._resumed.give_scaler(self._trainer) if self._is_from_memory(folder) \
+            else stock(folder)  # fmt: skip
+
+    def _load_rng_state(self, stock, folder):
+        return self._resumed.give_rng() if self._is_from_memory(folder) else stock(folder)
+
+    # --- training ---
+
+    def on_init_end(self, args, state, control, **_):
+        trainer = _calling_trainer()
+        if trainer is not None:
+            self.attach(trainer)
+
+    def on_train_begin(self, args, state, control, **_):
+        if self._trainer is None:
+            return
+        if self._resumed is not None:
+            self._resumed.give_totals(self._trainer)
+        self._memory.begin()
+
+    def on_epoch_begin(self, args, state, control, **_):
+        self._capture()
+
+    def on_step_begin(self, args, state, control, **_):
+        self._resumed = None
+        self._capture()
+
+    def _capture(self):
+        """After everything that belongs to the step before: its log, evaluation and save."""
+        if self._trainer is not None:
+            self._memory.capture()
+
+    def _finalize(self, stock, *arguments, **options):
+        _outbox.settle(wait=True)  # The best one may be read now.
+        return stock(*arguments, **options)
+
+
+def _problem_of(trainer):
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return "it is sharded by DeepSpeed or FSDP, which libckpt.transformers does not know"
+    return None
+
+
+def _is_stock(trainer, name):
+    """Whether the class has Transformers' own method: a subclass may have replaced it."""
+    return getattr(type(trainer), name, None) is getattr(transformers.Trainer, name, None)
+
+
+def _calling_trainer():
+    """Transformers does not tell its callbacks whose they are; the Trainer is who called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, transformers.Trainer):
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def _job(output):
+    path = os.path.realpath(output)
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(path))[:60]
+    return f"trainer-{readable}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"

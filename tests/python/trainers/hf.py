@@ -1,0 +1,101 @@
+"""A Trainer of Transformers over a tiny GPT-2, to be killed at any step.
+
+hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper or callback; ARGUMENTS is JSON for
+TrainingArguments, and "resume" what train() is called with. Says "made STEP" and, at the end, the
+digests of the losses and of the weights.
+"""
+
+import hashlib
+import json
+import os
+import sys
+
+import torch
+import transformers
+
+transformers.utils.logging.set_verbosity_error()
+
+
+class Texts(torch.utils.data.Dataset):
+    def __init__(self):
+        generator = torch.Generator().manual_seed(3)
+        self.tokens = torch.randint(0, 64, (96, 16), generator=generator)
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+
+
+class Say(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        print("made", state.global_step, flush=True)
+
+
+def make_trainer(output, kind, **options):
+    transformers.set_seed(7)
+    config = transformers.GPT2Config(
+        n_layer=2, n_head=2, n_embd=64, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0
+    )
+    settings = {"max_steps": 30, "save_steps": 5, "logging_steps": 1, "save_total_limit": 2,
+                "per_device_train_batch_size": 4, "report_to": [], "use_cpu": True,
+                "learning_rate": 1e-3, "disable_tqdm": True} | options  # fmt: skip
+    callbacks = [Say()]
+    if kind == "callback":
+        import libckpt.transformers
+
+        callbacks.append(libckpt.transformers.Callback())
+    trainer = transformers.Trainer(
+        model=transformers.GPT2LMHeadModel(config),
+        args=transformers.TrainingArguments(output_dir=output, **settings),
+        train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
+    )  # fmt: skip
+    if kind == "wrapper":
+        import libckpt.transformers
+
+        trainer = libckpt.transformers.TrainerWrapper(trainer)
+    return trainer
+
+
+def results(trainer):
+    # The second to last line of a run has its timings, which differ.
+    losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history
+              if "loss" in entry]  # fmt: skip
+    weights = hashlib.sha256()
+    for part in trainer.model.state_dict().values():
+        weights.update(part.cpu().numpy().tobytes())
+    return hashlib.sha256(repr(losses).encode()).hexdigest(), weights.hexdigest()
+
+
+def main(output, kind, options):
+    options = json.loads(options)
+    resume = options.pop("resume", None)
+    torch.set_num_threads(1)
+    trainer = make_trainer(output, kind, **options)
+    trainer.train(resume_from_checkpoint=resume)
+    losses, weights = results(trainer)
+    print("losses", losses)
+    print("weights", weights, flush=True)
+
+
+def serve():
+    """For each line "OUTPUT KIND ARGUMENTS" forks a trainer: one import for all of them."""
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                main(*line.strip().split(" ", 2))
+                code = 0
+            except Exception as error:
+                print("raised", repr(error)[:500].replace("\n", " "), flush=True)
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        print("pid", child, flush=True)
+        print("status", os.waitpid(child, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:]) if len(sys.argv) > 1 else serve()
