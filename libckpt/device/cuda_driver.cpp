@@ -16,6 +16,12 @@ constexpr int version_min = 11030;  // The first that has cuGetProcAddress.
 constexpr int version_of_batch_copy = 12080;
 constexpr int version_of_batch_copy_without_index = 13000;
 
+// Errors that drivers may return and that older headers do not name.
+constexpr int error_contained = 226;
+constexpr int error_tensor_memory_leak = 721;
+constexpr int error_mps_client_terminated = 810;
+constexpr int error_external_device = 911;
+
 std::string told(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
 }
@@ -165,7 +171,11 @@ Status CudaDriver::check(CUresult result, std::string_view attempted) const {
 }
 
 bool is_context_lost(CUresult result) {
-  switch (result) {
+  switch (static_cast<int>(result)) {
+    case error_contained:
+    case error_tensor_memory_leak:
+    case error_mps_client_terminated:
+    case error_external_device:
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
     case CUDA_ERROR_NO_DEVICE:

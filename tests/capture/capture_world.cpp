@@ -88,7 +88,7 @@ void CaptureWorld::make_tensors(const WorldOptions& options) {
 
 bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
   const auto refuse = [&](const Error& error) {
-    if (first_error_.empty()) first_error_ = error.message();
+    note(error);
     return false;
   };
   auto gpus = device::Gpus::open(options.device, pins_);
@@ -129,6 +129,11 @@ bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
   return true;
 }
 
+void CaptureWorld::note(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (first_error_.empty()) first_error_ = error.message();
+}
+
 void CaptureWorld::update(bool guarded) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     Tensor& tensor = tensors_[i];
@@ -158,10 +163,10 @@ bool CaptureWorld::step() {
   request.slot = slot_;
   request.stream = trainer_->stream();
   const Status begun = snapshotter_->begin(request);
-  if (!begun && first_error_.empty()) first_error_ = begun.error().message();
+  if (!begun) note(begun.error());
   update(false);
   const Status guarded = snapshotter_->guard(trainer_->stream());
-  if (!guarded && first_error_.empty()) first_error_ = guarded.error().message();
+  if (!guarded) note(guarded.error());
   update(true);
   return wrong_.empty();
 }
@@ -176,7 +181,7 @@ bool CaptureWorld::run(std::size_t steps) {
 void CaptureWorld::capture_ended(const snapshot::Captured& captured) {
   if (!captured.status) {
     ++failed_;
-    if (first_error_.empty()) first_error_ = captured.status.error().message();
+    note(captured.status.error());
   } else {
     compare(captured.step);
   }

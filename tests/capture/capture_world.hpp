@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ class CaptureWorld final : private snapshot::CaptureListener {
   void update(bool guarded);
   void compare(Step step);
   bool wait_idle();
+  void note(const Error& error);
 
   std::unique_ptr<StandInTrainer> trainer_;
   std::shared_ptr<device::MemoryPins> pins_;
@@ -90,6 +92,7 @@ class CaptureWorld final : private snapshot::CaptureListener {
   std::size_t good_ = 0;
   std::size_t failed_ = 0;
   std::string wrong_;
+  std::mutex mutex_;  // Of the next, which the listener writes as well.
   std::string first_error_;
   std::unique_ptr<snapshot::Snapshotter> snapshotter_;
 };

@@ -39,6 +39,23 @@ TEST_CASE("gpus: a machine without driver, or without GPU, is told so", "[unit][
   REQUIRE_THAT(refusal(), Contains("CUDA 11.2") && Contains("CUDA 11.3 is the oldest"));
 }
 
+TEST_CASE("gpus: errors that only a new process cures are told apart", "[unit][device]") {
+  const StandInTrainer trainer("");
+  for (const int code : {226, 700, 702, 709, 710, 714, 716, 719, 810, 214, 46, 100}) {
+    INFO("error " << code);
+    const Status lost = trainer.driver().check(static_cast<CUresult>(code), "copy");
+    REQUIRE(lost.error().code() == Errc::unavailable);
+    REQUIRE_THAT(lost.error().text(), Contains("only a new process gets another"));
+  }
+  for (const int code : {1, 2, 400, 600, 712, 800, 900, 999}) {
+    INFO("error " << code);
+    const Status refused = trainer.driver().check(static_cast<CUresult>(code), "copy");
+    REQUIRE(refused.error().code() == Errc::io);
+    REQUIRE_THAT(refused.error().text(), Contains("copy: ") && Contains(fmt::format("({})", code)));
+  }
+  REQUIRE(trainer.driver().check(CUDA_SUCCESS, "copy"));
+}
+
 TEST_CASE("gpus: small tensors go together where the driver can", "[unit][device]") {
   for (const auto& [version, is_together] :
        {std::pair{12000, false}, {12080, true}, {12090, true}, {13000, true}, {13010, true}}) {

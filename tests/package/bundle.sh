@@ -32,10 +32,11 @@ is_small() {
 unpack() {
   mkdir "$scratch/unpacked" && tar -C "$scratch/unpacked" -xzf "$build"/libckpt-*.tar.gz
 }
-# Each library comes from the bundle, but those of glibc.
+# Each library comes from the bundle, but those of glibc: of what is started, or loaded by others.
+# What those load in turn is there by then.
 is_closed() {
   local file foreign
-  for file in "$root"/bin/* "$root"/lib*/*.so*; do
+  for file in "$root"/bin/* "$root"/lib*/libckpt.so; do
     [ "$(head -c 4 "$file" | tr -d '\0')" = $'\x7fELF' ] || continue
     foreign=$(env -i /usr/bin/ldd "$file" | grep '=> ' | grep -v "=> $root/" |
       grep -vE '^\s*(libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl)\.so')
