@@ -70,13 +70,18 @@ std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t time
   return dropped;
 }
 
-Step next_common_capture(const ClusterView& view, std::uint64_t margin) {
+std::uint64_t newest_seen(const ClusterView& view) {
   std::uint64_t newest = 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report != nullptr && rank.report->has_seen) {
       newest = std::max(newest, number(rank.report->last_seen));
     }
   }
+  return newest;
+}
+
+Step next_common_capture(const ClusterView& view, std::uint64_t margin) {
+  const std::uint64_t newest = newest_seen(view);
   const std::uint64_t interval = std::max<std::uint64_t>(1, view.shape.save_mem_interval.steps);
   return Step{(newest / interval + 1 + margin) * interval};
 }

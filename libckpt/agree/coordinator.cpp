@@ -2,8 +2,9 @@
 //  1. Adopt what reports know better: history, counts, the newest commit and Start.
 //  2. Begin: a group of trainers that waits to restore or to start fresh.
 //  3. Commit, and give up steps that a rank skipped.
-//  4. Flush: order one, follow it, hand it to the engine for publishing.
-//  5. End: when all ranks have closed.
+//  4. Capture, where it goes by time: when the interval has passed, agree on the next step.
+//  5. Flush: order one, follow it, hand it to the engine for publishing.
+//  6. End: when all ranks have closed.
 #include "agree/coordinator.hpp"
 
 #include <fmt/format.h>
@@ -58,9 +59,10 @@ bool Coordinator::decide(const ClusterView& view, Time now) {
   needs_published_ = false;
   adopt_reports(view);          // Step 1.
   decide_beginning(view, now);  // Step 2.
-  decide_commits(view);         // Step 3.
-  decide_flush(view, now);      // Step 4.
-  decide_end(view);             // Step 5.
+  decide_commits(view, now);    // Step 3.
+  decide_captures(view, now);   // Step 4.
+  decide_flush(view, now);      // Step 5.
+  decide_end(view);             // Step 6.
   describe(view);
   if (decree_ == before) return false;
   ++decree_.sequence;
@@ -136,6 +138,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
     decree_.dropped.clear();
     decree_.next_capture = Step{};
     capture_margin_ = 1;
+    captures_ordered_at_.reset();
     if (start.has_base) {
       auto& counts = decree_.restore_counts;
       auto count = std::find_if(counts.begin(), counts.end(),
@@ -155,7 +158,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   decree_.start = decision.next;
 }
 
-void Coordinator::decide_commits(const ClusterView& view) {
+void Coordinator::decide_commits(const ClusterView& view, Time now) {
   const bool has_failed = decree_.start && decree_.start->error != Errc{};
   const bool is_beginning = decree_.start && !decree_.start->go && !has_failed;
   if (is_beginning) return;  // All that exists is still a candidate.
@@ -180,12 +183,42 @@ void Coordinator::decide_commits(const ClusterView& view) {
     return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) == decree_.dropped.end();
   });
   if (has_new) {
-    decree_.next_capture =
-        std::max(decree_.next_capture, next_common_capture(view, capture_margin_));
+    order_capture(view, now);
     capture_margin_ = std::min(capture_margin_ * 2, capture_margin_max);
   }
   // A given-up step is repeated as long as somebody still holds it, then forgotten.
   decree_.dropped = dropped;
+}
+
+// All ranks must still have the step before them when they learn of it. By steps a short way is
+// enough, and is tried first; by time it is as far as they come in `capture_notice`, at the pace
+// that they had since the last order.
+void Coordinator::order_capture(const ClusterView& view, Time now) {
+  std::uint64_t notice = 0;
+  if (captures_ordered_at_ && now > *captures_ordered_at_) {
+    const auto passed = static_cast<std::uint64_t>((now - *captures_ordered_at_).count());
+    const std::uint64_t newest = newest_seen(view);
+    const std::uint64_t steps = newest - std::min(newest, captures_ordered_from_);
+    notice = steps * static_cast<std::uint64_t>(options_.capture_notice.count()) / passed;
+  }
+  decree_.next_capture =
+      std::max(decree_.next_capture, next_common_capture(view, capture_margin_ + notice));
+}
+
+void Coordinator::decide_captures(const ClusterView& view, Time now) {
+  const Duration interval = view.shape.save_mem_interval.time;
+  const bool is_by_time = view.shape.save_mem_interval.steps == 0 && interval > Duration::zero();
+  if (!is_by_time || !decree_.start || !decree_.start->go) return;
+  const std::uint64_t newest = newest_seen(view);
+  if (!captures_ordered_at_) {  // Every rank captures the first step it comes to.
+    captures_ordered_at_ = now;
+    captures_ordered_from_ = newest;
+    return;
+  }
+  if (now - *captures_ordered_at_ < interval) return;
+  order_capture(view, now);
+  captures_ordered_at_ = now;
+  captures_ordered_from_ = newest;
 }
 
 void Coordinator::decide_flush(const ClusterView& view, Time now) {
@@ -277,6 +310,7 @@ void Coordinator::step_down() {
   asked_since_.reset();
   flush_not_before_.reset();
   needs_published_ = false;
+  captures_ordered_at_.reset();
   capture_margin_ = 1;
 }
 

@@ -24,7 +24,8 @@ struct CoordinatorOptions {
   std::uint32_t restores_without_progress_max = 3;
   Duration collect_grace = std::chrono::seconds(3);  // For nodes that may still come.
   Duration attempt_pause = std::chrono::milliseconds(250);
-  Duration flush_retry_after = std::chrono::seconds(2);  // Doubles up to the maximum.
+  Duration capture_notice = std::chrono::milliseconds(300);  // For a step to reach all ranks.
+  Duration flush_retry_after = std::chrono::seconds(2);      // Doubles up to the maximum.
   Duration flush_retry_after_max = std::chrono::seconds(60);
 };
 
@@ -54,7 +55,9 @@ class Coordinator {
 
  private:
   void adopt_reports(const ClusterView& view);
-  void decide_commits(const ClusterView& view);
+  void decide_commits(const ClusterView& view, Time now);
+  void order_capture(const ClusterView& view, Time now);
+  void decide_captures(const ClusterView& view, Time now);
   void decide_flush(const ClusterView& view, Time now);
   void decide_beginning(const ClusterView& view, Time now);
   bool is_too_soon(const format::Start& next, Time now) const;
@@ -72,6 +75,8 @@ class Coordinator {
   Time attempted_at_{};              // When the Start last changed.
   std::optional<Time> flush_not_before_;
   Duration flush_backoff_;
+  std::optional<Time> captures_ordered_at_;  // By time: when, and how far training was.
+  std::uint64_t captures_ordered_from_ = 0;
   std::uint64_t capture_margin_ = 1;  // Intervals; doubles while steps are given up in a row.
   bool needs_published_ = false;
 };

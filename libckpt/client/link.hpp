@@ -74,7 +74,8 @@ class Link {
   };
   virtual Identity identity() const { return {}; }
 
-  virtual bool may_capture(Step step) const = 0;  // False: the ranks agreed on a later step.
+  // The ranks agreed to capture nothing below it; 0: nothing was agreed.
+  virtual Step next_capture() const = 0;
   virtual std::optional<Granted> take_slot(Step step) = 0;  // Also tells the engine that it began.
   // The first `bytes` of the Slot stand as they will be sealed: the engine may take their
   // checksums.

@@ -169,6 +169,7 @@ void LinkState::begun(node::Begun begun) {
         view.dropped.clear();
         view.newest_taken.reset();
         view.lost_through.reset();
+        view.next_capture = Step{};
       }
       view.identity.timeline = begun.timeline;
     }
@@ -233,8 +234,8 @@ Link::Identity LinkState::identity() const {
   return view_.read([](const View& view) { return view.identity; });
 }
 
-bool LinkState::may_capture(Step step) const {
-  return view_.read([step](const View& view) { return view.next_capture <= step; });
+Step LinkState::next_capture() const {
+  return view_.read([](const View& view) { return view.next_capture; });
 }
 
 std::optional<Granted> LinkState::take_slot(Step step) {

@@ -54,7 +54,7 @@ class LinkState {
   bool is_ready() const;
   Link::Identity identity() const;
 
-  bool may_capture(Step step) const;
+  Step next_capture() const;
   std::optional<Granted> take_slot(Step step);  // For the capture of `step`.
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
   MappedSlot give_back(const Granted& granted);

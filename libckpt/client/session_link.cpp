@@ -14,6 +14,12 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+namespace {
+
+constexpr auto grant_wait_max = std::chrono::seconds(1);
+
+}  // namespace
+
 SessionLink::SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side)
     : state_(std::move(state)), side_(std::move(side)), process_(::getpid()) {}
 
@@ -69,8 +75,8 @@ Link::Identity SessionLink::identity() const {
   return is_forked() ? Identity{} : state_->identity();
 }
 
-bool SessionLink::may_capture(Step step) const {
-  return !is_forked() && state_->may_capture(step);
+Step SessionLink::next_capture() const {
+  return is_forked() ? Step{UINT64_MAX} : state_->next_capture();
 }
 
 std::optional<Granted> SessionLink::take_slot(Step step) {
@@ -158,6 +164,8 @@ Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut&
 
   CKPT_TRY(const auto begun, state_->begun_answer());
   if (begun.error) return fail(Error(*begun.error));
+  // Some Slots are freed by what was begun: the first save finds one.
+  (void)state_->wait_fresh(std::min(deadline, steady_clock::now() + grant_wait_max));
   if (!begun.restored) return fail(Errc::not_found, "restore: there is no step to restore yet");
   restored.step = begun.restored->step;
   restored.timeline = begun.timeline;

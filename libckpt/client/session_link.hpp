@@ -41,7 +41,7 @@ class SessionLink final : public Link {
   Status start_fresh(Deadline deadline) override;
   bool is_ready() const override;
   Identity identity() const override;
-  bool may_capture(Step step) const override;
+  Step next_capture() const override;
   std::optional<Granted> take_slot(Step step) override;
   void arrived(const Granted& granted, std::uint64_t bytes) override;
   void filled(const Granted& granted, node::Filled filled) override;

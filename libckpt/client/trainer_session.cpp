@@ -26,6 +26,7 @@ using std::chrono::steady_clock;
 
 // Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
 constexpr std::chrono::seconds capture_end_deadline{10};
+constexpr std::chrono::milliseconds passed_interval{20};
 
 }  // namespace
 
@@ -100,17 +101,17 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
     return fail(std::move(grows).error());
   }
   last_seen_ = step;
-  if (due == Due::by_policy && !snapshot::is_due(options_.save_mem_interval, step))
-    return SaveOutcome::not_due;
-  if (!link_->may_capture(step)) {
-    const bool is_by_time = options_.save_mem_interval.steps == 0 && due == Due::by_policy;
-    if (is_by_time) return SaveOutcome::not_due;
-    account_.skipped(SaveOutcome::skipped_by_agreement);
-    return SaveOutcome::skipped_by_agreement;
+  if (const auto reason = not_now(step, due)) {
+    if (*reason != SaveOutcome::not_due) account_.skipped(*reason);
+    return *reason;
   }
   last_due_ = step;
+  const Step agreed = link_->next_capture();
   Result<SaveOutcome> outcome = save_due(step, stream);
-  if (outcome && *outcome == SaveOutcome::started) return outcome;
+  if (outcome && *outcome == SaveOutcome::started) {
+    captured_for_ = agreed;
+    return outcome;
+  }
   link_->skipped(step);
   if (outcome) {
     account_.skipped(*outcome);
@@ -119,6 +120,31 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
   Error error = std::move(outcome).error().context(fmt::format("save step {}", number(step)));
   account_.failed(error);
   return fail(std::move(error));
+}
+
+std::optional<SaveOutcome> TrainerSession::not_now(Step step, Due due) {
+  const Step agreed = link_->next_capture();
+  if (due == Due::by_policy && options_.save_mem_interval.steps == 0) {
+    // By time: the coordinator's clock decides, and announces a step that all ranks still have
+    // before them; each announcement is good for one capture.
+    const bool is_wanted = snapshot::is_due(options_.save_mem_interval, step) && step >= agreed &&
+                           captured_for_ != agreed;
+    if (is_wanted) return std::nullopt;
+    tell_passed(step);
+    return SaveOutcome::not_due;
+  }
+  if (due == Due::by_policy && !snapshot::is_due(options_.save_mem_interval, step))
+    return SaveOutcome::not_due;
+  if (step < agreed) return SaveOutcome::skipped_by_agreement;
+  return std::nullopt;
+}
+
+// For the coordinator to know how far we are; not for each step of a fast loop.
+void TrainerSession::tell_passed(Step step) {
+  const auto now = steady_clock::now();
+  if (now < tell_passed_from_) return;
+  tell_passed_from_ = now + passed_interval;
+  link_->skipped(step);
 }
 
 Status TrainerSession::check_step(Step step) const {
@@ -221,6 +247,7 @@ Status TrainerSession::finish_capture(Stream stream) {
 
 void TrainerSession::collect() {
   const std::optional<Step> failed = account_.collect();
+  if (failed) captured_for_.reset();
   if (failed && link_) link_->skipped(*failed);
 }
 
@@ -328,6 +355,7 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
                std::chrono::duration<double, std::milli>(restored->took).count());
     return restored;
   }
+  has_begun_ = false;  // The next save begins with the other ranks, or goes on as before.
   Error error = std::move(restored).error();
   // Ours tells which tensor and which shapes; the one for all ranks only that somebody refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
@@ -401,6 +429,7 @@ void TrainerSession::continue_after(Step step) {
   is_partly_restored_ = false;
   last_seen_ = step;
   last_due_ = step;
+  captured_for_.reset();
 }
 
 Status TrainerSession::restored_ok(Step step) {

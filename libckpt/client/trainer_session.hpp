@@ -62,6 +62,9 @@ class TrainerSession final : private snapshot::CaptureListener {
 
   Status check_open() const;
   Status check_step(Step step) const;
+  // Why `step` is not captured; none: it is to be.
+  std::optional<SaveOutcome> not_now(Step step, Due due);
+  void tell_passed(Step step);
   Result<SaveOutcome> save_due(Step step, Stream stream);
   Status begin_capture(const Granted& granted, Step step, Stream stream);
   // Copies what is left of the running capture, and takes account of how it ended.
@@ -98,6 +101,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   bool has_begun_ = false;   // A timeline is open: restored, or started fresh.
   bool has_waited_ = false;  // The one save that may wait for Slots was made.
   std::optional<Step> last_seen_;
+  std::optional<Step> captured_for_;  // By time: the announcement that was followed.
+  std::chrono::steady_clock::time_point tell_passed_from_{};
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
   bool is_partly_restored_ = false;
 

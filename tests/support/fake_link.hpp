@@ -62,7 +62,7 @@ class FakeLink final : public client::Link {
   Status start_fresh(client::Deadline deadline) override;
   bool is_ready() const override;
   Identity identity() const override;
-  bool may_capture(Step step) const override { return step >= node_->next_capture; }
+  Step next_capture() const override { return node_->next_capture; }
   std::optional<client::Granted> take_slot(Step step) override;
   void filled(const client::Granted& granted, node::Filled filled) override;
   void abandon(const client::Granted& granted) override;

@@ -189,6 +189,53 @@ TEST_CASE("coordinator: a restore fences what lies above it, and counts", "[unit
   REQUIRE(decree.restore_counts == std::vector<format::RestoreCount>{{{1, Step{4}}, 1}});
 }
 
+TEST_CASE("coordinator: by time, each interval announces a step that all ranks have before them",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.view.shape.save_mem_interval = {0, std::chrono::seconds(10)};
+  agree::Coordinator coordinator({"A", 1});
+  Time now{std::chrono::seconds(100)};
+  const auto pass = [&](std::chrono::seconds time) { coordinator.decide(scene.view, now += time); };
+  const auto announced = [&] { return number(coordinator.decree().next_capture); };
+  for (std::size_t rank = 0; rank < 2; ++rank) scene.rank(rank).phase = StartPhase::fresh;
+  pass(std::chrono::seconds(0));
+  REQUIRE(coordinator.decree().start->go);
+  answer(scene, *coordinator.decree().start, StartPhase::running);
+  const std::uint64_t timeline = coordinator.decree().start->timeline;
+  scene.train(timeline, 0);
+  pass(std::chrono::seconds(0));
+  REQUIRE(announced() == 0);  // All capture the first step they come to.
+
+  // Ten steps a second.
+  scene.train(timeline, 99);
+  pass(std::chrono::seconds(9));
+  REQUIRE(announced() == 0);
+  scene.train(timeline, 110);
+  pass(std::chrono::seconds(2));
+  const std::uint64_t first = announced();
+  REQUIRE(first > 112);  // A third of a second ahead.
+  REQUIRE(first < 120);
+  scene.train(timeline, 150);
+  pass(std::chrono::seconds(4));
+  REQUIRE(announced() == first);
+
+  // One rank learned of it too late: the step is given up, and another announced, further ahead.
+  scene.hold(0, timeline, first, 0);
+  pass(std::chrono::seconds(0));
+  const std::uint64_t second = announced();
+  REQUIRE(second > 152);
+  REQUIRE(second < 160);
+
+  // A minute for a step: the next one but one, not many minutes ahead.
+  scene.view.reports[0].holdings.clear();
+  scene.train(timeline, 161);
+  pass(std::chrono::seconds(600));
+  scene.train(timeline, 171);
+  pass(std::chrono::seconds(600));
+  REQUIRE(announced() > 172);
+  REQUIRE(announced() < 176);
+}
+
 TEST_CASE("coordinator: a flush is ordered, followed and given up", "[unit][agree]") {
   Scene scene(2);
   scene.view.shape.has_storage = true;

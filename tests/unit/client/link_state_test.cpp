@@ -256,10 +256,19 @@ TEST_CASE("link state: closing is answered once for each time it is asked", "[un
 
 TEST_CASE("link state: nothing below the next capture is captured", "[unit][client]") {
   Session session;
-  CHECK(session.state.may_capture(Step{0}));
+  CHECK(session.state.next_capture() == Step{0});
   session.state.next_capture(Step{10});
-  CHECK_FALSE(session.state.may_capture(Step{9}));
-  CHECK(session.state.may_capture(Step{10}));
+  CHECK(session.state.next_capture() == Step{10});
+}
+
+TEST_CASE("link state: what was agreed in one timeline does not bind the next", "[unit][client]") {
+  Session session;
+  session.state.begun({1, 1, std::nullopt, std::nullopt});
+  session.state.next_capture(Step{1000});
+  session.state.begun({1, 1, std::nullopt, std::nullopt});  // Told again: the same timeline.
+  CHECK(session.state.next_capture() == Step{1000});
+  session.state.begun({2, 2, format::StepId{1, Step{5}}, std::nullopt});
+  CHECK(session.state.next_capture() == Step{0});
 }
 
 }  // namespace ckpt::client

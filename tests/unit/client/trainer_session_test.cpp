@@ -448,11 +448,43 @@ TEST_CASE("trainer session: with a time interval the coordinator's next step is 
   options.save_mem_interval = {0, std::chrono::minutes(15)};
   Trainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
+  const auto outcome = [&](std::uint64_t step) {
+    return trainer.session.save(Step{step}, {}, Due::by_policy).value();
+  };
+  REQUIRE(outcome(1) == SaveOutcome::started);  // Before anything is announced: the first one.
+  for (std::uint64_t step = 2; step < 5; ++step) REQUIRE(outcome(step) == SaveOutcome::not_due);
   trainer.node->next_capture = Step{7};
-  for (std::uint64_t step = 1; step < 7; ++step)
-    REQUIRE(*trainer.session.save(Step{step}, {}, Due::by_policy) == SaveOutcome::not_due);
-  REQUIRE(*trainer.session.save(Step{7}, {}, Due::by_policy) == SaveOutcome::started);
+  for (std::uint64_t step = 5; step < 7; ++step) REQUIRE(outcome(step) == SaveOutcome::not_due);
+  REQUIRE(outcome(7) == SaveOutcome::started);
+  for (std::uint64_t step = 8; step < 20; ++step) REQUIRE(outcome(step) == SaveOutcome::not_due);
+  trainer.node->next_capture = Step{20};
+  REQUIRE(outcome(21) == SaveOutcome::started);  // Learned of it too late: as soon as possible.
+  // The coordinator knows how far we are.
+  REQUIRE_FALSE(trainer.node->skipped.empty());
+  REQUIRE(trainer.node->skipped.front() == Step{2});
   REQUIRE(trainer.session.stats().skipped_by_agreement == 0);
+
+  REQUIRE(trainer.session.restore(Step{7}));
+  trainer.node->next_capture = Step{};  // Of the new timeline.
+  REQUIRE(outcome(8) == SaveOutcome::started);
+}
+
+TEST_CASE("trainer session: by time, a capture that did not start is tried at the next step",
+          "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {0, std::chrono::minutes(15)};
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  const auto outcome = [&](std::uint64_t step) {
+    return trainer.session.save(Step{step}, {}, Due::by_policy).value();
+  };
+  REQUIRE(outcome(1) == SaveOutcome::started);
+  trainer.node->next_capture = Step{2};
+  REQUIRE(trainer.session.guard({}));
+  auto none = std::exchange(trainer.node->free_slots, {});
+  REQUIRE(outcome(2) == SaveOutcome::skipped_no_slot);
+  trainer.node->free_slots = std::move(none);
+  REQUIRE(outcome(3) == SaveOutcome::started);
 }
 
 TEST_CASE("trainer session: a session that did not restore starts fresh, once", "[unit][client]") {
@@ -466,6 +498,16 @@ TEST_CASE("trainer session: a session that did not restore starts fresh, once", 
   REQUIRE(next.session.restore(std::nullopt));
   REQUIRE(next.save(3));
   REQUIRE(trainer.node->fresh_starts == 1);
+}
+
+TEST_CASE("trainer session: after a restore that failed the session begins again",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.save(1));
+  REQUIRE_FALSE(trainer.session.restore(Step{5}));
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.node->fresh_starts == 2);
 }
 
 TEST_CASE("trainer session: nothing to restore is not_found, and training begins",
