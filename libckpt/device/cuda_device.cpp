@@ -15,17 +15,12 @@ namespace {
 
 constexpr std::chrono::microseconds settle_poll_interval{100};
 
-// Else a question of ours would break a graph that the trainer captures at that moment.
-bool relax_capture(const CudaDriver& driver) {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  return driver.exchange_capture_mode(&mode) == CUDA_SUCCESS;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const CudaDriver& driver, int index,
                                                      const MemoryPins& pins,
                                                      const GpuOptions& options) {
+  const RelaxedCapture relaxed(driver);
   const auto describe = [&](const char* what) { return fmt::format("GPU {}: {}", index, what); };
   CUdevice handle = 0;
   CKPT_CHECK(driver.check(driver.get_device(&handle, index), describe("find it")));
@@ -79,13 +74,12 @@ void CudaDevice::start_thread() {
 
 void CudaDevice::run() {
   os::set_thread_name("ckpt-gpu");
-  bool is_relaxed = false;
   std::unique_lock lock(queue_.mutex);
   while (true) {
     queue_.changed.wait(
         lock, [&] { return is_stopping_ || quiesce_ == Quiesce::asked || !queue_.runs.empty(); });
-    if (!is_relaxed) is_relaxed = relax_capture(queue_.driver);
-    // Each time anew: one refusal must not leave the thread without a context for good.
+    // Each time anew: one refusal must not leave the thread without them for good.
+    const RelaxedCapture relaxed(queue_.driver);
     const CudaScope scope(queue_.driver, queue_.context);
     if (quiesce_ == Quiesce::asked) carry_out_quiesce(lock);
     if (is_stopping_ && queue_.runs.empty()) return;
@@ -129,6 +123,7 @@ Status CudaDevice::quiesce(Deadline deadline) {
 
 Status CudaDevice::copy_in(std::byte* target, std::span<const std::byte> source) {
   if (source.empty()) return {};
+  const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(target));
@@ -138,6 +133,7 @@ Status CudaDevice::copy_in(std::byte* target, std::span<const std::byte> source)
 }
 
 Status CudaDevice::settle(Deadline deadline) {
+  const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
   const CudaDriver& driver = queue_.driver;

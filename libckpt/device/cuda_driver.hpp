@@ -94,4 +94,22 @@ class CudaScope {
   const CUresult result_;
 };
 
+// RelaxedCapture: as long as this lives, the calling thread's calls break no CUDA graph that
+// somebody captures meanwhile, on another stream.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaDriver& driver)
+      : driver_(driver), is_set_(driver.exchange_capture_mode(&mode_) == CUDA_SUCCESS) {}
+  ~RelaxedCapture() {
+    if (is_set_) (void)driver_.exchange_capture_mode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // Then the trainer's own.
+  const bool is_set_;
+};
+
 }  // namespace ckpt::device

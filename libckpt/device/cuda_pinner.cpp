@@ -9,20 +9,10 @@
 
 namespace ckpt::device {
 
-namespace {
-
-// Else a call of ours would break a graph that the trainer captures at that moment.
-void relax_capture(const CudaDriver& driver) {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  (void)driver.exchange_capture_mode(&mode);
-}
-
-}  // namespace
-
 Status CudaPinner::pin(std::span<std::byte> memory) {
+  const RelaxedCapture relaxed(driver_);
   const CudaScope scope(driver_, context_);
   CKPT_CHECK(scope.status());
-  relax_capture(driver_);
   for (std::uint64_t done = 0; done < memory.size();) {
     const std::uint64_t bytes = std::min<std::uint64_t>(pin_piece_bytes, memory.size() - done);
     const Status pinned = driver_.check(
@@ -38,6 +28,7 @@ Status CudaPinner::pin(std::span<std::byte> memory) {
 }
 
 void CudaPinner::unpin(std::span<std::byte> memory) {
+  const RelaxedCapture relaxed(driver_);
   const CudaScope scope(driver_, context_);
   for (std::uint64_t done = 0; done < memory.size(); done += pin_piece_bytes) {
     const Status status =

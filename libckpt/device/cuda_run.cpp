@@ -91,6 +91,7 @@ Status CudaRun::start(const CopyStart& start) {
     listener_.run_ended({});
     return {};
   }
+  const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
   {
@@ -209,6 +210,7 @@ void CudaRun::queue_all_left() {
 }
 
 Status CudaRun::fence(Stream stream) {
+  const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   Lock lock(queue_.mutex);
   if (state_ != State::running) return {};

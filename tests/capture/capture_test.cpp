@@ -119,39 +119,72 @@ TEST_CASE("capture: a copy that fails on the GPU ends the captures, and not the 
   }
 }
 
+namespace {
+
+// One run of many small batches, into a pinned Slot.
+struct LongRun final : device::CopyListener {
+  static constexpr std::size_t bytes = 4 * MiB;
+  static constexpr std::size_t batch = 64 * KiB;
+
+  explicit LongRun(std::uint64_t copy_rate)
+      : gpus(device::Gpus::open({copy_rate, batch, 1024}, pins).value()) {
+    std::byte* const source = trainer.allocate(bytes);
+    const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory->data()) % page_bytes;
+    slot = std::span(*memory).subspan(first, bytes);
+    pinned = pins->hold(slot, memory);
+    device::CopyList list;
+    for (std::uint64_t at = 0; at < bytes; at += 32 * KiB) {
+      list.strips.push_back({at, 32 * KiB, list.pieces.size(), 1});
+      list.pieces.push_back({source + at, at, 32 * KiB});
+    }
+    run = gpus->device_of(source, 0).value()->make_run(std::move(list), *this);
+    REQUIRE(pins->wait_settled(soon()));
+  }
+  ~LongRun() override {
+    run.reset();
+    pins->stop();
+  }
+
+  static device::Deadline soon() {
+    return std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  }
+  void strips_arrived(std::size_t count) override { arrived = count; }
+  void run_ended(Status status) override { is_good = status.has_value(); }
+
+  StandInTrainer trainer{"seed=5"};
+  std::shared_ptr<device::MemoryPins> pins = std::make_shared<device::MemoryPins>();
+  std::unique_ptr<device::Gpus> gpus;
+  std::shared_ptr<std::vector<std::byte>> memory =
+      std::make_shared<std::vector<std::byte>>(bytes + 2 * page_bytes);
+  std::span<std::byte> slot;
+  std::shared_ptr<const void> pinned;
+  std::unique_ptr<device::CopyRun> run;
+  std::size_t arrived = 0;
+  bool is_good = false;
+};
+
+}  // namespace
+
 TEST_CASE("capture: no more than two batches are queued before the fence", "[unit][capture]") {
-  StandInTrainer trainer("seed=5");
-  auto pins = std::make_shared<device::MemoryPins>();
-  auto gpus = device::Gpus::open({0, 64 * KiB, 1024}, pins).value();
-  constexpr std::size_t bytes = 4 * MiB;
-  std::byte* const source = trainer.allocate(bytes);
-  device::Device* const device = gpus->device_of(source, 0).value();
-  auto slot = std::make_shared<std::vector<std::byte>>(bytes + 2 * page_bytes);
-  const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(slot->data()) % page_bytes;
-  const auto pinned = pins->hold(std::span(*slot).subspan(first, bytes), slot);
-  REQUIRE(pins->wait_settled(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
-  device::CopyList list;
-  for (std::uint64_t at = 0; at < bytes; at += 32 * KiB) {
-    list.strips.push_back({at, 32 * KiB, list.pieces.size(), 1});
-    list.pieces.push_back({source + at, at, 32 * KiB});
-  }
-  struct Listener final : device::CopyListener {
-    void strips_arrived(std::size_t count) override { arrived = count; }
-    void run_ended(Status status) override { is_good = status.has_value(); }
-    std::size_t arrived = 0;
-    bool is_good = false;
-  } listener;
-  {
-    const auto run = device->make_run(std::move(list), listener);
-    REQUIRE(run->start({std::span(*slot).subspan(first, bytes), trainer.stream(), true}));
-    REQUIRE(run->wait_idle(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
-  }
-  REQUIRE(listener.is_good);
-  REQUIRE(listener.arrived == bytes / (32 * KiB));
-  REQUIRE(stand_in().counts().bytes_queued_max <= 2 * 64 * KiB);
+  LongRun subject(0);
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  REQUIRE(subject.run->wait_idle(LongRun::soon()));
+  REQUIRE(subject.is_good);
+  REQUIRE(subject.arrived == LongRun::bytes / (32 * KiB));
+  REQUIRE(stand_in().counts().bytes_queued_max <= 2 * LongRun::batch);
   // Neighbours on both sides are one copy.
-  REQUIRE(stand_in().counts().copies == bytes / (64 * KiB));
-  pins->stop();
+  REQUIRE(stand_in().counts().copies == LongRun::bytes / LongRun::batch);
+}
+
+TEST_CASE("capture: copies keep to their rate, until a fence wants all of them",
+          "[unit][capture]") {
+  LongRun subject(1);  // A byte in a second: the first batch, and then nothing for a day.
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  REQUIRE(stand_in().counts().copies == 1);
+  REQUIRE(subject.run->fence(subject.trainer.stream()));
+  REQUIRE(stand_in().counts().copies == LongRun::bytes / LongRun::batch);
+  REQUIRE(subject.run->wait_idle(LongRun::soon()));
+  REQUIRE(subject.is_good);
 }
 
 TEST_CASE("capture: a stream that is captured into a graph is refused, and nothing breaks",
@@ -178,6 +211,26 @@ TEST_CASE("capture: a stream that is captured into a graph is refused, and nothi
   REQUIRE(world.failed() == 1);
   REQUIRE(world.run(2));
   REQUIRE(world.good() == 3);
+}
+
+TEST_CASE("capture: a graph that is captured meanwhile, on another stream, is not broken",
+          "[unit][capture]") {
+  CaptureWorld world(options_of(11));
+  REQUIRE(world.run(1));
+  const device::CudaDriver& driver = world.trainer().driver();
+  CUstream other = nullptr;
+  REQUIRE(driver.create_stream(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  using Begin = CUresult(CUstream, CUstreamCaptureMode);
+  using End = CUresult(CUstream, CUgraph*);
+  auto* begin = reinterpret_cast<Begin*>(world.trainer().find("cuStreamBeginCapture", 10010));
+  auto* end = reinterpret_cast<End*>(world.trainer().find("cuStreamEndCapture", 10000));
+  REQUIRE(begin(other, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  const bool is_good = world.run(20);
+  INFO(world.findings() << world.first_error());
+  REQUIRE(is_good);
+  REQUIRE(world.good() == 21);
+  REQUIRE(end(other, nullptr) == CUDA_SUCCESS);
+  REQUIRE(driver.destroy_stream(other) == CUDA_SUCCESS);
 }
 
 }  // namespace ckpt::test

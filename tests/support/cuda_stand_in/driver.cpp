@@ -27,6 +27,7 @@ std::unique_ptr<World>& world_place() {
   return *place;
 }
 thread_local std::vector<Context*> current;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 bool read_settings(const char* words, Settings& settings) {
   const std::pair<const char*, std::uint64_t Settings::*> known[] = {
@@ -125,6 +126,13 @@ class Call {
     }
     return found;
   }
+  // Calls that the driver forbids while anybody captures a graph in the global mode, unless the
+  // calling thread is in the relaxed one: they break that capture.
+  void must_not_break_graphs() {
+    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return;
+    for (const auto& [handle, stream] : world_.streams)
+      if (stream->is_capturing) world_.violate("a call has broken the capture of a CUDA graph");
+  }
   EventState* event(CUevent handle) {
     const auto found = world_.events.find(handle);
     if (found != world_.events.end()) return found->second.get();
@@ -213,13 +221,15 @@ CUresult pop(CUcontext* context) {
 CUresult synchronize() {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   call->run_all();
   return current.back()->lost;
 }
 CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
   Call call(Call::Needs::nothing);
-  *mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  return call.result();
+  if (call.fails()) return call.result();
+  std::swap(*mode, capture_mode);
+  return CUDA_SUCCESS;
 }
 
 CUresult create_stream(CUstream* handle, unsigned int flags) {
@@ -245,6 +255,7 @@ CUresult destroy_stream(CUstream handle) {
 CUresult query_stream(CUstream handle) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   StreamQueue* const stream = call.stream(handle);
   if (stream == nullptr) return call.result();
   call->progress();
@@ -254,6 +265,7 @@ CUresult query_stream(CUstream handle) {
 CUresult synchronize_stream(CUstream handle) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   StreamQueue* const stream = call.stream(handle);
   if (stream == nullptr) return call.result();
   const bool has_ended = call->run_until(stream->last);
@@ -331,6 +343,7 @@ CUresult record(CUevent handle, CUstream stream_handle) {
 CUresult query_event(CUevent handle) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   EventState* const event = call.event(handle);
   if (event == nullptr) return call.result();
   call->progress();
@@ -340,6 +353,7 @@ CUresult query_event(CUevent handle) {
 CUresult synchronize_event(CUevent handle) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   EventState* const event = call.event(handle);
   if (event == nullptr) return call.result();
   const bool has_ended = call->run_until(event->mark);
@@ -434,6 +448,7 @@ CUresult memory_info(std::size_t* free, std::size_t* total) {
 CUresult allocate_host(void** address, std::size_t bytes, unsigned int) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(*address, 0xab, bytes);
   const CUresult result = call->pin(*address, bytes, true);
@@ -450,6 +465,7 @@ CUresult free_host(void* address) {
 CUresult register_host(void* address, std::size_t bytes, unsigned int flags) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   if ((flags & CU_MEMHOSTREGISTER_PORTABLE) == 0)
     call->violate("memory was pinned for one context only");
   return call->pin(address, bytes, false);
