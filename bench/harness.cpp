@@ -16,6 +16,11 @@ namespace {
 
 constexpr double busy_cores_max = 0.5;
 constexpr std::size_t pairs_min = 7;
+#ifdef __clang__
+constexpr const char* compiler = __VERSION__;  // "Clang 19.1.7 ..."
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
 
 double quantile_of(std::vector<double> values, double quantile) {
   if (values.empty()) return 0;
@@ -150,7 +155,7 @@ void Harness::append(const Figure& figure) const {
       {"conditions", conditions_},
       {"machine", machine_in_words()},
       {"commit", environment("CKPT_BENCH_COMMIT")},
-      {"compiler", __VERSION__},
+      {"compiler", compiler},
   };
   std::ofstream(results_, std::ios::app) << line.dump() << "\n";
 }
