@@ -5,10 +5,14 @@ a directory of one's own, trainers that can be killed, and the end of every daem
 started.
 """
 
+import json
 import os
 import pathlib
+import select
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -26,8 +30,10 @@ def pytest_runtest_logreport(report):
 
 @pytest.fixture
 def programs():
-    """The directory with ckptd and ckpt."""
-    return BUILD / "bin"
+    """The directory with ckptd and ckpt: those of the installed package."""
+    import libckpt
+
+    return pathlib.Path(libckpt.__file__).parent / "bin"
 
 
 @pytest.fixture
@@ -63,37 +69,88 @@ def job(runtime):
         session.abandon()
 
 
-@pytest.fixture
-def trainer(runtime, tmp_path):
-    """Starts a script of tests/python/trainers in a process of its own, which ends with the test.
+class TrainerServer:
+    """trainers/server.py, which forks the trainers of all tests."""
 
-    Its output goes to files, as the daemon that it may start would keep a pipe open.
-    """
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, pathlib.Path(__file__).parent / "trainers" / "server.py"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def ask(self, request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def answer(self, timeout):
+        """The status of the trainer; none: it runs."""
+        ready, _, _ = select.select([self.process.stdout], [], [], timeout)
+        return int(self.process.stdout.readline()) if ready else None
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+class Trainer:
+    """One trainer: much like a Popen."""
+
+    def __init__(self, server, pid, log):
+        self._server, self.pid, self.log, self.returncode = server, pid, log, None
+
+    def poll(self, timeout=0):
+        if self.returncode is None:
+            self.returncode = self._server.answer(timeout)
+        return self.returncode
+
+    def wait(self, timeout=TRAINER_SECONDS_MAX):
+        assert self.poll(timeout) is not None, self.log.read_text()[-4000:]
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def wait_until_said(self, text):
+        """Until its output has the text."""
+        deadline = time.monotonic() + TRAINER_SECONDS_MAX
+        while text not in self.log.read_text():
+            assert self.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
+            time.sleep(0.002)
+
+    def finish(self):
+        """Waits for the end, which is to be a good one; returns the output."""
+        assert self.wait() == 0, self.log.read_text()[-4000:]
+        return self.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def trainer_server():
+    server = TrainerServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def trainer(runtime, tmp_path, trainer_server):
+    """Starts a script of tests/python/trainers in a process of its own; one at a time."""
     started = []
 
-    def start(script, *arguments, **environment):
-        number = len(started)
-        with open(tmp_path / f"trainer-{number}.log", "w") as log:
-            process = subprocess.Popen(
-                [sys.executable, pathlib.Path(__file__).parent / "trainers" / script, *arguments],
-                env={**os.environ, **environment},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        process.log = tmp_path / f"trainer-{number}.log"
-        started.append(process)
-        return process
+    def start(script, *arguments):
+        log = tmp_path / f"trainer-{len(started)}.log"
+        log.touch()
+        environment = {k: v for k, v in os.environ.items() if k.startswith("LIBCKPT_")}
+        request = {"script": script, "arguments": arguments, "environment": environment}
+        pid = trainer_server.ask(request | {"log": str(log)})
+        started.append(Trainer(trainer_server, pid, log))
+        return started[-1]
 
     yield start
     for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def finish(process):
-    """Waits for a trainer that is to end well; returns its output."""
-    code = process.wait(timeout=TRAINER_SECONDS_MAX)
-    output = process.log.read_text()
-    assert code == 0, output[-4000:]
-    return output
+        process.kill()

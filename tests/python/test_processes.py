@@ -8,10 +8,8 @@ import os
 import pathlib
 import random
 import subprocess
-import time
 
 import pytest
-from conftest import finish
 
 torch = pytest.importorskip("torch")
 
@@ -25,13 +23,8 @@ def results(output):
 
 
 def kill_after(process, step):
-    deadline = time.monotonic() + 60
-    while f"made {step}\n" not in process.log.read_text():
-        assert process.poll() is None, process.log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    process.wait_until_said(f"made {step}\n")
     process.kill()
-    process.wait()
 
 
 def began_at(output):
@@ -42,7 +35,7 @@ def began_at(output):
 def test_a_killed_trainer_ends_with_the_weights_of_one_that_was_not(
     trainer, runtime, tmp_path, programs, memory
 ):
-    expected = results(finish(trainer("plain.py", "whole", str(STEPS))))
+    expected = results(trainer("plain.py", "whole", str(STEPS)).finish())
     assert len(expected) == 2
     directory = tmp_path / "dir"
     chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
@@ -51,7 +44,7 @@ def test_a_killed_trainer_ends_with_the_weights_of_one_that_was_not(
         kill_after(killed, about + chance.randrange(10))
         if not memory:
             subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60)
-    output = finish(trainer("plain.py", "job", str(STEPS), str(directory)))
+    output = trainer("plain.py", "job", str(STEPS), str(directory)).finish()
     assert results(output) == expected
     assert began_at(output) >= 10
 

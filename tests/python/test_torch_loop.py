@@ -7,11 +7,7 @@ torch, and the drop-in functions are tried one by one.
 
 import json
 import os
-import pathlib
 import random
-import signal
-import subprocess
-import sys
 import time
 import zipfile
 
@@ -33,58 +29,37 @@ def outboxes(runtime):
     libckpt.torch._boxes.clear()
 
 
-@pytest.fixture
-def loop(runtime):
-    process = subprocess.Popen(
-        [sys.executable, pathlib.Path(__file__).parent / "trainers" / "loop.py"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    yield process
-    process.stdin.close()
-    process.kill()
-    process.wait()
+def began_at(process):
+    process.wait_until_said("began at ")
+    return int(process.log.read_text().partition("began at ")[2].split()[0])
 
 
-def start(loop, exp_dir, steps):
-    """(process id, the step it began at)"""
-    loop.stdin.write(f"{exp_dir} {steps}\n")
-    loop.stdin.flush()
-    said = [loop.stdout.readline().split() for _ in range(2)]
-    child = next(int(words[1]) for words in said if words[0] == "pid")
-    other = next(words for words in said if words[0] != "pid")
-    assert other[:2] == ["began", "at"], other
-    return child, int(other[2])
-
-
-def test_killed_at_any_instant_the_loop_resumes_from_one_step(loop, tmp_path):
+def test_killed_at_any_instant_the_loop_resumes_from_one_step(trainer, tmp_path):
     exp_dir = tmp_path / "exp"
     exp_dir.mkdir()
     chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
     began = []
     for _ in range(KILLS):
-        child, step = start(loop, exp_dir, 1_000_000)
-        began.append(step)
-        time.sleep(chance.random() * 0.4)
-        os.kill(child, signal.SIGKILL)
-        assert loop.stdout.readline().split() == ["status", "9"]
+        process = trainer("loop.py", str(exp_dir), "1000000")
+        began.append(began_at(process))
+        time.sleep(chance.random() * 0.3)
+        process.kill()
     assert began == sorted(began)
     assert began[-1] > 0
-    child, step = start(loop, exp_dir, began[-1] + 5)
-    assert loop.stdout.readline().split() == ["status", "0"]
+    trainer("loop.py", str(exp_dir), str(began[-1] + 5)).finish()
     assert json.loads((exp_dir / "state.json").read_text())["global_step"] >= began[-1] + 5
     assert zipfile.ZipFile(exp_dir / "optimizer.pt").testzip() is None
 
 
-def test_resume_brings_what_was_captured_but_not_published(loop, tmp_path):
+def test_resume_brings_what_was_captured_but_not_published(trainer, tmp_path):
     exp_dir = tmp_path / "exp"
     exp_dir.mkdir()
-    child, _ = start(loop, exp_dir, 1_000_000)
-    deadline = time.monotonic() + 30
+    process = trainer("loop.py", str(exp_dir), "1000000")
     work = exp_dir / ".libckpt" / "work"
+    deadline = time.monotonic() + 60
     while not list(work.glob("[0-9]*.json")):
         assert time.monotonic() < deadline
-    os.kill(child, signal.SIGKILL)
-    loop.stdout.readline()
+    process.kill()
     noted = [path.stem for path in work.glob("[0-9]*.json")]
     found = libckpt.torch.resume(exp_dir)
     assert found == bool(noted)

@@ -37,6 +37,9 @@ class Folders:
         """Makes the collected folder visible; `members` are more files of it, by name."""
         name = str(number)
         folder = self.work.folder(name) / f"checkpoint-{number}"
+        if not folder.is_dir():  # A run was killed just when it had published it.
+            self.work.drop(name)
+            return
         for member, file in members.items():
             link_or_copy(file, folder / member)
         sync_tree(folder)

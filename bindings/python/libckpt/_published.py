@@ -29,7 +29,7 @@ class PublishedSets:
 
     def publish(self, name, members):
         """Makes the collected set the current one; `members` are more files of it, by name."""
-        if not (self.sets / name).is_dir():
+        if not (self.sets / name).is_dir():  # Else a run was killed just after that.
             self._complete(name, members)
         for file in _files_of(self.sets / name):
             self._lead_to_current(file)

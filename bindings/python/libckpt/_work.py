@@ -58,8 +58,6 @@ class Work:
 def place(file, path):
     """The file's bytes under the path, whose old file stays whole for who has it open."""
     aside = path.with_name(f".{path.name}.libckpt")
-    with contextlib.suppress(FileNotFoundError):
-        aside.unlink()
     link_or_copy(file, aside)
     sync(aside)
     os.rename(aside, path)
@@ -69,6 +67,8 @@ def place(file, path):
 def link_or_copy(source, target):
     """The same bytes under a second name; where there are no hard links, a copy."""
     source = os.path.realpath(source)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)  # Of one who was killed while he did the same.
     try:
         os.link(source, target)
     except OSError:

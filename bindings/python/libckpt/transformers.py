@@ -90,7 +90,7 @@ class Callback(transformers.TrainerCallback):
         number = folders.newest_whole()
         can_load = all(_is_stock(self._trainer, name) for name in LOADERS)
         restored = self._memory.newest() if can_load else None
-        if restored is not None and (number is None or restored.step > number):
+        if restored is not None and (number is None or restored.step >= number):
             folder = folders.private / "resume" / f"checkpoint-{restored.step}"
             self._resumed = Resumed(restored, folder)
             self._resumed.write_state()

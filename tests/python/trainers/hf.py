@@ -7,7 +7,6 @@ digests of the losses and of the weights.
 
 import hashlib
 import json
-import os
 import sys
 
 import torch
@@ -71,7 +70,6 @@ def results(trainer):
 def main(output, kind, options):
     options = json.loads(options)
     resume = options.pop("resume", None)
-    torch.set_num_threads(1)
     trainer = make_trainer(output, kind, **options)
     trainer.train(resume_from_checkpoint=resume)
     losses, weights = results(trainer)
@@ -79,23 +77,5 @@ def main(output, kind, options):
     print("weights", weights, flush=True)
 
 
-def serve():
-    """For each line "OUTPUT KIND ARGUMENTS" forks a trainer: one import for all of them."""
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                main(*line.strip().split(" ", 2))
-                code = 0
-            except Exception as error:
-                print("raised", repr(error)[:500].replace("\n", " "), flush=True)
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        print("pid", child, flush=True)
-        print("status", os.waitpid(child, 0)[1], flush=True)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:]) if len(sys.argv) > 1 else serve()
+    main(*sys.argv[1:])

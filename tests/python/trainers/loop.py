@@ -1,7 +1,6 @@
 """The usual loop, whose save block is in `checkpoint`, and whose resume code is as it always was.
 
-loop.py: for each line "EXP_DIR STEPS" of standard input it forks a trainer of that directory, says
-its process id, and when it has ended its status. So a hundred of them cost one import of torch.
+loop.py EXP_DIR STEPS: says "began at STEP", or "a mixture" when it resumed from several.
 """
 
 import json
@@ -18,7 +17,6 @@ class Loop:
     """All states carry the step, so that a mixture of two shows."""
 
     def __init__(self, exp_dir):
-        torch.set_num_threads(1)
         self.exp_dir = pathlib.Path(exp_dir)
         self.model = torch.nn.Linear(300, 300)
         self.model.register_buffer("step", torch.zeros(1, dtype=torch.int64))
@@ -63,34 +61,16 @@ class Loop:
                 json.dump(self.state, fp)
 
 
-def run(exp_dir, steps):
+def main(exp_dir, steps):
     loop = Loop(exp_dir)
     loop.resume()
     if len(loop.steps_seen()) != 1:
-        print(f"a mixture of steps {loop.steps_seen()}", flush=True)
-        return 3
+        sys.exit(f"a mixture of steps {loop.steps_seen()}")
     print("began at", loop.state["global_step"], flush=True)
-    while loop.state["global_step"] < steps:
+    while loop.state["global_step"] < int(steps):
         loop.train()
         loop.save()
-    return 0
-
-
-def main():
-    for line in sys.stdin:
-        exp_dir, steps = line.split()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = run(exp_dir, int(steps))
-                libckpt.torch.wait()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        print("pid", child, flush=True)
-        print("status", os.waitpid(child, 0)[1], flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
