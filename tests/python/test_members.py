@@ -28,7 +28,8 @@ def contents():
     base = torch.arange(10_000.0)
     return {
         "optimizer": optimizer_state(),
-        "views": {"all": base, "part": base[5000:6000], "steps": base[::7], "t": base.view(100, 100).t()},
+        "views": {"all": base, "part": base[5000:6000], "steps": base[::7],
+                  "t": base.view(100, 100).t()},
         "types": [torch.ones(3, dtype=t) for t in (torch.bfloat16, torch.float8_e4m3fn, torch.bool,
                                                    torch.complex128, torch.uint16)],
         "empty": {"zero": torch.empty(0), "scalar": torch.tensor(5), "nothing": {}},

@@ -1,4 +1,4 @@
-// Options from keyword arguments of Python.
+// Options: those of the library, from keyword arguments of Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -35,8 +35,9 @@ class Say(transformers.TrainerCallback):
 def make_trainer(output, kind, **options):
     transformers.set_seed(7)
     config = transformers.GPT2Config(
-        n_layer=2, n_head=2, n_embd=64, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0
-    )
+        n_layer=2, n_head=2, n_embd=64, vocab_size=64, n_positions=16,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
     settings = {"max_steps": 30, "save_steps": 5, "logging_steps": 1, "save_total_limit": 2,
                 "per_device_train_batch_size": 4, "report_to": [], "use_cpu": True,
                 "learning_rate": 1e-3, "disable_tqdm": True} | options  # fmt: skip

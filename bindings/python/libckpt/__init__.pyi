@@ -1,0 +1,19 @@
+from libckpt._members import TorchMember as TorchMember
+from libckpt._restore import Restored as Restored
+from libckpt.errors import (
+    Cancelled as Cancelled,
+    CheckpointError as CheckpointError,
+    Corruption as Corruption,
+    Exhausted as Exhausted,
+    InvalidArgument as InvalidArgument,
+    NotFound as NotFound,
+    StorageError as StorageError,
+    Unavailable as Unavailable,
+    Unsupported as Unsupported,
+    VersionMismatch as VersionMismatch,
+)
+from libckpt.rng import RNG as RNG
+from libckpt.session import Session as Session, init as init
+from libckpt.ticket import Ticket as Ticket
+
+__version__: str
