@@ -8,6 +8,8 @@ import os
 import pathlib
 import random
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -89,6 +91,26 @@ def test_workers_of_a_data_loader_may_fork(job):
         session.save(step, {"a": torch.ones(3)}).committed.result(30)
     assert seen == 8
     assert session.latest == 8
+
+
+def test_other_threads_run_while_one_waits(job):
+    session = job()
+    session.save(1, {"a": 1}).captured.result(30)
+    ended = threading.Event()
+
+    def wait():
+        with pytest.raises(libckpt.Unavailable):
+            session.wait(1_000_000, "captured", 1.0)
+        ended.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    turns = 0
+    while not ended.is_set():
+        turns += 1
+        time.sleep(0.001)
+    waiter.join()
+    assert turns > 10  # With the GIL held it would be one.
 
 
 def descriptors_threads_kib():

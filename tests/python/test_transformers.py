@@ -117,6 +117,20 @@ def test_folders_are_those_that_stock_transformers_keeps(trainer, tmp_path, opti
         assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
 
 
+def test_a_callback_that_reads_the_folder_in_on_save_finds_it_complete(trainer, tmp_path):
+    said = run(trainer, tmp_path / "output", "reading").finish()
+    for number in range(5, 31, 5):
+        assert f"read {number} {sorted(FILES)}" in said
+
+
+def test_what_a_subclass_overrides_runs_as_it_is(trainer, tmp_path, expected):
+    said = run(trainer, tmp_path / "output", "overriding").finish()
+    assert results(said) == expected
+    for number in (25, 30):
+        found = {path.name for path in (tmp_path / "output" / f"checkpoint-{number}").iterdir()}
+        assert found == FILES | {"mine.txt"}
+
+
 BEST = {"eval_strategy": "steps", "eval_steps": 5, "metric_for_best_model": "loss",
         "learning_rate": 0.3, "save_total_limit": 1}  # fmt: skip
 

@@ -164,10 +164,16 @@ void Client::set_blob(const std::string& name, const nb::bytes& content) {
 }
 
 nb::object Client::blob(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  const auto found = checkpointer().blob(name);
-  if (!found) return nb::none();
-  return nb::bytes(found->data(), found->size());
+  // Who has the mutex may need the GIL, in restore(): never wait for it with the GIL in hand.
+  const auto copy = [&]() -> std::optional<std::vector<std::byte>> {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    const auto found = checkpointer().blob(name);
+    if (!found) return std::nullopt;
+    return std::vector<std::byte>(found->begin(), found->end());
+  }();
+  if (!copy) return nb::none();
+  return nb::bytes(copy->data(), copy->size());
 }
 
 void Client::prepare() {

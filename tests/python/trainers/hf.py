@@ -1,12 +1,14 @@
 """A Trainer of Transformers over a tiny GPT-2, to be killed at any step.
 
-hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper or callback; ARGUMENTS is JSON for
+hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper, callback, overriding (a subclass with a save of
+its own) or reading (a callback that wants the folder in on_save); ARGUMENTS is JSON for
 TrainingArguments, and "resume" what train() is called with. Says "made STEP" and, at the end, the
 digests of the losses and of the weights.
 """
 
 import hashlib
 import json
+import pathlib
 import sys
 
 import torch
@@ -32,6 +34,18 @@ class Say(transformers.TrainerCallback):
         print("made", state.global_step, flush=True)
 
 
+class Read(transformers.TrainerCallback):
+    def on_save(self, args, state, control, **_):
+        folder = pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        print("read", state.global_step, sorted(path.name for path in folder.iterdir()))
+
+
+class Overriding(transformers.Trainer):
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        (pathlib.Path(output_dir) / "mine.txt").write_text("mine")
+
+
 def make_trainer(output, kind, **options):
     transformers.set_seed(7)
     config = transformers.GPT2Config(
@@ -46,12 +60,14 @@ def make_trainer(output, kind, **options):
         import libckpt.transformers
 
         callbacks.append(libckpt.transformers.Callback())
-    trainer = transformers.Trainer(
+    if kind == "reading":
+        callbacks.append(Read())
+    trainer = (Overriding if kind == "overriding" else transformers.Trainer)(
         model=transformers.GPT2LMHeadModel(config),
         args=transformers.TrainingArguments(output_dir=output, **settings),
         train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
     )  # fmt: skip
-    if kind == "wrapper":
+    if kind in ("wrapper", "overriding", "reading"):
         import libckpt.transformers
 
         trainer = libckpt.transformers.TrainerWrapper(trainer)
