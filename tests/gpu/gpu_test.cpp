@@ -141,24 +141,25 @@ TEST_CASE("gpu: the contract of devices", "[gpu]") {
 TEST_CASE("gpu: each life of a trainer goes on where the last one ended, bit for bit", "[gpu]") {
   const TemporaryDirectory directory;
   constexpr std::uint64_t steps = 20;
-  for (std::uint64_t life = 1; life <= 3; ++life) {
+  std::uint64_t step = 0;
+  std::uint64_t newest = 0;  // That was captured.
+  for (int life = 1; life <= 3; ++life) {
     Training training(directory.path());
     INFO("life " << life);
-    const std::uint64_t before = steps * (life - 1);
     const auto restored = training.checkpointer().restore();
     REQUIRE(restored.has_value() == (life > 1));
     if (restored) {
-      REQUIRE(number(restored->step) == before);
-      REQUIRE_FALSE(training.difference(before));
+      REQUIRE(number(restored->step) == newest);
+      REQUIRE_FALSE(training.difference(newest));
+      step = newest;
     }
-    for (std::uint64_t step = before + 1; step < before + steps; ++step) (void)training.step(step);
-    // Before the last one a Slot must be free.
-    const auto stats = training.checkpointer().stats();
-    REQUIRE(stats.failed == 0);
-    REQUIRE(stats.saves_started > 0);
-    const auto newest = stats.captured.value_or(Step{before + 1});
-    REQUIRE(training.checkpointer().wait(newest, Level::committed, patience));
-    REQUIRE(training.step(before + steps) == SaveOutcome::started);
+    for (std::uint64_t i = 0; i < steps; ++i) {
+      // One that finds no free Slot is skipped; training goes on.
+      if (training.step(++step) == SaveOutcome::started) newest = step;
+    }
+    REQUIRE(newest > 0);
+    REQUIRE(training.checkpointer().wait(Step{newest}, Level::committed, patience));
+    REQUIRE(training.checkpointer().stats().failed == 0);
     REQUIRE(training.checkpointer().close(patience));
   }
 }

@@ -9,17 +9,12 @@
 
 namespace ckpt::test {
 
-namespace {
-
-struct Write {
+struct StandInTrainer::Write {
   std::uint64_t target;
   std::vector<std::byte> bytes;
 };
 
-void run_write(void* argument) {
-  const std::unique_ptr<Write> write(static_cast<Write*>(argument));
-  stand_in().poke(write->target, write->bytes.data(), write->bytes.size());
-}
+namespace {
 
 std::uint64_t number_of(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address);
@@ -74,10 +69,17 @@ std::byte* StandInTrainer::allocate_on(int device, std::size_t bytes) {
   return allocate(bytes);
 }
 
+void StandInTrainer::run_write(void* argument) {
+  auto& write = *static_cast<Write*>(argument);
+  stand_in().poke(write.target, write.bytes.data(), write.bytes.size());
+  write.bytes = {};
+}
+
 void StandInTrainer::write(std::byte* target, std::vector<std::byte> bytes) {
-  auto write = std::make_unique<Write>(Write{number_of(target), std::move(bytes)});
+  // Kept, since of a context that is lost it never runs.
+  writes_.push_back(std::make_unique<Write>(Write{number_of(target), std::move(bytes)}));
   // A context that was lost takes nothing more: then the update does not happen either.
-  if (stand_in().launch(stream_, run_write, write.get()) == CUDA_SUCCESS) (void)write.release();
+  (void)stand_in().launch(stream_, run_write, writes_.back().get());
 }
 
 std::vector<std::byte> StandInTrainer::read(const std::byte* source, std::size_t bytes) {

@@ -45,12 +45,16 @@ class StandInTrainer {
   void* find(const char* name, int version) const { return stand_in().find(name, version); }
 
  private:
+  struct Write;
+  static void run_write(void* argument);
+
   std::unique_ptr<device::CudaDriver> driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
   std::vector<CUdeviceptr> memory_;
   std::vector<CUdevice> others_;  // Retained, once for each allocation.
+  std::vector<std::unique_ptr<Write>> writes_;
 };
 
 }  // namespace ckpt::test
