@@ -19,7 +19,7 @@ std::string human_bytes(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
 }
 
-Status MemoryBudget::reserve(std::uint64_t bytes, const std::string& what) {
+Status MemoryBudget::check(std::uint64_t bytes, const std::string& what) const {
   if (bytes > limit_bytes_ || used_bytes_ > limit_bytes_ - bytes) {
     return fail(
         Errc::exhausted,
@@ -27,6 +27,11 @@ Status MemoryBudget::reserve(std::uint64_t bytes, const std::string& what) {
                     "or lower own_slots or replicas",
                     what, human_bytes(bytes), human_bytes(limit_bytes_), human_bytes(used_bytes_)));
   }
+  return {};
+}
+
+Status MemoryBudget::reserve(std::uint64_t bytes, const std::string& what) {
+  CKPT_CHECK(check(bytes, what));
   used_bytes_ += bytes;
   return {};
 }

@@ -34,6 +34,7 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // Errors: exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
+  Status check(std::uint64_t bytes, const std::string& what) const;  // As reserve, takes nothing.
   Status reserve(std::uint64_t bytes, const std::string& what);
   void release(std::uint64_t bytes);
   std::uint64_t limit_bytes() const { return limit_bytes_; }

@@ -49,12 +49,16 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
     own_slots.slots.clear();
     own_slots.slot_bytes = align_up(bytes, page_bytes);
   }
+  const std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
+                                       arena::human_bytes(bytes), job_, rank);
+  // All of them or none: with some, training would go on and hardly ever find a free one.
+  const std::uint64_t missing = count - std::min<std::uint64_t>(count, own_slots.slots.size());
+  CKPT_CO_CHECK(context_.budget.check(missing * own_slots.slot_bytes, what));
   own_slots.is_allocating = true;
   const std::shared_ptr<bool> alive = alive_;
   while (own_slots.slots.size() < count) {
-    std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
-                                   arena::human_bytes(bytes), job_, rank);
-    auto slot = co_await make_slot(own_slots.slot_bytes, std::move(what));
+    std::string of_one = what;
+    auto slot = co_await make_slot(own_slots.slot_bytes, std::move(of_one));
     if (!*alive) co_return fail(Errc::cancelled, "make Slots: the job ended");
     if (!slot) {
       own_slots.is_allocating = false;

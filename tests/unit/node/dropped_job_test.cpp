@@ -10,33 +10,13 @@
 #include "support/memory_file_system.hpp"
 #include "support/pending.hpp"
 #include "support/sim_network.hpp"
+#include "unit/node/rank.hpp"
 
 namespace ckpt::node {
 namespace {
 
-// Without a layout there is never a Slot: only the agreement is looked at.
-class NoMemory final : public arena::MemorySource {
- public:
-  Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t) override {
-    co_return fail(Errc::exhausted, "no memory in this test");
-  }
-};
-
-struct Rank final : SessionEvents {
-  void slots_ready(std::vector<arena::SlotMemory*>) override {}
-  void slots_failed(Error) override {}
-  void slot_granted(std::uint32_t) override {}
-  void next_capture(Step) override {}
-  void level_reached(Step, Level) override {}
-  void step_dropped(Step) override {}
-  void restore_offered(SlotOffer) override {}
-  void begun(Begun value) override { answer = std::move(value); }
-  void closed(Status) override {}
-  void fenced(std::string) override {}
-
-  SessionId session{};
-  std::optional<Begun> answer;
-};
+using test::NoMemory;
+using test::Rank;
 
 struct TwoNodes {
   TwoNodes() : clock(context), disk(1), files(disk, &clock), network(1) {

@@ -1,0 +1,51 @@
+// Goal:   a budget that is too small for a rank's Slots is told with the numbers that help.
+// Method: an engine with a budget for one Slot and a half; a layout is told that needs three.
+#include <boost/asio/io_context.hpp>
+
+#include "base/units.hpp"
+#include "node/engine.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
+#include "support/sim_network.hpp"
+#include "unit/node/rank.hpp"
+
+namespace ckpt::node {
+
+TEST_CASE("budget: all of a rank's Slots together are what does not fit", "[unit][node]") {
+  asio::io_context context;
+  test::FakeClock clock(context);
+  test::NoMemory memory;  // Asked for nothing, since not all of it is there.
+  test::MemoryDisk disk(1);
+  test::MemoryFileSystem files(disk, &clock);
+  test::SimNetwork network(1);
+  const auto front = network.add_node("A", clock);
+  EngineOptions options;
+  options.name = "A";
+  options.memory_budget = 96 * MiB;
+  Engine engine(context.get_executor(), Seams{clock, memory, files, *front}, options);
+
+  test::Rank rank;
+  AttachRequest request;
+  request.job = "job";
+  request.nodes = {{"A", "", ""}};
+  request.node = "A";
+  request.own_slots = 3;
+  auto attached = test::finish(clock, test::start(context, engine.attach(request, rank)));
+  REQUIRE(attached);
+  const format::TensorSpec weight{
+      "weight", DType::u8, {64 * static_cast<std::int64_t>(MiB)}, "", ""};
+  REQUIRE(engine.set_layout(attached->session,
+                            format::make_layout(std::span(&weight, 1), 0, 0).value()));
+  clock.advance(std::chrono::seconds(1));
+
+  REQUIRE(rank.no_slots);
+  REQUIRE(rank.no_slots->code() == Errc::exhausted);
+  const std::string text = rank.no_slots->text();
+  INFO(text);
+  REQUIRE(text.find("3 Slots of 64.0 MiB for job job rank 0 need 192.0 MiB, may use 96.0 MiB") !=
+          std::string::npos);
+  REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5), false))));
+  clock.advance(std::chrono::seconds(10));
+}
+
+}  // namespace ckpt::node
