@@ -28,6 +28,9 @@ class Promises:
         self.unproven_restores = 0
 
     def heard(self, lab, events):
+        # What another daemon held in memory died with it.
+        if lab.daemon_pid() != self.memory_pid:
+            self.in_memory = self.durable
         # A restore opens a timeline: what was newer than its step is fenced, and promised no more.
         for step in events.values("restored"):
             self.durable = min(self.durable, step)
