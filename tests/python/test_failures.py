@@ -166,6 +166,28 @@ def environment_of(process):
         return ""
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MiB."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user cannot mount a file system")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=False)
+
+
+def test_a_full_disk_does_not_stop_what_memory_does(job, small_disk):
+    session = job(dir=small_disk / "dir", save_storage_interval=1)
+    large = torch.ones(1 << 20)
+    with pytest.raises(libckpt.Unavailable):
+        session.save(1, {"a": large}).durable.result(2)
+    session.save(2, {"a": large}).committed.result(30)
+    assert session.restore().step == 2
+    assert session.status()["durable"] is None
+
+
 def test_the_debug_mode_names_who_changes_a_tensor(job, caplog):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -20,6 +20,7 @@ logger = logging.getLogger("libckpt")
 
 SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
+EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of an outbox on storage: what is published has names of its own.
 MEMBERS_MAX = 12
 
@@ -64,20 +65,25 @@ class Outbox:
         self.waiting.append((next(_order), step, publish))
         _watch()
 
-    def publish_first(self, wait):
-        """Publishes the oldest save if it is on storage, or once it is. Returns whether it did."""
+    def publish_first(self, deadline):
+        """Publishes the oldest save if it is on storage by then. Returns whether it is done with."""
         _, step, publish = self.waiting[0]
         try:
-            if wait:
-                self.session.wait(step, "durable", DURABLE_DEADLINE)
+            if deadline > 0:
+                self.session.wait(step, "durable", deadline)
             newest = self.session.status()["durable"]
             if newest is None or newest < step:
                 return False
             publish(*find_step(self.directory, step))
         except (errors.CheckpointError, OSError) as error:
-            logger.error("libckpt: publish step %s of %s: %s", step, self.session.job, error)
-            if isinstance(error, errors.Unavailable) and not wait:
+            if isinstance(error, errors.Unavailable) and deadline <= 0:
                 return False
+            logger.error(
+                "libckpt: a save in %s is not published: %s (`ckpt status` and the daemon's log "
+                "tell what keeps it from storage)",
+                self.directory,
+                error,
+            )
         self.waiting.pop(0)
         return True
 
@@ -110,15 +116,16 @@ def find_step(directory, step):
     return None, None
 
 
-def settle(wait=False):
+def settle(wait=False, deadline=DURABLE_DEADLINE):
     """Publishes what is on storage by now; with `wait`, all that was posted."""
+    ends = time.monotonic() + (deadline if wait else 0)
     while True:
         boxes = [box for box in _outboxes if box.waiting and box.is_ours()]
         if not boxes:
             _unwatch()
             return
         first = min(boxes, key=lambda box: box.waiting[0][0])
-        if not first.publish_first(wait):
+        if not first.publish_first(ends - time.monotonic() if wait else 0):
             return
 
 
@@ -136,4 +143,4 @@ def _unwatch():
 
 @atexit.register
 def _leave():
-    settle(wait=True)
+    settle(wait=True, deadline=EXIT_DEADLINE)

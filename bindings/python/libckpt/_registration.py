@@ -68,7 +68,7 @@ class Registration:
         """Registers what is there, and makes Slots that also hold `room` bytes if that is more."""
         self.register(views, members)
         self._held = (tuple(views.values()), members)
-        known = sum(_tensors.bytes_of(view) for view in views.values())
+        known = sum(view.nbytes for view in views.values())
         if room <= known:
             self.client.prepare()
             return
@@ -96,8 +96,7 @@ class Registration:
 
 
 def _told(name, view, guarded):
-    size = _tensors.bytes_of(view)
-    is_guarded = not view.is_buffered and 0 < size <= guarded.get(view.address, 0)
+    is_guarded = not view.is_buffered and 0 < view.nbytes <= guarded.get(view.address, 0)
     return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
 
 

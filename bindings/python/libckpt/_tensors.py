@@ -40,7 +40,7 @@ def is_tensor(value):
 class View:
     """A tensor that can be copied as it lies; `kept` holds its memory."""
 
-    __slots__ = ("address", "gpu", "kept", "owner", "shape", "type")
+    __slots__ = ("address", "gpu", "kept", "nbytes", "owner", "shape", "type")
 
     def __init__(self, owner, kept, address, type_name, shape, gpu):
         self.owner = owner  # What the user has.
@@ -48,6 +48,7 @@ class View:
         self.address = address
         self.type = type_name
         self.shape = shape
+        self.nbytes = _count(shape) * type_bytes(type_name)
         self.gpu = gpu
 
     @property
@@ -82,15 +83,25 @@ class Buffers:
 
     def __init__(self):
         self._by_name = {}
+        self._views = {}  # Of the torch tensors that were copied as they lie, with their shapes.
 
     def view(self, name, tensor):
-        if is_torch(tensor):
-            return self._view_torch(name, tensor)
-        return self._view_numpy(name, tensor)
+        if not is_torch(tensor):
+            return self._view_numpy(name, tensor)
+        known = self._views.get(name)
+        if known is not None and _is_where(tensor, *known):
+            view = known[0]
+            view.owner = view.kept = tensor
+            return view
+        view = self._view_torch(name, tensor)
+        if view.kept is tensor and view.address != 0:
+            self._views[name] = (view, tensor.dtype, tensor.shape)
+        return view
 
     def keep_only(self, names):
-        for name in [name for name in self._by_name if name not in names]:
-            del self._by_name[name]
+        for known in (self._by_name, self._views):
+            for name in [name for name in known if name not in names]:
+                del known[name]
 
     def _view_torch(self, name, tensor):
         torch = sys.modules["torch"]
@@ -126,10 +137,29 @@ class Buffers:
         return View(array, kept, kept.ctypes.data, type_name, shape, -1)
 
 
+def _is_where(tensor, view, dtype, shape):
+    """Whether it is the tensor of the view, or another one of its memory: state_dict() makes new
+    ones at each call, and there are thousands."""
+    return (
+        tensor.data_ptr() == view.address
+        and tensor.dtype is dtype
+        and tensor.shape == shape
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+_dtype_names = {}  # Of torch's types: to make the text is slow.
+
+
 def describe(tensor):
     """What must be known to make it again: a plain dictionary."""
     if is_torch(tensor):
-        return {"torch": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        name = _dtype_names.get(tensor.dtype)
+        if name is None:
+            name = _dtype_names[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
+        return {"torch": name, "shape": list(tensor.shape)}
     return {"numpy": tensor.dtype.str, "shape": list(tensor.shape)}
 
 
@@ -158,10 +188,6 @@ def type_bytes(type_name):
     if type_name == "BOOL" or type_name.startswith("F8"):
         return 1
     return {"BF16": 2, "C64": 8}.get(type_name) or int(type_name[1:]) // 8
-
-
-def bytes_of(view):
-    return _count(view.shape) * type_bytes(view.type)
 
 
 def _count(shape):

@@ -16,6 +16,9 @@ from libckpt import _members, _tensors
 from libckpt.errors import Corruption, InvalidArgument, Unsupported
 
 
+PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
+
+
 def is_module(item):
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(item, torch.nn.Module)
@@ -48,23 +51,24 @@ class Taker:
 
     def take(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
+        kind = type(value)
+        if kind in PLAIN:
+            return {"v": value}
+        if kind is dict or kind is collections.OrderedDict:
+            return self._dictionary(name, value)
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
-        if value is None or type(value) in (bool, str, int):
-            return {"v": value}
-        if type(value) is float:
+        if kind is float:
             return {"v": value} if math.isfinite(value) else {"f": repr(value)}
-        if type(value) is bytes:
+        if kind is bytes:
             return {"b": base64.b64encode(value).decode()}
         if isinstance(value, _members.TorchMember):
             return self._member(name, value.content)
         if has_state(value) and not isinstance(value, type):
             return {"s": self.take(name, value.state_dict())}
-        if type(value) in (dict, collections.OrderedDict):
-            return self._dictionary(name, value)
-        if type(value) in (list, tuple):
+        if kind is list or kind is tuple:
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
-            return {"l" if type(value) is list else "u": parts}
+            return {"l" if kind is list else "u": parts}
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
             return self._dictionary(name, value)
         return self._pickled(name, value)
