@@ -66,7 +66,7 @@ class Outbox:
         _watch()
 
     def publish_first(self, deadline):
-        """Publishes the oldest save if it is on storage by then. Returns whether it is done with."""
+        """Publishes the oldest save if it is on storage by then; returns whether it is done."""
         _, step, publish = self.waiting[0]
         try:
             if deadline > 0:
