@@ -298,7 +298,7 @@ Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vec
   options.is_inherited = false;
   CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(slot.segments), options));
   // The pages exist; this fills our page table, so that the first capture does not.
-  CKPT_CHECK(mapped.prefault(prefault_threads_));
+  CKPT_CHECK(mapped.map_pages(prefault_threads_));
   incoming_.erase(segments.slot);
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
   if (owner->bytes().size() != segments.capacity)

@@ -140,7 +140,7 @@ Result<MappedSlot> EmbeddedLink::map_slot(arena::SlotMemory& memory,
   os::MapOptions options;
   options.is_inherited = false;
   CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(segments), options));
-  CKPT_CHECK(mapped.prefault(prefault_threads_));
+  CKPT_CHECK(mapped.map_pages(prefault_threads_));
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
   return MappedSlot{generation, owner->bytes(), pins_ ? pins_->hold(owner->bytes(), owner) : owner};
 }

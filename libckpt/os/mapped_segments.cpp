@@ -54,8 +54,7 @@ void advise(std::span<std::byte> bytes, const MapOptions& options) {
   if (options.wants_huge_pages) (void)::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);
 }
 
-Status populate(std::span<std::byte> slice, bool is_writable) {
-  const int advice = is_writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+Status populate_slice(std::span<std::byte> slice, int advice) {
   while (::madvise(slice.data(), slice.size(), advice) != 0) {
     const int error = errno;
     if (error == EINTR || error == EAGAIN) continue;
@@ -83,15 +82,14 @@ Status allocate_files(const std::vector<Segment>& segments) {
 // Slices handed out to whoever asks next; the first failure stops all.
 class Prefaulting {
  public:
-  Prefaulting(std::span<std::byte> bytes, bool is_writable)
-      : bytes_(bytes), is_writable_(is_writable) {}
+  Prefaulting(std::span<std::byte> bytes, int advice) : bytes_(bytes), advice_(advice) {}
 
   Status run() {
     for (;;) {
       const std::uint64_t offset = next_.fetch_add(prefault_slice_bytes);
       if (offset >= bytes_.size() || has_failed_.load()) return {};
       const std::uint64_t slice = std::min(prefault_slice_bytes, bytes_.size() - offset);
-      Status status = populate(bytes_.subspan(offset, slice), is_writable_);
+      Status status = populate_slice(bytes_.subspan(offset, slice), advice_);
       if (!status) {
         has_failed_.store(true);
         return status;
@@ -101,7 +99,7 @@ class Prefaulting {
 
  private:
   std::span<std::byte> bytes_;
-  bool is_writable_;
+  int advice_;
   std::atomic<std::uint64_t> next_{0};
   std::atomic<bool> has_failed_{false};
 };
@@ -164,11 +162,25 @@ Result<MappedSegments> MappedSegments::map(std::vector<Segment> segments,
 }
 
 Status MappedSegments::prefault(int threads) {
+  Status status = populate(threads, is_writable_ ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+  if (!status && status.error().code() == Errc::unsupported) return allocate_files(segments_);
+  return status;
+}
+
+Status MappedSegments::map_pages(int threads) {
+  // A read maps those around it as well. Nobody tracks what is written to this memory, so that the
+  // pages are mapped writable at once, and the first write does not fault again.
+  Status status = populate(threads, MADV_POPULATE_READ);
+  if (!status && status.error().code() == Errc::unsupported) return {};  // When they are touched.
+  return status;
+}
+
+Status MappedSegments::populate(int threads, int advice) {
   CKPT_ASSERT(threads > 0);
   const std::uint64_t slices = div_ceil(bytes_.size(), prefault_slice_bytes);
   const auto useful = static_cast<std::size_t>(
       std::min<std::uint64_t>(slices, std::min(threads, prefault_threads_max)));
-  Prefaulting prefaulting(bytes_, is_writable_);
+  Prefaulting prefaulting(bytes_, advice);
   std::vector<Status> statuses(std::max<std::size_t>(useful, 1));
   {
     std::vector<std::jthread> helpers;
@@ -181,9 +193,7 @@ Status MappedSegments::prefault(int threads) {
     statuses[0] = prefaulting.run();
   }
   for (Status& status : statuses) {
-    if (status) continue;
-    if (status.error().code() == Errc::unsupported) return allocate_files(segments_);
-    return fail(std::move(status).error());
+    if (!status) return fail(std::move(status).error());
   }
   return {};
 }

@@ -34,6 +34,9 @@ class MappedSegments {
   // Allocates and maps every page, by `threads` threads, and returns when all is there.
   // Errors: exhausted (no memory; what was allocated stays until the segments are gone).
   Status prefault(int threads);
+  // The same where another process has allocated every page: fills our page table only, by many
+  // pages at a time, at a third of the price.
+  Status map_pages(int threads);
 
   std::span<std::byte> bytes() const { return bytes_; }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -42,6 +45,7 @@ class MappedSegments {
 
  private:
   void unmap();
+  Status populate(int threads, int advice);
 
   std::vector<Segment> segments_;
   std::span<std::byte> bytes_;

@@ -178,6 +178,30 @@ TEST_CASE("mapped segments: a read-only mapping can be read and prefaulted", "[u
   CHECK(mapped.bytes()[page_bytes] == std::byte{0});
 }
 
+TEST_CASE("mapped segments: pages that another mapping allocated are written without a fault",
+          "[unit][os]") {
+  constexpr std::uint64_t pages = 4096;
+  auto segments = make(pages * page_bytes, pages * page_bytes);
+  std::vector<os::Segment> shared;
+  shared.push_back({os::Fd(::dup(segments[0].fd.number())), segments[0].bytes});
+  auto first = os::MappedSegments::map(std::move(segments));
+  REQUIRE(first);
+  REQUIRE(first->prefault(2));
+  auto second = os::MappedSegments::map(std::move(shared));
+  REQUIRE(second);
+  REQUIRE(second->map_pages(2));
+  const auto faults = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  const auto before = faults();
+  for (std::uint64_t page = 0; page < pages; ++page)
+    second->bytes()[page * page_bytes] = std::byte{7};
+  CHECK(faults() - before < 64);  // Not one for each page; a few are the test's own.
+  CHECK(first->bytes()[(pages - 1) * page_bytes] == std::byte{7});
+}
+
 // How a child ends that reads the first byte of the range.
 int read_in_child(std::span<std::byte> bytes) {
   const pid_t child = ::fork();
