@@ -41,7 +41,8 @@ def main(job, steps, directory=None, end="return"):
         optimizer.step()
         scheduler.step()
         progress["losses"].append(loss.item())
-        session.save_checkpoint_if_needed(step, items)
+        if session.save_checkpoint_if_needed(step, items):
+            print("saved", step)
         print("made", step, flush=True)
     print("losses", hashlib.sha256(repr(progress["losses"]).encode()).hexdigest())
     print("weights", digest(model), flush=True)
