@@ -24,8 +24,9 @@ bool answers(const Start& start, const format::RankReport& rank) {
 bool is_behind(const StartState& state, const format::RankReport& rank) {
   if (!state.current || !is_in(*state.current, rank)) return false;
   const bool is_over = state.current->go || state.current->error != Errc{};
-  // `ready` and `failed` name the Start they answer; `asks` and `fresh` the last one that ended.
-  const bool is_answering = rank.phase == StartPhase::ready || rank.phase == StartPhase::failed;
+  // `ready`, `failed` and `refused` name the Start they answer; the others the last that ended.
+  const bool is_answering = rank.phase == StartPhase::ready || rank.phase == StartPhase::failed ||
+                            rank.phase == StartPhase::refused;
   return is_over && (is_answering || rank.start_id != state.current->start_id);
 }
 
@@ -143,6 +144,12 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
   std::size_t ready = 0;
   for (const RankView& rank : ranks) {
     const bool is_answer = answers(start, *rank.report);
+    if (is_answer && rank.report->phase == StartPhase::refused) {
+      start.error = Errc::invalid_argument;
+      start.reason = fmt::format("rank {}: {}", rank.report->rank, rank.report->failure);
+      decision.next = std::move(start);
+      return decision;
+    }
     if (is_answer && rank.report->phase == StartPhase::failed) {
       return try_again(view, state, std::move(start), ranks, *rank.report);
     }

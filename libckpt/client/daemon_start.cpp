@@ -99,11 +99,15 @@ Task<os::LocalConnection> DaemonStart::connect(Time deadline) {
 }
 
 std::optional<Error> DaemonStart::early_end() {
-  if (!spawned_ || !os::reap(spawned_->process)) return std::nullopt;
+  if (!spawned_) return std::nullopt;
+  const os::ChildState state = os::reap(spawned_->process);
+  if (state == os::ChildState::running) return std::nullopt;
   const pid_t pid = spawned_->pid;
   spawned_.reset();
   const bool was_alone = start_lock_.has_value();
   start_lock_.reset();
+  // Somebody killed it, as may happen at any time: another one is started.
+  if (state == os::ChildState::killed) return std::nullopt;
   // Another one may have been started by hand meanwhile, which it then told in its log.
   if (!was_alone || !os::LockFile::acquire(directory_.lock())) return std::nullopt;
   return Error(Errc::io, fmt::format("start the daemon: ckptd, pid {}, ended; its log {} ends: {}",

@@ -102,7 +102,7 @@ RankReport read_rank_report(Reader& reader) {
   RankReport report;
   report.rank = reader.u32();
   report.session = reader.u64();
-  report.phase = reader.enumerator(StartPhase::idle, StartPhase::running);
+  report.phase = reader.enumerator(StartPhase::idle, StartPhase::refused);
   report.wanted = reader.optional<Step>([&] { return Step{reader.u64()}; });
   report.attempt = reader.u64();
   report.start_id = reader.u64();

@@ -32,9 +32,9 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
   report.phase = session.phase;
   report.wanted = session.wanted;
   report.attempt = session.attempt;
-  const bool speaks_of_current = session.phase == StartPhase::ready ||
-                                 session.phase == StartPhase::failed ||
-                                 session.phase == StartPhase::running;
+  const bool speaks_of_current =
+      session.phase == StartPhase::ready || session.phase == StartPhase::failed ||
+      session.phase == StartPhase::refused || session.phase == StartPhase::running;
   report.start_id = speaks_of_current ? session.current_start : session.finished_start;
   report.timeline = session.timeline;
   report.has_seen = session.last_seen.has_value();

@@ -178,7 +178,8 @@ Status Job::start_fresh(SessionId id) {
 
 bool Job::is_asking_after_training(const Session& session) const {
   const bool is_asking = session.phase == StartPhase::asks || session.phase == StartPhase::ready ||
-                         session.phase == StartPhase::failed;
+                         session.phase == StartPhase::failed ||
+                         session.phase == StartPhase::refused;
   return is_asking && session.trained_before;
 }
 

@@ -35,11 +35,15 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
   const bool is_still_asked =
       start.sessions.at(rank_number) == session->asker &&
       (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
-       session->phase == StartPhase::failed);
+       session->phase == StartPhase::failed || session->phase == StartPhase::refused);
   if (is_still_asked) {
     session->current_start = start.start_id;
     session->attempt = start.attempt;
-    session->phase = offered ? StartPhase::ready : StartPhase::failed;
+    // What does not fit the trainer's tensors fits no better from another source.
+    const bool is_refused = !offered && offered.error().code() == Errc::invalid_argument;
+    session->phase = is_refused ? StartPhase::refused
+                     : offered  ? StartPhase::ready
+                                : StartPhase::failed;
     session->failure = offered ? "" : offered.error().message();
     if (!offered) {
       log_warning("job={} rank={} step={} attempt={} not restored: {}", shape_.job, rank_number,
@@ -89,6 +93,7 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
       slot = co_await fill_from_peer(rank, shard, digest, source);
     }
     if (!slot) {
+      if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }

@@ -51,6 +51,8 @@ const char* to_string(format::StartPhase phase) {
       return "restored, waits for the others";
     case format::StartPhase::failed:
       return "restore failed, votes again";
+    case format::StartPhase::refused:
+      return "refused what was restored";
     case format::StartPhase::running:
       return "training";
   }

@@ -96,12 +96,14 @@ Status kill_process(const Fd& process, int signal) {
   return fail_system("send signal " + std::to_string(signal) + " to a process");
 }
 
-bool reap(const Fd& child) {
+ChildState reap(const Fd& child) {
   siginfo_t info{};
   const int waited = ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.number()),
                               &info, WEXITED | WNOHANG);
   // Nothing to wait for (ECHILD): somebody else has taken the status.
-  return waited != 0 || info.si_pid != 0;
+  if (waited != 0) return ChildState::exited;
+  if (info.si_pid == 0) return ChildState::running;
+  return info.si_code == CLD_EXITED ? ChildState::exited : ChildState::killed;
 }
 
 // Owned by the operation that waits, so that it ends with the context; see base/parked.hpp.

@@ -33,8 +33,9 @@ bool is_gone(const Fd& process);
 Result<bool> is_stopped(pid_t pid);
 // Success also when it is gone already. Errors: io (not ours to signal).
 Status kill_process(const Fd& process, int signal);
-// For our own children: takes the exit status, so that nothing of it remains. False: still running.
-bool reap(const Fd& child);
+// For our own children: takes the exit status, so that nothing of it remains.
+enum class ChildState : std::uint8_t { running, exited, killed };
+ChildState reap(const Fd& child);
 
 // Calls back once when the process is gone.
 // Threads:  the executor's. Lifetime: destroying it cancels surely, also after its context.

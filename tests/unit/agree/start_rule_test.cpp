@@ -90,6 +90,24 @@ TEST_CASE("start: a rank that fails makes all vote again without its copy", "[un
   REQUIRE(again->start_id == state.current->start_id);
 }
 
+TEST_CASE("start: what a trainer refuses is not tried from elsewhere", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 3);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  Random random(1);
+  agree::StartState state;
+  state.current = agree::decide_start(scene.view, state, false, random).next;
+  answer(scene, *state.current, StartPhase::ready);
+  scene.rank(1).phase = StartPhase::refused;
+  scene.rank(1).failure = "the tensor has another shape";
+  const auto ended = agree::decide_start(scene.view, state, false, random).next;
+  REQUIRE(ended.has_value());
+  REQUIRE(ended->attempt == 1);
+  REQUIRE(ended->error == Errc::invalid_argument);
+  REQUIRE(ended->reason == "rank 1: the tensor has another shape");
+}
+
 TEST_CASE("start: a copy that is told of and can never be had is not tried without end",
           "[unit][agree]") {
   Scene scene(2);

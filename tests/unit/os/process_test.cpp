@@ -74,12 +74,12 @@ TEST_CASE("process: a killed process is gone, also before it is reaped", "[unit]
     auto process = os::open_process(child.pid);
     REQUIRE(process);
     CHECK(!os::is_gone(*process));
-    CHECK(!os::reap(*process));
+    CHECK(os::reap(*process) == os::ChildState::running);
     REQUIRE(os::kill_process(*process, SIGKILL));
     siginfo_t info{};
     REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOWAIT) == 0);
     CHECK(os::is_gone(*process));
-    CHECK(os::reap(*process));
+    CHECK(os::reap(*process) == os::ChildState::killed);
     CHECK(os::kill_process(*process, SIGKILL));
     CHECK(os::is_gone(*process));
   }
