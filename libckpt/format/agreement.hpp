@@ -32,7 +32,7 @@ enum class StartPhase : std::uint8_t {
   ready,    // The shard of `attempt` is verified in the trainer.
   failed,   // It could not be had from any source of `attempt`.
   running,  // The start decree was carried out.
-  refused,  // The trainer would not have the step, whatever its source: another shape, another type.
+  refused,  // The trainer would not have the step, from whatever source: another shape.
 };
 
 struct RankReport {
