@@ -94,6 +94,9 @@ class Link {
   // Errors: unavailable (deadline), not_found (dropped).
   virtual Status wait(Step step, Level level, Deadline deadline) = 0;
   virtual LinkCounters counters() const = 0;
+  // The newest step of this timeline that died with an engine and that storage does not make up
+  // for.
+  virtual std::optional<Step> newest_lost() const { return std::nullopt; }
   virtual Status close(Deadline deadline) = 0;
 };
 

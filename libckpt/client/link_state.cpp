@@ -350,6 +350,14 @@ Status LinkState::wait_closed(Deadline deadline) const {
   return view_.read([](const View& view) { return *view.closed; });
 }
 
+std::optional<Step> LinkState::newest_lost() const {
+  return view_.read([](const View& view) -> std::optional<Step> {
+    const auto& durable = view.reached[index_of(Level::durable)];
+    const bool is_made_up = !view.lost_through || (durable && *durable >= *view.lost_through);
+    return is_made_up ? std::nullopt : view.lost_through;
+  });
+}
+
 LinkCounters LinkState::counters() const {
   return view_.read([](const View& view) { return view.counters; });
 }

@@ -75,6 +75,7 @@ class LinkState {
   void ask_close();
   Status wait_closed(Deadline deadline) const;
   LinkCounters counters() const;
+  std::optional<Step> newest_lost() const;
 
  private:
   enum class Phase : std::uint8_t { connecting, attached, away, ended };

@@ -189,6 +189,10 @@ LinkCounters SessionLink::counters() const {
   return is_forked() ? LinkCounters{} : state_->counters();
 }
 
+std::optional<Step> SessionLink::newest_lost() const {
+  return is_forked() ? std::nullopt : state_->newest_lost();
+}
+
 Status SessionLink::close(Deadline deadline) {
   CKPT_CHECK(check_process());
   state_->ask_close();

@@ -52,6 +52,7 @@ class SessionLink final : public Link {
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, Deadline deadline) override;
   LinkCounters counters() const override;
+  std::optional<Step> newest_lost() const override;
   Status close(Deadline deadline) override;
 
  private:

@@ -446,6 +446,12 @@ Status TrainerSession::close(Deadline deadline) {
   if (!link_) return {};
   Status finished = finish_capture({});
   Status closed = link_->close(deadline);
+  const std::optional<Step> lost = link_->newest_lost();
+  if (closed && lost && !options_.dir.empty())
+    closed = fail(Errc::not_found,
+                  fmt::format("close: step {} was only in the memory of a daemon that died, and no "
+                              "newer step was saved after it",
+                              number(*lost)));
   last_counters_ = link_->counters();
   account_.report(last_counters_);
   snapshotter_.reset();

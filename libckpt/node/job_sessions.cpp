@@ -258,6 +258,7 @@ void Job::settle_closing(Rank& rank) {
   // Who never began has captured nothing that others would have to agree on.
   if (ended_at_ || session->phase != StartPhase::running) {
     session->is_closed = true;
+    tell_levels(*session);  // What was flushed is known before the end is.
     if (session->events != nullptr) session->events->closed({});
   } else if (context_.seams.clock.now() >= *session->close_deadline) {
     session->is_closed = true;

@@ -87,7 +87,6 @@ class CaptureWorld final : private snapshot::CaptureListener {
   std::uint64_t seed_ = 1;
   std::vector<std::vector<std::byte>> expected_;  // Of the running capture, by tensor.
   std::span<std::byte> slot_;
-  bool is_torn_ = false;  // A fence failed: the capture must fail.
 
   std::size_t good_ = 0;
   std::size_t failed_ = 0;

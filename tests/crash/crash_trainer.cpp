@@ -175,7 +175,10 @@ class Training {
     while (arguments_.is_set("stay")) ::pause();
     if (arguments_.is_set("close")) {
       const auto closed = checkpointer_.close(close_time);
-      if (!closed) return complain(events_, 5, "close: " + closed.error().message());
+      events_.say_stats(checkpointer_.stats());
+      const bool is_lost = !closed && closed.error().code() == ckpt::Errc::not_found;
+      if (is_lost) events_.say("lost {}", closed.error().message());
+      if (!closed && !is_lost) return complain(events_, 5, "close: " + closed.error().message());
       events_.say("closed");
     }
     events_.say("done {}", step_);

@@ -34,6 +34,7 @@ struct FakeNode {
   std::optional<Error> slots_error;  // They cannot be made.
   Step next_capture{};
   Status closing;
+  std::optional<Step> lost;  // With a daemon that died.
   std::uint64_t timeline = 1;
   client::LinkCounters counters;
 
@@ -72,6 +73,7 @@ class FakeLink final : public client::Link {
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, client::Deadline deadline) override;
   client::LinkCounters counters() const override;
+  std::optional<Step> newest_lost() const override { return node_->lost; }
   Status close(client::Deadline deadline) override;
 
  private:

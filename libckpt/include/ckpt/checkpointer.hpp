@@ -107,7 +107,8 @@ class CKPT_EXPORT Checkpointer {
   Stats stats() const;
 
   // Flushes the newest committed step and frees this job's memory on the node. Idempotent.
-  // Errors: unavailable (not done in time; the daemon goes on with it).
+  // Errors: unavailable (not done in time; the daemon goes on with it), not_found (closed, but the
+  //         newest step had died with its daemon, and nothing newer could be flushed).
   Status close(std::chrono::milliseconds deadline = std::chrono::milliseconds(60'000));
 
  private:

@@ -133,6 +133,24 @@ TEST_CASE("link state: what a lost engine held is not promised any more", "[unit
   CHECK(session.state.counters().committed == Step{7});  // Counters only grow.
 }
 
+TEST_CASE("link state: what died with an engine is lost until storage has something newer",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  session.state.slot_granted(0);
+  session.state.give_back(*session.state.take_slot(Step{7}));
+  session.state.level_reached(Step{6}, Level::durable);
+  CHECK_FALSE(session.state.newest_lost());
+  session.state.lost("killed");
+  CHECK(session.state.newest_lost() == Step{7});
+  session.state.attached({1, 2});
+  session.state.level_reached(Step{8}, Level::committed);
+  CHECK(session.state.newest_lost() == Step{7});
+  session.state.level_reached(Step{8}, Level::durable);
+  CHECK_FALSE(session.state.newest_lost());
+}
+
 TEST_CASE("link state: a step that died with its engine is not waited for", "[unit][client]") {
   Session session;
   session.make_slots();

@@ -598,6 +598,20 @@ TEST_CASE("trainer session: rank 0 writes one line per save, with what it cost",
                Contains("step 900 captured in ") && Contains(" ms, held ") && Contains("8.0 KiB"));
 }
 
+TEST_CASE("trainer session: closing tells that the newest step was lost", "[unit][client]") {
+  Options options;
+  options.dir = GENERATE("", "/checkpoints");
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  REQUIRE(trainer.save(5));
+  trainer.node->lost = Step{5};
+  const Status closed = trainer.session.close(soon());
+  REQUIRE(closed.has_value() == options.dir.empty());  // Memory alone is given up anyway.
+  if (closed) return;
+  REQUIRE(closed.error().code() == Errc::not_found);
+  REQUIRE_THAT(closed.error().text(), Contains("step 5"));
+}
+
 TEST_CASE("trainer session: closing tells what is left, once, and ends everything",
           "[unit][client]") {
   Trainer trainer;
