@@ -199,7 +199,7 @@ TEST_CASE("mapped segments: pages that another mapping allocated are written wit
   for (std::uint64_t page = 0; page < pages; ++page)
     second->bytes()[page * page_bytes] = std::byte{7};
   // Not one for each page; the shadow of a sanitizer has one for eight of them.
-  CHECK(faults() - before < pages / 4);
+  CHECK(static_cast<std::uint64_t>(faults() - before) < pages / 4);
   CHECK(first->bytes()[(pages - 1) * page_bytes] == std::byte{7});
 }
 
