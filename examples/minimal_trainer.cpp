@@ -22,10 +22,17 @@ int main() {
   (void)checkpointer->add("weights", tensor);
   (void)checkpointer->add_blob("step", std::as_writable_bytes(std::span(&step, 1)));
 
-  if (const auto restored = checkpointer->restore())
+  const auto restored = checkpointer->restore();
+  if (restored) {
     std::printf("goes on after step %llu, from %s\n",
                 static_cast<unsigned long long>(ckpt::number(restored->step)),
                 restored->source_name.c_str());
+    (void)checkpointer->restored_ok(restored->step);
+  } else if (restored.error().code() != ckpt::Errc::not_found) {
+    // There are checkpoints: training from the beginning would take their place.
+    std::fprintf(stderr, "%s\n", restored.error().message().c_str());
+    return 2;
+  }
   while (step < 100) {
     (void)checkpointer->guard();  // The running capture has left the weights.
     for (float& weight : weights) weight *= 0.999f;
