@@ -97,8 +97,13 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   if (view.damaged_published > 0) {
     // Not "not found": a trainer would begin from the first step and take its place.
     vote.error = Errc::corruption;
-    vote.reason = fmt::format("all that storage holds is damaged ({} steps; see ckpt verify)",
-                              view.damaged_published);
+    const std::size_t count = view.damaged_published;
+    const bool has_others = view.published && !view.published->empty();
+    vote.reason = fmt::format(
+        "{} checkpoint{} on storage {} damaged (see ckpt verify), and {} can "
+        "be restored",
+        count, count == 1 ? "" : "s", count == 1 ? "is" : "are",
+        has_others ? "none of the others" : "no other");
   } else if (!vote.candidates.empty()) {
     vote.reason =
         fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",

@@ -112,7 +112,8 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
   command->footer(
       "Reads manifests and file sizes, and not the files: `ckpt verify` does that. Needs no "
       "daemon.\n"
-      "Exits with 1 when one of them is damaged.\n\n"
+      "Exits with 1 when one of them is damaged, or a file beside them (.libckpt/run.json,\n"
+      ".libckpt/timelines.json, latest), and when there is no whole checkpoint at all.\n\n"
       "Examples:\n  ckpt ls /ckpt/gpt2\n  ckpt ls /ckpt/gpt2 --json | jq '.checkpoints[-1].name'");
 
   command =
@@ -124,7 +125,8 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
   command->footer(
       "Needs no daemon. Exits with 1 when a byte is not what its manifest says, and names the "
       "file\n"
-      "and the chunk (4 MiB) of it.\n\n"
+      "and the chunk (4 MiB) of it; of a directory also when a file beside the checkpoints is\n"
+      "damaged, and when there is no whole checkpoint.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2");
 
   command =

@@ -42,7 +42,7 @@ Result<Outcome> list(const std::string& directory) {
                                   : table.to_text(0);
   outcome.json["rejected"] = to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
-  outcome.is_trouble = has_damaged(catalog.rejected);
+  outcome.is_trouble = catalog.checkpoints.empty() || has_damaged(catalog.rejected);
   return outcome;
 }
 

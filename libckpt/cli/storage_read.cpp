@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "cli/table.hpp"
+#include "storage/orphans.hpp"
+#include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
@@ -14,6 +17,71 @@ bool is_damaged(const storage::Rejected& rejected) {
   return rejected.code != Errc::invalid_argument;
 }
 
+void reject(storage::Catalog& catalog, std::string_view name, Errc code, std::string reason) {
+  catalog.rejected.push_back({std::string(name), code, std::move(reason), false});
+}
+
+// None: the marker is not there, or damaged; that was told.
+std::optional<format::RunId> examine_marker(Workplace& workplace, const storage::Site& site,
+                                            storage::Catalog& catalog) {
+  const auto marker = workplace.run(storage::read_run_marker(site));
+  if (marker) {
+    const bool is_none_of_it = std::ranges::none_of(
+        catalog.checkpoints, [&](const auto& each) { return each.run == marker->run; });
+    if (is_none_of_it && !catalog.checkpoints.empty()) {
+      reject(catalog, storage::run_marker_name, Errc::corruption,
+             fmt::format("it names run {}, and no checkpoint here is of that run",
+                         to_hex(marker->run)));
+    }
+    return marker->run;
+  }
+  if (marker.error().code() != Errc::not_found) {
+    reject(catalog, storage::run_marker_name, marker.error().code(), marker.error().message());
+  } else if (const auto orphans = storage::describe_orphans(catalog, std::nullopt);
+             !orphans.empty()) {
+    const Error error = storage::orphans_error(site.directory(), orphans);
+    reject(catalog, storage::run_marker_name, error.code(), error.text());
+  }
+  return std::nullopt;
+}
+
+void examine_timelines(Workplace& workplace, const storage::Site& site, format::RunId run,
+                       storage::Catalog& catalog) {
+  const auto status = workplace.run(site.files().status(site.at(storage::timelines_name)));
+  if (!status && status.error().code() == Errc::not_found) {
+    if (catalog.checkpoints.empty()) return;  // It is made when the first training starts.
+    return reject(catalog, storage::timelines_name, Errc::corruption,
+                  "it is missing: which steps a restore has abandoned is not known any more");
+  }
+  const auto timelines = workplace.run(storage::load_timelines(site, run));
+  if (timelines) return;
+  reject(catalog, storage::timelines_name, Errc::corruption, timelines.error().message());
+}
+
+// A hint for people and other tools; a restore does not read it.
+void examine_latest(Workplace& workplace, const storage::Site& site, storage::Catalog& catalog) {
+  constexpr std::uint64_t bytes_max = 4096;
+  const auto bytes =
+      workplace.run(site.files().read_small(site.at(storage::latest_name), bytes_max));
+  if (!bytes) {
+    if (bytes.error().code() == Errc::not_found) return;  // The first save may be under way.
+    return reject(catalog, storage::latest_name, Errc::corruption, bytes.error().message());
+  }
+  std::string name(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  const bool is_line = !name.empty() && name.back() == '\n';
+  if (is_line) name.pop_back();
+  const bool is_there =
+      std::ranges::any_of(catalog.checkpoints, [&](const auto& each) { return each.name == name; });
+  if (!is_line || !is_there) {
+    return reject(catalog, storage::latest_name, Errc::corruption,
+                  fmt::format("it names \"{}\", which is no whole checkpoint here", name));
+  }
+  const std::string& newest = catalog.checkpoints.back().name;
+  if (name == newest) return;
+  reject(catalog, storage::latest_name, Errc::invalid_argument,
+         fmt::format("it names {}, and {} is newer", name, newest));
+}
+
 }  // namespace
 
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory) {
@@ -21,7 +89,13 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
   storage::CatalogOptions options;
   options.make_durable = false;  // Who looks leaves no trace.
   auto catalog = workplace.run(storage::read_catalog(site, options));
-  if (catalog || catalog.error().code() != Errc::not_found) return catalog;
+  if (catalog) {
+    if (const auto run = examine_marker(workplace, site, *catalog))
+      examine_timelines(workplace, site, *run, *catalog);
+    examine_latest(workplace, site, *catalog);
+    return catalog;
+  }
+  if (catalog.error().code() != Errc::not_found) return catalog;
   return fail(Errc::not_found,
               fmt::format("look for checkpoints in {}: there is no such directory; name the one "
                           "that the job was given as `dir`",

@@ -10,7 +10,9 @@
 
 namespace ckpt::cli {
 
-// Changes nothing there. Errors: not_found (says what to do), io.
+// The catalog; among what it rejects also the files beside the checkpoints (run.json,
+// timelines.json, `latest`) where they are damaged or missing. Changes nothing there.
+// Errors: not_found (says what to do), io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
 Json to_json(const std::vector<storage::Rejected>& rejected);

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "node/job.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/orphans.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
@@ -46,6 +47,9 @@ Task<format::RunId> JobStorage::open(std::string, std::string job) {
   }
   stored_.run = marker.run;
   CKPT_CO_CHECK(co_await refresh_catalog());
+  const std::string orphans =
+      storage::describe_orphans({checkpoints_, rejected_}, std::optional(marker.run));
+  if (!orphans.empty()) co_return fail(storage::orphans_error(job_.directory(), orphans));
   co_return marker.run;
 }
 
@@ -61,12 +65,17 @@ Task<void> JobStorage::refresh_catalog() {
   storage::CatalogOptions options;
   options.run = stored_.run;
   CKPT_CO_TRY(storage::Catalog catalog, co_await storage::read_catalog(site(), options));
-  checkpoints_ = std::move(catalog.checkpoints);
-  damaged_count_ = damaged_.size();
   for (const storage::Rejected& rejected : catalog.rejected) {
+    // The catalog is read again after every save; what was said once is not said again.
+    const bool is_known =
+        std::any_of(rejected_.begin(), rejected_.end(), [&](const storage::Rejected& known) {
+          return known.name == rejected.name && known.reason == rejected.reason;
+        });
+    if (is_known) continue;
     log_warning("job={} {} is not used: {}", job_.shape().job, rejected.name, rejected.reason);
-    damaged_count_ += rejected.code == Errc::corruption;
   }
+  checkpoints_ = std::move(catalog.checkpoints);
+  rejected_ = std::move(catalog.rejected);
   std::vector<agree::PublishedStep> published;
   for (const storage::Checkpoint& checkpoint : checkpoints_) {
     if (damaged_.contains(checkpoint.at)) continue;
@@ -74,6 +83,19 @@ Task<void> JobStorage::refresh_catalog() {
   }
   published_ = std::move(published);
   co_return Status{};
+}
+
+std::size_t JobStorage::damaged_count() const {
+  const auto is_bad_file = [&](const storage::Checkpoint& checkpoint) {
+    return damaged_.contains(checkpoint.at);
+  };
+  const auto is_no_checkpoint = [](const storage::Rejected& rejected) {
+    // Not: one of another run, one that was replaced, a directory without a manifest.
+    return rejected.code != Errc::invalid_argument && rejected.code != Errc::not_found;
+  };
+  return static_cast<std::size_t>(
+      std::count_if(checkpoints_.begin(), checkpoints_.end(), is_bad_file) +
+      std::count_if(rejected_.begin(), rejected_.end(), is_no_checkpoint));
 }
 
 void JobStorage::read_catalog() {
@@ -107,7 +129,6 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
 
 void JobStorage::mark_damaged(format::StepId at) {
   damaged_.insert(at);
-  damaged_count_ = std::max(damaged_count_, damaged_.size());
   if (!published_) return;
   std::erase_if(*published_, [&](const agree::PublishedStep& step) { return step.at == at; });
   job_.touch();

@@ -38,7 +38,7 @@ class JobStorage {
 
   // What storage holds. None: it is being read, or was never. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
-  std::size_t damaged_count() const { return damaged_count_; }
+  std::size_t damaged_count() const;     // Published once, and not to be trusted now.
   void read_catalog();                   // In the background; touches the job when done.
   void forget_catalog();                 // And reads it anew.
   void mark_damaged(format::StepId at);  // A file of it failed verification.
@@ -82,7 +82,7 @@ class JobStorage {
   std::optional<std::vector<agree::PublishedStep>> published_;
   std::vector<storage::Checkpoint> checkpoints_;
   std::set<format::StepId> damaged_;
-  std::size_t damaged_count_ = 0;
+  std::vector<storage::Rejected> rejected_;
   format::FlushReport flush_report_;
   std::uint64_t publishing_id_ = 0;
   bool is_reading_catalog_ = false;

@@ -53,7 +53,11 @@ Task<void> check_files(Site site, std::string name, std::shared_ptr<const Manife
     for (std::size_t index = 0; index < extents.size(); ++index) {
       const std::string& file = shard.record.layout.members[index].file_name;
       const std::string path = os::join(site.at(name), file);
-      CKPT_CO_TRY(const auto status, co_await site.files().status(path));
+      const auto found = co_await site.files().status(path);
+      if (!found && found.error().code() == Errc::not_found) {
+        co_return fail(Errc::corruption, fmt::format("{} is missing", file));
+      }
+      CKPT_CO_TRY(const auto status, found);
       if (status.kind != os::EntryKind::file || status.bytes != extents[index].bytes) {
         co_return fail(Errc::corruption, fmt::format("{} has {} bytes, its manifest says {}", file,
                                                      status.bytes, extents[index].bytes));
@@ -92,8 +96,8 @@ void drop_doubles(Catalog& catalog) {
       ++index;
       continue;
     }
-    catalog.rejected.push_back(
-        Rejected{all[index].name, Errc::invalid_argument, "replaced by " + all[index + 1].name});
+    catalog.rejected.push_back(Rejected{all[index].name, Errc::invalid_argument,
+                                        "replaced by " + all[index + 1].name, false});
     all.erase(all.begin() + static_cast<std::ptrdiff_t>(index));
   }
 }
@@ -112,7 +116,7 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
     if (!parsed) continue;
     if (entry.kind != os::EntryKind::directory) {
       catalog.rejected.push_back(
-          Rejected{entry.name, Errc::invalid_argument, "it is no directory"});
+          Rejected{entry.name, Errc::invalid_argument, "it is no directory", false});
       continue;
     }
     names.push_back(*parsed);
@@ -126,8 +130,9 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
     if (checkpoint) {
       catalog.checkpoints.push_back(std::move(checkpoint).value());
     } else {
+      const bool is_other = checkpoint.error().code() == Errc::invalid_argument;
       catalog.rejected.push_back(
-          Rejected{name, checkpoint.error().code(), checkpoint.error().message()});
+          Rejected{name, checkpoint.error().code(), checkpoint.error().message(), is_other});
     }
   }
   drop_doubles(catalog);

@@ -28,6 +28,7 @@ struct Rejected {
   std::string name;
   Errc code{};
   std::string reason;  // For people.
+  bool is_of_other_run = false;
 };
 
 struct Catalog {

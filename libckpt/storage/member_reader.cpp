@@ -244,10 +244,13 @@ Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::
   if (!catalog) co_return fail(std::move(catalog).error().context("look for a checkpoint"));
   if (catalog->checkpoints.empty()) {
     std::string text = "no complete checkpoint in " + path;
+    Errc code = Errc::not_found;
     for (const Rejected& rejected : catalog->rejected) {
       text += fmt::format("; {}: {}", rejected.name, rejected.reason);
+      // Who finds nothing begins anew: not where a checkpoint lies that is only damaged.
+      if (rejected.code == Errc::corruption) code = Errc::corruption;
     }
-    co_return fail(Errc::not_found, text);
+    co_return fail(code, text);
   }
   const Checkpoint& newest = catalog->checkpoints.back();
   found.directory = site.at(newest.name);

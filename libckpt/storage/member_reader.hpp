@@ -49,7 +49,7 @@ struct FoundCheckpoint {
 };
 
 // `path` is a checkpoint's directory, or one that holds checkpoints: then the newest complete one.
-// Errors: not_found (says what was there instead), corruption (`path` itself is a damaged one), io.
+// Errors: not_found (says what was there instead), corruption (all that is there is damaged), io.
 Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path);
 
 }  // namespace ckpt::storage

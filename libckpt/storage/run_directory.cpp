@@ -4,6 +4,7 @@
 
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "storage/orphans.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
@@ -63,6 +64,19 @@ Task<bool> create_marker(Site site, RunOrder order) {
   co_return false;
 }
 
+// Where checkpoints lie, a missing marker was lost: with a new one they would belong to nobody.
+Task<void> refuse_orphans(Site site) {
+  CatalogOptions options;
+  options.make_durable = false;
+  CKPT_CO_TRY(const Catalog catalog, co_await read_catalog(site, options));
+  const std::string orphans = describe_orphans(catalog, std::nullopt);
+  if (orphans.empty()) co_return Status();
+  // Another node may have made the marker meanwhile, and this one's cache not have shown it.
+  const auto marker = co_await read_run_marker(site);
+  if (marker || marker.error().code() != Errc::not_found) co_return Status();
+  co_return fail(orphans_error(site.directory(), orphans));
+}
+
 // A marker that can be read proves nothing about writing, and the first flush is a bad time to
 // learn it.
 Task<void> prove_writable(Site site, std::uint64_t attempt) {
@@ -89,9 +103,10 @@ Task<format::RunMarker> read_run_marker(Site site) {
 
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   CKPT_CO_CHECK(co_await make_run_directory(site));
-  CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {
+    CKPT_CO_CHECK(co_await refuse_orphans(site));
+    CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));
     CKPT_CO_TRY(const bool created, co_await create_marker(site, order));
     if (created)
       log_info("storage: {} is now the directory of job {}", site.directory(), order.job);

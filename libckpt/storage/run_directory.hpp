@@ -23,8 +23,8 @@ struct RunOrder {
 // Creates the directory (not its parents) and the marker where they are missing, and proves that
 // it can be written to. Returns the marker that all nodes agree on, durable.
 // Errors: not_found (the parent does not exist), invalid_argument (not a directory; the directory
-//         of another job: both are named), corruption (a marker that was damaged), io (it cannot be
-//         written to), exhausted (the disk is full).
+//         of another job: both are named), corruption (a marker that was damaged, or checkpoints
+//         without one), io (it cannot be written to), exhausted (the disk is full).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 
 // For readers. Errors: not_found (no marker), corruption.

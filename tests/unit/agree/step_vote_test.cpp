@@ -97,6 +97,10 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   REQUIRE(vote(scene).error == Errc::not_found);
   scene.view.damaged_published = 1;
   REQUIRE(vote(scene).error == Errc::corruption);
+  REQUIRE(vote(scene).reason.find("1 checkpoint on storage is damaged") != std::string::npos);
+  scene.view.damaged_published = 3;
+  REQUIRE(vote(scene).reason.find("3 checkpoints on storage are damaged") != std::string::npos);
+  REQUIRE(vote(scene).reason.find("no other can be restored") != std::string::npos);
   scene.view.damaged_published = 0;
   scene.view.published->push_back({{1, Step{3}}, 4, {digest(1), digest(2), digest(3), digest(4)}});
   const agree::Vote outcome = vote(scene);

@@ -299,6 +299,45 @@ TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged
   CHECK(Contains(manifest.out)("manifest.json"));
 }
 
+TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  {
+    Trainer trainer(place.options);
+    trainer.save(2, Level::durable);
+    trainer.save(4, Level::durable);
+  }
+  REQUIRE(place.ckpt("stop" + place.runtime()).code == 0);
+  REQUIRE(place.ckpt("ls " + dir).code == 0);
+  const auto both_find = [&](const std::string& part) {
+    for (const char* command : {"ls ", "verify "}) {
+      const Answer answer = place.ckpt(command + dir);
+      INFO(command << answer.out << answer.err);
+      CHECK(answer.code == 1);
+      CHECK(Contains(answer.out)(part));
+    }
+  };
+  for (const char* name : {".libckpt/run.json", ".libckpt/timelines.json", "latest"}) {
+    const std::string path = place.options.dir + "/" + name;
+    flip_a_byte(path, 5);
+    both_find(std::string("DAMAGED ") + name);
+    flip_a_byte(path, 5);
+  }
+  REQUIRE(place.ckpt("verify " + dir).code == 0);
+  const std::string hidden = place.options.dir + "/.libckpt";
+  std::filesystem::rename(hidden + "/timelines.json", hidden + "/aside");
+  both_find("DAMAGED .libckpt/timelines.json: it is missing");
+  std::filesystem::remove_all(hidden);
+  both_find("2 checkpoints (step-000000002 to step-000000004, of job \"gpt2\")");
+  both_find("copy it along");
+
+  // And a trainer is told the same, before it could begin anew.
+  const auto refused = Checkpointer::open(place.options);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::corruption);
+  CHECK(Contains(refused.error().text())("step-000000002 to step-000000004"));
+}
+
 TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
   const Place place;
   const std::string missing = place.directory.file("missing");
@@ -310,7 +349,7 @@ TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
   }
   const auto json = place.ckpt("verify --json " + missing).json();
   CHECK(json["error"]["code"] == "not found");
-  CHECK(place.ckpt("ls '" + place.options.dir + "'").code == 0);
+  CHECK(place.ckpt("ls '" + place.options.dir + "'").code == 1);
   CHECK(place.ckpt("verify '" + place.options.dir + "'").code == 1);
 }
 

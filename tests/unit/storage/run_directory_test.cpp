@@ -96,6 +96,27 @@ TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
     disk.flip("/scratch/job/.libckpt/run.json", 12, 1);
     REQUIRE(try_open("/scratch/job").error().code() == Errc::corruption);
   }
+  SECTION("checkpoints without a marker, as `cp -r DIR/*` leaves them") {
+    open();
+    for (const std::uint64_t step : {3, 6, 9}) must_save(step_id(step));
+    disk.flip("/scratch/job/step-000000006/manifest.json", 40, 0);
+    disk.erase("/scratch/job/.libckpt");
+    const auto result = try_open("/scratch/job");
+    REQUIRE_FALSE(result.has_value());
+    REQUIRE(result.error().code() == Errc::corruption);
+    for (const char* part : {"/scratch/job", "3 checkpoints", "step-000000003 to step-000000009",
+                             "\"job\"", ".libckpt", "copy it along"}) {
+      CAPTURE(part, result.error().text());
+      REQUIRE(result.error().text().find(part) != std::string::npos);
+    }
+    REQUIRE_FALSE(disk.exists("/scratch/job/.libckpt"));  // A later `cp -r` finds its place free.
+  }
+  SECTION("a marker without checkpoints, and names that are none of ours, are no trouble") {
+    disk.put("/scratch/job/step-000000003/model.bin", "another program's");
+    disk.put("/scratch/job/notes", "x");
+    REQUIRE(try_open("/scratch/job").has_value());
+    REQUIRE(try_open("/scratch/job").has_value());
+  }
   SECTION("timelines of another run") {
     open();
     format::Timelines timelines;
@@ -125,6 +146,10 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
   REQUIRE(damaged.error().code() == Errc::corruption);
   REQUIRE(run(storage::find_checkpoint(files, clock, "/nowhere")).error().code() ==
           Errc::not_found);
+  // Who reads "not found" begins anew.
+  disk.flip("/scratch/job/step-000000001/manifest.json", 40, 0);
+  REQUIRE(run(storage::find_checkpoint(files, clock, "/scratch/job")).error().code() ==
+          Errc::corruption);
 }
 
 }  // namespace ckpt::test

@@ -1,0 +1,53 @@
+#include "storage/orphans.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+// What stands there and was published once, whole or damaged. Whoever has no manifest at all was
+// never one of ours, or was deleted.
+bool was_published(const Rejected& rejected) {
+  return rejected.is_of_other_run ||
+         (rejected.code != Errc::not_found && rejected.code != Errc::invalid_argument);
+}
+
+}  // namespace
+
+std::string describe_orphans(const Catalog& catalog, std::optional<format::RunId> run) {
+  if (run && !catalog.checkpoints.empty()) return {};
+  std::vector<std::string> names;
+  std::string job;
+  for (const Checkpoint& checkpoint : catalog.checkpoints) {
+    names.push_back(checkpoint.name);
+    job = checkpoint.job;
+  }
+  for (const Rejected& rejected : catalog.rejected) {
+    // With a marker, what is damaged may be of this run: that is told elsewhere.
+    if (run ? rejected.is_of_other_run : was_published(rejected)) names.push_back(rejected.name);
+  }
+  if (names.empty()) return {};
+  const auto [first, last] = std::minmax_element(names.begin(), names.end());
+  std::string text = names.size() == 1
+                         ? fmt::format("1 checkpoint ({}", *first)
+                         : fmt::format("{} checkpoints ({} to {}", names.size(), *first, *last);
+  if (!job.empty()) text += fmt::format(", of job \"{}\"", job);
+  text += run ? fmt::format("), none of the run {} that {} names", to_hex(*run), run_marker_name)
+              : fmt::format("), and no {} that says whose they are", run_marker_name);
+  return text;
+}
+
+Error orphans_error(const std::string& directory, const std::string& orphans) {
+  return Error(Errc::corruption,
+               fmt::format("open {}: it holds {}. `cp -r DIR/*` leaves {} out: copy it along from "
+                           "where they came from, or move these checkpoints away to begin anew",
+                           directory, orphans, private_directory_name));
+}
+
+}  // namespace ckpt::storage
