@@ -27,7 +27,6 @@ int main() {
     std::printf("goes on after step %llu, from %s\n",
                 static_cast<unsigned long long>(ckpt::number(restored->step)),
                 restored->source_name.c_str());
-    (void)checkpointer->restored_ok(restored->step);
   } else if (restored.error().code() != ckpt::Errc::not_found) {
     // There are checkpoints: training from the beginning would take their place.
     std::fprintf(stderr, "%s\n", restored.error().message().c_str());

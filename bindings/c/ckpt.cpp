@@ -274,6 +274,11 @@ int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restore
   });
 }
 
+int ckpt_start_fresh(ckpt_handle* handle) {
+  CKPT_NEED(handle);
+  return without_exceptions([&] { return answer(handle->checkpointer.start_fresh()); });
+}
+
 int ckpt_restored_ok(ckpt_handle* handle, uint64_t step) {
   CKPT_NEED(handle);
   return without_exceptions([&] { return answer(handle->checkpointer.restored_ok(Step{step})); });

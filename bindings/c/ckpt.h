@@ -161,6 +161,10 @@ CKPT_API int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t d
  * none, train from the beginning. `restored` may be NULL. */
 CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
 CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
+/* Begins without what is stored. After a restore that failed, but for CKPT_NOT_FOUND, saves are
+ * refused until then, since they would take the place of steps that may still be good. All ranks
+ * call it, or none. */
+CKPT_API int ckpt_start_fresh(ckpt_handle* handle);
 /* Tells that training got on after ckpt_restore. */
 CKPT_API int ckpt_restored_ok(ckpt_handle* handle, uint64_t step);
 

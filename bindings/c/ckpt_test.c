@@ -64,6 +64,7 @@ static void check_refusals(const ckpt_options* good) {
   CHECK(ckpt_guard(NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_wait(NULL, 1, CKPT_CAPTURED, 1) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restore(NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_start_fresh(NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restored_ok(NULL, 1) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_stats(NULL, &stats) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_close(NULL, 1) == CKPT_INVALID_ARGUMENT);

@@ -81,20 +81,47 @@ void Coordinator::adopt_reports(const ClusterView& view) {
     if (node.committed) adopt(decree_.committed, *node.committed);
     for (const format::StepId& at : node.durable) adopt(decree_.durable, at);
   }
-  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
-    adopt(decree_.durable, step.at);
-  }
   decree_.start = newest_start(view, decree_.start);
+  foreign_trouble_.clear();
+  const std::uint64_t running = running_timeline(view);
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
+    // Only who knows nothing of us can have begun a later timeline in our directory. Taken for
+    // ours, its step would pass for a newer one than all that we still have to store.
+    if (running == 0 || step.at.timeline <= running) {
+      adopt(decree_.durable, step.at);
+    } else {
+      foreign_trouble_ = fmt::format(
+          "another daemon stores this job's steps in the same directory (timeline {} step {}): "
+          "end one of the two, or give them different directories",
+          step.at.timeline, number(step.at.step));
+    }
+  }
   raise(flush_history_.newest, decree_.durable);
   // Progress after a restore clears its step of suspicion.
   if (!decree_.start || !decree_.start->go || !decree_.start->has_base) return;
-  for (const RankView& rank : ranks_of(view)) {
-    if (rank.report == nullptr || !rank.report->restored_ok) continue;
-    if (rank.report->start_id != decree_.start->start_id) continue;
-    for (format::RestoreCount& count : decree_.restore_counts) {
-      if (count.at == decree_.start->base) count.times = 0;
-    }
+  if (!has_progressed(view)) return;
+  for (format::RestoreCount& count : decree_.restore_counts) {
+    if (count.at == decree_.start->base) count.times = 0;
   }
+}
+
+// Of those who train now; 0: nobody has begun.
+std::uint64_t Coordinator::running_timeline(const ClusterView& view) const {
+  std::uint64_t timeline = decree_.start && decree_.start->go ? decree_.start->timeline : 0;
+  for (const RankView& rank : ranks_of(view)) {
+    if (rank.report != nullptr) timeline = std::max(timeline, rank.report->timeline);
+  }
+  return timeline;
+}
+
+// Since the Start: a trainer says so, a step was committed, or a trainer came to an orderly end.
+bool Coordinator::has_progressed(const ClusterView& view) const {
+  if (decree_.committed && decree_.committed->timeline == decree_.start->timeline) return true;
+  const auto ranks = ranks_of(view);
+  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
+    return rank.report != nullptr && rank.report->start_id == decree_.start->start_id &&
+           (rank.report->restored_ok || rank.report->is_closing);
+  });
 }
 
 // The first attempts of a Start follow one another at once, for there are other copies; later ones
@@ -250,6 +277,7 @@ void Coordinator::give_up_flush(const std::string& why, Time now) {
   CKPT_ASSERT(decree_.flush.has_value());
   log_warning("job={} step={} flush given up, tried again in {} ms: {}", decree_.job,
               number(decree_.flush->at.step), flush_backoff_ / std::chrono::milliseconds(1), why);
+  flush_trouble_ = fmt::format("step {} is not stored: {}", number(decree_.flush->at.step), why);
   decree_.flush.reset();
   publishing_.reset();
   flush_not_before_ = now + flush_backoff_;
@@ -266,6 +294,7 @@ void Coordinator::published(std::uint64_t flush_id, const Status& status, Time n
   raise(flush_history_.newest, std::optional(decree_.flush->at));
   flush_backoff_ = options_.flush_retry_after;
   flush_not_before_.reset();
+  flush_trouble_.clear();
   decree_.flush.reset();
   publishing_.reset();
   ++decree_.sequence;
@@ -298,6 +327,10 @@ void Coordinator::describe(const ClusterView& view) {
   const std::size_t now = required_copies(view);
   decree_.degraded =
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, now, wanted);
+  for (const std::string& trouble : {flush_trouble_, foreign_trouble_}) {
+    if (trouble.empty()) continue;
+    decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
+  }
 }
 
 void Coordinator::step_down() {
@@ -309,6 +342,8 @@ void Coordinator::step_down() {
   publishing_.reset();
   asked_since_.reset();
   flush_not_before_.reset();
+  flush_trouble_.clear();
+  foreign_trouble_.clear();
   needs_published_ = false;
   captures_ordered_at_.reset();
   capture_margin_ = 1;

@@ -55,6 +55,8 @@ class Coordinator {
 
  private:
   void adopt_reports(const ClusterView& view);
+  std::uint64_t running_timeline(const ClusterView& view) const;
+  bool has_progressed(const ClusterView& view) const;
   void decide_commits(const ClusterView& view, Time now);
   void order_capture(const ClusterView& view, Time now);
   void decide_captures(const ClusterView& view, Time now);
@@ -74,6 +76,8 @@ class Coordinator {
   std::optional<Time> asked_since_;  // Ranks wait to begin since then.
   Time attempted_at_{};              // When the Start last changed.
   std::optional<Time> flush_not_before_;
+  std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
+  std::string foreign_trouble_;  // Who else writes into the directory; for people.
   Duration flush_backoff_;
   std::optional<Time> captures_ordered_at_;  // By time: when, and how far training was.
   std::uint64_t captures_ordered_from_ = 0;

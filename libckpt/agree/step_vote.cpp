@@ -85,8 +85,10 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
                        coverage.missing.front(), coverage.missing.size(), coverage.digests.size());
   }
   if (!allow_suspect && is_suspect(rules, at)) {
-    return fmt::format("rejected: restored {} times without progress",
-                       rules.restores_without_progress_max);
+    return fmt::format(
+        "rejected: restored {} times, and training never got on (no step committed, no "
+        "restored_ok, no close)",
+        rules.restores_without_progress_max);
   }
   return {};
 }
@@ -147,6 +149,12 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   }
   if (result.chosen) {
     result.reason = fmt::format("newest common step of {} seen", result.candidates.size());
+    // The trainer must learn that it does not go on from the newest.
+    for (const Candidate& candidate : result.candidates) {
+      if (*result.chosen < candidate.at && is_suspect(rules, candidate.at)) {
+        result.reason += fmt::format("; step {} {}", number(candidate.at.step), candidate.verdict);
+      }
+    }
   } else {
     explain_failure(result, other_worlds, view);
   }

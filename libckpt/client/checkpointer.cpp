@@ -178,6 +178,10 @@ Result<Restored> Checkpointer::restore_from(std::string_view path) {
                                       [&](auto& session) { return session.restore_from(path); });
 }
 
+Status Checkpointer::start_fresh() {
+  return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.start_fresh(); });
+}
+
 Status Checkpointer::restored_ok(Step step) {
   return Impl::call<Status>(impl_.get(), {},
                             [&](auto& session) { return session.restored_ok(step); });

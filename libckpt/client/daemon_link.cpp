@@ -76,7 +76,7 @@ DaemonLink::~DaemonLink() {
 void DaemonLink::say_goodbye() {
   is_stopping_ = true;
   state_->refused(Error(Errc::cancelled, "the Checkpointer was closed"));
-  if (!is_attached_) return thread_.stop();
+  if (!is_attached_ || has_left_) return thread_.stop();
   // What is mapped goes first, since goodbye says that nothing is.
   mapped_.clear();
   incoming_.clear();
@@ -93,7 +93,21 @@ void DaemonLink::post(control::Message message) {
 }
 
 void DaemonLink::let_go(MappedSlot slot) {
-  asio::post(thread_.executor(), [held = std::move(slot)] {});
+  asio::post(thread_.executor(), [this, held = std::move(slot)]() mutable {
+    held = {};
+    if (is_fenced_) make_way();
+  });
+}
+
+// Whoever took our place waits until we cannot write into the Slots any more. We may live on for
+// long: it is told as soon as the capture under way, if there is one, has ended.
+void DaemonLink::make_way() {
+  is_fenced_ = true;
+  mapped_.clear();
+  incoming_.clear();
+  if (has_left_ || !state_->forget_idle_slots()) return;
+  has_left_ = true;
+  enqueue(control::Goodbye{});
 }
 
 void DaemonLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
@@ -107,6 +121,7 @@ void DaemonLink::carry_out(control::Message message) {
 
 void DaemonLink::remember(const control::Message& message) {
   if (const auto* layout = std::get_if<control::SetLayout>(&message)) layout_ = *layout;
+  if (const auto* flush = std::get_if<control::Flush>(&message)) flush_ = *flush;
   if (const auto* close = std::get_if<control::Close>(&message)) close_ = *close;
   const bool is_wish = std::holds_alternative<control::StartFresh>(message) ||
                        std::holds_alternative<control::AskRestore>(message);
@@ -116,6 +131,7 @@ void DaemonLink::remember(const control::Message& message) {
 void DaemonLink::tell_remembered() {
   if (layout_) enqueue(*layout_);
   if (wish_) enqueue(*wish_);
+  if (flush_) enqueue(*flush_);
   if (close_) enqueue(*close_);
 }
 
@@ -231,7 +247,7 @@ Job DaemonLink::send_all(std::uint64_t connection_number) {
     }
     const Time deadline = clock_->after(send_time);
     auto sent = co_await connection_.send(std::move(*encoded), deadline);
-    if (std::holds_alternative<control::Goodbye>(message)) thread_.stop();
+    if (std::holds_alternative<control::Goodbye>(message) && !has_left_) thread_.stop();
     if (connection_number != connection_number_) co_return;
     // serve() sees the end of it, and does what is to be done.
     if (!sent) connection_.close();
@@ -272,6 +288,10 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
           [&](control::Fenced& it) {
             is_stopping_ = true;  // For good: another process has our place.
             state_->fenced(std::move(it.reason));
+            make_way();
+          },
+          [&](control::Notice& it) {
+            state_->noticed({std::move(it.waiting), std::move(it.degraded)});
           },
           [&](auto&) {
             status = fail(Errc::corruption, fmt::format("the daemon said {} to a trainer",
@@ -323,10 +343,12 @@ Status DaemonLink::take(control::SlotsReady ready) {
 
 void DaemonLink::take(control::Begun begun) {
   wish_.reset();
+  if (begun.timeline != attach_.timeline) flush_.reset();  // Of a step that is no more.
   node::Begun event;
   event.start_id = begun.start_id;
   event.timeline = begun.timeline;
   event.restored = begun.restored;
+  event.reason = std::move(begun.reason);
   if (!begun.result) event.error = begun.result.error();
   if (begun.result) {
     attach_.has_continuation = true;

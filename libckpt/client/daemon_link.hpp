@@ -53,6 +53,7 @@ class DaemonLink final : public EngineSide {
   Task<void> serve();
   void lose(const Error& error);
   void say_goodbye();
+  void make_way();
 
   void carry_out(wire::control::Message message);
   void remember(const wire::control::Message& message);
@@ -78,6 +79,8 @@ class DaemonLink final : public EngineSide {
   bool is_attached_ = false;
   bool was_attached_ = false;
   bool is_stopping_ = false;
+  bool is_fenced_ = false;
+  bool has_left_ = false;  // Being fenced, we have said goodbye before our end.
   std::deque<wire::control::Message> outgoing_;
   Signal outgoing_changed_;
   std::map<std::uint32_t, IncomingSlot> incoming_;
@@ -87,6 +90,7 @@ class DaemonLink final : public EngineSide {
   // Told to the next daemon.
   std::optional<wire::control::SetLayout> layout_;
   std::optional<wire::control::Message> wish_;  // StartFresh or AskRestore, until it began.
+  std::optional<wire::control::Flush> flush_;
   std::optional<wire::control::Close> close_;
 };
 

@@ -51,6 +51,7 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   void begun(node::Begun begun) override { state_->begun(std::move(begun)); }
   void closed(Status status) override { state_->closed(std::move(status)); }
   void fenced(std::string reason) override { state_->fenced(std::move(reason)); }
+  void noticed(node::Notice notice) override { state_->noticed(std::move(notice)); }
 
   std::shared_ptr<LinkState> state_;
   wire::control::Attach attach_;

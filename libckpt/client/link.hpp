@@ -42,6 +42,7 @@ struct LinkCounters {
   std::uint64_t daemon_restarts = 0;
   std::optional<Step> captured, replicated, committed, durable;  // Newest of each.
   std::string last_error;
+  std::string degraded;  // As in ckpt/stats.hpp.
 };
 
 class Link {
@@ -83,6 +84,8 @@ class Link {
   virtual void filled(const Granted& granted, node::Filled filled) = 0;
   virtual void abandon(const Granted& granted) = 0;
   virtual void skipped(Step step) = 0;
+  // No capture was due: who waits for the step need not wait.
+  virtual void passed(Step step) { (void)step; }
 
   // Runs a restore: `copy_out` is called on this thread for each offer, with the Slot's bytes, and
   // answers ok or why this copy is bad. Then: from where, or the error for all ranks.

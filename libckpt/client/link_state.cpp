@@ -32,6 +32,11 @@ bool LinkState::View::has_fitting_grant() const {
   });
 }
 
+void LinkState::View::note_dropped(Step step) {
+  dropped.push_back(step);
+  if (dropped.size() > dropped_max) dropped.pop_front();
+}
+
 Unexpected LinkState::end_of(const View& view) const {
   CKPT_ASSERT(view.end.has_value());
   return fail(Error(*view.end));
@@ -46,6 +51,8 @@ Status LinkState::wait_for(Deadline deadline, const char* what, Holds holds) con
     if (view.phase == Phase::ended) return end_of(view);
     std::string text = fmt::format("{}: {}: the deadline passed", who_, what);
     if (view.phase == Phase::away) text += "; the daemon is away: " + view.end->text();
+    if (!view.waiting.empty()) text += "; it waits: " + view.waiting;
+    if (!view.counters.degraded.empty()) text += "; " + view.counters.degraded;
     return fail(Errc::unavailable, std::move(text));
   });
 }
@@ -76,6 +83,7 @@ void LinkState::lost(const std::string& reason) {
     offers.swap(view.offers);
     view.slots_error.reset();
     view.next_capture = Step{};
+    view.waiting.clear();
     // What its memory held is gone; what it had published is not.
     for (const Level level : {Level::captured, Level::replicated, Level::committed})
       view.reached[index_of(level)] = view.reached[index_of(Level::durable)];
@@ -96,6 +104,18 @@ void LinkState::refused(Error error) {
 void LinkState::fenced(std::string reason) {
   log_error("{}: fenced: {}", who_, reason);
   refused(Error(Errc::unavailable, fmt::format("{} was taken over: {}", who_, reason)));
+}
+
+void LinkState::noticed(node::Notice notice) {
+  const std::string before = view_.change([&](View& view) {
+    view.waiting = std::move(notice.waiting);
+    if (!notice.degraded.empty()) view.counters.last_error = notice.degraded;
+    return std::exchange(view.counters.degraded, notice.degraded);
+  });
+  // Each retry words it anew: one line when it begins and one when it ends.
+  if (before.empty() && !notice.degraded.empty())
+    log_warning("{}: degraded: {}", who_, notice.degraded);
+  if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
 }
 
 void LinkState::slots_ready(std::vector<MappedSlot> slots) {
@@ -145,10 +165,7 @@ void LinkState::level_reached(Step step, Level level) {
 }
 
 void LinkState::step_dropped(Step step) {
-  view_.change([&](View& view) {
-    view.dropped.push_back(step);
-    if (view.dropped.size() > dropped_max) view.dropped.pop_front();
-  });
+  view_.change([&](View& view) { view.note_dropped(step); });
 }
 
 void LinkState::restore_offered(node::SlotOffer offer) {
@@ -168,6 +185,7 @@ void LinkState::begun(node::Begun begun) {
         std::fill(std::begin(view.reached), std::end(view.reached), std::nullopt);
         view.dropped.clear();
         view.newest_taken.reset();
+        view.newest_skipped.reset();
         view.lost_through.reset();
         view.next_capture = Step{};
       }
@@ -188,6 +206,16 @@ void LinkState::forget_slots() {
     old.granted.swap(view.granted);
     old.taken.swap(view.taken);
     old.offers.swap(view.offers);
+  });
+}
+
+bool LinkState::forget_idle_slots() {
+  View old;
+  return view_.change([&](View& view) {
+    old.slots.swap(view.slots);
+    old.granted.swap(view.granted);
+    old.offers.swap(view.offers);
+    return view.taken.empty();
   });
 }
 
@@ -253,6 +281,13 @@ std::optional<Granted> LinkState::take_slot(Step step) {
     view.granted.erase(found);
     raise(view.newest_taken, step);
     return granted;
+  });
+}
+
+void LinkState::skipped(Step step) {
+  view_.change([step](View& view) {
+    raise(view.newest_skipped, step);
+    if (view.newest_taken == step) view.note_dropped(step);  // Its capture failed.
   });
 }
 
@@ -327,7 +362,7 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
   };
   const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
   CKPT_CHECK(wait_for(deadline, what.c_str(), [&](const View& view) {
-    return has_reached(view) || is_dropped(view) || view.is_lost(step);
+    return has_reached(view) || is_dropped(view) || view.is_lost(step) || view.is_skipped(step);
   }));
   return view_.read([&](const View& view) -> Status {
     if (has_reached(view)) return {};
@@ -336,8 +371,8 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
                   fmt::format("{}: the daemon that held step {} died, and the next one does not "
                               "know the step to be {}",
                               who_, number(step), to_string(level)));
-    return fail(Errc::not_found,
-                fmt::format("{}: step {} was given up by all ranks", who_, number(step)));
+    const char* why = is_dropped(view) ? "was given up by all ranks" : "was skipped by this rank";
+    return fail(Errc::not_found, fmt::format("{}: step {} {}", who_, number(step), why));
   });
 }
 

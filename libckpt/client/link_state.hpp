@@ -45,7 +45,10 @@ class LinkState {
   void begun(node::Begun begun);
   void closed(Status status);
   void fenced(std::string reason);
+  void noticed(node::Notice notice);
   void forget_slots();  // Whatever still maps them lets go.
+  // The same but for those that a capture writes into: whether there are none.
+  bool forget_idle_slots();
 
   // --- The trainer's threads ---
   Status wait_attached(Deadline deadline) const;
@@ -56,6 +59,8 @@ class LinkState {
 
   Step next_capture() const;
   std::optional<Granted> take_slot(Step step);  // For the capture of `step`.
+  // Steps that grow, none of which a capture will be made of.
+  void skipped(Step step);
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
   MappedSlot give_back(const Granted& granted);
 
@@ -101,14 +106,20 @@ class LinkState {
 
     std::optional<Step> reached[5];  // By Level; what the engine still holds.
     std::deque<Step> dropped;
-    std::optional<Step> newest_taken;
+    std::optional<Step> newest_taken, newest_skipped;
     // No newer ones died with an engine. The next engine may still know them, by a peer's copy or
     // by storage; it has said so when it grants.
     std::optional<Step> lost_through;
     bool has_granted = false;  // The engine of now, or it has said why it cannot.
+    std::string waiting;       // What the engine says it waits for.
     LinkCounters counters;
 
     bool has_fitting_grant() const;
+    void note_dropped(Step step);
+    // Nothing under way can bring `step`, or a newer one, to a level.
+    bool is_skipped(Step step) const {
+      return newest_skipped && *newest_skipped >= step && (!newest_taken || *newest_taken < step);
+    }
     bool is_lost(Step step) const {
       return phase == Phase::attached && has_granted && lost_through && step <= *lost_through;
     }

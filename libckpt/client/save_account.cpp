@@ -46,6 +46,11 @@ void SaveAccount::failed(const Error& error) {
   if (failures_.may_speak()) log_error("{}", stats_.last_error);
 }
 
+void SaveAccount::unavailable(const Error& error) {
+  stats_.last_error = error.message();
+  if (failures_.may_speak()) log_warning("steps are skipped: {}", stats_.last_error);
+}
+
 void SaveAccount::ended(const snapshot::Captured& captured) {
   CKPT_ASSERT(!has_ended_.load());
   ended_ = {captured.step, captured.bytes, captured.took, std::nullopt};
@@ -83,6 +88,7 @@ Stats SaveAccount::stats(const LinkCounters& link) const {
   out.committed = link.committed;
   out.durable = link.durable;
   if (out.last_error.empty()) out.last_error = link.last_error;
+  out.degraded = link.degraded;
   return out;
 }
 

@@ -38,7 +38,8 @@ class SaveAccount {
 
   void started();
   void skipped(SaveOutcome outcome);
-  void failed(const Error& error);  // Counted, kept as the last error, logged once a minute.
+  void failed(const Error& error);       // Counted, kept as the last error, logged once a minute.
+  void unavailable(const Error& error);  // Why a step was skipped: as `failed`, but not counted.
   void ended(const snapshot::Captured& captured);
 
   // Takes over the capture that has ended, if one has: the step that failed, if it did.

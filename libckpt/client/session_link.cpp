@@ -129,7 +129,13 @@ void SessionLink::abandon(const Granted& granted) {
 }
 
 void SessionLink::skipped(Step step) {
-  if (!is_forked()) side_->post(control::Skipped{step});
+  if (is_forked()) return;
+  state_->skipped(step);
+  side_->post(control::Skipped{step});
+}
+
+void SessionLink::passed(Step step) {
+  if (!is_forked()) state_->skipped(step);
 }
 
 Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut& copy_out,
@@ -170,6 +176,7 @@ Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut&
   restored.step = begun.restored->step;
   restored.timeline = begun.timeline;
   restored.took = steady_clock::now() - start;
+  restored.reason = begun.reason;
   CKPT_POINT("load.done");
   return restored;
 }
@@ -182,6 +189,8 @@ Status SessionLink::restored_ok(Step step) {
 
 Status SessionLink::wait(Step step, Level level, Deadline deadline) {
   CKPT_CHECK(check_process());
+  // Who waits for it wants it stored, though its interval may come much later.
+  if (level == Level::durable) side_->post(control::Flush{step});
   return state_->wait_level(step, level, deadline);
 }
 

@@ -47,6 +47,7 @@ class SessionLink final : public Link {
   void filled(const Granted& granted, node::Filled filled) override;
   void abandon(const Granted& granted) override;
   void skipped(Step step) override;
+  void passed(Step step) override;
   Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
                            Deadline deadline) override;
   Status restored_ok(Step step) override;

@@ -27,6 +27,8 @@ using std::chrono::steady_clock;
 // Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
 constexpr std::chrono::seconds capture_end_deadline{10};
 constexpr std::chrono::milliseconds passed_interval{20};
+// Every language that reads a checkpoint's files has such a number.
+constexpr Step step_max{INT64_MAX};
 
 }  // namespace
 
@@ -103,6 +105,7 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
   last_seen_ = step;
   if (const auto reason = not_now(step, due)) {
     if (*reason != SaveOutcome::not_due) account_.skipped(*reason);
+    link_->passed(step);
     return *reason;
   }
   last_due_ = step;
@@ -148,6 +151,10 @@ void TrainerSession::tell_passed(Step step) {
 }
 
 Status TrainerSession::check_step(Step step) const {
+  if (step > step_max) {
+    return fail(Errc::invalid_argument,
+                fmt::format("save step {}: the largest is {}", number(step), number(step_max)));
+  }
   const bool goes_back = last_seen_ && step < *last_seen_;
   const bool is_repeated = last_due_ && step <= *last_due_;
   if (!goes_back && !is_repeated) return {};
@@ -159,6 +166,11 @@ Status TrainerSession::check_step(Step step) const {
 }
 
 Result<SaveOutcome> TrainerSession::save_due(Step step, Stream stream) {
+  if (restore_failure_) {
+    return fail(Error(*restore_failure_)
+                    .context("refused, since the restore before it failed and what is stored may "
+                             "be good; restore again, or call start_fresh() to begin without it"));
+  }
   // Step 2.
   CKPT_CHECK(finish_capture(stream));
   report();
@@ -317,10 +329,16 @@ Result<bool> TrainerSession::make_ready(Deadline deadline) {
     is_layout_told_ = false;  // The next save asks again.
     return fail(std::move(slots).error());
   }
-  if (!slots) return false;
+  if (!slots) {
+    account_.unavailable(slots.error());
+    return false;
+  }
   if (!has_begun_) {
     Status fresh = link_->start_fresh(deadline);
-    if (!fresh && fresh.error().code() == Errc::unavailable) return false;
+    if (!fresh && fresh.error().code() == Errc::unavailable) {
+      account_.unavailable(fresh.error());
+      return false;
+    }
     CKPT_CHECK(std::move(fresh));
     has_begun_ = true;
   }
@@ -336,8 +354,10 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
 
 Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {
   CKPT_CHECK(check_open());
-  CKPT_CHECK(prepare());
   is_partly_restored_ = false;
+  if (Status prepared = prepare(); !prepared) {
+    return fail(failed_to_restore(std::move(prepared).error()));
+  }
   std::optional<Error> refusal;
   const Link::CopyOut copy = [&](const node::SlotOffer& offer, std::span<const std::byte> slot) {
     CKPT_ASSERT(offer.record != nullptr);
@@ -348,18 +368,33 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   auto restored = link_->restore(step, copy, steady_clock::now() + options_.restore_deadline);
   if (restored) {
     has_begun_ = true;
+    restore_failure_.reset();
     continue_after(restored->step);
     if (options_.rank == 0)
-      log_info("restored step {} from {} in {:.1f} ms", number(restored->step),
+      log_info("restored step {} from {} in {:.1f} ms: {}", number(restored->step),
                restored->source_name,
-               std::chrono::duration<double, std::milli>(restored->took).count());
+               std::chrono::duration<double, std::milli>(restored->took).count(), restored->reason);
     return restored;
   }
   has_begun_ = false;  // The next save begins with the other ranks, or goes on as before.
   Error error = std::move(restored).error();
   // Ours tells which tensor and which shapes; the one for all ranks only that somebody refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
-  return fail(tell_if_partly_restored(std::move(error)));
+  return fail(failed_to_restore(std::move(error)));
+}
+
+Error TrainerSession::failed_to_restore(Error error) {
+  if (is_partly_restored_ || error.code() != Errc::not_found) restore_failure_.emplace(error);
+  return tell_if_partly_restored(std::move(error));
+}
+
+Status TrainerSession::start_fresh() {
+  CKPT_CHECK(check_open());
+  restore_failure_.reset();
+  if (has_begun_) return {};
+  CKPT_CHECK(link_->start_fresh(open_deadline()));
+  has_begun_ = true;
+  return {};
 }
 
 Status TrainerSession::copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
@@ -408,7 +443,7 @@ Result<Restored> TrainerSession::restore_from(std::string_view path) {
   CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
   is_partly_restored_ = false;
   Status copied = copy_out(*loaded.record, loaded.bytes());
-  if (!copied) return fail(tell_if_partly_restored(std::move(copied).error()));
+  if (!copied) return fail(failed_to_restore(std::move(copied).error()));
   Restored restored;
   restored.step = loaded.record->id.at.step;
   restored.timeline = loaded.record->id.at.timeline;
@@ -416,6 +451,7 @@ Result<Restored> TrainerSession::restore_from(std::string_view path) {
   restored.source_name = loaded.directory;
   restored.bytes = loaded.record->bytes;
   restored.took = steady_clock::now() - began_at;
+  restore_failure_.reset();
   return restored;
 }
 
@@ -442,6 +478,22 @@ Stats TrainerSession::stats() {
   return account_.stats(link_ ? link_->counters() : last_counters_);
 }
 
+Status TrainerSession::check_captured() const {
+  const Stats stats = account_.stats(link_->counters());
+  const std::uint64_t skipped = stats.skipped_no_slot + stats.skipped_unavailable;
+  if (stats.saves_started > 0) {
+    const bool is_behind = skipped > 0 && last_due_ && stats.captured < last_due_;
+    if (is_behind && options_.rank == 0)
+      log_warning("close: step {}, the last that was due, was skipped", number(*last_due_));
+    return {};
+  }
+  if (skipped + stats.failed == 0) return {};
+  return fail(
+      Errc::not_found,
+      fmt::format("close: nothing is saved: {} steps were due, none was captured{}{}",
+                  skipped + stats.failed, stats.last_error.empty() ? "" : ": ", stats.last_error));
+}
+
 Status TrainerSession::close(Deadline deadline) {
   if (!link_) return {};
   Status finished = finish_capture({});
@@ -452,6 +504,7 @@ Status TrainerSession::close(Deadline deadline) {
                   fmt::format("close: step {} was only in the memory of a daemon that died, and no "
                               "newer step was saved after it",
                               number(*lost)));
+  if (closed) closed = check_captured();
   last_counters_ = link_->counters();
   account_.report(last_counters_);
   snapshotter_.reset();

@@ -52,6 +52,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status wait(Step step, Level level, Deadline deadline);
   Result<Restored> restore(std::optional<Step> step, const ChooseTargets* choose = nullptr);
   Result<Restored> restore_from(std::string_view path);
+  Status start_fresh();
   Status restored_ok(Step step);
   Stats stats();
   Status close(Deadline deadline);
@@ -84,6 +85,9 @@ class TrainerSession final : private snapshot::CaptureListener {
   Error tell_if_partly_restored(Error error) const;
   void continue_after(Step step);
   Deadline open_deadline() const;
+  Error failed_to_restore(Error error);
+  // Whether what was due has been captured, all in all.
+  Status check_captured() const;
 
   const Options options_;
   const std::uint64_t chunk_bytes_;
@@ -105,6 +109,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::chrono::steady_clock::time_point tell_passed_from_{};
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
   bool is_partly_restored_ = false;
+  std::optional<Error> restore_failure_;  // What is stored may be good: saves must not replace it.
 
   // Of the running capture; read by who ends it.
   Granted granted_;

@@ -172,6 +172,7 @@ void TrainerSession::begun(node::Begun begun) {
   message.start_id = begun.start_id;
   message.timeline = begun.timeline;
   message.restored = begun.restored;
+  message.reason = std::move(begun.reason);
   if (begun.error) message.result = fail(std::move(*begun.error));
   enqueue(std::move(message));
 }
@@ -181,6 +182,9 @@ void TrainerSession::closed(Status status) {
 }
 void TrainerSession::fenced(std::string reason) {
   enqueue(control::Fenced{std::move(reason)});
+}
+void TrainerSession::noticed(node::Notice notice) {
+  enqueue(control::Notice{std::move(notice.waiting), std::move(notice.degraded)});
 }
 
 }  // namespace ckpt::daemon

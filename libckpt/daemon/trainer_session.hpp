@@ -61,6 +61,7 @@ class TrainerSession final : public node::SessionEvents {
   void begun(node::Begun begun) override;
   void closed(Status status) override;
   void fenced(std::string reason) override;
+  void noticed(node::Notice notice) override;
 
  private:
   void enqueue(wire::control::Message message, std::vector<os::Fd> descriptors = {});

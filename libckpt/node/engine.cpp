@@ -233,6 +233,10 @@ Status Engine::restored_ok(SessionId session, Step step) {
                           [&](Job& job) { return job.restored_ok(session, step); });
 }
 
+Status Engine::flush(SessionId session, Step step) {
+  return state_->with_job(session, "flush", [&](Job& job) { return job.flush(session, step); });
+}
+
 Status Engine::close(SessionId session, Duration deadline) {
   return state_->with_job(session, "close", [&](Job& job) { return job.close(session, deadline); });
 }

@@ -88,6 +88,14 @@ struct Begun {
   std::uint64_t timeline = 0;
   std::optional<format::StepId> restored;  // None: nothing to restore (not_found), or nobody asked.
   std::optional<Error> error;              // The restore failed for all ranks.
+  std::string reason;                      // Why this step, and not a newer one; for people.
+};
+
+// Notice: what a deadline that passes in the trainer would leave unsaid; for people.
+struct Notice {
+  std::string waiting;   // What the session's calls wait for; empty: nothing.
+  std::string degraded;  // What the job lacks, or why its steps are not stored; empty: nothing.
+  bool operator==(const Notice&) const = default;
 };
 
 // Called on the engine's executor; must return quickly and not call back into the engine.
@@ -106,6 +114,7 @@ class SessionEvents {
   virtual void begun(Begun begun) = 0;
   virtual void closed(Status status) = 0;       // The answer to close().
   virtual void fenced(std::string reason) = 0;  // A newer session took our place.
+  virtual void noticed(Notice notice) = 0;      // It has changed.
 };
 
 struct EngineOptions {
@@ -159,6 +168,8 @@ class Engine {
   // ok: verified and copied. corruption: this copy is bad, offer another.
   Status restore_result(SessionId session, std::uint64_t attempt, Status result);
   Status restored_ok(SessionId session, Step step);
+  // Stores the newest committed step that is not older than `step`, whatever the interval says.
+  Status flush(SessionId session, Step step);
 
   // Flushes the newest committed step (with a directory), then frees the job's memory here.
   Status close(SessionId session, Duration deadline);

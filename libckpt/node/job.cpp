@@ -114,6 +114,7 @@ void Job::update() {
   // A copy may have come after the decree that gave its step up, which is not sent again.
   retire_useless();
   build_report();  // What was obeyed shows at once.
+  for (const auto& [number_of_rank, rank] : ranks_) tell_notice(rank);
   replication_->wake();
   peers_->wake();
   changed_.notify_all();

@@ -56,6 +56,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Status ask_restore(SessionId id, std::optional<Step> wanted);
   Status restore_result(SessionId id, std::uint64_t attempt, Status result);
   Status restored_ok(SessionId id, Step step);
+  Status flush(SessionId id, Step step);
   Status close(SessionId id, Duration deadline);
   void detach(SessionId id);
   bool has_trainer() const;
@@ -113,6 +114,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void train_on(Session& session);
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
+  bool is_flush_awaited(const Session& session) const;
+  std::string waiting_of(const Rank& rank) const;
+  void tell_notice(const Rank& rank);
 
   // job_slots.cpp
   void prepare_slots(Rank& rank);
@@ -177,6 +181,7 @@ class Job : public std::enable_shared_from_this<Job> {
   agree::Coordinator coordinator_;
   bool was_coordinator_ = false;
   std::optional<std::uint64_t> start_announced_;  // Its history was stored, or could not be.
+  std::vector<format::RestoreCount> counts_announced_;
   bool is_announcing_ = false;
   agree::History history_;
   std::vector<format::RestoreCount> restore_counts_;

@@ -78,7 +78,10 @@ void Job::build_report() {
   report.committed = committed_;
   report.start = decree_.start;
   report.flush = storage_->flush_report();
-  report.flush.is_wanted = is_flush_wanted_;
+  report.flush.is_wanted =
+      is_flush_wanted_ || std::any_of(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
+        return entry.second.session && is_flush_awaited(*entry.second.session);
+      });
   if (report == report_) return;
   ++report.sequence;
   report_ = std::move(report);
@@ -153,6 +156,12 @@ void Job::coordinate() {
     }
     return;
   }
+  // Progress clears a step of suspicion, which must outlive us too.
+  const bool is_cleared = start_announced_ && decree.restore_counts != counts_announced_;
+  if (is_cleared && shape_.has_storage && !is_announcing_) {
+    is_announcing_ = true;
+    asio::co_spawn(context_.executor, announce_start(), asio::detached);
+  }
   obey(decree);
 }
 
@@ -162,6 +171,7 @@ asio::awaitable<void> Job::announce_start() {
   const std::uint64_t start_id = coordinator_.decree().start->start_id;
   const agree::History history = coordinator_.decree().history;
   const std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
+  counts_announced_ = counts;
   auto stored = co_await storage_->store_history(history, counts);
   if (!stored) {
     log_warning("job={} timeline not recorded in the directory: {}", shape_.job,
@@ -245,7 +255,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->finished_start = start.start_id;
     session->phase = StartPhase::idle;
     if (session->trained_before) train_on(*session);
-    session->events->begun({start.start_id, 0, std::nullopt, Error(start.error, start.reason)});
+    session->events->begun(
+        {start.start_id, 0, std::nullopt, Error(start.error, start.reason), start.reason});
   } else if (start.go && (is_ready || !start.has_base)) {
     CKPT_POINT("load.done");
     session->phase = StartPhase::running;
@@ -257,7 +268,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->restored_ok = false;
     std::optional<format::StepId> base;
     if (start.has_base) base = start.base;
-    session->events->begun({start.start_id, start.timeline, base, std::nullopt});
+    session->events->begun({start.start_id, start.timeline, base, std::nullopt, start.reason});
   } else if (start.go) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (!session->is_copying && rank.fenced.empty() &&

@@ -154,7 +154,7 @@ bool Job::refuse_without_peers(Session& session, const char* what) {
               fmt::format("{} job {}: no secret: its {} nodes cannot agree on a step; give all of "
                           "them the same secret_file",
                           what, shape_.job, shape_.nodes.size()));
-  session.events->begun({0, 0, std::nullopt, std::move(error)});
+  session.events->begun({0, 0, std::nullopt, std::move(error), {}});
   return true;
 }
 
@@ -166,7 +166,7 @@ Status Job::start_fresh(SessionId id) {
     if (session->phase != StartPhase::running) withdraw(*session);
     if (session->events != nullptr) {
       session->events->begun(
-          {session->current_start, session->timeline, std::nullopt, std::nullopt});
+          {session->current_start, session->timeline, std::nullopt, std::nullopt, {}});
     }
   } else if (session->phase != StartPhase::fresh) {
     session->phase = StartPhase::fresh;
@@ -232,6 +232,21 @@ Status Job::restored_ok(SessionId id, Step) {
   return {};
 }
 
+Status Job::flush(SessionId id, Step step) {
+  Rank* rank = nullptr;
+  CKPT_TRY(Session * session, active(id, &rank, "flush"));
+  session->flush_wanted = std::max(session->flush_wanted.value_or(step), step);
+  touch();
+  return {};
+}
+
+// Not before there is something to store that serves: an older step would be stored for nothing.
+bool Job::is_flush_awaited(const Session& session) const {
+  if (!session.flush_wanted || session.phase != StartPhase::running) return false;
+  const format::StepId wanted{session.timeline, *session.flush_wanted};
+  return committed_ && *committed_ >= wanted && (!durable_ || *durable_ < wanted);
+}
+
 Status Job::close(SessionId id, Duration deadline) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "close"));
@@ -267,8 +282,9 @@ void Job::settle_closing(Rank& rank) {
         fail(Errc::unavailable,
              fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
                          shape_.job, rank.rank,
-                         is_settled ? "other ranks have not closed, or storage is slow"
-                                    : "a capture is not committed yet")));
+                         !decree_.degraded.empty() ? decree_.degraded
+                         : is_settled ? "other ranks have not closed, or storage is slow"
+                                      : "a capture is not committed yet")));
   }
 }
 
@@ -310,6 +326,25 @@ void Job::tell_levels(Session& session) {
   };
   tell(committed_, session.committed_told, Level::committed);
   tell(durable_, session.durable_told, Level::durable);
+}
+
+std::string Job::waiting_of(const Rank& rank) const {
+  if (!rank.fenced.empty()) {
+    return fmt::format("an older trainer of rank {}, pid {}, still has its Slots and must end",
+                       rank.rank, rank.fenced.front()->process);
+  }
+  const StartPhase phase = rank.session->phase;
+  const bool has_begun = phase == StartPhase::idle || phase == StartPhase::running;
+  return has_begun ? std::string() : decree_.waiting;
+}
+
+void Job::tell_notice(const Rank& rank) {
+  Session* session = rank.session.get();
+  if (session == nullptr || session->events == nullptr) return;
+  Notice notice{waiting_of(rank), decree_.degraded};
+  if (notice == session->notice_told) return;
+  session->notice_told = notice;
+  session->events->noticed(std::move(notice));
 }
 
 }  // namespace ckpt::node

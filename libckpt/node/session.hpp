@@ -40,6 +40,7 @@ struct Session {
   // What it captured.
   std::optional<Step> last_seen;
   bool restored_ok = false;
+  std::optional<Step> flush_wanted;  // It waits until this step is durable.
   std::map<std::uint32_t, std::shared_ptr<const format::Layout>> layouts;  // By version.
 
   // How it ends.
@@ -51,6 +52,7 @@ struct Session {
   bool slots_told = false;
   std::optional<format::StepId> committed_told, durable_told;
   std::optional<Step> next_capture_told;
+  Notice notice_told;
 };
 
 struct Rank {

@@ -110,6 +110,7 @@ Status SessionCalls::carry_out(control::Message message) {
             return engine_.restore_result(session_, it.attempt, std::move(it.result));
           },
           [&](control::RestoredOk& it) { return engine_.restored_ok(session_, it.step); },
+          [&](control::Flush& it) { return engine_.flush(session_, it.step); },
           [&](control::Close& it) { return engine_.close(session_, it.deadline); },
           [&](auto&) -> Status {
             return fail(Errc::invalid_argument,

@@ -62,6 +62,12 @@ auto fields(Is<Abandon> auto& it) {
 auto fields(Is<Arrived> auto& it) {
   return std::tie(it.slot, it.generation, it.bytes);
 }
+auto fields(Is<Flush> auto& it) {
+  return std::tie(it.step);
+}
+auto fields(Is<Notice> auto& it) {
+  return std::tie(it.waiting, it.degraded);
+}
 auto fields(Is<Skipped> auto& it) {
   return std::tie(it.step);
 }
@@ -111,7 +117,7 @@ auto fields(Is<Offer> auto& it) {
   return std::tie(it.attempt, it.slot, it.source, it.source_name, it.record);
 }
 auto fields(Is<Begun> auto& it) {
-  return std::tie(it.start_id, it.timeline, it.restored, it.result);
+  return std::tie(it.start_id, it.timeline, it.restored, it.result, it.reason);
 }
 auto fields(Is<Closed> auto& it) {
   return std::tie(it.result);
@@ -263,7 +269,7 @@ constexpr std::array<std::string_view, kind_count> names = {
     "goodbye",      "attach_answer", "slot_segments", "slots_ready",    "slots_failed", "granted",
     "next_capture", "level_reached", "step_dropped",  "offer",          "begun",        "closed",
     "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer",
-    "arrived"};
+    "arrived",      "flush",         "notice"};
 
 template <class Wanted, std::size_t index = 0>
 constexpr std::uint16_t kind_of() {

@@ -129,6 +129,7 @@ struct Begun {
   std::uint64_t start_id = 0, timeline = 0;
   std::optional<format::StepId> restored;
   Status result;
+  std::string reason;  // Why this step; for people.
 };
 struct Closed {
   Status result;
@@ -162,12 +163,23 @@ struct Arrived {
   std::uint64_t bytes = 0;
 };
 
+// Trainer to daemon: it waits until `step` is stored, so the newest committed step that is not
+// older is flushed now, whatever the interval says.
+struct Flush {
+  Step step{};
+};
+// Daemon to trainer, whenever one of them changes; for people, empty: nothing.
+struct Notice {
+  std::string waiting;   // What its calls wait for.
+  std::string degraded;  // What the job lacks, or why its steps are not stored.
+};
+
 // The order is the protocol's: a message's kind is its place here, counted from 1.
-using Message =
-    std::variant<Hello, Attach, SetLayout, Begin, FilledSlot, Abandon, Skipped, StartFresh,
-                 AskRestore, RestoreResult, RestoredOk, Close, Goodbye, AttachAnswer, SlotSegments,
-                 SlotsReady, SlotsFailed, Granted, NextCapture, LevelReached, StepDropped, Offer,
-                 Begun, Closed, Fenced, AskStatus, AskRecover, Stop, Drop, Answer, Arrived>;
+using Message = std::variant<Hello, Attach, SetLayout, Begin, FilledSlot, Abandon, Skipped,
+                             StartFresh, AskRestore, RestoreResult, RestoredOk, Close, Goodbye,
+                             AttachAnswer, SlotSegments, SlotsReady, SlotsFailed, Granted,
+                             NextCapture, LevelReached, StepDropped, Offer, Begun, Closed, Fenced,
+                             AskStatus, AskRecover, Stop, Drop, Answer, Arrived, Flush, Notice>;
 
 std::string_view name_of(const Message& message);  // "attach"
 

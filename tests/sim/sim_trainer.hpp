@@ -76,6 +76,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   void next_capture(Step step) override { next_capture_ = step; }
   void level_reached(Step step, Level level) override;
   void step_dropped(Step) override {}
+  void noticed(node::Notice) override {}
   void restore_offered(node::SlotOffer offer) override;
   void begun(node::Begun begun) override;
   void closed(Status) override {}

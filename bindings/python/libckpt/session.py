@@ -81,6 +81,7 @@ class Session:
         self._failed = 0
         self._last_error = ""
         self._must_confirm = None
+        self._restore_failure = None
         _jobs_here[self._key] = self
         _sessions.add(self)
 
@@ -141,6 +142,12 @@ class Session:
 
     def _capture(self, step, items, always):
         self._check_open()
+        if self._restore_failure is not None:
+            raise errors.InvalidArgument(
+                f"save step {step}: refused, since the restore before it failed "
+                f"({self._restore_failure}) and what is stored may be good; restore again, or call "
+                "start_fresh() to begin without it"
+            )
         with _no_collection():
             taken = _items.take_all(items, self._allow_pickle)
             outcome, views = self._tensors.capture(step, taken, always)
@@ -169,9 +176,30 @@ class Session:
         Modules and tensors are filled where they are; what has `load_state_dict` gets its state;
         dictionaries are updated. `Restored.items` has all items as plain values. With strict, names
         and shapes must be those of `into`; without, what fits is taken.
-        Raises NotFound when there is nothing: train from the beginning.
+        Raises NotFound when there is nothing: train from the beginning. After any other failure
+        saves are refused until a restore succeeds, or `start_fresh` is called.
         """
         self._check_open()
+        try:
+            restored = self._restore(into, step, strict)
+        except errors.NotFound:
+            raise
+        except Exception as error:
+            self._restore_failure = error
+            raise
+        self._restore_failure = None
+        return restored
+
+    def start_fresh(self):
+        """Begins without what is stored: a new timeline from the state as it is. All ranks or none.
+
+        The first save does it by itself, but not after a restore that failed.
+        """
+        self._check_open()
+        self._client.start_fresh()
+        self._restore_failure = None
+
+    def _restore(self, into, step, strict):
         into = into or {}
         _, here, members = _items.take_all(into, self._allow_pickle)
         targets = _restore.Targets(into, here, strict)

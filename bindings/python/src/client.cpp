@@ -241,6 +241,12 @@ nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& 
   return answer;
 }
 
+void Client::start_fresh() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().start_fresh());
+}
+
 void Client::restored_ok(std::uint64_t step) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
@@ -268,6 +274,7 @@ nb::dict Client::stats() {
   answer["committed"] = number_or_none(stats.committed);
   answer["durable"] = number_or_none(stats.durable);
   answer["last_error"] = stats.last_error;
+  answer["degraded"] = stats.degraded;
   return answer;
 }
 

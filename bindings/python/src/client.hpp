@@ -33,6 +33,7 @@ class Client {
   void wait(std::uint64_t step, const std::string& level, double seconds);
   // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
   nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
+  void start_fresh();
   void restored_ok(std::uint64_t step);
   nanobind::dict stats();
   void close(double seconds);

@@ -72,7 +72,8 @@ class CKPT_EXPORT Checkpointer {
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
   // A failure is returned, counted and logged, and leaves every earlier step as it was.
-  // Errors: invalid_argument (a step that does not grow), exhausted (the budget is too small),
+  // Errors: invalid_argument (a step that does not grow; a restore failed, see start_fresh),
+  // exhausted (the budget is too small),
   //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
   //         unavailable (the GPU is lost, or its copies do not end).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
@@ -101,14 +102,23 @@ class CKPT_EXPORT Checkpointer {
   // From a published checkpoint of any run, or a directory of them: no daemon, no agreement.
   Result<Restored> restore_from(std::string_view path);
 
-  // Tells that training got on after restore(): the step is not suspect.
+  // Begins without what is stored: a new timeline from the tensors as they are. The first save of a
+  // session does it by itself, but not after a restore that failed with anything but not_found:
+  // then saves are refused, since they would take the place of steps that may still be good.
+  // All ranks call it, or none.
+  // Errors: unavailable (ranks missing).
+  Status start_fresh();
+
+  // Tells that training got on after restore(): the step is not suspect. A committed step or an
+  // orderly close() tells it, too.
   Status restored_ok(Step step);
 
   Stats stats() const;
 
   // Flushes the newest committed step and frees this job's memory on the node. Idempotent.
   // Errors: unavailable (not done in time; the daemon goes on with it), not_found (closed, but the
-  //         newest step had died with its daemon, and nothing newer could be flushed).
+  //         newest step had died with its daemon, and nothing newer could be flushed; or not one of
+  //         the steps that were due could be captured).
   Status close(std::chrono::milliseconds deadline = std::chrono::milliseconds(60'000));
 
  private:

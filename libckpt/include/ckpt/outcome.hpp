@@ -26,6 +26,7 @@ struct Restored {
   std::string source_name;  // "own memory", "node B", "step-000000123 in /ckpt"
   std::uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
+  std::string reason;  // Why this step, and not a newer one; for people.
 };
 
 }  // namespace ckpt

@@ -1,4 +1,4 @@
-// Stats: counters that a trainer may read at any time; they only ever grow.
+// Stats: counters that a trainer may read at any time; they only ever grow. And what is amiss.
 #pragma once
 
 #include <chrono>
@@ -43,6 +43,7 @@ struct Stats {
   std::uint64_t daemon_restarts = 0;
   std::optional<Step> captured, replicated, committed, durable;  // Newest of each.
   std::string last_error;  // The newest failure, as logged; empty: none.
+  std::string degraded;    // What is amiss now: nodes that are lost, why steps are not stored.
 };
 
 }  // namespace ckpt

@@ -207,6 +207,54 @@ TEST_CASE("coordinator: a restore fences what lies above it, and counts", "[unit
   REQUIRE(decree.restore_counts == std::vector<format::RestoreCount>{{{1, Step{4}}, 1}});
 }
 
+TEST_CASE("coordinator: progress after a restore clears its step of suspicion", "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  answer(scene, *coordinator.decree().start, StartPhase::ready);
+  coordinator.decide(scene.view, Time{});
+  const auto times = [&] { return coordinator.decree().restore_counts.front().times; };
+  answer(scene, *coordinator.decree().start, StartPhase::running);
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(times() == 1);
+  const std::uint64_t timeline = coordinator.decree().start->timeline;
+  SECTION("the trainer says so") {
+    scene.rank(0).restored_ok = true;
+  }
+  SECTION("a step of the new timeline is committed") {
+    scene.train(timeline, 5);
+    scene.hold_everywhere(timeline, 5);
+  }
+  SECTION("the trainer closes") {
+    scene.rank(0).is_closing = true;
+  }
+  coordinator.decide(scene.view, Time{});  // May commit.
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(times() == 0);
+}
+
+TEST_CASE("coordinator: another daemon's steps in the directory do not pass for ours",
+          "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.view.shape.has_storage = true;
+  scene.train(3, 5);
+  scene.hold_everywhere(3, 5);
+  scene.view.published->push_back({{4, Step{9}}, 1, {ckpt::test::digest(1)}});
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.decree().committed == format::StepId{3, Step{5}});
+  REQUIRE_FALSE(coordinator.decree().durable);
+  REQUIRE(coordinator.decree().degraded.find("another daemon stores this job's steps") == 0);
+  scene.rank(0).is_closing = true;
+  coordinator.decide(scene.view, Time{});
+  REQUIRE_FALSE(coordinator.decree().ended);  // Step 5 is still to be stored.
+  REQUIRE(coordinator.decree().flush->at == format::StepId{3, Step{5}});
+}
+
 TEST_CASE("coordinator: by time, each interval announces a step that all ranks have before them",
           "[unit][agree]") {
   Scene scene(2);
@@ -272,9 +320,15 @@ TEST_CASE("coordinator: a flush is ordered, followed and given up", "[unit][agre
   scene.view.reports[1].flush = {false, order.flush_id, {}, "disk full"};
   coordinator.decide(scene.view, Time{});
   REQUIRE_FALSE(coordinator.decree().flush.has_value());
+  REQUIRE(coordinator.decree().degraded == "step 4 is not stored: node B: disk full");
   coordinator.decide(scene.view, Time{} + std::chrono::seconds(1));
   REQUIRE_FALSE(coordinator.decree().flush.has_value());
   coordinator.decide(scene.view, Time{} + std::chrono::seconds(3));
   REQUIRE(coordinator.decree().flush.has_value());
-  REQUIRE(coordinator.decree().flush->flush_id != order.flush_id);
+  const format::FlushOrder again = *coordinator.decree().flush;
+  REQUIRE(again.flush_id != order.flush_id);
+  REQUIRE_FALSE(coordinator.decree().degraded.empty());  // Not before it is stored.
+  coordinator.published(again.flush_id, {}, Time{} + std::chrono::seconds(3));
+  coordinator.decide(scene.view, Time{} + std::chrono::seconds(3));
+  REQUIRE(coordinator.decree().degraded.empty());
 }

@@ -86,6 +86,7 @@ TEST_CASE("vote: a suspect step is stepped over, unless it is the only one", "[u
   agree::VoteRules rules;
   rules.restore_counts = {{{1, Step{9}}, 3}};
   REQUIRE(vote(scene, rules).chosen == format::StepId{1, Step{8}});
+  REQUIRE(vote(scene, rules).reason.find("step 9 rejected: restored 3 times") != std::string::npos);
   rules.restore_counts.push_back({{1, Step{8}}, 3});
   REQUIRE(vote(scene, rules).chosen == format::StepId{1, Step{9}});
   rules.restore_counts = {{{1, Step{9}}, 2}};

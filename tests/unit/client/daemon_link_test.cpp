@@ -134,6 +134,21 @@ struct Trainer {
   pid_t pid;
 };
 
+// A byte from one process to another.
+struct Pipe {
+  Pipe() { REQUIRE(::pipe(ends) == 0); }
+  ~Pipe() {
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  bool say() const { return ::write(ends[1], "!", 1) == 1; }
+  bool hear() const {
+    char byte = 0;
+    return ::read(ends[0], &byte, 1) == 1;
+  }
+  int ends[2] = {-1, -1};
+};
+
 // For trainers in forked processes, where Catch2 must not speak.
 bool capture_in_child(Link& link, const format::Layout& layout, Step last) {
   if (!link.set_layout(layout, soon()) || !link.start_fresh(soon())) return false;
@@ -314,29 +329,58 @@ TEST_CASE("daemon link: a stopped trainer is killed when its place is taken", "[
   CHECK(link->wait(Step{5}, Level::committed, soon()));
 }
 
-TEST_CASE("daemon link: a running older trainer is fenced, and its Slots stay its own",
+TEST_CASE("daemon link: a running older trainer is fenced, makes way at once, and lives on",
           "[unit][client]") {
   const Place place;
   const auto layout = small_layout(2000);
-  int fenced_pipe[2];
-  REQUIRE(::pipe(fenced_pipe) == 0);
+  Pipe ready, leave;
+  Trainer older([&] {
+    auto opened = open_link(place.options, soon());
+    if (!opened || !capture_in_child(**opened, layout, Step{2}) || !ready.say()) return false;
+    const auto waited = (*opened)->wait(Step{1000}, Level::committed, soon());
+    return !waited && waited.error().text().find("taken over") != std::string::npos &&
+           !(*opened)->take_slot(Step{3}) && leave.hear();
+  });
+  REQUIRE(ready.hear());
+  const auto link = open(place);
+  CHECK(restored_step(*link, layout) == Step{2});
+  capture(*link, layout, Step{3});
+  CHECK(link->wait(Step{3}, Level::committed, soon()));
+  REQUIRE(leave.say());
+  CHECK(older.wait() == 0);
+}
+
+TEST_CASE("daemon link: a fenced trainer keeps the Slot that it writes into, and is named",
+          "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  Pipe ready, leave;
   Trainer older([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{2})) return false;
-    const char ready = 'r';
-    if (::write(fenced_pipe[1], &ready, 1) != 1) return false;
-    const auto waited = (*opened)->wait(Step{1000}, Level::committed, soon());
-    // Leaving ends the process, and with it the proof that the Slots are free.
-    return !waited && waited.error().text().find("taken over") != std::string::npos &&
-           !(*opened)->take_slot(Step{3});
+    const auto granted = take(**opened, Step{3});
+    if (!granted || !ready.say() || !leave.hear()) return false;
+    std::memset(granted->bytes.data(), 0xee, granted->bytes.size());
+    (*opened)->abandon(*granted);
+    return leave.hear();
   });
-  char ready = 0;
-  REQUIRE(::read(fenced_pipe[0], &ready, 1) == 1);
+  REQUIRE(ready.hear());
   const auto link = open(place);
+  // The notice comes after the answer to attach: until then the deadline says less.
+  std::string text;
+  const Deadline deadline = soon();
+  while (text.find("older trainer of rank 0") == std::string::npos &&
+         std::chrono::steady_clock::now() < deadline) {
+    const Status refused = link->set_layout(layout, std::chrono::steady_clock::now());
+    REQUIRE_FALSE(refused);
+    text = refused.error().text();
+  }
+  CHECK(text.find("older trainer of rank 0, pid " + std::to_string(older.pid)) !=
+        std::string::npos);
+  REQUIRE(leave.say());
   CHECK(restored_step(*link, layout) == Step{2});
+  REQUIRE(leave.say());
   CHECK(older.wait() == 0);
-  ::close(fenced_pipe[0]);
-  ::close(fenced_pipe[1]);
 }
 
 TEST_CASE("daemon link: two trainers at one instant start one daemon", "[unit][client]") {

@@ -122,6 +122,58 @@ TEST_CASE("link state: levels count for older steps and lower levels", "[unit][c
   CHECK(session.state.wait_level(Step{8}, Level::captured, passed));
 }
 
+TEST_CASE("link state: a step that is not captured is not waited for", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  const auto verdict = [&](std::uint64_t step) {
+    const Status waited = session.state.wait_level(Step{step}, Level::committed, passed);
+    return waited ? Errc{} : waited.error().code();
+  };
+  session.state.skipped(Step{4});
+  CHECK(verdict(4) == Errc::not_found);
+  CHECK(verdict(5) == Errc::unavailable);  // It may still come.
+  session.state.slot_granted(0);
+  session.state.give_back(*session.state.take_slot(Step{6}));
+  session.state.skipped(Step{7});
+  CHECK(verdict(4) == Errc::unavailable);  // A newer one is under way, and counts.
+  CHECK(verdict(7) == Errc::not_found);
+  session.state.skipped(Step{6});  // Its capture failed.
+  CHECK(verdict(6) == Errc::not_found);
+  session.begin(2);
+  CHECK(verdict(4) == Errc::unavailable);
+}
+
+TEST_CASE("link state: a deadline that passes says what was waited for", "[unit][client]") {
+  Session session;
+  const auto text = [&] { return session.state.wait_fresh(passed).error().text(); };
+  session.state.noticed({"rank 1 is not attached", "step 5 is not stored: the disk is full"});
+  CHECK(text().find("it waits: rank 1 is not attached") != std::string::npos);
+  CHECK(text().find("; step 5 is not stored: the disk is full") != std::string::npos);
+  CHECK(session.state.counters().degraded == "step 5 is not stored: the disk is full");
+  CHECK(session.state.counters().last_error == "step 5 is not stored: the disk is full");
+  session.state.noticed({});
+  CHECK(text().find("waits") == std::string::npos);
+  CHECK(session.state.counters().degraded.empty());
+  CHECK_FALSE(session.state.counters().last_error.empty());  // It was the newest failure.
+}
+
+TEST_CASE("link state: what was lost by a fence is idle when nothing is written into it",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  session.state.slot_granted(0);
+  const auto granted = session.state.take_slot(Step{1});
+  session.state.fenced("another");
+  CHECK_FALSE(session.state.forget_idle_slots());
+  CHECK_FALSE(session.seen[0].expired());
+  CHECK(session.seen[1].expired());
+  session.state.give_back(*granted);
+  CHECK(session.state.forget_idle_slots());
+  CHECK(session.seen[0].expired());
+}
+
 TEST_CASE("link state: what a lost engine held is not promised any more", "[unit][client]") {
   Session session;
   session.begin();

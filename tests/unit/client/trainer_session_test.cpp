@@ -356,6 +356,7 @@ TEST_CASE("trainer session: without a daemon steps are skipped and training goes
   REQUIRE(trainer.saved(3) == SaveOutcome::started);
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}});
   REQUIRE(trainer.session.stats().skipped_unavailable == 1);
+  REQUIRE_FALSE(trainer.session.stats().last_error.empty());
 }
 
 TEST_CASE("trainer session: steps are skipped while a larger layout gets its Slots",
@@ -404,11 +405,14 @@ TEST_CASE("trainer session: steps must grow, and nothing is lost when one does n
     REQUIRE(saved.error().code() == Errc::invalid_argument);
     REQUIRE_THAT(saved.error().text(), Contains("step 5 came before"));
   }
+  const auto largest = trainer.save(UINT64_MAX);  // No step could come after it.
+  REQUIRE_FALSE(largest);
+  REQUIRE_THAT(largest.error().text(), Contains("the largest is 9223372036854775807"));
   REQUIRE(trainer.saved(6) == SaveOutcome::started);
   REQUIRE(trainer.session.close(soon()));
   REQUIRE(trainer.node->shards.size() == 2);
   REQUIRE(trainer.node->skipped.empty());
-  REQUIRE(trainer.session.stats().failed == 3);
+  REQUIRE(trainer.session.stats().failed == 4);
 }
 
 TEST_CASE("trainer session: after a restore an older step may be saved again", "[unit][client]") {
@@ -508,6 +512,42 @@ TEST_CASE("trainer session: after a restore that failed the session begins again
   REQUIRE_FALSE(trainer.session.restore(Step{5}));
   REQUIRE(trainer.saved(2) == SaveOutcome::started);
   REQUIRE(trainer.node->fresh_starts == 2);
+}
+
+TEST_CASE("trainer session: after a restore that was refused nothing is saved until told",
+          "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  {
+    Trainer before(node);
+    before.add("weight", 100);
+    REQUIRE(before.save(7));
+    REQUIRE(before.session.close(soon()));
+  }
+  Trainer trainer(node);
+  trainer.add("weight", 101);
+  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::invalid_argument);
+  const auto saved = trainer.save(8);
+  REQUIRE_FALSE(saved);
+  REQUIRE(saved.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(saved.error().text(),
+               Contains("save step 8") && Contains("start_fresh") && Contains("U8 [101] here"));
+  REQUIRE(node->shards.size() == 1);
+  REQUIRE(trainer.session.stats().failed == 1);
+  SECTION("not_found does not make it good") {
+    node->bad_copies.clear();
+    REQUIRE(trainer.session.restore(Step{3}).error().code() == Errc::not_found);
+    REQUIRE_FALSE(trainer.save(9));
+  }
+  SECTION("a fresh start is a word for it") {
+    REQUIRE(trainer.session.start_fresh());
+    REQUIRE(trainer.saved(9) == SaveOutcome::started);
+  }
+  SECTION("another restore may succeed") {
+    trainer.remove("weight");
+    trainer.add("weight", 100);
+    REQUIRE(trainer.session.restore(std::nullopt));
+    REQUIRE(trainer.saved(9) == SaveOutcome::started);
+  }
 }
 
 TEST_CASE("trainer session: nothing to restore is not_found, and training begins",
@@ -610,6 +650,23 @@ TEST_CASE("trainer session: closing tells that the newest step was lost", "[unit
   if (closed) return;
   REQUIRE(closed.error().code() == Errc::not_found);
   REQUIRE_THAT(closed.error().text(), Contains("step 5"));
+}
+
+TEST_CASE("trainer session: closing tells that nothing was ever saved", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  SECTION("since there was no room") {
+    trainer.node->slots_error.emplace(Errc::exhausted, "3 Slots need 300 B, may use 1 B");
+    for (const std::uint64_t step : {1u, 2u}) REQUIRE_FALSE(trainer.save(step));
+    const Status closed = trainer.session.close(soon());
+    REQUIRE_FALSE(closed);
+    REQUIRE(closed.error().code() == Errc::not_found);
+    REQUIRE_THAT(closed.error().text(),
+                 Contains("2 steps were due, none was captured") && Contains("may use 1 B"));
+  }
+  SECTION("since nothing was due") {
+    REQUIRE(trainer.session.close(soon()));
+  }
 }
 
 TEST_CASE("trainer session: closing tells what is left, once, and ends everything",

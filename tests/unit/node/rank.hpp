@@ -21,6 +21,7 @@ struct Rank final : node::SessionEvents {
   void next_capture(Step) override {}
   void level_reached(Step, Level) override {}
   void step_dropped(Step) override {}
+  void noticed(node::Notice it) override { notice = std::move(it); }
   void restore_offered(node::SlotOffer) override {}
   void begun(node::Begun value) override { answer = std::move(value); }
   void closed(Status) override {}
@@ -29,6 +30,7 @@ struct Rank final : node::SessionEvents {
   node::SessionId session{};
   std::optional<node::Begun> answer;
   std::optional<Error> no_slots;
+  node::Notice notice;
 };
 
 }  // namespace ckpt::test

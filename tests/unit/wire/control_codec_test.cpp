@@ -94,7 +94,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(LevelReached{Step{900}, Level::committed});
   all.emplace_back(StepDropped{Step{899}});
   all.emplace_back(Offer{7, 1, RestoreSource::peer_memory, "node B", small_record()});
-  all.emplace_back(Begun{2, 3, format::StepId{2, Step{900}}, bad});
+  all.emplace_back(Begun{2, 3, format::StepId{2, Step{900}}, bad, "newest common step"});
   all.emplace_back(Closed{bad});
   all.emplace_back(Fenced{"pid 77 took over rank 3"});
   all.emplace_back(AskStatus{});
@@ -103,6 +103,8 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Drop{"gpt2"});
   all.emplace_back(Answer{{}, "{\"jobs\":[]}"});
   all.emplace_back(Arrived{1, 77, 5 * GiB});
+  all.emplace_back(Flush{Step{900}});
+  all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies"});
   return all;
 }
 

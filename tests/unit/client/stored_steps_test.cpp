@@ -1,0 +1,74 @@
+// Goal:   a trainer that waits for storage gets it at once, and hears why when it cannot have it.
+// Method: a Checkpointer with an engine in the process and a real directory, whose storage interval
+//         never comes; the directory is taken away.
+#include <catch2/catch.hpp>
+#include <ckpt/checkpointer.hpp>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "base/log.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ckpt {
+namespace {
+
+using Catch::Contains;
+constexpr std::chrono::milliseconds soon{30'000};
+
+struct Trainer {
+  Trainer() {
+    Log::set_level(LogLevel::error);
+    Options options;
+    options.job = "stored";
+    options.dir = directory.file("checkpoints");
+    options.embedded = true;
+    options.memory_budget = 64 << 20;
+    options.save_storage_interval = {1'000'000, {}};
+    auto opened = Checkpointer::open(options);
+    if (!opened) FAIL(opened.error().message());
+    checkpointer.emplace(std::move(*opened));
+    TensorRef tensor;
+    tensor.data = bytes.data();
+    tensor.shape = {static_cast<std::int64_t>(bytes.size())};
+    REQUIRE(checkpointer->add("weight", tensor));
+  }
+
+  test::TemporaryDirectory directory;
+  std::vector<std::byte> bytes = std::vector<std::byte>(5000);
+  std::optional<Checkpointer> checkpointer;
+};
+
+}  // namespace
+
+TEST_CASE("stored steps: who waits until a step is durable makes it so", "[unit][client]") {
+  Trainer trainer;
+  REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
+  const Status durable = trainer.checkpointer->wait(Step{3}, Level::durable, soon);
+  if (!durable) FAIL(durable.error().message());
+  REQUIRE(trainer.checkpointer->stats().durable == Step{3});
+  REQUIRE(std::filesystem::exists(trainer.directory.file("checkpoints/step-000000003")));
+  REQUIRE(trainer.checkpointer->close());
+}
+
+TEST_CASE("stored steps: why a step is not stored reaches the trainer", "[unit][client]") {
+  Trainer trainer;
+  REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
+  REQUIRE(trainer.checkpointer->wait(Step{3}, Level::committed, soon));
+  std::filesystem::remove_all(trainer.directory.file("checkpoints"));
+  const auto deadline = std::chrono::steady_clock::now() + soon;
+  Status durable;
+  do {
+    durable = trainer.checkpointer->wait(Step{3}, Level::durable, std::chrono::milliseconds(10));
+    REQUIRE_FALSE(durable);
+  } while (trainer.checkpointer->stats().degraded.empty() &&
+           std::chrono::steady_clock::now() < deadline);
+  durable = trainer.checkpointer->wait(Step{3}, Level::durable, {});
+  REQUIRE_THAT(durable.error().text(), Contains("step 3 is not stored") && Contains("checkpoints"));
+  REQUIRE_THAT(trainer.checkpointer->stats().last_error, Contains("step 3 is not stored"));
+  const Status closed = trainer.checkpointer->close(std::chrono::milliseconds(10));
+  REQUIRE_FALSE(closed);
+  REQUIRE_THAT(closed.error().text(), Contains("step 3 is not stored"));
+}
+
+}  // namespace ckpt
