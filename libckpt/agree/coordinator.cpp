@@ -318,7 +318,10 @@ void Coordinator::describe(const ClusterView& view) {
   std::string lost;
   for (const Node& node : view.shape.nodes) {
     all.push_back(node.name);
-    if (!std::binary_search(decree_.live.begin(), decree_.live.end(), node.name)) {
+    // Who was never heard, and may still come, is not lost.
+    const bool is_live = std::binary_search(decree_.live.begin(), decree_.live.end(), node.name);
+    const auto& expected = view.expected;
+    if (!is_live && std::find(expected.begin(), expected.end(), node.name) == expected.end()) {
       lost += (lost.empty() ? "" : ", ") + node.name;
     }
   }

@@ -380,11 +380,17 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   Error error = std::move(restored).error();
   // Ours tells which tensor and which shapes; the one for all ranks only that somebody refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
+  const bool is_nothing_there = !step && error.code() == Errc::not_found && !is_partly_restored_;
+  if (is_nothing_there) restore_failure_.reset();
   return fail(failed_to_restore(std::move(error)));
 }
 
 Error TrainerSession::failed_to_restore(Error error) {
-  if (is_partly_restored_ || error.code() != Errc::not_found) restore_failure_.emplace(error);
+  // The copy that was begun died with its daemon, and there is no other. But not_found says "train
+  // from the beginning", and these tensors are not the beginning's any more.
+  if (is_partly_restored_ && error.code() == Errc::not_found)
+    error = Error(Errc::unavailable, error.text() + "; restore again");
+  if (error.code() != Errc::not_found) restore_failure_.emplace(error);
   return tell_if_partly_restored(std::move(error));
 }
 
@@ -504,7 +510,7 @@ Status TrainerSession::close(Deadline deadline) {
                   fmt::format("close: step {} was only in the memory of a daemon that died, and no "
                               "newer step was saved after it",
                               number(*lost)));
-  if (closed) closed = check_captured();
+  if (closed && !options_.dir.empty()) closed = check_captured();
   last_counters_ = link_->counters();
   account_.report(last_counters_);
   snapshotter_.reset();

@@ -47,7 +47,8 @@ def lost_at(tools, copy, error):
         train(lab, promises)
         least = promises.least(lab)
         lab.gpu = f"seed={copy} fail_copy={copy} error={error}"
-        trainer = lab.start_trainer("--steps", 12, "--settle", "committed")
+        # Steps without a free Slot copy nothing: there must be enough of them.
+        trainer = lab.start_trainer("--steps", 1000, "--settle", "committed")
         events = lab.finish(trainer, expected=GPU_WAS_LOST)
         promises.hold(least, events)
         promises.heard(lab, events)

@@ -195,7 +195,11 @@ class Training {
 
   int restore() {
     events_.say("restoring");
-    const auto restored = checkpointer_.restore();
+    auto restored = checkpointer_.restore();
+    if (!restored && restored.error().code() == ckpt::Errc::unavailable) {
+      events_.say("trouble restore: {}", restored.error().message());
+      restored = checkpointer_.restore();  // The daemon died in the middle of it.
+    }
     if (!restored && restored.error().code() == ckpt::Errc::not_found) {
       events_.say("nothing");
       is_gpu_lost_ = !state_.compute(0);

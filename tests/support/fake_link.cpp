@@ -108,6 +108,10 @@ Result<Restored> FakeLink::restore(std::optional<Step> wanted, const CopyOut& co
     node::SlotOffer offer;
     offer.record = shard.record;
     const Status copied = copy_out(offer, shard.bytes);
+    if (node_->dies_after_copying) {
+      node_->shards.clear();
+      return fail(Errc::not_found, "there is no step to restore");
+    }
     if (copied) {
       Restored restored;
       restored.step = step;

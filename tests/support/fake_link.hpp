@@ -32,6 +32,7 @@ struct FakeNode {
   bool is_away = false;              // No daemon.
   bool is_slow = false;              // Slots are not made while somebody waits.
   std::optional<Error> slots_error;  // They cannot be made.
+  bool dies_after_copying = false;   // In a restore, and takes its steps along.
   Step next_capture{};
   Status closing;
   std::optional<Step> lost;  // With a daemon that died.

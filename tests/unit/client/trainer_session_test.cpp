@@ -537,6 +537,9 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
     node->bad_copies.clear();
     REQUIRE(trainer.session.restore(Step{3}).error().code() == Errc::not_found);
     REQUIRE_FALSE(trainer.save(9));
+    node->shards.clear();
+    REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+    REQUIRE(trainer.saved(9 + 1) == SaveOutcome::started);  // There is nothing to be lost.
   }
   SECTION("a fresh start is a word for it") {
     REQUIRE(trainer.session.start_fresh());
@@ -548,6 +551,25 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
     REQUIRE(trainer.session.restore(std::nullopt));
     REQUIRE(trainer.saved(9) == SaveOutcome::started);
   }
+}
+
+TEST_CASE("trainer session: tensors that a restore has overwritten are no beginning",
+          "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  Trainer trainer(node);
+  trainer.add("weight", 100);
+  REQUIRE(trainer.save(1));
+  REQUIRE(trainer.session.guard({}));
+  REQUIRE(trainer.session.prepare());  // The capture has ended.
+  node->dies_after_copying = true;
+  const auto restored = trainer.session.restore(std::nullopt);
+  REQUIRE_FALSE(restored);
+  REQUIRE(restored.error().code() == Errc::unavailable);  // Not "train from the beginning".
+  REQUIRE_THAT(restored.error().text(),
+               Contains("do not train on with them") && Contains("restore again"));
+  REQUIRE_FALSE(trainer.save(2));
+  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.saved(3) == SaveOutcome::started);
 }
 
 TEST_CASE("trainer session: nothing to restore is not_found, and training begins",
@@ -653,7 +675,9 @@ TEST_CASE("trainer session: closing tells that the newest step was lost", "[unit
 }
 
 TEST_CASE("trainer session: closing tells that nothing was ever saved", "[unit][client]") {
-  Trainer trainer;
+  Options options;
+  options.dir = "/checkpoints";
+  Trainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   SECTION("since there was no room") {
     trainer.node->slots_error.emplace(Errc::exhausted, "3 Slots need 300 B, may use 1 B");
