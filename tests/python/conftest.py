@@ -8,6 +8,7 @@ started.
 import json
 import os
 import pathlib
+import re
 import select
 import signal
 import subprocess
@@ -18,6 +19,10 @@ import pytest
 
 BUILD = pathlib.Path(os.environ.get("CKPT_BUILD", "build/dev")).resolve()
 TRAINER_SECONDS_MAX = 180
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes more than ten seconds; left out by --quick")
 
 
 def pytest_runtest_logreport(report):
@@ -98,6 +103,7 @@ class Trainer:
 
     def __init__(self, server, pid, log):
         self._server, self.pid, self.log, self.returncode = server, pid, log, None
+        self._deadline = time.monotonic() + TRAINER_SECONDS_MAX
 
     def poll(self, timeout=0):
         if self.returncode is None:
@@ -118,11 +124,20 @@ class Trainer:
 
     def wait_until_said(self, text):
         """Until its output has the text."""
-        deadline = time.monotonic() + TRAINER_SECONDS_MAX
         while text not in self.log.read_text():
-            assert self.poll() is None, self.log.read_text()[-4000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.002)
+            self._still_runs()
+
+    def _still_runs(self):
+        assert self.poll() is None, self.log.read_text()[-4000:]
+        assert time.monotonic() < self._deadline, self.log.read_text()[-4000:]
+        time.sleep(0.002)
+
+    def wait_for_number(self, text):
+        """The number that its output has behind the text, once that line is whole."""
+        pattern = re.compile(re.escape(text) + r"(\d+)\n")
+        while (found := pattern.search(self.log.read_text())) is None:
+            self._still_runs()
+        return int(found.group(1))
 
     def finish(self):
         """Waits for the end, which is to be a good one; returns the output."""

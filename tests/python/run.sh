@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Goal:   the package installs and works with the frameworks that people have.
-# Method: tests/python/run.sh BUILD makes an environment below BUILD, installs what is missing,
-#         and runs pytest, which prints "ok NAME" or "FAILED NAME" for each test.
-# Arguments behind BUILD go to pytest.
+# Method: tests/python/run.sh BUILD [--quick] makes an environment below BUILD, installs what is
+#         missing, and runs pytest, which prints "ok NAME" or "FAILED NAME" for each test.
+# --quick leaves out what is marked as slow. Arguments behind it go to pytest.
 set -u
 cd "$(dirname "$0")/../.."
 build=$(realpath "${1:-build/dev}")
 shift
+selection=()
+if [ "${1:-}" = --quick ]; then
+  selection=(-m "not slow")
+  shift
+fi
 environment=$build/python
 log=$environment/install.log
 
@@ -50,4 +55,4 @@ if [ "$(cat "$environment/installed" 2>/dev/null)" != "$sources" ]; then
 fi
 
 CKPT_BUILD=$build HF_HUB_OFFLINE=1 exec "$python" -m pytest tests/python -q -p no:cacheprovider \
-  --tb=short --no-header "$@"
+  --tb=short --no-header "${selection[@]}" "$@"

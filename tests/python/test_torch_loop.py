@@ -30,8 +30,7 @@ def outboxes(runtime):
 
 
 def began_at(process):
-    process.wait_until_said("began at ")
-    return int(process.log.read_text().partition("began at ")[2].split()[0])
+    return process.wait_for_number("began at ")
 
 
 def test_killed_at_any_instant_the_loop_resumes_from_one_step(trainer, tmp_path):

@@ -1,0 +1,80 @@
+"""What `--demo` of the trainers beside this file does: kills them, and compares their ends.
+
+Nothing here is needed to use libckpt: a trainer is started, killed and started again, as a job
+would be, and must end with the weights of one that was left alone.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+
+class Demo:
+    """Runs of one script, with a daemon of their own that ends with the demo."""
+
+    def __init__(self, script):
+        import libckpt
+
+        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="libckpt-demo-"))
+        self._script = script
+        self._ckpt = pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt"
+        self._environment = {**os.environ, "LIBCKPT_RUNTIME_DIR": str(self.scratch / "runtime")}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.lose_memory()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def whole(self, *arguments):
+        """Runs the script to its end; returns its last line."""
+        with self._start(arguments) as process:
+            lines = [self._show(line) for line in process.stdout]
+        if process.returncode != 0:
+            sys.exit(f"demo: the trainer ended with {process.returncode}")
+        return lines[-1]
+
+    def killed(self, *arguments, after=(20, 60)):
+        """Kills the script, without a warning, at a random step."""
+        at = random.randint(*after)
+        with self._start(arguments) as process:
+            for line in process.stdout:
+                self._show(line)
+                if line.startswith("step ") and int(line.split()[1]) >= at:
+                    process.send_signal(signal.SIGKILL)
+                    print(f"--- kill -9 at step {line.split()[1]}", flush=True)
+                    return
+        sys.exit("demo: the trainer had ended before it could be killed")
+
+    def lose_memory(self):
+        """As a power cut: the daemon's memory is gone, storage is left."""
+        command = [self._ckpt, "stop", "--no-flush"]
+        subprocess.run(command, env=self._environment, capture_output=True, check=False)
+
+    def _start(self, arguments):
+        return subprocess.Popen(
+            [sys.executable, self._script, *map(str, arguments)],
+            stdout=subprocess.PIPE, text=True, env=self._environment,
+        )  # fmt: skip
+
+    def _show(self, line):
+        is_told = line.startswith(("resumes ", "final "))
+        if is_told or (line.startswith("step ") and int(line.split()[1]) % 20 == 0):
+            print(f"    {line}", end="", flush=True)
+        return line.strip()
+
+
+def title(text):
+    print(f"\n== {text}", flush=True)
+
+
+def compare(expected, found):
+    if expected != found:
+        sys.exit(f"demo: FAILED: it ended with {found}, the one that was left alone with {expected}")
+    print(f"--- the same as if nothing had happened: {found}", flush=True)

@@ -1,0 +1,38 @@
+"""Goal: the examples do what they say, as they are printed.
+
+Method: each is run with --demo, which kills and resumes it, in less than a minute on a machine of
+its own; here it has others beside it.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def run(script):
+    found = subprocess.run([sys.executable, EXAMPLES / script, "--demo"], capture_output=True,
+                           text=True, timeout=300, check=False)  # fmt: skip
+    assert found.returncode == 0, (found.stdout + found.stderr)[-4000:]
+    return found.stdout
+
+
+@pytest.mark.slow
+def test_the_loop_of_torch_trainer_ends_as_if_it_had_not_been_killed():
+    said = run("torch_trainer.py")
+    assert said.count("--- kill -9") == 4
+    assert said.count("the same as if nothing had happened") == 2
+    assert "stock torch.load reads 0.weight" in said
+
+
+@pytest.mark.slow
+def test_stock_transformers_ends_what_transformers_trainer_began():
+    pytest.importorskip("transformers")
+    said = run("transformers_trainer.py")
+    assert said.count("--- kill -9") == 3
+    assert said.count("the same as if nothing had happened") == 1
