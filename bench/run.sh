@@ -10,8 +10,11 @@
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
+. tests/python/environment.sh
 
 build=build/bench
+all_benches=$(cd bench && ls ./*_bench.cpp ./*_bench.py | sed 's|./||; s|_bench\..*||' | sort |
+  tr '\n' ' ')
 quiet_wait_seconds=60
 benches=""
 arguments=()
@@ -23,11 +26,10 @@ while [ $# -gt 0 ]; do
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' bench/run.sh; exit 0 ;;
     -*) echo "bench/run.sh: there is no option $1" >&2; exit 2 ;;
     *)
-      [ -f "bench/$1_bench.cpp" ] || {
-        echo "bench/run.sh: there is no bench $1 (there are:" \
-          "$(cd bench && ls ./*_bench.cpp | sed 's|./||; s|_bench.cpp||' | tr '\n' ' '))" >&2
-        exit 2
-      }
+      case " $all_benches " in
+        *" $1 "*) ;;
+        *) echo "bench/run.sh: there is no bench $1 (there are: $all_benches)" >&2; exit 2 ;;
+      esac
       benches="$benches $1"
       ;;
   esac
@@ -62,13 +64,18 @@ CKPT_BENCH_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 git diff --quiet HEAD -- ':!bench/results' 2>/dev/null || CKPT_BENCH_COMMIT=$CKPT_BENCH_COMMIT+
 export CKPT_BENCH_COMMIT
 status=0
-[ -n "$benches" ] || benches=$(cd bench && ls ./*_bench.cpp | sed 's|./||; s|_bench.cpp||')
-for name in $benches; do
-  [ -x "$build/bin/${name}_bench" ] || {
+for name in ${benches:-$all_benches}; do
+  program=("$build/bin/${name}_bench")
+  if [ -f "bench/${name}_bench.py" ]; then
+    make_environment "$PWD/$build" || exit 2
+    [ -n "$have_torch" ] || continue
+    program=("$python" "bench/${name}_bench.py")
+  fi
+  [ -x "${program[0]}" ] || {
     echo "$name: skipped, it is not built here (see $build/configure.log)"
     continue
   }
   [ -n "$force" ] || wait_for_quiet
-  "$build/bin/${name}_bench" "${arguments[@]}" --results "bench/results/$name.jsonl" || status=1
+  "${program[@]}" "${arguments[@]}" --results "bench/results/$name.jsonl" || status=1
 done
 exit $status

@@ -13,17 +13,16 @@ import subprocess
 import sys
 import tempfile
 
+from libckpt import _programs
+
 
 class Demo:
     """Runs of one script, with a daemon of their own that ends with the demo."""
 
     def __init__(self, script):
-        import libckpt
-
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="libckpt-demo-"))
         self._script = script
-        self._ckpt = pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt"
-        self._environment = {**os.environ, "LIBCKPT_RUNTIME_DIR": str(self.scratch / "runtime")}
+        os.environ["LIBCKPT_RUNTIME_DIR"] = str(self.scratch / "runtime")
 
     def __enter__(self):
         return self
@@ -54,13 +53,12 @@ class Demo:
 
     def lose_memory(self):
         """As a power cut: the daemon's memory is gone, storage is left."""
-        command = [self._ckpt, "stop", "--no-flush"]
-        subprocess.run(command, env=self._environment, capture_output=True, check=False)
+        _programs.run("ckpt", "stop", "--no-flush")
 
     def _start(self, arguments):
         return subprocess.Popen(
             [sys.executable, self._script, *map(str, arguments)],
-            stdout=subprocess.PIPE, text=True, env=self._environment,
+            stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def _show(self, line):

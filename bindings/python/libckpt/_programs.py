@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import subprocess
 import sys
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent / "bin"
@@ -13,14 +14,20 @@ def daemon_path():
     return str(program) if program.exists() else ""
 
 
-def _run(name):
+def run(name, *arguments):
+    """Runs a program to its end, and answers what subprocess.run does."""
+    command = [DIRECTORY / name, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _become(name):
     program = str(DIRECTORY / name)
     os.execv(program, [program, *sys.argv[1:]])
 
 
 def ckpt():
-    _run("ckpt")
+    _become("ckpt")
 
 
 def ckptd():
-    _run("ckptd")
+    _become("ckptd")
