@@ -47,7 +47,8 @@ class Ours:
         directory = scratch / name if is_stored else None
         interval = 1 if is_stored else None
         self.session = libckpt.init(name, directory, save_storage_interval=interval, keep=1,
-                                    raise_on_error=True, **options)  # fmt: skip
+                                    log_file_path=str(scratch / "log"), raise_on_error=True,
+                                    **options)  # fmt: skip
         if is_guarded:
             self.session.guard(model.optimizer)
         self.model, self.items = model, {"model": model}
@@ -89,10 +90,10 @@ class Dcp:
     def save(self):
         self.model.change()
         path = self.scratch / f"dcp-{next(self.numbers)}"
-        state = {"model": self.model.state_dict()}
         answers = []
 
         def hold():
+            state = {"model": self.model.state_dict()}
             answers.append(dcp.async_save(state, checkpoint_id=path, **self.options))
 
         held = seconds_of(hold)
@@ -192,7 +193,6 @@ def main():
     with scratch:
         path = harness.directory / scratch.name
         os.environ["LIBCKPT_RUNTIME_DIR"] = str(path / "runtime")
-        os.environ["LIBCKPT_LOG_LEVEL"] = "warning"
         harness.add_condition(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
         measure_small(harness, path)
         model = Model(harness.bytes // TENSOR_BYTES, TENSOR_BYTES)

@@ -22,6 +22,7 @@ class Registration:
         self.stream = 0
         self._buffers = _tensors.Buffers()
         self._registered = None  # As the library was told.
+        self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
         self._held = ()  # Keeps the tensors of the running capture alive.
 
     def capture(self, step, taken, always):
@@ -44,6 +45,8 @@ class Registration:
     def register(self, views, members):
         """Makes what is registered exactly this."""
         guarded = _tensors.guarded_ranges(self.optimizers)
+        if not members and self._is_registered(views, guarded):
+            return
         wanted = (
             [_told(name, view, guarded) for name, view in views.items()],
             [
@@ -51,11 +54,22 @@ class Registration:
                 for name, entries in members.items()
             ],
         )
-        if wanted == self._registered:
-            return
-        self._registered = None
-        self.client.update(*wanted)
-        self._registered = wanted
+        if wanted != self._registered:
+            self._registered = None
+            self.client.update(*wanted)
+            self._registered = wanted
+        self._as_registered = (views, guarded)
+
+    def _is_registered(self, views, guarded):
+        """Whether these very views, and no members, are what is registered; the usual case."""
+        if self._registered is None or self._registered[1]:
+            return False
+        known, guarded_then = self._as_registered
+        return (
+            len(views) == len(known)
+            and guarded == guarded_then
+            and all(known.get(name) is view for name, view in views.items())
+        )
 
     def forget(self):
         """After a restore the library may know other tensors than before."""
@@ -92,7 +106,7 @@ class Registration:
         return None if content is None else json.loads(content)
 
     def let_go(self):
-        self._held, self._registered = (), None
+        self._held, self._registered, self._as_registered = (), None, ({}, {})
 
 
 def _told(name, view, guarded):

@@ -86,13 +86,13 @@ class Buffers:
         self._views = {}  # Of the torch tensors that were copied as they lie, with their shapes.
 
     def view(self, name, tensor):
-        if not is_torch(tensor):
-            return self._view_numpy(name, tensor)
         known = self._views.get(name)
         if known is not None and _is_where(tensor, *known):
             view = known[0]
             view.owner = view.kept = tensor
             return view
+        if not is_torch(tensor):
+            return self._view_numpy(name, tensor)
         view = self._view_torch(name, tensor)
         if view.kept is tensor and view.address != 0:
             self._views[name] = (view, tensor.dtype, tensor.shape)
@@ -141,8 +141,8 @@ def _is_where(tensor, view, dtype, shape):
     """Whether it is the tensor of the view, or another one of its memory: state_dict() makes new
     ones at each call, and there are thousands."""
     return (
-        tensor.data_ptr() == view.address
-        and tensor.dtype is dtype
+        tensor.dtype is dtype  # So it is one of torch.
+        and tensor.data_ptr() == view.address
         and tensor.shape == shape
         and tensor.is_contiguous()
         and not tensor.is_conj()

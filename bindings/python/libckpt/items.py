@@ -18,6 +18,8 @@ from libckpt.errors import Corruption, InvalidArgument, Unsupported
 
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 
+_text = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def is_module(item):
     torch = sys.modules.get("torch")
@@ -42,33 +44,38 @@ def has_tensor(value):
 
 
 class Taker:
-    """Takes items apart into `tensors`, `members` and a structure."""
+    """Takes items apart into `tensors`, `members` and a structure, which is made as text at once.
 
-    def __init__(self, allow_pickle=True):
+    `known` is what an earlier Taker told of tensors: there are thousands, and most stay alike.
+    """
+
+    def __init__(self, allow_pickle=True, known=None):
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
+        self.told = {}  # By name: a tensor's type, its shape and the text for both.
+        self._known = known or {}
 
     def take(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
         kind = type(value)
         if kind in PLAIN:
-            return {"v": value}
+            return f'{{"v":{_text(value)}}}'
         if kind is dict or kind is collections.OrderedDict:
             return self._dictionary(name, value)
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
         if kind is float:
-            return {"v": value} if math.isfinite(value) else {"f": repr(value)}
+            return _text({"v": value} if math.isfinite(value) else {"f": repr(value)})
         if kind is bytes:
-            return {"b": base64.b64encode(value).decode()}
+            return _text({"b": base64.b64encode(value).decode()})
         if isinstance(value, _members.TorchMember):
             return self._member(name, value.content)
         if has_state(value) and not isinstance(value, type):
-            return {"s": self.take(name, value.state_dict())}
+            return f'{{"s":{self.take(name, value.state_dict())}}}'
         if kind is list or kind is tuple:
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
-            return {"l" if kind is list else "u": parts}
+            return f'{{"{"l" if kind is list else "u"}":[{",".join(parts)}]}}'
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
             return self._dictionary(name, value)
         return self._pickled(name, value)
@@ -82,22 +89,34 @@ class Taker:
         if has_state(content):
             content = content.state_dict()
         self.members[name] = _members.entries_of(name, content)
-        return {"a": name}
+        return _text({"a": name})
 
     def _tensor(self, name, value):
         while name in self.tensors:  # Of {"a.b": x, "a": {"b": y}}.
             name += "'"
         self.tensors[name] = value
-        return {"t": name, **_tensors.describe(value)}
+        told = self._known.get(name)
+        if told is None or told[0] is not value.dtype or told[1] != value.shape:
+            text = _text({"t": name, **_tensors.describe(value)})
+            told = (value.dtype, value.shape, text)
+        self.told[name] = told
+        return told[2]
 
     def _dictionary(self, name, value):
         if all(type(key) is str for key in value):
-            return {"d": {key: self.take(f"{name}.{key}", part) for key, part in value.items()}}
+            parts = [f"{_text(key)}:{self._part(f'{name}.{key}', part)}"
+                     for key, part in value.items()]  # fmt: skip
+            return f'{{"d":{{{",".join(parts)}}}}}'
         pairs = [
-            [self.take(f"{name}.key", key), self.take(f"{name}.{key}", part)]
+            f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
             for key, part in value.items()
         ]
-        return {"m": pairs}
+        return f'{{"m":[{",".join(pairs)}]}}'
+
+    def _part(self, name, value):
+        """As `take`, which has more to ask before it comes to the most frequent case."""
+        is_plain_tensor = name in self._known and _tensors.is_tensor(value)
+        return self._tensor(name, value) if is_plain_tensor else self.take(name, value)
 
     def _pickled(self, name, value):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -107,7 +126,7 @@ class Taker:
                 "pickles: save plain numbers, strings, lists and dictionaries instead"
             )
         try:
-            return {"p": base64.b64encode(pickle.dumps(value)).decode()}
+            return _text({"p": base64.b64encode(pickle.dumps(value)).decode()})
         except Exception as error:
             raise InvalidArgument(
                 f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give '
@@ -165,13 +184,19 @@ class Giver:
         return pickle.loads(base64.b64decode(value))
 
 
-def take_all(items, allow_pickle=True):
-    """(structure as JSON, tensors by name, members by name) of a dictionary of items."""
+def take_all(items, allow_pickle=True, known=None):
+    """(structure as JSON, tensors by name, members by name) of a dictionary of items.
+
+    `known` is a dictionary of the caller's, who passes it again at the next call.
+    """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
         raise InvalidArgument("items: a dictionary from names to what is to be saved is wanted")
-    taker = Taker(allow_pickle)
-    structure = {name: taker.take(name, value) for name, value in items.items()}
-    return json.dumps(structure, separators=(",", ":")), taker.tensors, taker.members
+    taker = Taker(allow_pickle, known)
+    parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
+    if known is not None:
+        known.clear()
+        known.update(taker.told)
+    return f"{{{','.join(parts)}}}", taker.tensors, taker.members
 
 
 def give_all(structure, tensors, members, allow_pickle=True):

@@ -77,6 +77,7 @@ class Session:
         self._client = self._tensors.client
         self._mutations = _debug.Mutations() if debug else None
         self._hooks = []
+        self._known = {}  # What the newest save told of its tensors.
         self._told_at = float("-inf")
         self._failed = 0
         self._last_error = ""
@@ -149,7 +150,7 @@ class Session:
                 "start_fresh() to begin without it"
             )
         with _no_collection():
-            taken = _items.take_all(items, self._allow_pickle)
+            taken = _items.take_all(items, self._allow_pickle, self._known)
             outcome, views = self._tensors.capture(step, taken, always)
         if self._mutations and outcome == "started":
             self._mutations.begin(views, self._tensors.guarded_names())

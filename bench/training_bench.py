@@ -1,0 +1,113 @@
+"""training: what flushes and copies to a peer cost a loop on one core, while the other is free.
+
+The loop multiplies matrices in one thread. Beside it every step that is on storage is followed by
+the next one, which is flushed, and copied to the daemon of a second node, both at once. The save
+calls themselves are another figure's matter, and not counted here.
+"""
+
+import pathlib
+import secrets
+import socket
+import sys
+import tempfile
+import time
+
+import torch
+
+import libckpt
+from libckpt import _programs
+from harness import Bar, Harness
+
+STEPS = 100
+TENSOR_BYTES = 16 << 20
+STATE_BYTES_MAX = 512 << 20
+NODES = ("a", "b")
+WAIT = 120.0
+
+
+def free_ports(count):
+    """Ports that nobody has now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Job:
+    """Two ranks on two nodes, both of them in this process; the second has next to nothing."""
+
+    def __init__(self, scratch, size):
+        secret = scratch / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32))
+        nodes = [f"{name}@127.0.0.1:{port}/{name}" for name, port in zip(NODES, free_ports(2))]
+        self.runtimes = [scratch / f"runtime-{name}" for name in NODES]
+        self.sessions = [
+            libckpt.init("training", scratch / "dir", save_storage_interval=1, keep=1, rank=rank,
+                         world_size=2, node=name, nodes=nodes, secret_file=str(secret),
+                         runtime_dir=str(self.runtimes[rank]), raise_on_error=True,
+                         log_file_path=str(scratch / "log"))
+            for rank, name in enumerate(NODES)
+        ]  # fmt: skip
+        tensors = [torch.rand(TENSOR_BYTES // 4) for _ in range(size // TENSOR_BYTES)]
+        self.items = [{"tensors": tensors}, {"tensors": [torch.rand(1)]}]
+        self.step = 0
+        self.on_its_way = 0  # The newest step that both ranks have captured.
+        self.saves = 0
+
+    def go_on(self):
+        """Saves the next step when the one before is on storage: something is always under way."""
+        if self.on_its_way > (self.sessions[0].status()["durable"] or 0):
+            return
+        self.step += 1
+        tickets = [s.save(self.step, items) for s, items in zip(self.sessions, self.items)]
+        if all(tickets):
+            self.on_its_way = self.step
+            self.saves += 1
+
+    def rest(self):
+        ends = time.monotonic() + WAIT
+        while self.on_its_way == 0:
+            self.go_on()
+            assert time.monotonic() < ends, "no step is captured"
+        self.sessions[0].wait(self.on_its_way, "durable", WAIT)
+
+    def end(self):
+        for session, runtime in zip(self.sessions, self.runtimes):
+            session.abandon()
+            _programs.run("ckpt", "stop", "--no-flush", "--runtime-dir", str(runtime))
+
+
+def main():
+    harness = Harness("training", __doc__)
+    torch.set_num_threads(1)
+    left, right = torch.rand(512, 512), torch.rand(512, 512)
+
+    def steps(between):
+        total = 0.0
+        for _ in range(STEPS):
+            between()
+            begin = time.perf_counter()
+            torch.mm(left, right)
+            total += time.perf_counter() - begin
+        return total
+
+    with tempfile.TemporaryDirectory(prefix="training-", dir=harness.directory) as scratch:
+        job = Job(pathlib.Path(scratch), min(harness.bytes, STATE_BYTES_MAX))
+        job.rest()
+
+        def without():
+            job.rest()
+            return steps(lambda: None)
+
+        bar = Bar("B17", "a step while flushes and copies run / alone", 1.03, 1.08,
+                  is_higher_better=False)  # fmt: skip
+        harness.compare(bar, lambda: steps(job.go_on), without)
+        harness.add_condition(f"{job.saves} saves; the second node is on loopback")
+        job.end()
+    return harness.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
