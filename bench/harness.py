@@ -1,8 +1,8 @@
 """Harness of the benches in Python: what bench/harness.hpp is for those in C++.
 
-One thing is measured against another in pairs A B, B A, ...; the median of the pairs' ratios counts.
-Where others used the machine, figures are kept and not judged. The lines of bench/results have the
-same keys as those of the other benches.
+One thing is measured against another in pairs A B, B A, ...; the median of the pairs' ratios
+counts. Where others used the machine, figures are kept and not judged. The lines of bench/results
+have the same keys as those of the other benches.
 """
 
 import argparse

@@ -124,9 +124,9 @@ class Stock:
 
 
 def stager(is_asynchronous=False):
-    options = StagingOptions(use_pinned_memory=False, use_shared_memory=False,
-                             use_async_staging=is_asynchronous, use_non_blocking_copy=False)  # fmt: skip
-    return DefaultStager(options)
+    options = {"use_pinned_memory": False, "use_shared_memory": False,
+               "use_async_staging": is_asynchronous, "use_non_blocking_copy": False}  # fmt: skip
+    return DefaultStager(StagingOptions(**options))
 
 
 def memcpy_of(model):
@@ -146,8 +146,8 @@ def measure_large(harness, scratch, model):
     harness.compare(Bar("B3", "stall: async_save, default / save()", 5, 3), ours.save,
                     Dcp(scratch, model, no_dist=True).save)  # fmt: skip
     cached = Dcp(scratch, model, no_dist=True, async_stager=stager())
-    harness.compare(Bar("B3b on", "stall: async_save, warm stager / save(), checksum on", 0.8, 0.65),
-                    ours.save, cached.save)  # fmt: skip
+    bar = Bar("B3b on", "stall: async_save, warm stager / save(), checksum on", 0.8, 0.65)
+    harness.compare(bar, ours.save, cached.save)
     harness.compare(Bar("B15", "torch.load, warm / restore from memory, verified", 6, 4),
                     ours.load, stock.load)  # fmt: skip
     ours.session.close()

@@ -74,5 +74,5 @@ def title(text):
 
 def compare(expected, found):
     if expected != found:
-        sys.exit(f"demo: FAILED: it ended with {found}, the one that was left alone with {expected}")
+        sys.exit(f"demo: FAILED: it ended with {found}, one that was left alone with {expected}")
     print(f"--- the same as if nothing had happened: {found}", flush=True)

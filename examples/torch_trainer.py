@@ -1,8 +1,8 @@
 """A plain PyTorch loop whose state outlives it.
 
-    python examples/torch_trainer.py --dir DIRECTORY            every step in memory, some on storage
-    python examples/torch_trainer.py --dir DIRECTORY --files    its own files, all of one step
-    python examples/torch_trainer.py --demo                     kills and resumes itself
+    python examples/torch_trainer.py --dir DIRECTORY          each step in memory, some on storage
+    python examples/torch_trainer.py --dir DIRECTORY --files  its own files, all of one step
+    python examples/torch_trainer.py --demo                   kills and resumes itself
 
 Start it, kill it, start it again: it goes on after the newest step. Lines with "<-" are all that
 libckpt adds to the loop.
@@ -130,11 +130,14 @@ def demo(script, steps):
         runs.killed(*files)
         runs.killed(*files, after=(70, 110))
         compare(expected, runs.whole(*files))
-        title("stock torch.load reads " + ", ".join(torch.load(runs.scratch / "files" / "model.pt")))
+        model = torch.load(runs.scratch / "files" / "model.pt")
+        title("stock torch.load reads " + ", ".join(model))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--dir", default="torch-trainer", help="where checkpoints are published")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--files", action="store_true", help="save and resume by the loop's files")

@@ -39,7 +39,8 @@ make_environment() {  # make_environment BUILD: 1 when the package cannot be ins
   fi
 }
 install() {
-  "$python" -m pip install --quiet --disable-pip-version-check "$@" >>"${python%/bin/*}/install.log" 2>&1
+  "$python" -m pip install --quiet --disable-pip-version-check "$@" \
+    >>"${python%/bin/*}/install.log" 2>&1
 }
 has() {  # has MODULE...: whether all can be found
   "$python" -c 'import importlib.util, sys
