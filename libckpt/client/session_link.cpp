@@ -18,6 +18,13 @@ namespace {
 
 constexpr auto grant_wait_max = std::chrono::seconds(1);
 
+// Of a device of ours: from another source, or offered once more, the bytes arrive no better. What
+// does not fit our tensors is not among it: that ends the restore of all ranks, with its reason.
+bool is_our_own_failure(const Status& copied) {
+  return !copied && copied.error().code() != Errc::corruption &&
+         copied.error().code() != Errc::invalid_argument;
+}
+
 }  // namespace
 
 SessionLink::SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side)
@@ -154,10 +161,13 @@ Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut&
     const std::uint64_t bytes = offer.record ? offer.record->bytes : 0;
     control::RestoreResult answer;
     answer.attempt = offer.attempt;
-    if (next->slot.bytes.size() < bytes || !offer.record)
+    std::optional<Error> ours;
+    if (next->slot.bytes.size() < bytes || !offer.record) {
       answer.result = fail(Errc::unavailable, fmt::format("Slot {} is not mapped", offer.slot));
-    else
+    } else {
       answer.result = copy_out(offer, next->slot.bytes.first(bytes));
+      if (is_our_own_failure(answer.result)) ours.emplace(answer.result.error());
+    }
     if (answer.result) {
       restored.source = offer.source;
       restored.source_name = offer.source_name;
@@ -166,6 +176,7 @@ Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut&
     CKPT_POINT("load.copied");
     side_->post(std::move(answer));
     side_->let_go(std::move(next->slot));
+    if (ours) return fail(std::move(*ours));  // Not asked again, and not held up by the others.
   }
 
   CKPT_TRY(const auto begun, state_->begun_answer());

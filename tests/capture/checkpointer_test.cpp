@@ -194,6 +194,9 @@ TEST_CASE("checkpointer: a restore onto a GPU that is lost is told, and leaves t
     const auto restored = job.checkpointer().restore();
     REQUIRE_FALSE(restored);
     REQUIRE(restored.error().code() == Errc::unavailable);
+    // The reason itself, at the first attempt: not that of a deadline, or of the last of many.
+    REQUIRE_THAT(restored.error().message(),
+                 Catch::Contains("context is lost") && !Catch::Contains("given up after"));
   }
   GpuJob job(directory.path(), "seed=2");
   REQUIRE(job.checkpointer().restore());
