@@ -11,7 +11,8 @@ namespace {
 
 class BatchPlanner {
  public:
-  explicit BatchPlanner(const BatchLimits& limits) : limits_(limits) {}
+  BatchPlanner(const BatchLimits& limits, const BeginsMemory& begins_memory)
+      : limits_(limits), begins_memory_(begins_memory) {}
 
   void add_strip(const CopyList& list, std::size_t index) {
     const Strip& strip = list.strips[index];
@@ -47,7 +48,7 @@ class BatchPlanner {
     if (batch_.copy_count > 0 && copy.slot_offset % pin_piece_bytes != 0) {
       CudaCopy& last = plan_.copies.back();
       if (last.source + last.bytes == copy.source &&
-          last.slot_offset + last.bytes == copy.slot_offset) {
+          last.slot_offset + last.bytes == copy.slot_offset && !begins_memory_(copy.source)) {
         last.bytes += copy.bytes;
         return;
       }
@@ -65,16 +66,18 @@ class BatchPlanner {
   }
 
   const BatchLimits limits_;
+  const BeginsMemory& begins_memory_;
   CudaBatches plan_;
   CudaBatch batch_;
 };
 
 }  // namespace
 
-CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits) {
+CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits,
+                         const BeginsMemory& begins_memory) {
   CKPT_ASSERT(limits.bytes > 0);
   CKPT_ASSERT(limits.copies > 0);
-  BatchPlanner planner(limits);
+  BatchPlanner planner(limits, begins_memory);
   for (std::size_t index = 0; index < list.strips.size(); ++index) planner.add_strip(list, index);
   return planner.take(list.strips.size());
 }

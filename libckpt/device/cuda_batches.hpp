@@ -1,12 +1,13 @@
 // CudaBatches: the pieces of a run as copies that a GPU's copy engine likes, in batches. Pure.
 //
-// Pieces that are neighbours both on the GPU and in the Slot become one copy. A batch is what is
-// queued at a time: large enough for the full rate, small enough that the trainer's own copies,
+// Pieces that are neighbours both on the GPU and in the Slot become one copy, unless they lie in two
+// allocations: the driver refuses a copy out of two. A batch is what is queued at a time: large enough for the full rate, small enough that the trainer's own copies,
 // which wait behind it, do not wait long.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/units.hpp"
@@ -42,7 +43,11 @@ struct BatchLimits {
   std::size_t copies = 1024;       // Each costs the driver about 2 microseconds.
 };
 
+// Whether an allocation on the GPU begins at the address. Two that follow each other leave no gap.
+using BeginsMemory = std::function<bool(const std::byte*)>;
+
 // A batch ends where a strip does, so it may be larger than the limits by one strip.
-CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits);
+CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits,
+                         const BeginsMemory& begins_memory);
 
 }  // namespace ckpt::device

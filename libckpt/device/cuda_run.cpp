@@ -187,13 +187,14 @@ Status CudaRun::queue_together(std::span<const CudaCopy> copies) {
   // Each source is read in the order of the stream: the trainer's last update wrote it.
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   std::size_t first = 0;
+  std::size_t failed = 0;  // CUDA 12 promises nothing of a null pointer here.
   const CudaDriver& driver = queue_.driver;
   const CUresult result =
       driver.copy_batch_13000 != nullptr
           ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(), copies.size(),
                                     &attributes, &first, 1, queue_.stream)
           : driver.copy_batch_12080(targets_.data(), sources_.data(), sizes_.data(), copies.size(),
-                                    &attributes, &first, 1, nullptr, queue_.stream);
+                                    &attributes, &first, 1, &failed, queue_.stream);
   return driver.check(result, "queue a batch of copies from the GPU");
 }
 

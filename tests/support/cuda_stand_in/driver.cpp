@@ -426,7 +426,8 @@ CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* siz
 CUresult copy_batch_12080(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes,
                           std::size_t count, CUmemcpyAttributes* attributes, std::size_t* first,
                           std::size_t attribute_count, std::size_t* failed, CUstream handle) {
-  if (failed != nullptr) *failed = SIZE_MAX;
+  if (failed == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *failed = SIZE_MAX;
   return copy_batch(targets, sources, sizes, count, attributes, first, attribute_count, handle);
 }
 
@@ -483,6 +484,8 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     *static_cast<int*>(data) = *device;
   } else if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
     *static_cast<unsigned int*>(data) = CU_MEMORYTYPE_DEVICE;
+  } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
+    *static_cast<CUdeviceptr*>(data) = call->begin_of(address);
   } else {
     return CUDA_ERROR_INVALID_VALUE;
   }

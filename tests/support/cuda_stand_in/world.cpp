@@ -14,6 +14,7 @@ namespace {
 
 constexpr unsigned char poison = 0xdb;
 constexpr std::size_t page = 4096;
+constexpr std::size_t front_bytes = std::size_t{1} << 36;  // Of addresses, not of memory.
 
 bool is_mapped(const void* address, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(address) / page * page;
@@ -44,10 +45,9 @@ World::World(const Settings& settings_in) : settings(settings_in), random_(setti
 }
 
 World::~World() {
-  for (const auto& [address, allocation] : allocations_) {
-    ::munmap(reinterpret_cast<void*>(address), allocation.bytes);
+  for (const auto& [address, allocation] : allocations_)
     ::munmap(allocation.backing, allocation.bytes);
-  }
+  if (front_ != nullptr) ::munmap(front_, front_bytes);
 }
 
 void World::violate(std::string what) {
@@ -171,12 +171,18 @@ StreamQueue& World::default_stream(Context& context) {
 CUresult World::allocate(Context& context, std::size_t bytes, CUdeviceptr* address) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t rounded = (bytes + page - 1) / page * page;
-  // Addresses that the host cannot touch, and the bytes somewhere else.
-  void* front = ::mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (front_ == nullptr) {
+    void* front = ::mmap(nullptr, front_bytes, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (front == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    front_ = static_cast<std::byte*>(front);
+  }
+  if (front_bytes - front_used_ < rounded) return CUDA_ERROR_OUT_OF_MEMORY;
   void* backing =
       ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (front == MAP_FAILED || backing == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  *address = reinterpret_cast<CUdeviceptr>(front);
+  if (backing == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = reinterpret_cast<CUdeviceptr>(front_ + front_used_);
+  front_used_ += rounded;
   allocations_[*address] = {context.device, rounded, static_cast<std::byte*>(backing)};
   return CUDA_SUCCESS;
 }
@@ -185,7 +191,6 @@ CUresult World::free(CUdeviceptr address) {
   const auto found = allocations_.find(address);
   if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
   run_all();  // Freeing waits for the GPU, as the real one does.
-  ::munmap(reinterpret_cast<void*>(address), found->second.bytes);
   ::munmap(found->second.backing, found->second.bytes);
   allocations_.erase(found);
   return CUDA_SUCCESS;
@@ -213,6 +218,11 @@ std::optional<int> World::device_of(CUdeviceptr address) const {
   --found;
   if (address - found->first >= found->second.bytes) return std::nullopt;
   return found->second.device;
+}
+
+CUdeviceptr World::begin_of(CUdeviceptr address) const {
+  const auto found = allocations_.upper_bound(address);
+  return device_of(address) ? std::prev(found)->first : 0;
 }
 
 // --- Memory of the host ---

@@ -106,6 +106,8 @@ class World {
   // Null: no memory of a GPU, or not all of it.
   std::byte* at(CUdeviceptr address, std::size_t bytes);
   std::optional<int> device_of(CUdeviceptr address) const;
+  // Where the allocation begins that the address lies in; 0: in none.
+  CUdeviceptr begin_of(CUdeviceptr address) const;
 
   // --- Memory of the host ---
   enum class HostKind : std::uint8_t { pageable, pinned, torn };
@@ -150,6 +152,10 @@ class World {
   std::uint64_t copies_ended_ = 0;
   std::uint64_t bytes_queued_ = 0;
   std::map<CUdeviceptr, Allocation> allocations_;
+  // Addresses that the host cannot touch. Handed out one behind the other, as a driver does, so
+  // that neighbours are often two allocations.
+  std::byte* front_ = nullptr;
+  std::size_t front_used_ = 0;
   std::map<std::uintptr_t, Pinned> pinned_;
   std::map<Context*, std::unique_ptr<StreamQueue>> default_streams_;
 };
