@@ -1,8 +1,9 @@
 // CudaBatches: the pieces of a run as copies that a GPU's copy engine likes, in batches. Pure.
 //
-// Pieces that are neighbours both on the GPU and in the Slot become one copy, unless they lie in two
-// allocations: the driver refuses a copy out of two. A batch is what is queued at a time: large enough for the full rate, small enough that the trainer's own copies,
-// which wait behind it, do not wait long.
+// Pieces that are neighbours both on the GPU and in the Slot become one copy, unless they lie in
+// two allocations: the driver refuses a copy out of two. A batch is what is queued at a time: large
+// enough for the full rate, small enough that the trainer's own copies, which wait behind it, do
+// not wait long.
 #pragma once
 
 #include <cstddef>

@@ -100,8 +100,8 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
   const auto begins_memory = [&](const std::byte* data) {
     const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(data));
     CUdeviceptr begin = 0;
-    const CUresult result = queue_.driver.pointer_attribute(
-        &begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
+    const CUresult result =
+        queue_.driver.pointer_attribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
     return result != CUDA_SUCCESS || begin == address;  // Two copies are right in any case.
   };
   return std::make_unique<CudaRun>(queue_, plan_batches(list, limits_, begins_memory), listener);

@@ -108,23 +108,4 @@ TEST_CASE("gpus: where not even the ring can be pinned, the capture fails and sa
   REQUIRE_THAT(world.first_error(), Contains("is not pinned, and neither can"));
 }
 
-TEST_CASE("gpus: memory is unpinned before it is unmapped", "[unit][device]") {
-  StandInTrainer trainer("");
-  auto pins = std::make_shared<device::MemoryPins>();
-  auto gpus = device::Gpus::open({}, pins).value();
-  REQUIRE(gpus->device_of(trainer.allocate(1), 0));
-  auto mapping = std::make_shared<std::vector<std::byte>>(3 * page_bytes);
-  const std::weak_ptr<std::vector<std::byte>> watched = mapping;
-  std::vector<std::shared_ptr<const void>> held;
-  held.push_back(pins->hold(*mapping, mapping));
-  mapping.reset();
-  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  REQUIRE(pins->wait_settled(soon));
-  REQUIRE(stand_in().counts().pinned_ranges == 1);
-  held.clear();
-  pins->stop();
-  REQUIRE(watched.expired());
-  REQUIRE(stand_in().counts().pinned_ranges == 0);
-}
-
 }  // namespace ckpt::test

@@ -172,8 +172,8 @@ CUresult World::allocate(Context& context, std::size_t bytes, CUdeviceptr* addre
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t rounded = (bytes + page - 1) / page * page;
   if (front_ == nullptr) {
-    void* front = ::mmap(nullptr, front_bytes, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* front =
+        ::mmap(nullptr, front_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (front == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     front_ = static_cast<std::byte*>(front);
   }
