@@ -4,9 +4,13 @@
 // Method: real processes: a Link starts the real ckptd in a directory of its own, captures, dies in
 //         various ways, and the next Link restores and compares the bytes.
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
@@ -18,7 +22,9 @@
 #include "client/link.hpp"
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
+#include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
+#include "wire/control_codec.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -148,6 +154,39 @@ struct Pipe {
   }
   int ends[2] = {-1, -1};
 };
+
+// The daemon has answered so often: whatever it wanted to do at once, it has done.
+void exchange_with_daemon(const Place& place, int times) {
+  namespace control = wire::control;
+  asio::io_context context;
+  const auto clock = make_system_clock(context.get_executor());
+  const Time deadline = clock->after(std::chrono::seconds(30));
+  for (int i = 0; i < times; ++i) {
+    auto connection =
+        test::run_task(
+            context, os::connect_local(*clock, place.options.runtime_dir + "/ckptd.sock", deadline))
+            .value();
+    for (const control::Message& message :
+         {control::Message(control::our_hello()), control::Message(control::AskStatus{})}) {
+      REQUIRE(test::run_task(context, connection.send(control::encode(message).value(), deadline)));
+      REQUIRE(test::run_task(context, connection.receive(deadline)));
+    }
+  }
+}
+
+// Ends the process's connections, and keeps it from making others.
+bool lose_connections() {
+  std::vector<int> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const auto target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (target.starts_with("socket:")) sockets.push_back(std::stoi(entry.path().filename()));
+  }
+  const ::rlimit none{0, 0};
+  if (::setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
+  for (const int socket : sockets) (void)::shutdown(socket, SHUT_RDWR);
+  return !sockets.empty();
+}
 
 // For trainers in forked processes, where Catch2 must not speak.
 bool capture_in_child(Link& link, const format::Layout& layout, Step last) {
@@ -327,6 +366,51 @@ TEST_CASE("daemon link: a stopped trainer is killed when its place is taken", "[
   CHECK(WIFSIGNALED(status));
   capture(*link, layout, Step{5});
   CHECK(link->wait(Step{5}, Level::committed, soon()));
+}
+
+TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process is truly gone",
+          "[unit][client]") {
+  // As a GPU that copies on behind a trainer which was killed: its connection has ended, its main
+  // thread is a zombie or waits, and its Slot is still written to.
+  const bool is_zombie = GENERATE(false, true);
+  const Place place;
+  const auto layout = small_layout(2000);
+  Pipe copying;
+  Trainer dying([&] {
+    auto opened = open_link(place.options, soon());
+    if (!opened || !capture_in_child(**opened, layout, Step{4})) return false;
+    const auto granted = take(**opened, Step{5});
+    if (!granted || !lose_connections()) return false;
+    std::thread gpu([&copying, bytes = granted->bytes] {
+      for (unsigned round = 0;; ++round) {
+        std::memset(bytes.data(), static_cast<int>(0xd0 + round % 16), bytes.size());
+        if (round == 0 && !copying.say()) ::_exit(1);
+      }
+    });
+    if (is_zombie) ::syscall(SYS_exit, 0);  // Ends this thread alone, and destroys nothing.
+    gpu.join();
+    return false;
+  });
+  REQUIRE(copying.hear());
+
+  const auto link = open(place);
+  std::atomic<bool> has_slots{false};
+  Status laid_out;
+  std::thread newcomer([&] {
+    laid_out = link->set_layout(layout, soon());
+    has_slots = true;
+  });
+  exchange_with_daemon(place, 100);
+  CHECK_FALSE(has_slots);
+  ::kill(dying.pid, SIGKILL);
+  newcomer.join();
+  REQUIRE(laid_out);
+  // What was half copied was never published, and nobody writes into what is captured now.
+  CHECK(restored_step(*link, layout) == Step{4});
+  for (std::uint64_t step = 5; step <= 8; ++step) capture(*link, layout, Step{step});
+  REQUIRE(link->wait(Step{8}, Level::committed, soon()));
+  CHECK(restored_step(*link, layout) == Step{8});
+  CHECK(WIFSIGNALED(dying.wait()));
 }
 
 TEST_CASE("daemon link: a running older trainer is fenced, makes way at once, and lives on",
