@@ -84,6 +84,8 @@ class Job : public std::enable_shared_from_this<Job> {
   const std::string& secret() const { return secret_; }
   const std::string& directory() const { return directory_; }
   const agree::History& history() const { return history_; }
+  void learn_history(const agree::History& history,
+                     const std::vector<format::RestoreCount>& counts);
   const std::optional<format::StepId>& committed() const { return committed_; }
   const std::optional<format::StepId>& durable() const { return durable_; }
   SlotTable& slots() { return slots_; }
@@ -181,7 +183,6 @@ class Job : public std::enable_shared_from_this<Job> {
   agree::Coordinator coordinator_;
   bool was_coordinator_ = false;
   std::optional<std::uint64_t> start_announced_;  // Its history was stored, or could not be.
-  std::vector<format::RestoreCount> counts_announced_;
   bool is_announcing_ = false;
   agree::History history_;
   std::vector<format::RestoreCount> restore_counts_;

@@ -130,6 +130,17 @@ agree::ClusterView Job::view() const {
   return view;
 }
 
+void Job::learn_history(const agree::History& history,
+                        const std::vector<format::RestoreCount>& counts) {
+  history_ = agree::merge(history_, history);
+  // What we count may have been cleared since it was stored.
+  for (const format::RestoreCount& count : counts) {
+    const auto is_same = [&](const format::RestoreCount& ours) { return ours.at == count.at; };
+    if (std::none_of(restore_counts_.begin(), restore_counts_.end(), is_same))
+      restore_counts_ = agree::merge(restore_counts_, {count});
+  }
+}
+
 void Job::coordinate() {
   if (!is_coordinator()) {
     if (was_coordinator_) coordinator_.step_down();
@@ -156,12 +167,6 @@ void Job::coordinate() {
     }
     return;
   }
-  // Progress clears a step of suspicion, which must outlive us too.
-  const bool is_cleared = start_announced_ && decree.restore_counts != counts_announced_;
-  if (is_cleared && shape_.has_storage && !is_announcing_) {
-    is_announcing_ = true;
-    asio::co_spawn(context_.executor, announce_start(), asio::detached);
-  }
   obey(decree);
 }
 
@@ -171,7 +176,6 @@ asio::awaitable<void> Job::announce_start() {
   const std::uint64_t start_id = coordinator_.decree().start->start_id;
   const agree::History history = coordinator_.decree().history;
   const std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
-  counts_announced_ = counts;
   auto stored = co_await storage_->store_history(history, counts);
   if (!stored) {
     log_warning("job={} timeline not recorded in the directory: {}", shape_.job,

@@ -252,11 +252,18 @@ void Job::retire_useless() {
   const auto is_dropped = [&](format::StepId at) {
     return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) != decree_.dropped.end();
   };
-  const bool is_beginning = decree_.start && !decree_.start->go;
+  // A Start that failed is over where trainers went on as before; else they may ask again.
+  const bool is_training = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    return entry.second.session && entry.second.session->phase == StartPhase::running;
+  });
+  const bool is_over = decree_.start && decree_.start->error != Errc{} && is_training;
+  const bool is_beginning = decree_.start && !decree_.start->go && !is_over;
   slots_.retire_if([&](const format::ShardId& id) {
     if (committed_ && id.at == *committed_) return false;
     if (is_dropped(id.at)) return true;
     if (is_beginning) return false;  // Any of them may still be voted for.
+    // A Start without a base fences nothing, yet its captures need the room.
+    if (decree_.start && decree_.start->go && id.at.timeline < decree_.start->timeline) return true;
     return agree::is_fenced(history_, id.at) || (committed_ && id.at < *committed_);
   });
 }

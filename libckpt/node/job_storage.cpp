@@ -122,9 +122,20 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
                   read.error().message());
       published_.emplace();  // A restore from memory must not wait for a dead disk.
     }
+    co_await learn_history();
   } while (must_read_again_);
   is_reading_catalog_ = false;
   job->touch();
+}
+
+// Since the job was opened here, others may have begun timelines that our memory knows nothing of.
+asio::awaitable<void> JobStorage::learn_history() {
+  auto timelines = co_await storage::load_timelines(site(), stored_.run);
+  if (!timelines) {
+    log_warning("job={} {}", job_.shape().job, timelines.error().message());
+    co_return;
+  }
+  job_.learn_history(timelines->history, timelines->restore_counts);
 }
 
 void JobStorage::mark_damaged(format::StepId at) {
@@ -277,7 +288,22 @@ Task<void> JobStorage::store_history(agree::History history,
   timelines.run = stored_.run;
   timelines.history = std::move(history);
   timelines.restore_counts = std::move(counts);
-  return storage::store_timelines(site(), std::move(timelines), job_.context().random.next());
+  // A coordinator of nodes that we do not see may have begun a timeline since we last read: what it
+  // abandoned stays abandoned.
+  auto there = co_await storage::load_timelines(site(), stored_.run);
+  if (there) {
+    timelines.history = agree::merge(timelines.history, there->history);
+    for (const format::RestoreCount& count : there->restore_counts) {
+      const auto is_same = [&](const format::RestoreCount& ours) { return ours.at == count.at; };
+      auto& ours = timelines.restore_counts;
+      if (std::none_of(ours.begin(), ours.end(), is_same)) ours.push_back(count);
+    }
+    std::sort(timelines.restore_counts.begin(), timelines.restore_counts.end());
+    if (timelines == *there) co_return Status{};
+  }
+  const std::uint64_t attempt = job_.context().random.next();
+  auto stored = co_await storage::store_timelines(site(), std::move(timelines), attempt);
+  co_return stored;
 }
 
 Task<void> JobStorage::newest_is_durable(Time deadline) {

@@ -63,7 +63,8 @@ int main(int argc, char** argv) {
   ckpt::sim::Outcome total;
   std::uint64_t caught = 0;
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.count; ++seed) {
-    ckpt::sim::World world({seed, arguments.is_verbose, arguments.retracts});
+    const bool retracts = arguments.retracts || seed % 4 == 0;
+    ckpt::sim::World world({seed, arguments.is_verbose, retracts});
     const ckpt::sim::Outcome outcome = world.run();
     total.launches += outcome.launches;
     total.restores += outcome.restores;
