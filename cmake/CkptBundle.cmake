@@ -3,7 +3,8 @@
 #
 #   cmake --build --preset release --target bundle  ->  build/release/libckpt-VERSION-x86_64.tar.gz
 #
-# The suite and the benchmark for GPUs go along where they are built (CKPT_BUNDLE_GPU).
+# The suite and the benchmark for GPUs go along where they are built (CKPT_BUNDLE_GPU), the Python
+# package where the environment's CKPT_BUNDLE_PYTHON names a Python that has nanobind.
 set(bundle_programs "")
 set(bundle_targets ckpt)
 foreach(program ckptd ckpt_tool)

@@ -4,6 +4,8 @@
 #   cmake/bundle.sh BUILD NAME LIBDIR [PROGRAM ...]  ->  BUILD/NAME.tar.gz
 #
 # PROGRAM: goes beside what is installed. All find their libraries relative to themselves.
+# CKPT_BUNDLE_PYTHON, in the environment: a Python that has nanobind; the bundle then brings the
+# package for its version of Python, which needs nothing but that (`PYTHONPATH=NAME/python`).
 set -eu -o pipefail
 build=$1
 name=$2
@@ -22,6 +24,26 @@ done
 cp "$here/cmake/bundle_gpu.sh" "$stage/gpu.sh"
 cp "$here/LICENSE" "$stage"
 
+# The package as it is installed, but with the library and the programs of the bundle.
+bring_python() {
+  local package=$stage/python/libckpt built=$build/bundle_python
+  {
+    "$CKPT_CMAKE" -S "$here/bindings/python" -B "$built" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+      -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCKPT_BUILD_DIR="$build" -DCKPT_PYTHON_SPLIT=OFF \
+      -DPython_EXECUTABLE="$CKPT_BUNDLE_PYTHON" \
+      -Dnanobind_DIR="$("$CKPT_BUNDLE_PYTHON" -m nanobind --cmake_dir)" &&
+      "$CKPT_CMAKE" --build "$built" &&
+      "$CKPT_CMAKE" --install "$built" --prefix "$built/installed"
+  } >>"$build/bundle.log" 2>&1 || { tail -n 30 "$build/bundle.log"; return 1; }
+  mkdir -p "$package"
+  tar -C "$here/bindings/python/libckpt" --exclude=__pycache__ -cf - . | tar -C "$package" -xf -
+  cp "$built"/installed/_core*.so "$package"
+  strip "$package"/_core*.so
+  ln -s ../../bin "$package/bin"
+  ln -s "../../$libdir" "$package/lib"
+}
+[ -z "${CKPT_BUNDLE_PYTHON:-}" ] || bring_python
+
 # glibc and its loader are the machine's own: the two belong together.
 is_of_glibc() {
   case "$1" in
@@ -34,7 +56,8 @@ is_of_glibc() {
 libraries_of() {
   ldd "$1" | awk '/=> \// {print $1, $3}'
 }
-for file in "$stage"/bin/* "$stage/$libdir"/*.so; do
+for file in "$stage"/bin/* "$stage/$libdir"/*.so "$stage"/python/libckpt/_core*.so; do
+  [ -e "$file" ] || continue
   case "$(head -c 4 "$file" | tr -d '\0')" in *ELF) ;; *) continue ;; esac
   libraries_of "$file" | while read -r library path; do
     is_of_glibc "$library" && continue

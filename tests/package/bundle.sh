@@ -36,7 +36,8 @@ unpack() {
 # What those load in turn is there by then.
 is_closed() {
   local file foreign
-  for file in "$root"/bin/* "$root"/lib*/libckpt.so; do
+  for file in "$root"/bin/* "$root"/lib*/libckpt.so "$root"/python/libckpt/_core*.so; do
+    [ -e "$file" ] || continue
     [ "$(head -c 4 "$file" | tr -d '\0')" = $'\x7fELF' ] || continue
     foreign=$(env -i /usr/bin/ldd "$file" | grep '=> ' | grep -v "=> $root/" |
       grep -vE '^\s*(libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl)\.so')
@@ -54,6 +55,32 @@ trainer_runs() {
     env -i LIBCKPT_RUNTIME_DIR="$scratch/run" "$root/bin/ckpt" stop
 }
 
+# What a bundle builds its Python extension with; where it cannot be had, there is none in it.
+find_python() {
+  local environment=$build/bundle_venv
+  [ -x "$environment/bin/python" ] || /usr/bin/python3 -m venv "$environment" || return 1
+  "$environment/bin/python" -m nanobind --version ||
+    "$environment/bin/python" -m pip install --quiet 'nanobind>=3.1,<4' || return 1
+  CKPT_BUNDLE_PYTHON=$(realpath -s "$environment")/bin/python
+  export CKPT_BUNDLE_PYTHON
+}
+# By the machine's own Python, which has no package at all: two lives, the second goes on.
+python_runs() {
+  local life
+  for life in 1 2; do
+    env -i PATH=/usr/bin:/bin HOME="$scratch" LIBCKPT_RUNTIME_DIR="$scratch/run" \
+      PYTHONPATH="$root/python" /usr/bin/python3 tests/package/bundle_trainer.py \
+      "$root" "$scratch/checkpoints" "$life" || return 1
+  done
+  env -i LIBCKPT_RUNTIME_DIR="$scratch/run" "$root/bin/ckpt" stop
+}
+
+has_python=""
+if find_python >"$scratch/log" 2>&1; then
+  has_python=yes
+else
+  echo "skipped package: bundle: the Python extension, since nanobind cannot be installed here"
+fi
 check "it is made" "$cmake" --build "$build" --target bundle
 check "it is smaller than $mib_max MiB" is_small
 check "it unpacks into an empty directory" unpack
@@ -61,6 +88,7 @@ root=$(echo "$scratch"/unpacked/libckpt-*)
 check "it brings its libraries" is_closed
 check "its programs run with an empty environment" runs
 check "a trainer runs with its library and its daemon" trainer_runs
+[ -z "$has_python" ] || check "its Python package runs with nothing else" python_runs
 check "its GPU suite and benchmark run, or say what is skipped" \
   env -i PATH=/usr/bin:/bin "$root/gpu.sh"
 exit $status
