@@ -83,6 +83,7 @@ class GpuState final : private ckpt::snapshot::CaptureListener {
     snapshotter.reset();
     slot.reset();
     pins_->stop();
+    for (std::byte* place : places) trainer_.free(place);
   }
 
   void begin() {

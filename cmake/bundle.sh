@@ -22,6 +22,8 @@ for program in "$@"; do
   strip "$stage/bin/ckpt_$(basename "$program")"
 done
 cp "$here/cmake/bundle_gpu.sh" "$stage/gpu.sh"
+mkdir "$stage/bench"
+cp "$here"/bench/{harness,torch_bench,gpu_torch_bench}.py "$stage/bench"
 cp "$here/LICENSE" "$stage"
 
 # The package as it is installed, but with the library and the programs of the bundle.

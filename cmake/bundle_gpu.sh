@@ -23,5 +23,14 @@ if [ "$what" != bench ]; then
 fi
 if [ "$what" != suite ]; then
   bin/ckpt_gpu_bench "$@" || status=1
+  # Against what people use, where they have it: with a torch of their own, and our package here.
+  torch_figures=3
+  if [ ! -e /dev/nvidiactl ]; then
+    echo "gpu_torch: $torch_figures figures skipped: this machine has no NVIDIA device"
+  elif PYTHONPATH=$PWD/python python3 -c 'import torch, libckpt' 2>/dev/null; then
+    PYTHONPATH=$PWD/python python3 bench/gpu_torch_bench.py "$@" || status=1
+  else
+    echo "gpu_torch: $torch_figures figures skipped: python3 has no torch, or this bundle nothing for it"
+  fi
 fi
 exit $status

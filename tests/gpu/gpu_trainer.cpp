@@ -46,6 +46,11 @@ std::byte* GpuTrainer::allocate(std::size_t bytes) {
   return reinterpret_cast<std::byte*>(address);
 }
 
+void GpuTrainer::free(std::byte* memory) {
+  CKPT_ASSERT(std::erase(memory_, on_gpu(memory)) == 1);
+  CKPT_ASSERT(driver_->free(on_gpu(memory)) == CUDA_SUCCESS);
+}
+
 void GpuTrainer::fill(std::byte* target, std::uint32_t word, std::size_t words) {
   CKPT_ASSERT(driver_->set_words(on_gpu(target), word, words, stream_) == CUDA_SUCCESS);
 }
@@ -80,6 +85,13 @@ std::size_t GpuTrainer::bytes_used() const {
   std::size_t total = 0;
   CKPT_ASSERT(driver_->memory_info(&free, &total) == CUDA_SUCCESS);
   return total - free;
+}
+
+std::size_t GpuTrainer::bytes_free() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  CKPT_ASSERT(driver_->memory_info(&free, &total) == CUDA_SUCCESS);
+  return free;
 }
 
 }  // namespace ckpt::test

@@ -28,6 +28,7 @@ class GpuTrainer {
   const device::CudaDriver& driver() const { return *driver_; }
 
   std::byte* allocate(std::size_t bytes);
+  void free(std::byte* memory);  // Waits for the GPU, as the driver does.
   // In the order of the stream; returns before it has happened.
   void fill(std::byte* target, std::uint32_t word, std::size_t words);
   void write(std::byte* target, std::vector<std::byte> bytes);
@@ -37,6 +38,7 @@ class GpuTrainer {
   // Until the stream is empty, without leaving the core: for timings.
   void spin();
   std::size_t bytes_used() const;
+  std::size_t bytes_free() const;
 
  private:
   explicit GpuTrainer(std::unique_ptr<device::CudaDriver> driver) : driver_(std::move(driver)) {}

@@ -1,0 +1,42 @@
+// GpuGemm: a trainer's computation on a GPU: matrix products where the driver takes them, else work
+// of its memory.
+//
+// Threads: one. Lifetime: the trainer outlives it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gpu/gpu_trainer.hpp"
+#include "os/dynamic_library.hpp"
+
+namespace bench {
+
+class GpuGemm {
+ public:
+  explicit GpuGemm(ckpt::test::GpuTrainer& trainer);
+  GpuGemm(const GpuGemm&) = delete;
+  GpuGemm& operator=(const GpuGemm&) = delete;
+
+  // Queued on the trainer's stream, `times` products.
+  void compute(int times);
+  // What it is, for who reads the figures.
+  const std::string& kind() const { return kind_; }
+  double milliseconds();  // Of one product, measured.
+
+ private:
+  ckpt::Status load();
+  template <class Function>
+  ckpt::Result<Function> find(const char* name, int version) const;
+
+  ckpt::test::GpuTrainer& trainer_;
+  std::string kind_;
+  std::unique_ptr<ckpt::os::DynamicLibrary> library_;
+  PFN_cuLaunchKernel_v4000 launch_ = nullptr;
+  CUfunction function_ = nullptr;  // Null: work of the memory instead.
+  std::byte* left_ = nullptr;
+  std::byte* right_ = nullptr;
+  std::byte* out_ = nullptr;
+};
+
+}  // namespace bench
