@@ -66,6 +66,18 @@ std::set<format::StepId, std::greater<>> all_steps(const ClusterView& view,
   return steps;
 }
 
+// The newest published step that another number of ranks saved and that was not abandoned.
+const PublishedStep* newest_of_other_world(const ClusterView& view, const VoteRules& rules) {
+  const PublishedStep* newest = nullptr;
+  if (!view.published) return newest;
+  for (const PublishedStep& step : *view.published) {
+    if (step.world_size == view.shape.world_size || is_fenced(rules.history, step.at)) continue;
+    if (rules.wanted && step.at.step != *rules.wanted) continue;
+    if (newest == nullptr || step.at > newest->at) newest = &step;
+  }
+  return newest;
+}
+
 bool is_suspect(const VoteRules& rules, format::StepId at) {
   return std::any_of(rules.restore_counts.begin(), rules.restore_counts.end(),
                      [&](const format::RestoreCount& count) {
@@ -120,6 +132,25 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   }
 }
 
+// A job that went on with another number of ranks, and published: what it had before is older, and
+// must not be gone back to in silence. Who can restore another number of ranks takes the published.
+void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const VoteRules& rules) {
+  const PublishedStep* other = newest_of_other_world(view, rules);
+  if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
+  vote.chosen.reset();
+  vote.digests.clear();
+  vote.from_storage = false;
+  vote.error = Errc::unsupported;
+  vote.reason =
+      fmt::format("the newest checkpoint, step {}, was taken by {} ranks, this job has {}",
+                  number(other->at.step), other->world_size, view.shape.world_size);
+  for (Candidate& candidate : vote.candidates) {
+    if (!candidate.is_chosen) continue;
+    candidate.is_chosen = false;
+    candidate.verdict = "rejected: another number of ranks published a newer one";
+  }
+}
+
 }  // namespace
 
 Vote vote(const ClusterView& view, const VoteRules& rules) {
@@ -147,6 +178,8 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
     }
     if (result.chosen) break;
   }
+  prefer_newer_of_other_world(result, view, rules);
+  if (result.error != Errc{}) return result;
   if (result.chosen) {
     result.reason = fmt::format("newest common step of {} seen", result.candidates.size());
     // The trainer must learn that it does not go on from the newest.

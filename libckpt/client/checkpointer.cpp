@@ -178,6 +178,13 @@ Result<Restored> Checkpointer::restore_from(std::string_view path) {
                                       [&](auto& session) { return session.restore_from(path); });
 }
 
+Result<Restored> Checkpointer::restore_from(std::string_view path, std::uint32_t rank,
+                                            const ChooseTargets& choose) {
+  return Impl::call<Result<Restored>>(impl_.get(), disabled_restore(), [&](auto& session) {
+    return session.restore_from(path, rank, choose);
+  });
+}
+
 Status Checkpointer::start_fresh() {
   return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.start_fresh(); });
 }

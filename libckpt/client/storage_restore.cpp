@@ -34,10 +34,10 @@ Status allocate(LoadedShard& loaded) {
 
 Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
   CKPT_CO_TRY(const auto found, co_await storage::find_checkpoint(files, clock, request.path));
-  if (found.manifest->world_size != request.world_size)
+  if (request.world_size && *request.world_size != found.manifest->world_size)
     co_return fail(Errc::unsupported,
                    fmt::format("restore from {}: it was saved by {} ranks and there are {} now",
-                               found.directory, found.manifest->world_size, request.world_size));
+                               found.directory, found.manifest->world_size, *request.world_size));
   CKPT_CO_TRY(auto record, format::record_from(*found.manifest, request.rank));
   LoadedShard loaded;
   loaded.directory = found.directory;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -17,7 +18,7 @@ namespace ckpt::client {
 struct LoadRequest {
   std::string path;  // A checkpoint, or a directory of them: then the newest.
   std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
+  std::optional<std::uint32_t> world_size;  // That saved it; none: any.
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -34,8 +35,8 @@ struct LoadedShard {
 };
 
 // Blocks. The deadline is looked at between reads: one read that hangs is not interrupted.
-// Errors: not_found, corruption, unsupported (another world size), exhausted (no memory for it),
-//         unavailable (the deadline passed), io.
+// Errors: not_found (there, or of this rank), corruption, unsupported (another world size),
+//         exhausted (no memory for it), unavailable (the deadline passed), io.
 Result<LoadedShard> load_shard(LoadRequest request);
 
 }  // namespace ckpt::client

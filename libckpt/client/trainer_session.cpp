@@ -14,7 +14,6 @@
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
-#include "client/storage_restore.hpp"
 #include "format/torch_archive.hpp"
 #include "snapshot/policy.hpp"
 
@@ -438,17 +437,29 @@ Status TrainerSession::copy_chosen(const format::ShardRecord& record,
 }
 
 Result<Restored> TrainerSession::restore_from(std::string_view path) {
-  CKPT_CHECK(check_open());
-  const auto began_at = steady_clock::now();
-  CKPT_CHECK(finish_capture({}));
   LoadRequest request;
   request.path = path;
   request.rank = options_.rank;
   request.world_size = options_.world_size;
+  return restore_loaded(std::move(request), nullptr);
+}
+
+Result<Restored> TrainerSession::restore_from(std::string_view path, std::uint32_t rank,
+                                              const ChooseTargets& choose) {
+  LoadRequest request;
+  request.path = path;
+  request.rank = rank;
+  return restore_loaded(std::move(request), &choose);
+}
+
+Result<Restored> TrainerSession::restore_loaded(LoadRequest request, const ChooseTargets* choose) {
+  CKPT_CHECK(check_open());
+  const auto began_at = steady_clock::now();
+  CKPT_CHECK(finish_capture({}));
   request.deadline = began_at + options_.restore_deadline;
   CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
   is_partly_restored_ = false;
-  Status copied = copy_out(*loaded.record, loaded.bytes());
+  Status copied = copy_out(*loaded.record, loaded.bytes(), choose);
   if (!copied) return fail(failed_to_restore(std::move(copied).error()));
   Restored restored;
   restored.step = loaded.record->id.at.step;

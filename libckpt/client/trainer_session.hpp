@@ -22,6 +22,7 @@
 #include "client/device_table.hpp"
 #include "client/link.hpp"
 #include "client/save_account.hpp"
+#include "client/storage_restore.hpp"
 #include "client/tensor_registry.hpp"
 #include "snapshot/snapshotter.hpp"
 
@@ -52,6 +53,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status wait(Step step, Level level, Deadline deadline);
   Result<Restored> restore(std::optional<Step> step, const ChooseTargets* choose = nullptr);
   Result<Restored> restore_from(std::string_view path);
+  Result<Restored> restore_from(std::string_view path, std::uint32_t rank,
+                                const ChooseTargets& choose);
   Status start_fresh();
   Status restored_ok(Step step);
   Stats stats();
@@ -82,6 +85,7 @@ class TrainerSession final : private snapshot::CaptureListener {
                   const ChooseTargets* choose = nullptr);
   Status copy_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
                      const ChooseTargets& choose);
+  Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
   Error tell_if_partly_restored(Error error) const;
   void continue_after(Step step);
   Deadline open_deadline() const;

@@ -29,8 +29,9 @@ make_environment() {  # make_environment BUILD: 1 when the package cannot be ins
     sort -z | xargs -0 sha256sum
     stat -L -c '%s %Y' "$1"/lib/libckpt.so "$1"/bin/ckptd "$1"/bin/ckpt)
   if [ "$(cat "$environment/installed" 2>/dev/null)" != "$sources" ]; then
-    install --force-reinstall --no-deps ./bindings/python -C "cmake.define.CKPT_BUILD_DIR=$1" \
-      -C "build-dir=$1/python-module" && install 'nanobind-backend>=1,<2' || {
+    install --force-reinstall --no-deps ./bindings/python \
+      --config-settings "cmake.define.CKPT_BUILD_DIR=$1" \
+      --config-settings "build-dir=$1/python-module" && install 'nanobind-backend>=1,<2' || {
       tail -n 20 "$log"
       echo "FAILED python: the package cannot be installed"
       return 1

@@ -202,7 +202,8 @@ void Client::wait(std::uint64_t step, const std::string& level, double seconds) 
   check(checkpointer().wait(Step{step}, level_of(level), milliseconds_of(seconds)));
 }
 
-nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose) {
+template <class Run>
+nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
   nb::object raised;  // What `choose` raised is raised again, as it was.
   const ChooseTargets ask =
       [&](Step at, std::span<const StoredTensor> stored) -> Result<std::vector<NamedTensor>> {
@@ -219,12 +220,10 @@ nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& 
       return fail(Errc::invalid_argument, "the choice of tensors failed");
     }
   };
-  std::optional<Step> wanted;
-  if (step) wanted = Step{*step};
   const Result<Restored> restored = [&] {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
-    return checkpointer().restore(wanted, ask);
+    return run(checkpointer(), ask);
   }();
   if (raised.is_valid()) {
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
@@ -245,6 +244,21 @@ void Client::start_fresh() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   check(checkpointer().start_fresh());
+}
+
+nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose) {
+  std::optional<Step> wanted;
+  if (step) wanted = Step{*step};
+  return restore_by(choose, [&](Checkpointer& target, const ChooseTargets& ask) {
+    return target.restore(wanted, ask);
+  });
+}
+
+nb::dict Client::restore_from(const std::string& path, std::uint32_t rank,
+                              const nb::callable& choose) {
+  return restore_by(choose, [&](Checkpointer& target, const ChooseTargets& ask) {
+    return target.restore_from(path, rank, ask);
+  });
 }
 
 void Client::restored_ok(std::uint64_t step) {

@@ -33,6 +33,9 @@ class Client {
   void wait(std::uint64_t step, const std::string& level, double seconds);
   // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
   nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
+  // The same of any rank's shard of a published checkpoint.
+  nanobind::dict restore_from(const std::string& path, std::uint32_t rank,
+                              const nanobind::callable& choose);
   void start_fresh();
   void restored_ok(std::uint64_t step);
   nanobind::dict stats();
@@ -45,6 +48,9 @@ class Client {
     std::vector<NamedTensor> entries;
   };
   Checkpointer& checkpointer();
+  // Restores by `run(checkpointer, choose)`.
+  template <class Run>
+  nanobind::dict restore_by(const nanobind::callable& choose, const Run& run);
   void replace_tensors(const std::map<std::string, TensorRef>& wanted,
                        const std::vector<std::string>& order);
   void replace_archives(std::map<std::string, Archive> wanted);

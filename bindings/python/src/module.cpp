@@ -46,6 +46,8 @@ NB_MODULE(_core, module) {
       .def("guard", &Client::guard, nb::arg("stream") = 0)
       .def("wait", &Client::wait, nb::arg("step"), nb::arg("level"), nb::arg("seconds"))
       .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"))
+      .def("restore_from", &Client::restore_from, nb::arg("path"), nb::arg("rank"),
+           nb::arg("choose"))
       .def("start_fresh", &Client::start_fresh)
       .def("restored_ok", &Client::restored_ok, nb::arg("step"))
       .def("stats", &Client::stats)

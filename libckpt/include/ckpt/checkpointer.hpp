@@ -16,6 +16,7 @@
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -101,6 +102,9 @@ class CKPT_EXPORT Checkpointer {
   Result<Restored> restore(std::optional<Step> step, const ChooseTargets& choose);
   // From a published checkpoint of any run, or a directory of them: no daemon, no agreement.
   Result<Restored> restore_from(std::string_view path);
+  // The shard of any rank of one, whatever number of ranks saved it, into what `choose` answers.
+  Result<Restored> restore_from(std::string_view path, std::uint32_t rank,
+                                const ChooseTargets& choose);
 
   // Begins without what is stored: a new timeline from the tensors as they are. The first save of a
   // session does it by itself, but not after a restore that failed with anything but not_found:

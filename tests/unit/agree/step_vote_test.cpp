@@ -109,6 +109,32 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   REQUIRE(outcome.reason.find("4 ranks") != std::string::npos);
 }
 
+TEST_CASE("vote: what another number of ranks published since is not passed by", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 10);
+  scene.view.published->push_back({{2, Step{20}}, 1, {digest(1)}});
+  const agree::Vote outcome = vote(scene);
+  REQUIRE_FALSE(outcome.chosen);
+  REQUIRE(outcome.error == Errc::unsupported);
+  REQUIRE(outcome.reason.find("step 20, was taken by 1 ranks") != std::string::npos);
+  REQUIRE_FALSE(outcome.candidates.front().is_chosen);
+
+  SECTION("unless this job has got on from it") {
+    scene.hold_everywhere(3, 21);
+    REQUIRE(vote(scene).chosen == format::StepId{3, Step{21}});
+  }
+  SECTION("unless it was abandoned") {
+    agree::VoteRules rules;
+    rules.history = {{1, false, {}}, {3, true, {1, Step{10}}}};
+    REQUIRE(vote(scene, rules).chosen == format::StepId{1, Step{10}});
+  }
+  SECTION("unless another step is asked for") {
+    agree::VoteRules rules;
+    rules.wanted = Step{10};
+    REQUIRE(vote(scene, rules).chosen == format::StepId{1, Step{10}});
+  }
+}
+
 TEST_CASE("vote: memory that disagrees with what was published is not used", "[unit][agree]") {
   Scene scene(1);
   scene.hold(0, 1, 5, 0, 7);

@@ -117,6 +117,25 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
     REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{7}));
     REQUIRE(trainer.rng == std::vector<std::byte>(33, std::byte{107}));
   }
+  SECTION("a rank's shard, whoever asks") {
+    const ChooseTargets weights = [&](Step, std::span<const StoredTensor> stored) {
+      REQUIRE(stored.size() == 1);
+      const auto size = static_cast<std::int64_t>(trainer.weights.size());
+      TensorRef target{trainer.weights.data(), DType::u8, {size}};
+      return Result<std::vector<NamedTensor>>(
+          std::vector<NamedTensor>{{std::string(stored[0].name), target}});
+    };
+    Options third;
+    third.rank = 2;
+    third.world_size = 3;
+    TrainerSession other(third, std::make_unique<FakeLink>(trainer.node));
+    REQUIRE(other.restore_from(directory.path()).error().code() == Errc::unsupported);
+    const auto restored = other.restore_from(directory.path(), 0, weights);
+    if (!restored) FAIL(restored.error().message());
+    REQUIRE(restored->step == Step{7});
+    REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{7}));
+    REQUIRE(other.restore_from(directory.path(), 1, weights).error().code() == Errc::not_found);
+  }
   SECTION("this one") {
     const auto restored = trainer.session.restore_from(directory.path() + "/step-000000003");
     REQUIRE(restored);
