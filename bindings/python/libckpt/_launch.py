@@ -1,82 +1,125 @@
 """Where this process stands among others: what torchrun's environment and its Store tell."""
 
+import ipaddress
 import os
 import pathlib
 import secrets
 import socket
-import sys
 import time
+
+from libckpt import _ranks, errors
 
 PORT = 29411  # Of the nodes' daemons, unless the option `port` says otherwise.
 
 
 def complete(options):
-    """The options with rank, world size, and for several nodes their list and a common secret."""
+    """(options, ranks): rank, world size, and for several nodes their list and a common secret."""
     options = dict(options)
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = int(os.environ["RANK"])
         options["world_size"] = int(os.environ["WORLD_SIZE"])
-    are_known = "nodes" in options or os.environ.get("LIBCKPT_NODES")
-    if options.get("world_size", 1) > 1 and not are_known:
-        store = _store()
-        if store is not None:
-            _exchange(options, store)
-    return options
+    ranks = _ranks.of(options)
+    if "nodes" in options or os.environ.get("LIBCKPT_NODES"):
+        return options, ranks
+    if ranks.are_several:
+        _exchange(options, ranks)
+    elif _incarnation_file(options).exists():
+        # The job had several nodes: what it is now must not look older than that.
+        options.setdefault("incarnation", _next_incarnation(options))
+    return options, ranks
 
 
-def _store():
-    """torch's own Store; none when torch.distributed is not in use."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available():
-        return None
-    if not torch.distributed.is_initialized():
-        return None
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    return _get_default_store()
-
-
-def _address():
-    """Ours, as the host of the Store sees it."""
-    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+def _address(host):
+    """Ours, as that host sees it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # Sends nothing.
         return probe.getsockname()[0]
 
 
-_rounds = {}
+def _is_loopback(address):
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False  # A name.
 
 
-def _exchange(options, store):
+def _common_address(options, ranks):
+    """Ours, as the other nodes see it: of rank 0's host the name often leads to loopback only."""
+    given = options.get("interface") or os.environ.get("LIBCKPT_INTERFACE")
+    address = given or _address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    others = [other for other in ranks.exchange("address", address) if not _is_loopback(other)]
+    if not given and others and _is_loopback(address):
+        return _address(others[0])
+    return address
+
+
+def _exchange(options, ranks):
     """All ranks tell node and address; several nodes get a list, an incarnation and a secret."""
-    job, rank, world = options["job"], options["rank"], options["world_size"]
-    turn = _rounds[job] = _rounds.get(job, 0) + 1
-    key = f"libckpt/{job}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{turn}"
     node = options.get("node") or os.environ.get("LIBCKPT_NODE") or socket.gethostname()
     port = options.get("port") or int(os.environ.get("LIBCKPT_PORT", PORT))
-    interface = options.get("interface") or os.environ.get("LIBCKPT_INTERFACE") or _address()
     domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
-    store.set(f"{key}/node/{rank}", f"{node}@{interface}:{port}/{domain}")
-    if rank == 0:
-        store.set(f"{key}/common", f"{int(time.time())} {secrets.token_hex(32)}")
-    told = [store.get(f"{key}/node/{other}").decode() for other in range(world)]
-    nodes = sorted(set(told))
-    if len({text.split("@")[0] for text in nodes}) < 2:
+    address = _common_address(options, ranks)
+    told = {
+        "name": node,
+        "node": f"{node}@{address}:{port}/{domain}",
+        "has_secret": bool(options.get("secret_file") or os.environ.get("LIBCKPT_SECRET_FILE")),
+        "incarnation": _next_incarnation(options),
+    }
+    common = ranks.decide("node", told, _in_common)
+    if "problem" in common:
+        raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
+    options.setdefault("incarnation", common["incarnation"])
+    if len(common["nodes"]) < 2:
         return
-    incarnation, secret = store.get(f"{key}/common").decode().split()
-    options.update(node=node, nodes=nodes, incarnation=int(incarnation))
-    if not options.get("secret_file") and not os.environ.get("LIBCKPT_SECRET_FILE"):
-        options["secret_file"] = str(_keep_secret(options, secret))
+    options.update(node=node, nodes=common["nodes"])
+    _keep(_incarnation_file(options), str(options["incarnation"]))
+    if not told["has_secret"]:
+        secret_file = _own_file(options, "secret")
+        _keep(secret_file, common["secret"])
+        options["secret_file"] = str(secret_file)
 
 
-def _keep_secret(options, secret):
-    """The first one stays: daemons that run already know it."""
+def _in_common(told):
+    nodes = sorted({one["node"] for one in told})
+    names = sorted({one["name"] for one in told})
+    if len(nodes) != len(names):
+        return {"problem": f"nodes of one name, or ranks of one node with two addresses: {nodes}; "
+                           "name them with LIBCKPT_NODE and LIBCKPT_INTERFACE"}  # fmt: skip
+    have_secret = {one["has_secret"] for one in told}
+    if len(nodes) > 1 and len(have_secret) > 1:
+        return {"problem": "some ranks were given a secret_file and others were not: give it to "
+                           "all, or to none and the job makes one"}  # fmt: skip
+    return {
+        "nodes": nodes,
+        "secret": secrets.token_hex(32),
+        "incarnation": max(one["incarnation"] for one in told),
+    }
+
+
+def _own_file(options, kind):
+    """Where this user keeps something about the job on this node."""
     directory = options.get("runtime_dir") or os.environ.get("LIBCKPT_RUNTIME_DIR")
     directory = pathlib.Path(directory or pathlib.Path.home() / ".cache" / "libckpt")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / f"secret-{options['job']}"
-    temporary = directory / f".secret-{options['job']}-{os.getpid()}"
+    return directory / f"{kind}-{options['job']}"
+
+
+def _incarnation_file(options):
+    return _own_file(options, "incarnation")
+
+
+def _next_incarnation(options):
+    """By the clock, and whatever that says above the last one that was seen here."""
+    try:
+        last = int(_incarnation_file(options).read_text())
+    except (OSError, ValueError):
+        last = 0
+    return max(int(time.time()), last + 1)
+
+
+def _keep(path, content):
+    """In a file that only this user reads, whole or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.touch(mode=0o600)
-    temporary.write_text(secret)
+    temporary.write_text(content)
     temporary.replace(path)
-    return path

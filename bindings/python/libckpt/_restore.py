@@ -1,6 +1,6 @@
 """Restore: brings a step's tensors to where they belong, in place where that is possible."""
 
-from libckpt import _registration, _tensors, errors, items as _items
+from libckpt import _digest, _registration, _tensors, errors, items as _items
 
 
 class Restored:
@@ -13,6 +13,7 @@ class Restored:
         self.source_name = answer["source_name"]
         self.bytes = answer["bytes"]
         self.seconds = answer["seconds"]
+        self.world_size = answer["world_size"]  # Of those who saved it.
         self.items = values
 
     def __repr__(self):
@@ -20,11 +21,15 @@ class Restored:
 
 
 class Targets:
-    """Answers where each tensor of a step is to go; asked once for each copy that is tried."""
+    """Answers where each tensor of a step is to go; asked once for each copy that is tried.
 
-    def __init__(self, into, here, strict):
+    Of a share, what is not there is looked for in complete() only.
+    """
+
+    def __init__(self, into, here, strict, of_a_share=False):
         self._in_place = _writable(into, here)
         self._strict = strict and bool(into)
+        self.of_a_share = of_a_share
         self.placed = {}  # By name, the trainer's own tensors that were filled.
         self.loaded = {}  # By name, bytes that are to become tensors.
         self.members = {}  # By name of the member, its entries' bytes.
@@ -34,7 +39,37 @@ class Targets:
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         if self._strict:
-            _compare(step, stored, self._in_place)
+            there = {name: (kind, tuple(shape)) for name, kind, shape, _ in stored}
+            _compare(step, there, self._in_place, self.of_a_share)
+        return self._choose(stored)
+
+    def choose_more(self, names):
+        """A choice of these names of a further shard, besides what was chosen."""
+
+        def choose(_, stored):
+            return self._choose([tensor for tensor in stored if tensor[0] in names])
+
+        return choose
+
+    def complete(self, step, nodes):
+        """Makes places for what no shard here has; `nodes` of the structure by name are all."""
+        forms = {name: _tensors.described_form(node) for name, node in nodes.items()}
+        if self._strict:
+            _compare(step, forms, self._in_place)
+        for name, form in forms.items():
+            if not self._has(name):
+                self._target(name, *form)
+
+    def flat_bytes(self, name):
+        """The tensor's place as a row of bytes."""
+        source = self.tied.get(name, name)
+        found = self.placed.get(source)
+        return _digest.flat_bytes(self.loaded[source] if found is None else found)
+
+    def _has(self, name):
+        return any(name in found for found in (self.placed, self.loaded, self.tied))
+
+    def _choose(self, stored):
         chosen = []
         for name, type_name, shape, alias in stored:
             if alias:
@@ -61,7 +96,7 @@ class Targets:
     def tensors(self, structure):
         """By name, the tensors that the structure asks for."""
         found = {}
-        for node in _tensor_nodes(structure):
+        for node in tensor_nodes(structure):
             name = node["t"]
             source = self.tied.get(name, name)
             if source in self.placed:
@@ -71,15 +106,15 @@ class Targets:
         return found
 
 
-def _tensor_nodes(node):
+def tensor_nodes(node):
     if isinstance(node, list):
         for part in node:
-            yield from _tensor_nodes(part)
+            yield from tensor_nodes(part)
     elif isinstance(node, dict):
         if isinstance(node.get("t"), str):
             yield node
         else:
-            yield from _tensor_nodes(list(node.values()))
+            yield from tensor_nodes(list(node.values()))
 
 
 def _writable(into, here):
@@ -99,15 +134,16 @@ def _view_in_place(tensor, type_name, shape):
     return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None
 
 
-def _compare(step, stored, in_place):
-    there = {name: (type_name, tuple(shape)) for name, type_name, shape, _ in stored}
+def _compare(step, there, in_place, of_a_share=False):
     missing = sorted(set(in_place) - set(there))
-    if missing:
+    if missing and not of_a_share:
         raise errors.InvalidArgument(
             f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
             f"{', '.join(missing[:5])}; with strict=False they stay as they are"
         )
     for name, tensor in in_place.items():
+        if name not in there:
+            continue
         type_name, shape = _tensors.stored_form(tensor)
         if (type_name, shape) != there[name]:
             raise errors.InvalidArgument(

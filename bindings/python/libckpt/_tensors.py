@@ -206,6 +206,23 @@ def stored_form(tensor):
     return type_name, shape
 
 
+def described_form(description):
+    """The same of a tensor that describe() told of."""
+    shape = tuple(description["shape"])
+    if "torch" in description:
+        type_name = TORCH_NAMES.get(f"torch.{description['torch']}")
+        if type_name is None:
+            import torch
+
+            return "U8", (*shape, getattr(torch, description["torch"]).itemsize)
+        return type_name, shape
+    import numpy
+
+    kind = numpy.dtype(description["numpy"])
+    type_name = NUMPY_NAMES.get(kind.name) if kind.isnative else None
+    return (type_name, shape) if type_name else ("U8", (*shape, kind.itemsize))
+
+
 def is_writable(tensor):
     """Whether bytes may be written where it lies."""
     if is_torch(tensor):

@@ -16,6 +16,7 @@ from libckpt import _members, _tensors
 from libckpt.errors import Corruption, InvalidArgument, Unsupported
 
 
+PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
@@ -24,6 +25,11 @@ _text = json.JSONEncoder(separators=(",", ":")).encode
 def is_module(item):
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(item, torch.nn.Module)
+
+
+def is_optimizer(item):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(item, torch.optim.Optimizer)
 
 
 def has_state(item):
@@ -49,12 +55,13 @@ class Taker:
     `known` is what an earlier Taker told of tensors: there are thousands, and most stay alike.
     """
 
-    def __init__(self, allow_pickle=True, known=None):
+    def __init__(self, allow_pickle=True, known=None, replicas=None):
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
         self.told = {}  # By name: a tensor's type, its shape and the text for both.
         self._known = known or {}
+        self._replicas = replicas  # Filled, when somebody wants them.
 
     def take(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
@@ -72,13 +79,30 @@ class Taker:
         if isinstance(value, _members.TorchMember):
             return self._member(name, value.content)
         if has_state(value) and not isinstance(value, type):
-            return f'{{"s":{self.take(name, value.state_dict())}}}'
+            return self._owner(name, value)
         if kind is list or kind is tuple:
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
             return f'{{"{"l" if kind is list else "u"}":[{",".join(parts)}]}}'
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
             return self._dictionary(name, value)
         return self._pickled(name, value)
+
+    def _owner(self, name, owner):
+        """Of a state that it tells and takes back."""
+        count = len(self.tensors)
+        text = f'{{"s":{self.take(name, owner.state_dict())}}}'
+        if self._replicas is None:
+            return text
+        names = list(self.tensors)[count:]
+        if is_optimizer(owner):
+            self._replicas.update(dict.fromkeys(names, STATE))
+        elif is_module(owner):
+            buffers = {f"{name}.{key}" for key, _ in owner.named_buffers()}
+            kinds = {each: BUFFER if each in buffers else PARAMETER for each in names}
+            if _has_private_buffers(owner):
+                kinds = {each: kind for each, kind in kinds.items() if kind is not BUFFER}
+            self._replicas.update(kinds)
+        return text
 
     def _member(self, name, content):
         if not self.allow_pickle:
@@ -184,14 +208,20 @@ class Giver:
         return pickle.loads(base64.b64decode(value))
 
 
-def take_all(items, allow_pickle=True, known=None):
+def _has_private_buffers(module):
+    """Whether each rank's buffers are its own: DistributedDataParallel was told so."""
+    return getattr(module, "broadcast_buffers", True) is False
+
+
+def take_all(items, allow_pickle=True, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
-    `known` is a dictionary of the caller's, who passes it again at the next call.
+    `known` is a dictionary of the caller's, who passes it again at the next call; `replicas` gets
+    the names of tensors that ranks may have alike, and what each is.
     """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
         raise InvalidArgument("items: a dictionary from names to what is to be saved is wanted")
-    taker = Taker(allow_pickle, known)
+    taker = Taker(allow_pickle, known, replicas)
     parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
     if known is not None:
         known.clear()

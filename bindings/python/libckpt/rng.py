@@ -21,6 +21,18 @@ class RNG:
                 state["cuda"] = torch.cuda.get_rng_state_all()
         return state
 
+    def seed(self, seed):
+        """Sets all of them, as for a rank that begins."""
+        import random
+
+        random.seed(seed)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(seed % (1 << 32))
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.manual_seed(seed)
+
     def load_state_dict(self, state):
         import random
 

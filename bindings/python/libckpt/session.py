@@ -13,7 +13,8 @@ import os
 import time
 import weakref
 
-from libckpt import _debug, _launch, _programs, _registration, _restore, errors, items as _items
+from libckpt import _debug, _gather, _launch, _programs, _registration, _restore, _shares
+from libckpt import errors, items as _items
 from libckpt.ticket import LEVELS, Ticket
 
 logger = logging.getLogger("libckpt")
@@ -57,7 +58,7 @@ class Session:
     """One at a time for a job and rank in a process; calls come from any thread, one at a time."""
 
     def __init__(self, options, *, raise_on_error=False, allow_pickle=True, debug=False):
-        options = _launch.complete(options)
+        options, self._ranks = _launch.complete(options)
         if os.environ.get("LIBCKPT_DAEMON_PATH") is None and _programs.daemon_path():
             options.setdefault("daemon_path", _programs.daemon_path())
         options.setdefault("blob_capacity", _registration.BLOB_CAPACITY)
@@ -75,6 +76,8 @@ class Session:
         self._process = os.getpid()
         self._tensors = _registration.Registration(options)
         self._client = self._tensors.client
+        self._shares = _shares.Shares(self._ranks)
+        self._gather = _gather.Gather(self._tensors, self._ranks, self.dir)
         self._mutations = _debug.Mutations() if debug else None
         self._hooks = []
         self._known = {}  # What the newest save told of its tensors.
@@ -150,7 +153,7 @@ class Session:
                 "start_fresh() to begin without it"
             )
         with _no_collection():
-            taken = _items.take_all(items, self._allow_pickle, self._known)
+            taken = self._shares.take(items, self._allow_pickle, self._known)
             outcome, views = self._tensors.capture(step, taken, always)
         if self._mutations and outcome == "started":
             self._mutations.begin(views, self._tensors.guarded_names())
@@ -167,6 +170,10 @@ class Session:
     def prepare(self, items):
         """Makes room for `items` now, so that the first save need not wait."""
         self._check_open()
+        if self._ranks.are_several:
+            room = self._shares.expected_bytes(items, self._tensors.optimizers, self._allow_pickle)
+            self._tensors.reserve({}, {}, room)
+            return
         _, tensors, members = _items.take_all(items, self._allow_pickle)
         views = self._tensors.view(tensors)
         self._tensors.reserve(views, members, self._tensors.expected_bytes(views))
@@ -177,6 +184,8 @@ class Session:
         Modules and tensors are filled where they are; what has `load_state_dict` gets its state;
         dictionaries are updated. `Restored.items` has all items as plain values. With strict, names
         and shapes must be those of `into`; without, what fits is taken.
+        What another number of ranks saved comes from storage; a rank that was not there has the
+        rest of rank 0's, and its random generators are seeded anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure
         saves are refused until a restore succeeds, or `start_fresh` is called.
         """
@@ -203,22 +212,25 @@ class Session:
     def _restore(self, into, step, strict):
         into = into or {}
         _, here, members = _items.take_all(into, self._allow_pickle)
-        targets = _restore.Targets(into, here, strict)
-        self._tensors.reserve(self._tensors.view(here), members, self._stored_bytes())
-        answer = self._client.restore(step, targets.choose)
+        targets = _restore.Targets(into, here, strict, self._ranks.are_several)
+        self._make_room(into, here, members)
+        answer, structure = self._gather.restore(step, targets)
         self._tensors.forget()
-        structure = self._tensors.structure()
-        if structure is None:
-            raise errors.Corruption(
-                f"restore step {answer['step']}: it does not tell what its tensors are parts of: "
-                "it was not saved by this package"
-            )
         values = _items.give_all(
             structure, targets.tensors(structure), targets.members, self._allow_pickle
         )
-        _restore.load(into, values, strict)
-        self._must_confirm = answer["step"]
+        _restore.load(self._shares.known_here(into, answer), values, strict)
+        self._must_confirm = answer["step"] if "path" not in answer else None
         return _restore.Restored(answer, values)
+
+    def _make_room(self, into, here, members):
+        """Slots for the step that is to come."""
+        stored = self._stored_bytes()
+        if not self._ranks.are_several:
+            self._tensors.reserve(self._tensors.view(here), members, stored)
+            return
+        room = self._shares.expected_bytes(into, self._tensors.optimizers, self._allow_pickle)
+        self._tensors.reserve({}, {}, max(stored, room))
 
     def restore_or(self, into, default=None, strict=True):
         """The step that was restored into the items, or `default` when there is none."""

@@ -1,0 +1,154 @@
+"""Goal: ranks under DistributedDataParallel capture each its share, and all of them come back.
+
+Method: real ranks over gloo, each on a "node" of its own: a runtime directory, an address, a
+daemon. One node is killed with its memory; the job comes back on another, or with other ranks.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+STEPS = 12
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """Nodes by name, and jobs of ranks on them."""
+
+    def __init__(self, scratch, programs, trainer):
+        self.scratch, self.programs, self._trainer = scratch, programs, trainer
+        self.port = free_port()
+        self.names = []
+
+    def node(self, name):
+        """What a process on the node has in its environment."""
+        if name not in self.names:
+            self.names.append(name)
+        return {
+            "LIBCKPT_NODE": name,
+            "LIBCKPT_RUNTIME_DIR": str(self.scratch / name),
+            "LIBCKPT_DAEMON_PATH": str(self.programs / "ckptd"),
+            "LIBCKPT_INTERFACE": f"127.0.0.{2 + self.names.index(name)}",
+            "LIBCKPT_PORT": str(self.port),
+        }
+
+    def start(self, nodes, job, *arguments, **environment):
+        common = {
+            "WORLD_SIZE": str(len(nodes)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            **environment,
+        }
+        each = [self.node(name) | common for name in nodes]
+        return self._trainer("ranks.py", json.dumps(each), job, *map(str, arguments))
+
+    def daemon(self, name):
+        ready = self.scratch / name / "ckptd.json"
+        return json.loads(ready.read_text())["pid"] if ready.exists() else None
+
+    def lose(self, name, process=None):
+        """The node with all its memory."""
+        for pid in (process, self.daemon(name)):
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self, name, *options):
+        """Its daemon, after a flush unless the options say otherwise."""
+        environment = {**os.environ, "LIBCKPT_RUNTIME_DIR": str(self.scratch / name)}
+        subprocess.run([self.programs / "ckpt", "stop", *options], env=environment, timeout=60,
+                       capture_output=True, check=False)  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path, programs, trainer):
+    found = Cluster(tmp_path, programs, trainer)
+    yield found
+    for name in found.names:
+        found.stop(name, "--no-flush")
+
+
+def said(log, rank, word):
+    """The words behind `word` in each such line of the rank."""
+    prefix = f"r{rank} {word} "
+    return [line[len(prefix) :].split() for line in log.splitlines() if line.startswith(prefix)]
+
+
+def began(log, rank):
+    """(step, digest) as the rank began."""
+    step, digest = said(log, rank, "began at")[0]
+    return int(step), digest
+
+
+def process_of(log, rank):
+    lines = [line.split() for line in log.splitlines() if line.startswith("process ")]
+    return next(int(process) for _, number, process in lines if int(number) == rank)
+
+
+def results(log, ranks=2):
+    return [(said(log, r, "losses"), said(log, r, "weights")) for r in range(ranks)]
+
+
+def states(log):
+    """By step, the digest of what rank 0 had."""
+    return {int(step): digest for step, digest, *_ in said(log, 0, "made")}
+
+
+def test_a_node_is_lost_with_its_memory_and_the_job_ends_as_if_it_had_not(cluster):
+    whole = cluster.start("AB", "whole", STEPS).finish()
+    expected = results(whole)
+    assert all(losses and weights for losses, weights in expected)
+    assert all(float(said(whole, rank, "share")[0][0]) < 0.65 for rank in (0, 1))
+
+    job = cluster.start("AB", "job", STEPS, HOLD_AT="7")
+    job.wait_until_said("r0 made 7 ")
+    log = job.log.read_text()
+    cluster.lose("B", process_of(log, 1))
+    os.kill(process_of(log, 0), signal.SIGKILL)  # As torchrun ends it.
+    job.wait()
+    committed = int(said(log, 0, "made")[-1][2])
+    assert committed >= 5
+
+    log = cluster.start("AC", "job", STEPS).finish()
+    step, digest = began(log, 0)
+    assert step >= committed
+    assert said(log, 0, "source")[0] == ["own_memory", "2"]
+    assert said(log, 1, "source")[0] == ["peer_memory", "2"]
+    assert began(log, 1) == (step, digest)
+    assert states(job.log.read_text())[step] == digest
+    assert results(log) == expected
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_path, count):
+    directory = tmp_path / "dir"
+    job = cluster.start("AB", "job", 8, directory).finish()
+    for name in "AB":
+        cluster.stop(name)
+    log = cluster.start("ABC"[:count], "job", 10, directory).finish()
+    step, digest = began(log, 0)
+    assert step >= 4
+    assert digest == states(job)[step]
+    for rank in range(count):
+        assert began(log, rank) == (step, digest)
+        assert said(log, rank, "source")[0] == ["storage", "2"]
+        assert f"rank {rank} is new" not in log or rank == 2
+    assert (f"rank 2 is new, step {step} was saved by 2 ranks" in log) == (count == 3)
+    assert "its random generators were seeded with" in log or count == 1
+
+    # And on from what these ranks captured and published.
+    log = cluster.start("AB", "job", 10, directory).finish()
+    assert began(log, 0)[0] == began(log, 1)[0] > step
+    assert said(log, 1, "source")[0] == ["storage", str(count)]
