@@ -7,6 +7,7 @@ daemon. One node is killed with its memory; the job comes back on another, or wi
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -152,3 +153,19 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     log = cluster.start("AB", "job", 10, directory).finish()
     assert began(log, 0)[0] == began(log, 1)[0] > step
     assert said(log, 1, "source")[0] == ["storage", str(count)]
+
+
+def test_the_example_runs_as_printed_and_torchrun_resumes_it_from_memory():
+    example = pathlib.Path(__file__).parents[2] / "examples" / "ddp_trainer.py"
+    done = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
+                          timeout=240, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "rank 1 is killed at step 33" in done.stdout
+    began = re.findall(r"(\d) rank\(s\), from step (\d+)", done.stdout)
+    assert began[:2] == [("2", "0"), ("2", "0")]
+    resumed = int(began[2][1])
+    assert 20 < resumed <= 33
+    assert f"restored step {resumed} from own memory" in done.stderr
+    assert "the weights are the same" in done.stdout
+    assert began[3] == ("1", "60")
+    assert "step 60 was saved by 2 ranks, this job has 1" in done.stderr

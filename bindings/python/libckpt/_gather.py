@@ -112,7 +112,8 @@ class Gather:
     def _shared_by_all(self, nodes):
         """By name, owner and node of the shared tensors that any rank knows of. They are the same
         everywhere, unless a rank did not hear in time what it was to capture, and captured all."""
-        shared = {name: [owner, nodes[name]] for name, owner in sorted(self._owners.items())}
+        owners = sorted(self._owners.items())
+        shared = {name: [owner, nodes[name]] for name, owner in owners if name in nodes}
         sums = self._ranks.exchange("plan", zlib.crc32(json.dumps(shared).encode()))
         if len(set(sums)) == 1:
             return shared

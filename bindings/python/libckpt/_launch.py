@@ -119,7 +119,7 @@ def _next_incarnation(options):
 def _keep(path, content):
     """In a file that only this user reads, whole or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     temporary.touch(mode=0o600)
     temporary.write_text(content)
     temporary.replace(path)

@@ -96,10 +96,10 @@ class Shares:
             self._owners.pop(name, None)
         compared = {n: t for n, t in tensors.items() if kinds[n] != _items.BUFFER}
         digests = _digest.of_tensors(compared)
-        told = {
-            name: [[*_tensors.stored_form(tensor), digests.get(name)], tensor.nbytes, _place(tensor)]
-            for name, tensor in tensors.items()
-        }
+        told = {}
+        for name, tensor in tensors.items():
+            form = [*_tensors.stored_form(tensor), digests.get(name)]
+            told[name] = [form, tensor.nbytes, _place(tensor)]
         try:
             self._owners.update(self._ranks.decide("replicas", told, self._rule))
         except errors.Unavailable as error:

@@ -1,0 +1,116 @@
+"""Data-parallel training that goes on after a rank was killed.
+
+    torchrun --nproc-per-node=2 --max-restarts=3 examples/ddp_trainer.py --dir DIR
+    python examples/ddp_trainer.py --demo
+
+The demo trains with two ranks three times: undisturbed; with a rank that is killed, which torchrun
+starts again; and on from there with a single rank. It compares the weights of the first two.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import libckpt
+
+BATCH = 16
+
+
+def make_data():
+    source = torch.Generator().manual_seed(7)
+    inputs = torch.randn(1024, 32, generator=source)
+    return TensorDataset(inputs, inputs.square().mean(1, keepdim=True))
+
+
+def train(options):
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1),
+                            torch.nn.Linear(256, 1))
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    torch.manual_seed(1 + rank)  # Each rank drops out in its own way.
+    data = make_data()
+    sampler = DistributedSampler(data, seed=1)
+    per_epoch = len(data) // (BATCH * world_size)
+
+    session = libckpt.init(options.job, dir=options.dir, save_storage_interval=10).guard(optimizer)
+    items = {"model": model.module, "optimizer": optimizer, "rng": libckpt.RNG()}
+    step = session.restore_or(items, default=0)
+    if rank == 0:
+        print(f"{world_size} rank(s), from step {step}", flush=True)
+    while step < options.steps:
+        sampler.set_epoch(step // per_epoch)
+        # The loader draws its seed from torch's generator at each start: it has one of its own.
+        loader = DataLoader(data, BATCH, sampler=sampler, generator=torch.Generator())
+        for index, (inputs, wanted) in enumerate(loader):
+            if index < step % per_epoch or step >= options.steps:
+                continue  # Of before the restore, or past the end.
+            step += 1
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(inputs), wanted).backward()
+            optimizer.step()
+            ticket = session.save_checkpoint_if_needed(step, items)
+            if step == options.kill_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                if ticket:
+                    ticket.captured.result(30)
+                if rank == world_size - 1:
+                    print(f"rank {rank} is killed at step {step}", flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        weights = torch.cat([part.detach().flatten() for part in model.parameters()])
+        print("weights", hashlib.sha256(weights.numpy().tobytes()).hexdigest(), flush=True)
+    session.close()
+    dist.destroy_process_group()
+
+
+def run(ranks, *arguments):
+    """Trains under torchrun and shows what it said; returns the weights' digest."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3",
+               f"--nproc-per-node={ranks}", __file__, *map(str, arguments)]  # fmt: skip
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
+    print(done.stdout, end="", flush=True)
+    return done.stdout.rpartition("weights ")[2].strip()
+
+
+def demo():
+    with tempfile.TemporaryDirectory(prefix="ckpt-ddp-") as scratch:
+        os.environ["LIBCKPT_RUNTIME_DIR"] = f"{scratch}/runtime"
+        stop = [pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt", "stop"]
+        try:
+            print("== two ranks, undisturbed")
+            whole = run(2, "--job", "whole", "--dir", f"{scratch}/whole", "--steps", 60)
+            print("== two ranks, one is killed")
+            same = run(2, "--dir", f"{scratch}/run", "--steps", 60, "--kill-at", 33)
+            print("the weights are", "the same" if same == whole else "DIFFERENT")
+            print("== one rank goes on")
+            run(1, "--dir", f"{scratch}/run", "--steps", 90)
+        finally:
+            subprocess.run(stop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return same == whole
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--demo", action="store_true", help="kills and resumes itself")
+    parser.add_argument("--job", default="ddp-trainer")
+    parser.add_argument("--dir", help="where checkpoints go; none: memory only")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--kill-at", type=int, default=0, help="the step at which a rank dies")
+    given = parser.parse_args()
+    if given.demo:
+        sys.exit(0 if demo() else 1)
+    train(given)
