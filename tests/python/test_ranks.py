@@ -1,7 +1,8 @@
 """Goal: ranks under DistributedDataParallel capture each its share, and all of them come back.
 
-Method: real ranks over gloo, each on a "node" of its own: a runtime directory, an address, a
-daemon. One node is killed with its memory; the job comes back on another, or with other ranks.
+Method: real ranks over gloo, each on a "node" of its own: a network namespace where that is
+allowed, a runtime directory, a daemon. One node is killed with its memory; the job comes back on
+another, or with other ranks.
 """
 
 import json
@@ -18,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 STEPS = 12
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def free_port():
@@ -27,58 +29,77 @@ def free_port():
 
 
 class Cluster:
-    """Nodes by name, and jobs of ranks on them."""
+    """Nodes by name, as examples/training/nodes.sh makes them, and jobs of ranks on them."""
 
     def __init__(self, scratch, programs, trainer):
         self.scratch, self.programs, self._trainer = scratch, programs, trainer
-        self.port = free_port()
-        self.names = []
+        self._shell = subprocess.Popen(["bash"], cwd=ROOT, text=True, stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE)  # fmt: skip
+        self.do(f". examples/training/nodes.sh; nodes_open '{scratch}'")
+        self.spaces = self.do('echo "$nodes_prefix"')
+        self.port = self.do('echo "$nodes_port"')
+        self._environments = {}
+
+    def do(self, command):
+        """What the shell prints."""
+        self._shell.stdin.write(f"{command}\necho '<end>'\n")
+        self._shell.stdin.flush()
+        said = "".join(iter(self._shell.stdout.readline, "<end>\n"))
+        return said.strip()
 
     def node(self, name):
         """What a process on the node has in its environment."""
-        if name not in self.names:
-            self.names.append(name)
-        return {
-            "LIBCKPT_NODE": name,
-            "LIBCKPT_RUNTIME_DIR": str(self.scratch / name),
-            "LIBCKPT_DAEMON_PATH": str(self.programs / "ckptd"),
-            "LIBCKPT_INTERFACE": f"127.0.0.{2 + self.names.index(name)}",
-            "LIBCKPT_PORT": str(self.port),
-        }
+        if name not in self._environments:
+            self.do(f"node_add {name}")
+            address = self.do(f'echo "${{node_address[{name}]}}"')
+            self._environments[name] = environment = {
+                "LIBCKPT_NODE": name,
+                "LIBCKPT_RUNTIME_DIR": str(self.scratch / name),
+                "LIBCKPT_DAEMON_PATH": str(self.programs / "ckptd"),
+                "ADDRESS": address,
+            }
+            if self.spaces:  # The address is found out by the ranks themselves.
+                space = f"/run/netns/{self.spaces}-{name}"
+                environment |= {"SPACE": space, "GLOO_SOCKET_IFNAME": "eth0"}
+            else:
+                environment |= {"LIBCKPT_INTERFACE": address, "LIBCKPT_PORT": self.port}
+        return self._environments[name]
 
     def start(self, nodes, job, *arguments, **environment):
         common = {
             "WORLD_SIZE": str(len(nodes)),
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": self.node(nodes[0])["ADDRESS"],
             "MASTER_PORT": str(free_port()),
             **environment,
         }
         each = [self.node(name) | common for name in nodes]
         return self._trainer("ranks.py", json.dumps(each), job, *map(str, arguments))
 
-    def daemon(self, name):
-        ready = self.scratch / name / "ckptd.json"
-        return json.loads(ready.read_text())["pid"] if ready.exists() else None
+    def lose(self, name, process):
+        """The node with its trainer, its daemon and all its memory."""
+        if self.spaces:
+            self.do(f'ip -n "$nodes_prefix-net" link del port-{name}')
+        os.kill(process, signal.SIGKILL)
+        self.do(f"node_lose {name} 2>&1")
 
-    def lose(self, name, process=None):
-        """The node with all its memory."""
-        for pid in (process, self.daemon(name)):
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-
-    def stop(self, name, *options):
-        """Its daemon, after a flush unless the options say otherwise."""
+    def stop(self, name):
+        """Its daemon, after a flush."""
         environment = {**os.environ, "LIBCKPT_RUNTIME_DIR": str(self.scratch / name)}
-        subprocess.run([self.programs / "ckpt", "stop", *options], env=environment, timeout=60,
-                       capture_output=True, check=False)  # fmt: skip
+        subprocess.run([self.programs / "ckpt", "stop"], env=environment, timeout=60, check=True,
+                       capture_output=True)  # fmt: skip
+
+    def close(self):
+        """What is left of it."""
+        left = self.do("nodes_close 2>&1")
+        self._shell.communicate("exit\n", timeout=60)
+        return left
 
 
 @pytest.fixture
 def cluster(tmp_path, programs, trainer):
     found = Cluster(tmp_path, programs, trainer)
     yield found
-    for name in found.names:
-        found.stop(name, "--no-flush")
+    assert found.close() == ""
 
 
 def said(log, rank, word):
@@ -155,8 +176,9 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     assert said(log, 1, "source")[0] == ["storage", str(count)]
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_printed_and_torchrun_resumes_it_from_memory():
-    example = pathlib.Path(__file__).parents[2] / "examples" / "ddp_trainer.py"
+    example = ROOT / "examples" / "ddp_trainer.py"
     done = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
                           timeout=240, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,10 +1,10 @@
 """Ranks under DistributedDataParallel, each on a node of its own, to be killed one by one.
 
-ranks.py NODES JOB STEPS [DIR]: NODES is JSON, the environment of each rank. Alone, or under
-torchrun, with FAIL_AT=STEP in the environment: the ranks are there already, and rank 1 dies there.
+ranks.py NODES JOB STEPS [DIR]: NODES is JSON, the environment of each rank.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -73,7 +73,6 @@ def train(job, steps, directory=None):
         pass
     parameters = [dict(inner.named_parameters()), optimizer.state_dict()["state"]]
     say("began at", start, digest(*parameters, dict(inner.named_buffers())))
-    fail_at = int(os.environ.get("FAIL_AT", 0)) if start == 0 else 0
     for step in range(start + 1, int(steps) + 1):
         loss = model(torch.randn(16, 64) * random.random()).square().mean()
         optimizer.zero_grad()
@@ -91,8 +90,6 @@ def train(job, steps, directory=None):
         say("made", step, digest(*parameters, dict(inner.named_buffers())), session.latest)
         if step == int(os.environ.get("HOLD_AT", 0)):
             signal.pause()
-        if step == fail_at and rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
     status = session.status()
     whole = sum(3 * part.nbytes for part in inner.parameters())  # With Adam's two for each.
     say("share", status["bytes_captured"] / max(1, status["saves_started"]) / whole)
@@ -104,6 +101,14 @@ def train(job, steps, directory=None):
     dist.destroy_process_group()
 
 
+def enter(space):
+    """The node's network; what is started from here has it too."""
+    clone_newnet = 0x40000000
+    with open(space) as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), clone_newnet) != 0:
+            raise OSError(ctypes.get_errno(), f"enter {space}")
+
+
 def main(nodes, *arguments):
     """Forks the ranks: their imports are done."""
     processes = {}
@@ -112,6 +117,8 @@ def main(nodes, *arguments):
         if process == 0:
             os.environ.update(environment)
             os.environ["RANK"] = str(rank)
+            if "SPACE" in environment:
+                enter(environment["SPACE"])
             train(*arguments)
             return
         processes[process] = rank
@@ -122,7 +129,3 @@ def main(nodes, *arguments):
         failed += status != 0
         print("ended", processes.pop(process), os.waitstatus_to_exitcode(status), flush=True)
     sys.exit(failed)
-
-
-if __name__ == "__main__":
-    train(*sys.argv[1:])
