@@ -159,7 +159,7 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     job = cluster.start("AB", "job", 8, directory).finish()
     for name in "AB":
         cluster.stop(name)
-    log = cluster.start("ABC"[:count], "job", 10, directory).finish()
+    log = cluster.start("ABC"[:count], "job", 20, directory).finish()
     step, digest = began(log, 0)
     assert step >= 4
     assert digest == states(job)[step]
@@ -171,7 +171,7 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     assert "its random generators were seeded with" in log or count == 1
 
     # And on from what these ranks captured and published.
-    log = cluster.start("AB", "job", 10, directory).finish()
+    log = cluster.start("AB", "job", 21, directory).finish()
     assert began(log, 0)[0] == began(log, 1)[0] > step
     assert said(log, 1, "source")[0] == ["storage", str(count)]
 

@@ -96,7 +96,8 @@ def train(job, steps, directory=None):
     say("losses", hashlib.sha256(repr(progress["losses"]).encode()).hexdigest())
     say("weights", digest(*parameters))
     if directory:
-        session.close()  # With a flush.
+        with contextlib.suppress(libckpt.NotFound):  # All saves since the restore were skipped.
+            session.close()  # With a flush.
     session.abandon()
     dist.destroy_process_group()
 
