@@ -36,8 +36,10 @@ Status Job::adopt_shape(const AttachRequest& request) {
   }
   if (request.dir != directory_) {
     return fail(Errc::invalid_argument,
-                fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'",
-                            request.rank, shape_.job, directory_, request.dir));
+                fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
+                            "the new run another job's name, or free what the old one still holds "
+                            "in memory: ckpt drop {}",
+                            request.rank, shape_.job, directory_, request.dir, shape_.job));
   }
   shape_.world_size = request.world_size;
   shape_.replicas = request.replicas;

@@ -248,7 +248,32 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   answer(flush_id, published);
 }
 
+// Somebody may have cleared the directory, or moved another one there, while we train. Without the
+// marker what we publish would belong to nobody; with another's it would be theirs.
+Task<void> JobStorage::keep_marker() {
+  const std::string& job = job_.shape().job;
+  auto marker = co_await storage::read_run_marker(site());
+  if (!marker && marker.error().code() == Errc::not_found) {
+    log_warning("job={} {} has lost what says whose it is: made again", job, site().directory());
+    storage::RunOrder order;
+    order.job = job;
+    order.fresh_run = stored_.run;
+    order.attempt = job_.context().random.next();
+    order.is_running = true;
+    marker = co_await storage::open_run_directory(site(), std::move(order));
+    if (marker) CKPT_CO_CHECK(co_await store_history(job_.history(), job_.decree().restore_counts));
+  }
+  if (!marker) co_return fail(std::move(marker).error());
+  if (marker->run == stored_.run) co_return Status{};
+  co_return fail(
+      Errc::invalid_argument,
+      fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
+                  "of job {}, and not of run {}",
+                  job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
+}
+
 Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
+  CKPT_CO_CHECK(co_await keep_marker());
   storage::PublishOrder order;
   order.work_name = publishing.order.work_directory;
   order.job = job_.shape().job;

@@ -72,6 +72,7 @@ class JobStorage {
   Task<void> publish_and_retain(agree::Publishing publishing);
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
+  Task<void> keep_marker();
   Task<void> refresh_catalog();
   storage::Site site() const;
   std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.

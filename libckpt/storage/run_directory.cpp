@@ -105,7 +105,7 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   CKPT_CO_CHECK(co_await make_run_directory(site));
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {
-    CKPT_CO_CHECK(co_await refuse_orphans(site));
+    if (!order.is_running) CKPT_CO_CHECK(co_await refuse_orphans(site));
     CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));
     CKPT_CO_TRY(const bool created, co_await create_marker(site, order));
     if (created)

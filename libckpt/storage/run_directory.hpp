@@ -18,6 +18,7 @@ struct RunOrder {
   std::string job;
   format::RunId fresh_run;    // Random: becomes the run where there is no marker yet.
   std::uint64_t attempt = 0;  // Random: for the names of files that are written aside.
+  bool is_running = false;    // The marker was there: checkpoints that lie there are known.
 };
 
 // Creates the directory (not its parents) and the marker where they are missing, and proves that

@@ -86,7 +86,8 @@ class CKPT_EXPORT Checkpointer {
   // For tensors on a GPU it does not wait on the host, and lifts the limit `gpu_copy_rate`.
   Status guard(Stream stream = {});
 
-  // Waits until `step`, or a newer one, has reached `level`.
+  // Waits until `step`, or a newer one, has reached `level`. For `durable` it is stored at once,
+  // whatever `save_storage_interval` says.
   // Errors: unavailable (the deadline passed), not_found (the step was skipped or given up).
   Status wait(Step step, Level level, std::chrono::milliseconds deadline);
 

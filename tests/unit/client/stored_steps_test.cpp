@@ -17,11 +17,11 @@ using Catch::Contains;
 constexpr std::chrono::milliseconds soon{30'000};
 
 struct Trainer {
-  Trainer() {
+  explicit Trainer(const std::string& checkpoints = "") {
     Log::set_level(LogLevel::error);
     Options options;
     options.job = "stored";
-    options.dir = directory.file("checkpoints");
+    options.dir = checkpoints.empty() ? directory.file("checkpoints") : checkpoints;
     options.embedded = true;
     options.memory_budget = 64 << 20;
     options.save_storage_interval = {1'000'000, {}};
@@ -69,6 +69,38 @@ TEST_CASE("stored steps: why a step is not stored reaches the trainer", "[unit][
   const Status closed = trainer.checkpointer->close(std::chrono::milliseconds(10));
   REQUIRE_FALSE(closed);
   REQUIRE_THAT(closed.error().text(), Contains("step 3 is not stored"));
+}
+
+TEST_CASE("stored steps: a directory that was cleared in mid-run is whole again",
+          "[unit][client]") {
+  Trainer trainer;
+  for (const std::uint64_t step : {3u, 4u}) {
+    REQUIRE(trainer.checkpointer->save(Step{step}).value() == SaveOutcome::started);
+    REQUIRE(trainer.checkpointer->wait(Step{step}, Level::durable, soon));
+    std::filesystem::remove_all(trainer.directory.file("checkpoints/.libckpt"));
+  }
+  REQUIRE(trainer.checkpointer->save(Step{5}).value() == SaveOutcome::started);
+  const Status closed = trainer.checkpointer->close(soon);
+  if (!closed) FAIL(closed.error().message());
+  Trainer next(trainer.directory.file("checkpoints"));
+  const auto restored = next.checkpointer->restore();
+  if (!restored) FAIL(restored.error().message());
+  REQUIRE(restored->step == Step{5});
+  REQUIRE(restored->source == RestoreSource::storage);
+}
+
+TEST_CASE("stored steps: what became another run's directory is left alone", "[unit][client]") {
+  Trainer trainer, other;
+  REQUIRE(other.checkpointer->save(Step{1}).value() == SaveOutcome::started);
+  REQUIRE(other.checkpointer->close(soon));
+  const std::string directory = trainer.directory.file("checkpoints");
+  std::filesystem::remove_all(directory);
+  std::filesystem::rename(other.directory.file("checkpoints"), directory);
+  REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
+  const Status closed = trainer.checkpointer->close(std::chrono::seconds(3));
+  REQUIRE_FALSE(closed);
+  REQUIRE_THAT(closed.error().text(), Contains("by now it is the directory of run"));
+  REQUIRE_FALSE(std::filesystem::exists(directory + "/step-000000003"));
 }
 
 }  // namespace ckpt
