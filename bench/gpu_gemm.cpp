@@ -68,12 +68,12 @@ ckpt::Status GpuGemm::load() {
                              {named != nullptr && *named != '\0' ? named : "libcuda.so.1"}));
   library_ = std::make_unique<ckpt::os::DynamicLibrary>(std::move(library));
   CKPT_TRY(auto* load_module, find<PFN_cuModuleLoadData_v2000>("cuModuleLoadData", 2000));
-  CKPT_TRY(auto* get_function, find<PFN_cuModuleGetFunction_v2000>("cuModuleGetFunction", 2000));
+  CKPT_TRY(auto* find_function, find<PFN_cuModuleGetFunction_v2000>("cuModuleGetFunction", 2000));
   CKPT_TRY(launch_, find<PFN_cuLaunchKernel_v4000>("cuLaunchKernel", 4000));
   const auto& driver = trainer_.driver();
   CUmodule module = nullptr;
   CKPT_CHECK(driver.check(load_module(&module, gpu_gemm_binary), "load the matrix product"));
-  return driver.check(get_function(&function_, module, "gemm"), "find the matrix product");
+  return driver.check(find_function(&function_, module, "gemm"), "find the matrix product");
 }
 
 void GpuGemm::compute(int times) {

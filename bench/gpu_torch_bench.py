@@ -1,7 +1,7 @@
 """gpu_torch: what a save of tensors on a GPU holds the loop, against torch.save and async_save.
 
-The same state, in one run, in pairs. `libckpt` is held until its copies have ended, as if there were
-no computation to hide them behind; what the call alone takes is a figure of its own.
+The same state, in one run, in pairs. Ours is held until its copies have ended, as if there were no
+computation to hide them behind; what the call alone takes is a figure of its own.
 """
 
 import os
