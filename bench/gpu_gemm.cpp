@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdlib>
 
 #include "base/units.hpp"
 #include "bench/must.hpp"
@@ -47,29 +46,16 @@ GpuGemm::GpuGemm(ckpt::test::GpuTrainer& trainer) : trainer_(trainer) {
   for (std::byte* matrix : {left_, right_}) trainer_.fill(matrix, two_halves, elements / 2);
 }
 
-template <class Function>
-ckpt::Result<Function> GpuGemm::find(const char* name, int version) const {
-  using Get = std::remove_pointer_t<PFN_cuGetProcAddress_v12000>;
-  CKPT_TRY(Get * get, library_->symbol<Get>("cuGetProcAddress_v2"));
-  void* address = nullptr;
-  CUdriverProcAddressQueryResult found{};
-  const CUresult result = get(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, &found);
-  if (result != CUDA_SUCCESS || address == nullptr)
-    return ckpt::fail(ckpt::Errc::unsupported, fmt::format("the driver has no {}", name));
-  return reinterpret_cast<Function>(address);
-}
-
 ckpt::Status GpuGemm::load() {
 #ifndef CKPT_BENCH_GEMM
   return ckpt::fail(ckpt::Errc::unsupported, "built without nvcc");
 #endif
-  const char* named = std::getenv("CKPT_CUDA_DRIVER");
-  CKPT_TRY(auto library, ckpt::os::DynamicLibrary::open(
-                             {named != nullptr && *named != '\0' ? named : "libcuda.so.1"}));
-  library_ = std::make_unique<ckpt::os::DynamicLibrary>(std::move(library));
-  CKPT_TRY(auto* load_module, find<PFN_cuModuleLoadData_v2000>("cuModuleLoadData", 2000));
-  CKPT_TRY(auto* find_function, find<PFN_cuModuleGetFunction_v2000>("cuModuleGetFunction", 2000));
-  CKPT_TRY(launch_, find<PFN_cuLaunchKernel_v4000>("cuLaunchKernel", 4000));
+  const auto load_module = trainer_.find<PFN_cuModuleLoadData_v2000>("cuModuleLoadData", 2000);
+  const auto find_function =
+      trainer_.find<PFN_cuModuleGetFunction_v2000>("cuModuleGetFunction", 2000);
+  launch_ = trainer_.find<PFN_cuLaunchKernel_v4000>("cuLaunchKernel", 4000);
+  if (load_module == nullptr || find_function == nullptr || launch_ == nullptr)
+    return ckpt::fail(ckpt::Errc::unsupported, "the driver runs none");
   const auto& driver = trainer_.driver();
   CUmodule module = nullptr;
   CKPT_CHECK(driver.check(load_module(&module, gpu_gemm_binary), "load the matrix product"));

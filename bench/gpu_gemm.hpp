@@ -4,11 +4,9 @@
 // Threads: one. Lifetime: the trainer outlives it.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "gpu/gpu_trainer.hpp"
-#include "os/dynamic_library.hpp"
 
 namespace bench {
 
@@ -26,12 +24,9 @@ class GpuGemm {
 
  private:
   ckpt::Status load();
-  template <class Function>
-  ckpt::Result<Function> find(const char* name, int version) const;
 
   ckpt::test::GpuTrainer& trainer_;
   std::string kind_;
-  std::unique_ptr<ckpt::os::DynamicLibrary> library_;
   PFN_cuLaunchKernel_v4000 launch_ = nullptr;
   CUfunction function_ = nullptr;  // Null: work of the memory instead.
   std::byte* left_ = nullptr;

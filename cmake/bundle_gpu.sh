@@ -30,8 +30,8 @@ if [ "$what" != suite ]; then
   elif PYTHONPATH=$PWD/python python3 -c 'import torch, libckpt' 2>/dev/null; then
     PYTHONPATH=$PWD/python python3 bench/gpu_torch_bench.py "$@" || status=1
   else
-    echo "gpu_torch: $torch_figures figures skipped: python3 has no torch, or the bundle no libckpt" \
-      "for it"
+    echo "gpu_torch: $torch_figures figures skipped: python3 has no torch, or none that" \
+      "this bundle has libckpt for"
   fi
 fi
 exit $status

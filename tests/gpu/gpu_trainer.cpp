@@ -1,5 +1,6 @@
 #include "gpu/gpu_trainer.hpp"
 
+#include <cstdlib>
 #include <utility>
 
 #include "base/assert.hpp"
@@ -26,6 +27,20 @@ Status GpuTrainer::start() {
   CKPT_CHECK(driver_->check(driver_->push_context(context_), "make it current"));
   return driver_->check(driver_->create_stream(&stream_, CU_STREAM_NON_BLOCKING),
                         "create a stream");
+}
+
+void* GpuTrainer::address_of(const char* name, int version) const {
+  const char* const named = std::getenv("CKPT_CUDA_DRIVER");
+  const bool is_named = named != nullptr && *named != '\0';
+  const auto library = os::DynamicLibrary::open({is_named ? named : "libcuda.so.1"});
+  if (!library) return nullptr;
+  using Get = std::remove_pointer_t<PFN_cuGetProcAddress_v12000>;
+  const auto get = library->symbol<Get>("cuGetProcAddress_v2");
+  if (!get) return nullptr;
+  void* address = nullptr;
+  CUdriverProcAddressQueryResult found{};
+  const auto result = (*get)(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, &found);
+  return result == CUDA_SUCCESS ? address : nullptr;
 }
 
 GpuTrainer::~GpuTrainer() {

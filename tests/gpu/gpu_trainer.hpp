@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/cuda_driver.hpp"
+#include "os/dynamic_library.hpp"
 
 namespace ckpt::test {
 
@@ -26,6 +27,11 @@ class GpuTrainer {
 
   Stream stream() const { return {stream_}; }
   const device::CudaDriver& driver() const { return *driver_; }
+  // A function that libckpt itself does not call, in that version; null: the driver has none.
+  template <class Function>
+  Function find(const char* name, int version) const {
+    return reinterpret_cast<Function>(address_of(name, version));
+  }
 
   std::byte* allocate(std::size_t bytes);
   void free(std::byte* memory);  // Waits for the GPU, as the driver does.
@@ -43,6 +49,7 @@ class GpuTrainer {
  private:
   explicit GpuTrainer(std::unique_ptr<device::CudaDriver> driver) : driver_(std::move(driver)) {}
   Status start();
+  void* address_of(const char* name, int version) const;
 
   std::unique_ptr<device::CudaDriver> driver_;
   CUcontext context_ = nullptr;
