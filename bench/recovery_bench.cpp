@@ -71,7 +71,8 @@ class Cluster {
       bench::give_up("rank 0 was restored from " + (restored ? restored->source_name : "nothing"));
     if (!rank_0_.is_filled()) bench::give_up("rank 0 has other bytes than it saved");
     bench::must(rank_0_.checkpointer().restored_ok(restored->step));
-    save_a_step();  // The next restore finds it everywhere again.
+    // The next restore finds a step everywhere again.
+    if (source != RestoreSource::own_memory) save_a_step();
     return static_cast<double>(rank_0_.bytes()) / took.count();
   }
 
@@ -128,7 +129,11 @@ int main(int argc, char** argv) {
   bench::Harness harness("recovery", argc, argv);
   const bench::TwoHosts hosts;
   harness.add_condition(hosts.in_words());
-  Cluster cluster(hosts, harness.disk_directory(), harness.bytes());
+  // A measurement that drops memory makes five Slots anew, and fills, copies and writes them: with
+  // half of the state, all of them end within two minutes.
+  const std::size_t bytes = harness.bytes() / 2;
+  harness.add_condition("half of the size is restored");
+  Cluster cluster(hosts, harness.disk_directory(), bytes);
   const auto from_own = [&] { return cluster.restore_from(RestoreSource::own_memory); };
   const auto from_peer = [&] { return cluster.restore_from(RestoreSource::peer_memory); };
   const auto from_disk = [&] { return cluster.restore_from(RestoreSource::storage); };
