@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds libckpt and runs its tests.
 #
-#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--jobs N]
+#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N]
 #
 # Suites: tidy unit contract sim crash cluster package python gpu. Default: all that this machine
 # can run; what was skipped is said, and why. --seeds: seeds of the simulator. --deep: clang-tidy
-# too. Ends with a line "N passed, N failed", and with 1 if anything failed.
+# too. --quick: Python without its slow tests. Ends with a line "N passed, N failed", and with 1 if
+# anything failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
@@ -14,11 +15,12 @@ all_suites="tidy unit contract sim crash cluster package python gpu"
 suites=""
 preset=dev
 deep=""
+quick=""
 jobs=$(nproc)
 explicit=yes
 
 usage() {
-  sed -n '2,8s/^# \{0,1\}//p' tests/run.sh
+  sed -n '2,9s/^# \{0,1\}//p' tests/run.sh
 }
 die() {
   echo "tests/run.sh: $1" >&2
@@ -30,6 +32,7 @@ while [ $# -gt 0 ]; do
     --seeds) export CKPT_SIM_SEEDS=${2:?--seeds wants a number}; shift ;;
     --jobs) jobs=${2:?--jobs wants a number}; shift ;;
     --deep) deep=--deep ;;
+    --quick) quick=--quick ;;
     -h | --help) usage; exit 0 ;;
     -*) die "there is no option $1" ;;
     *)
@@ -179,7 +182,7 @@ if wants package; then
 fi
 if wants python; then
   if [ -f tests/python/run.sh ]; then
-    run_script python bash tests/python/run.sh "$build"
+    run_script python bash tests/python/run.sh "$build" $quick
   else
     skip python "there are no Python bindings yet"
   fi
