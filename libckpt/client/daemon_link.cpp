@@ -31,6 +31,8 @@ constexpr Duration attach_time = std::chrono::seconds(60);
 constexpr Duration reconnect_time = std::chrono::seconds(30);
 constexpr Duration first_pause = std::chrono::milliseconds(50);
 constexpr Duration longest_pause = std::chrono::seconds(10);
+// A daemon that drops us sooner does so for a reason, and will again.
+constexpr Duration stable_time = std::chrono::milliseconds(20);
 constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
 constexpr Duration goodbye_time = std::chrono::seconds(1);
 
@@ -152,9 +154,10 @@ Job DaemonLink::run() {
     auto attached = co_await attach_once();
     if (is_stopping_) co_return;
     if (attached) {
-      pause = first_pause;
+      const Time attached_at = clock_->now();
       auto ended = co_await serve();
       if (is_stopping_) co_return;
+      if (clock_->now() - attached_at >= stable_time) pause = first_pause;
       CKPT_ASSERT(!ended);
       lose(ended.error());
     } else {
