@@ -12,7 +12,9 @@ from crash_zombies import stopped_trainer_is_replaced
 
 # Of a trainer's life of about 12 steps: 2 copies each, and some 30 calls.
 COPIES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 21, 24)
-CALLS = tuple(range(1, 60, 3)) + tuple(range(60, 400, 13))
+CALLS_EARLY, CALLS = 60, 400
+EARLY_STRIDE, STRIDE = 3, 13
+EVERY_CALL_KILLS = 1000  # --kills: so many, and a trainer is killed at each call.
 ERRORS = (700, 214)  # An illegal address; an uncorrectable error of its memory.
 GPU_WAS_LOST = 7  # A trainer's exit code.
 LABEL = "gpu.before_batch"
@@ -62,6 +64,15 @@ def stopped_in_mid_copy(tools):
     stopped_trainer_is_replaced(tools, LABEL, gpu="seed=3")
 
 
+def calls(arguments):
+    """Some of them, others for each seed: as many seeds as STRIDE leave none out."""
+    if arguments.kills >= EVERY_CALL_KILLS:
+        return range(1, CALLS)
+    first = arguments.seed - 1
+    return [*range(1 + first % EARLY_STRIDE, CALLS_EARLY, EARLY_STRIDE),
+            *range(CALLS_EARLY + first % STRIDE, CALLS, STRIDE)]
+
+
 def tasks(tools, arguments):
     chosen = []
     if not tools.stand_in:
@@ -69,7 +80,7 @@ def tasks(tools, arguments):
     for copy in COPIES:
         chosen.append((f"killed in copy {copy}",
                        functools.partial(killed_at, tools, f"kill_copy={copy} seed={copy}")))
-    for call in CALLS:
+    for call in calls(arguments):
         chosen.append((f"killed in call {call}",
                        functools.partial(killed_at, tools, f"kill_at={call} seed={call}")))
     for hit in HITS:
