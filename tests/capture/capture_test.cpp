@@ -181,6 +181,8 @@ TEST_CASE("capture: no more than two batches are queued before the fence", "[uni
   REQUIRE(stand_in().counts().bytes_queued_max <= 2 * LongRun::batch);
   // Neighbours on both sides are one copy.
   REQUIRE(stand_in().counts().copies == LongRun::bytes / LongRun::batch);
+  // Between two batches another engine has a word to write: there the trainer's copies get in.
+  REQUIRE(stand_in().counts().words_set == LongRun::bytes / LongRun::batch - 1);
 }
 
 TEST_CASE("capture: copies keep to their rate, until a fence wants all of them",

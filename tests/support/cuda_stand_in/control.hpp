@@ -12,6 +12,7 @@ struct StandInCounts {
   std::uint64_t calls = 0;             // Of the driver's functions, by name looked up.
   std::uint64_t copies = 0;            // Between host and GPU.
   std::uint64_t batches = 0;           // Calls of cuMemcpyBatchAsync.
+  std::uint64_t words_set = 0;         // Calls of cuMemsetD32Async.
   std::uint64_t pageable_copies = 0;   // To or from memory that is not pinned: the caller waited.
   std::uint64_t bytes_queued_max = 0;  // Of copies to the host, at one moment.
   std::uint64_t live_streams = 0;

@@ -394,6 +394,7 @@ CUresult set_words(CUdeviceptr address, unsigned int word, std::size_t count, CU
   if (stream == nullptr) return call.result();
   std::byte* const gpu = call->at(address, count * sizeof(word));
   if (gpu == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  ++call->counts.words_set;
   Work work;
   work.run = [=] {
     for (std::size_t i = 0; i < count; ++i)
