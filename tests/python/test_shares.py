@@ -145,8 +145,12 @@ def test_nodes_get_one_list_and_one_secret(tmp_path):
     assert all(one["secret_file"] == str(secret) for one in told)
     assert secret.stat().st_mode & 0o777 == 0o600
     assert len(secret.read_text()) == 64
-    # A later list is a newer one, whatever the clock says.
-    assert on_ranks(4, work)[0]["incarnation"] > told[0]["incarnation"]
+    # A later list is a newer one, whatever the clock says, and so is the end of all lists.
+    later = on_ranks(4, work)[0]["incarnation"]
+    alone, _ = _launch.complete({"job": "job", "runtime_dir": str(tmp_path)})
+    assert told[0]["incarnation"] < later < alone["incarnation"]
+    other, _ = _launch.complete({"job": "other", "runtime_dir": str(tmp_path)})
+    assert "incarnation" not in other
 
 
 @pytest.mark.parametrize(
@@ -164,6 +168,37 @@ def test_nodes_that_cannot_be_one_job_are_told_why(tmp_path, nodes, secrets, pro
     for error in on_ranks(2, work):
         assert isinstance(error, errors.InvalidArgument)
         assert problem in str(error)
+
+
+def test_a_node_that_others_cannot_see_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(_launch, "_address", lambda host: "127.0.0.1")
+    monkeypatch.delenv("LIBCKPT_INTERFACE", raising=False)
+
+    def work(ranks):
+        options = {"job": "job", "node": "AB"[ranks.rank], "runtime_dir": str(tmp_path)}
+        _launch._exchange(options, ranks)
+
+    for error in on_ranks(2, work):
+        assert isinstance(error, errors.InvalidArgument)
+        assert "LIBCKPT_INTERFACE" in str(error)
+
+
+def test_a_file_that_one_rank_saves_waits_for_no_other(runtime, tmp_path, monkeypatch):
+    import libckpt.torch
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    libckpt.torch.save({"a": torch.ones(3)}, tmp_path / "model.pt")
+    assert torch.equal(libckpt.torch.load(tmp_path / "model.pt")["a"], torch.ones(3))
+
+
+def test_a_disabled_session_looks_at_no_checkpoint_of_other_ranks(runtime, tmp_path):
+    step = tmp_path / "dir" / "step-000000001"
+    step.mkdir(parents=True)
+    manifest = {"format": "libckpt-manifest", "timeline": 1, "step": 1, "shards": [{}, {}]}
+    (step / "manifest.json").write_text(json.dumps(manifest))
+    session = libckpt.init("job", dir=tmp_path / "dir", disable=True)
+    assert session.restore_or({"a": {}}, default="nothing") == "nothing"
 
 
 def test_a_digest_tells_any_two_bytes_apart():

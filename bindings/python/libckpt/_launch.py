@@ -1,5 +1,6 @@
 """Where this process stands among others: what torchrun's environment and its Store tell."""
 
+import contextlib
 import ipaddress
 import os
 import pathlib
@@ -18,22 +19,28 @@ def complete(options):
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = int(os.environ["RANK"])
         options["world_size"] = int(os.environ["WORLD_SIZE"])
-    ranks = _ranks.of(options)
+    ranks = _ranks.of(options, can_talk=not _is_disabled(options))
     if "nodes" in options or os.environ.get("LIBCKPT_NODES"):
         return options, ranks
     if ranks.are_several:
         _exchange(options, ranks)
-    elif _incarnation_file(options).exists():
+    elif ranks.can_talk and _incarnation_file(options).exists():
         # The job had several nodes: what it is now must not look older than that.
         options.setdefault("incarnation", _next_incarnation(options))
     return options, ranks
 
 
+def _is_disabled(options):
+    told = options.get("disable", os.environ.get("LIBCKPT_DISABLE", ""))
+    return str(told).lower() in ("1", "true", "yes", "on")
+
+
 def _address(host):
-    """Ours, as that host sees it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    """Ours, as that host sees it; loopback when that cannot be told."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # Sends nothing.
         return probe.getsockname()[0]
+    return "127.0.0.1"
 
 
 def _is_loopback(address):
@@ -45,12 +52,16 @@ def _is_loopback(address):
 
 def _common_address(options, ranks):
     """Ours, as the other nodes see it: of rank 0's host the name often leads to loopback only."""
-    given = options.get("interface") or os.environ.get("LIBCKPT_INTERFACE")
+    given = _given_address(options)
     address = given or _address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
     others = [other for other in ranks.exchange("address", address) if not _is_loopback(other)]
     if not given and others and _is_loopback(address):
         return _address(others[0])
     return address
+
+
+def _given_address(options):
+    return options.get("interface") or os.environ.get("LIBCKPT_INTERFACE")
 
 
 def _exchange(options, ranks):
@@ -62,6 +73,7 @@ def _exchange(options, ranks):
     told = {
         "name": node,
         "node": f"{node}@{address}:{port}/{domain}",
+        "is_hidden": _is_loopback(address) and not _given_address(options),
         "has_secret": bool(options.get("secret_file") or os.environ.get("LIBCKPT_SECRET_FILE")),
         "incarnation": _next_incarnation(options),
     }
@@ -85,6 +97,10 @@ def _in_common(told):
     if len(nodes) != len(names):
         return {"problem": f"nodes of one name, or ranks of one node with two addresses: {nodes}; "
                            "name them with LIBCKPT_NODE and LIBCKPT_INTERFACE"}  # fmt: skip
+    hidden = [one["name"] for one in told if one["is_hidden"]]
+    if len(nodes) > 1 and hidden:
+        return {"problem": f"node {hidden[0]} found only a loopback address of its own: name one "
+                           "that the other nodes see with LIBCKPT_INTERFACE"}  # fmt: skip
     have_secret = {one["has_secret"] for one in told}
     if len(nodes) > 1 and len(have_secret) > 1:
         return {"problem": "some ranks were given a secret_file and others were not: give it to "

@@ -18,9 +18,13 @@ DIGEST_BYTES = 8
 _sessions = {}  # By job: how many were opened here, so that each has words of its own.
 
 
-def of(options):
-    """The ranks of these options, as far as they can be reached from here."""
+def of(options, can_talk=True):
+    """The ranks of these options, as far as they can, and may, be reached from here."""
     job, rank, world_size = options["job"], options.get("rank", 0), options.get("world_size", 1)
+    if not can_talk:
+        silent = Ranks(job, rank, world_size)
+        silent.can_talk = False
+        return silent
     if world_size == 1:
         return Ranks(job)
     distributed = _distributed()
@@ -45,11 +49,8 @@ class Ranks:
     def __init__(self, job, rank=0, world_size=1, store=None, prefix=""):
         self.job, self.rank, self.world_size = job, rank, world_size
         self._store, self._prefix = store, prefix
+        self.can_talk = world_size == 1 or store is not None
         self._turns = {}  # By what was said.
-
-    @property
-    def can_talk(self):
-        return self.world_size == 1 or self._store is not None
 
     @property
     def are_several(self):

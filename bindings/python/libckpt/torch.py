@@ -72,7 +72,8 @@ def _box(path, directory, sets=None):
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name)[:60]
         job = f"torch-{readable}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
         try:
-            _boxes[key] = _outbox.Outbox(job, directory)
+            # Who saves to a path saves it alone, also where torchrun has started others.
+            _boxes[key] = _outbox.Outbox(job, directory, rank=0, world_size=1)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s: %s; stock torch saves instead", path, error)
             return None

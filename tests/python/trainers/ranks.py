@@ -70,7 +70,7 @@ def train(job, steps, directory=None):
         start = restored.step
         say("source", restored.source, restored.world_size)
     except libckpt.NotFound:
-        pass
+        session.prepare(items)
     parameters = [dict(inner.named_parameters()), optimizer.state_dict()["state"]]
     say("began at", start, digest(*parameters, dict(inner.named_buffers())))
     for step in range(start + 1, int(steps) + 1):
