@@ -19,6 +19,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 STEPS = 12
+OF_ALL = ("model.", "optimizer.")  # What ranks share out.
+ADAM = ("step", "exp_avg", "exp_avg_sq")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -128,6 +130,27 @@ def states(log):
     return {int(step): digest for step, digest, *_ in said(log, 0, "made")}
 
 
+def stock_digest(directory):
+    """As the trainer takes it, of the newest checkpoint, which is read without libckpt."""
+    from safetensors.torch import load_file
+    from trainers import ranks
+
+    files = sorted(max(directory.glob("step-*")).glob("rank-*.safetensors"))
+    assert len(files) == 2
+    found = {}
+    for file in files:
+        part = load_file(file)
+        assert not {name for name in found.keys() & part.keys() if name.startswith(OF_ALL)}
+        found |= part
+    model = ranks.make_model()
+    names = [name for name, _ in model.named_parameters()]
+    parameters = {name: found[f"model.{name}"] for name in names}
+    state = {number: {key: found[f"optimizer.state.{number}.{key}"] for key in ADAM}
+             for number in range(len(names))}  # fmt: skip
+    buffers = {name: found[f"model.{name}"] for name, _ in model.named_buffers()}
+    return ranks.digest(parameters, state, buffers)
+
+
 def test_a_node_is_lost_with_its_memory_and_the_job_ends_as_if_it_had_not(cluster):
     whole = cluster.start("AB", "whole", STEPS).finish()
     expected = results(whole)
@@ -159,6 +182,7 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     job = cluster.start("AB", "job", 8, directory).finish()
     for name in "AB":
         cluster.stop(name)
+    assert stock_digest(directory) in states(job).values()
     log = cluster.start("ABC"[:count], "job", 20, directory).finish()
     step, digest = began(log, 0)
     assert step >= 4
