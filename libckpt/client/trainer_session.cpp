@@ -103,8 +103,13 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
   }
   last_seen_ = step;
   if (const auto reason = not_now(step, due)) {
-    if (*reason != SaveOutcome::not_due) account_.skipped(*reason);
-    link_->passed(step);
+    if (*reason == SaveOutcome::not_due) {
+      link_->passed(step);
+      return *reason;
+    }
+    account_.skipped(*reason);
+    // Who had not heard of the agreement in time has captured it, and waits until it is given up.
+    link_->skipped(step);
     return *reason;
   }
   last_due_ = step;

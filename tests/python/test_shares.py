@@ -185,11 +185,15 @@ def test_a_node_that_others_cannot_see_is_told_so(tmp_path, monkeypatch):
 
 def test_a_file_that_one_rank_saves_waits_for_no_other(runtime, tmp_path, monkeypatch):
     import libckpt.torch
+    from libckpt import _outbox
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     libckpt.torch.save({"a": torch.ones(3)}, tmp_path / "model.pt")
     assert torch.equal(libckpt.torch.load(tmp_path / "model.pt")["a"], torch.ones(3))
+    for box in list(_outbox._outboxes):
+        box.close()  # Else it would start the daemon again that the test ends.
+    libckpt.torch._boxes.clear()
 
 
 def test_a_disabled_session_looks_at_no_checkpoint_of_other_ranks(runtime, tmp_path):
