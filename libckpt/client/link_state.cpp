@@ -123,8 +123,13 @@ void LinkState::slots_ready(std::vector<MappedSlot> slots) {
   view_.change([&](View& view) {
     view.slots_error.reset();
     view.slots.swap(slots);
-    // The engine grants again what is free; a grant of a Slot that was replaced is void.
+    // A grant of a Slot that was replaced is void; the others hold, and are not said again.
     old.swap(view.granted);
+    for (GrantedSlot& grant : old) {
+      const bool is_kept = grant.slot < view.slots.size() &&
+                           view.slots[grant.slot].generation == grant.mapped.generation;
+      if (is_kept) view.granted.push_back(std::move(grant));
+    }
   });
 }
 
@@ -178,7 +183,9 @@ void LinkState::restore_offered(node::SlotOffer offer) {
 }
 
 void LinkState::begun(node::Begun begun) {
+  std::deque<GrantedSlot> old;
   view_.change([&](View& view) {
+    old.swap(view.granted);  // The restore may have taken them; what is free is granted again.
     if (!begun.error) {
       // Steps of another timeline say nothing of this one's.
       if (view.identity.timeline != begun.timeline) {

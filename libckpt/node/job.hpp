@@ -124,6 +124,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void prepare_slots(Rank& rank);
   asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   void grant_slots(Rank& rank);
+  void revoke_grants(Rank& rank);
   void abandon_fillings(std::uint32_t rank, SessionId filler);
   Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
                                                                const Rank& rank, Filled& filled);

@@ -259,6 +259,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->finished_start = start.start_id;
     session->phase = StartPhase::idle;
     if (session->trained_before) train_on(*session);
+    revoke_grants(rank);
     session->events->begun(
         {start.start_id, 0, std::nullopt, Error(start.error, start.reason), start.reason});
   } else if (start.go && (is_ready || !start.has_base)) {
@@ -272,6 +273,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->restored_ok = false;
     std::optional<format::StepId> base;
     if (start.has_base) base = start.base;
+    revoke_grants(rank);
     session->events->begun({start.start_id, start.timeline, base, std::nullopt, start.reason});
   } else if (start.go) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.

@@ -102,7 +102,7 @@ void Job::continue_session(Session& session, const Continuation& continues) {
 void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   older->is_fenced = true;
   abandon_fillings(rank.rank, older->id);
-  for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
+  revoke_grants(rank);
   if (older->events == nullptr) return;  // Its process is gone already.
   log_warning("job={} rank={} session={:x} fenced by a newer trainer", shape_.job, rank.rank,
               static_cast<std::uint64_t>(older->id));
@@ -167,6 +167,7 @@ Status Job::start_fresh(SessionId id) {
   if (session->phase == StartPhase::running || is_asking_after_training(*session)) {
     if (session->phase != StartPhase::running) withdraw(*session);
     if (session->events != nullptr) {
+      revoke_grants(*rank);
       session->events->begun(
           {session->current_start, session->timeline, std::nullopt, std::nullopt, {}});
     }
@@ -302,7 +303,7 @@ void Job::detach(SessionId id) {
   if (session->is_fenced) {
     std::erase_if(rank->fenced, [&](const auto& fenced) { return fenced->id == id; });
   } else {
-    for (OwnSlot& own : slots_.own(rank->rank).slots) own.is_granted = false;
+    revoke_grants(*rank);
     // A session that closes is reported until all have: the last one ends the job.
     if (!session->close_deadline) rank->session.reset();
   }

@@ -34,10 +34,8 @@ void Job::prepare_slots(Rank& rank) {
     return;
   }
   std::vector<arena::SlotMemory*> memories;
-  for (OwnSlot& own_slot : own.slots) {
-    memories.push_back(&own_slot.slot->memory());
-    own_slot.is_granted = false;
-  }
+  // What is granted stays so: the trainer may be about to say that it has begun to fill it.
+  for (const OwnSlot& own_slot : own.slots) memories.push_back(&own_slot.slot->memory());
   session->slots_told = true;
   session->events->slots_ready(std::move(memories));
 }
@@ -71,6 +69,12 @@ void Job::grant_slots(Rank& rank) {
     slots[index].is_granted = true;
     session->events->slot_granted(index);
   }
+}
+
+// Whoever had them knows: it is gone, or hears that its restore has ended, which may have taken
+// them.
+void Job::revoke_grants(Rank& rank) {
+  for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
 }
 
 Status Job::begin(SessionId id, std::uint32_t slot, Step step) {

@@ -197,8 +197,11 @@ void SimTrainer::wake_as_zombie() {
 }
 
 void SimTrainer::slots_ready(std::vector<arena::SlotMemory*> memories) {
+  // Grants of Slots that were replaced, which they are all at once, are void; the others hold.
+  const std::size_t bytes = memories.front()->bytes().size();
+  if (slot_bytes_ != bytes) granted_.clear();
+  slot_bytes_ = bytes;
   memories_ = std::move(memories);
-  granted_.clear();
 }
 
 void SimTrainer::slots_failed(Error) {
@@ -218,6 +221,7 @@ void SimTrainer::restore_offered(node::SlotOffer offer) {
 }
 
 void SimTrainer::begun(node::Begun begun) {
+  granted_.clear();  // The restore may have taken them; what is free is granted again.
   begun_ = std::move(begun);
 }
 

@@ -98,6 +98,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   format::Layout layout_;
   std::optional<node::SessionId> session_;
   std::vector<arena::SlotMemory*> memories_;
+  std::size_t slot_bytes_ = 0;
   std::vector<std::uint32_t> granted_;
   std::optional<node::SlotOffer> offer_;
   std::optional<node::Begun> begun_;

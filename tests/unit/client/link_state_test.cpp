@@ -77,6 +77,35 @@ TEST_CASE("link state: a Slot too small for the newest layout is not taken", "[u
   CHECK(session.state.take_slot(Step{1})->generation == 12);
 }
 
+TEST_CASE("link state: a layout that fits leaves the grants as they are", "[unit][client]") {
+  Session session;
+  const std::vector<MappedSlot> slots = {session.slot(10, page_bytes),
+                                         session.slot(11, page_bytes)};
+  session.state.ask_layout(page_bytes);
+  session.state.slots_ready(slots);
+  session.state.slot_granted(0);
+  session.state.slot_granted(1);
+  session.state.ask_layout(page_bytes);
+  const auto begun = session.state.take_slot(Step{1});  // Before the answer to the layout.
+  REQUIRE(begun);
+  session.state.slots_ready(slots);
+  const auto other = session.state.take_slot(Step{2});
+  REQUIRE(other);
+  CHECK(other->slot != begun->slot);
+  CHECK_FALSE(session.state.take_slot(Step{3}));
+}
+
+TEST_CASE("link state: a Slot that was granted before a restore is not taken after it",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.state.slot_granted(0);
+  session.begin(2);
+  CHECK_FALSE(session.state.take_slot(Step{1}));
+  session.state.slot_granted(0);
+  CHECK(session.state.take_slot(Step{1}));
+}
+
 TEST_CASE("link state: what cannot be made is told until the next layout", "[unit][client]") {
   Session session;
   session.state.ask_layout(page_bytes);
