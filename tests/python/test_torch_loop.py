@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 import libckpt.torch  # noqa: E402
 from libckpt import _outbox  # noqa: E402
 
-KILLS = int(os.environ.get("CKPT_PYTHON_KILLS", "30"))
+KILLS = [8, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +33,13 @@ def began_at(process):
     return process.wait_for_number("began at ")
 
 
-def test_killed_at_any_instant_the_loop_resumes_from_one_step(trainer, tmp_path):
+@pytest.mark.parametrize("kills", KILLS)
+def test_killed_at_any_instant_the_loop_resumes_from_one_step(trainer, tmp_path, kills):
     exp_dir = tmp_path / "exp"
     exp_dir.mkdir()
     chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
     began = []
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = trainer("loop.py", str(exp_dir), "1000000")
         began.append(began_at(process))
         time.sleep(chance.random() * 0.3)

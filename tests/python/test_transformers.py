@@ -14,12 +14,12 @@ import time
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from libckpt._folders import problem_of  # noqa: E402
 
-KILLS = int(os.environ.get("CKPT_PYTHON_KILLS", "30"))
+KILLS = [8, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
 FILES = {"config.json", "generation_config.json", "model.safetensors", "optimizer.pt",
          "rng_state.pth", "scheduler.pt", "trainer_state.json", "training_args.bin"}  # fmt: skip
 
@@ -117,6 +117,43 @@ def test_folders_are_those_that_stock_transformers_keeps(trainer, tmp_path, opti
         assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
 
 
+def test_the_weights_are_those_of_stock_transformers_and_written_by_the_daemon(trainer, tmp_path):
+    safetensors = pytest.importorskip("safetensors")
+    run(trainer, tmp_path / "output", max_steps=5).finish()
+    run(trainer, tmp_path / "stock", "stock", max_steps=5).finish()
+    ours, theirs = (
+        tmp_path / kind / "checkpoint-5" / "model.safetensors" for kind in ("output", "stock")
+    )
+    with (safetensors.safe_open(ours, "pt") as one, safetensors.safe_open(theirs, "pt") as other):
+        assert one.metadata().items() >= other.metadata().items() == {("format", "pt")}
+        assert "run" in one.metadata()  # So it is a member of one of our checkpoints.
+        assert sorted(one.keys()) == sorted(other.keys())
+        for name in other.keys():
+            assert torch.equal(one.get_tensor(name), other.get_tensor(name)), name
+    config = ours.parent / "config.json"
+    assert ours.stat().st_mode == config.stat().st_mode  # Not the daemon's 0600.
+
+
+@pytest.mark.parametrize("refused", ["view", "tied", "type", "name", "second", "metadata"])
+def test_weights_that_would_not_be_the_same_file_are_left_to_transformers(tmp_path, refused):
+    from libckpt._trainer_weights import Weights
+
+    weights, good = Weights(tmp_path), {"a": torch.ones(3, 3)}
+    metadata = {"format": "pt"}
+    odd = {
+        "view": {"a": torch.ones(3, 4).t()},
+        "tied": {**good, "b": good["a"]},
+        "type": {"a": torch.ones(3, dtype=torch.complex128)},
+        "name": {"a//b": good["a"]},
+    }.get(refused, good)
+    if refused == "second":
+        assert weights.take(good, tmp_path / "model-00001-of-00002.safetensors", metadata)
+    if refused == "metadata":
+        metadata = {"format": "pt", "quantised": "by somebody"}
+    assert not weights.take(odd, tmp_path / "model.safetensors", metadata)
+    assert not weights.take(good, tmp_path.parent / "model.safetensors", {"format": "pt"})
+
+
 def test_a_callback_that_reads_the_folder_in_on_save_finds_it_complete(trainer, tmp_path):
     said = run(trainer, tmp_path / "output", "reading").finish()
     for number in range(5, 31, 5):
@@ -149,11 +186,14 @@ def test_the_best_checkpoint_is_tracked_and_kept(trainer, tmp_path, more):
     assert names[0] == names[1]
 
 
-def test_killed_at_any_instant_a_resume_succeeds_and_no_folder_is_half_written(trainer, tmp_path):
+@pytest.mark.parametrize("kills", KILLS)
+def test_killed_at_any_instant_a_resume_succeeds_and_no_folder_is_half_written(
+    trainer, tmp_path, kills
+):
     output = tmp_path / "output"
     chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
     steps = []
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = run(trainer, output, resume=True, save_steps=2, max_steps=100_000)
         steps.append(process.wait_for_number("made "))
         time.sleep(chance.random() * 0.3)
@@ -162,7 +202,7 @@ def test_killed_at_any_instant_a_resume_succeeds_and_no_folder_is_half_written(t
             assert problem_of(path) is None
             assert {file.name for file in path.iterdir()} == FILES
     assert steps == sorted(steps)
-    assert steps[-1] > KILLS // 2
+    assert steps[-1] > kills // 2
 
 
 def test_a_folder_that_stock_transformers_left_half_written_does_not_stop_the_resume(

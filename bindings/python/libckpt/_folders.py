@@ -15,7 +15,7 @@ import struct
 import zipfile
 
 from libckpt import _core
-from libckpt._work import Work, link_or_copy, sync, sync_tree
+from libckpt._work import Work, bring, sync, sync_tree
 
 logger = logging.getLogger("libckpt")
 
@@ -41,7 +41,7 @@ class Folders:
             self.work.drop(name)
             return
         for member, file in members.items():
-            link_or_copy(file, folder / member)
+            bring(file, folder / member)
         sync_tree(folder)
         path = self.path(number)
         if path.exists():

@@ -12,6 +12,7 @@ import logging
 import os
 import pathlib
 import time
+import typing
 
 from libckpt import _storage, errors
 from libckpt.session import init
@@ -29,6 +30,13 @@ _outboxes = []
 _watching = []
 
 
+class Waiting(typing.NamedTuple):
+    number: int  # Over all outboxes.
+    step: int
+    publish: typing.Callable
+    weights: str | None
+
+
 class Outbox:
     """The session of one directory, and the saves that are not published yet."""
 
@@ -37,7 +45,7 @@ class Outbox:
         self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
                             raise_on_error=True, **options)  # fmt: skip
         self.directory = pathlib.Path(directory)
-        self.waiting = []  # (number, step, publish)
+        self.waiting = []  # Of Waiting, the oldest first.
         self._process = os.getpid()
         self._step = max((step for step, _ in steps_of(self.directory)), default=0)
         _outboxes.append(self)
@@ -57,24 +65,25 @@ class Outbox:
             else:
                 self.session.prepare(items)
 
-    def post(self, step, publish):
+    def post(self, step, publish, weights=None):
         """`publish(step directory, files by member)` is called when the step is on storage.
 
-        A step that a newer one overtook on the way there is published as (None, None).
+        `weights` is the name for the file that holds the items that are tensors. A step that a
+        newer one overtook on the way there is published as (None, None).
         """
-        self.waiting.append((next(_order), step, publish))
+        self.waiting.append(Waiting(next(_order), step, publish, weights))
         _watch()
 
     def publish_first(self, deadline):
         """Publishes the oldest save if it is on storage by then; returns whether it is done."""
-        _, step, publish = self.waiting[0]
+        _, step, publish, weights = self.waiting[0]
         try:
             if deadline > 0:
                 self.session.wait(step, "durable", deadline)
             newest = self.session.status()["durable"]
             if newest is None or newest < step:
                 return False
-            publish(*find_step(self.directory, step))
+            publish(*find_step(self.directory, step, weights))
         except (errors.CheckpointError, OSError) as error:
             if isinstance(error, errors.Unavailable) and deadline <= 0:
                 return False
@@ -106,12 +115,17 @@ def steps_of(directory):
         yield int(_storage.STEP.match(path.name).group(1)), path
 
 
-def find_step(directory, step):
-    """(its directory, by name of the member its file), or twice None."""
+def find_step(directory, step, weights=None):
+    """(its directory, by name of the member its file), or twice None.
+
+    `weights` is the name for the file that holds the items that are tensors.
+    """
     for found, path in steps_of(directory):
         manifest = _storage.read_manifest(path) if found == step else None
         if manifest is not None:
             files = _storage.archive_files(manifest["shards"][0])
+            if weights is not None:
+                files[weights] = _storage.tensor_file(manifest["shards"][0])
             return path, {name: path / file for name, file in files.items()}
     return None, None
 
@@ -124,7 +138,7 @@ def settle(wait=False, deadline=DURABLE_DEADLINE):
         if not boxes:
             _unwatch()
             return
-        first = min(boxes, key=lambda box: box.waiting[0][0])
+        first = min(boxes, key=lambda box: box.waiting[0].number)
         if not first.publish_first(ends - time.monotonic() if wait else 0):
             return
 

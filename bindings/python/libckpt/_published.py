@@ -13,7 +13,7 @@ import os
 import pathlib
 import shutil
 
-from libckpt._work import Work, link_or_copy, sync, sync_tree
+from libckpt._work import Work, bring, link_or_copy, sync, sync_tree
 
 PRIVATE = ".libckpt"
 KEPT = 2  # The current one, and the one before for who still reads it.
@@ -45,7 +45,7 @@ class PublishedSets:
         folder = self.work.folder(name)
         for member, file in members.items():
             (folder / member).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(file, folder / member)
+            bring(file, folder / member)
         sync_tree(folder)
         self.sets.mkdir(exist_ok=True)
         if not self.current.is_symlink():

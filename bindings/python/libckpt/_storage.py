@@ -60,6 +60,11 @@ def read_blob(step_directory, shard, name):
     return None
 
 
+def tensor_file(shard):
+    """The safetensors file, with all tensors that are in no archive."""
+    return next(m["file"] for m in shard["members"] if m["kind"] == "safetensors")
+
+
 def archive_files(shard):
     """By name of the archive, the file that holds it."""
     files = {}

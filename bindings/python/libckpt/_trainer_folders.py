@@ -1,8 +1,8 @@
 """Trainer folders: the checkpoints of a Trainer, written by the daemon behind its back.
 
-The Trainer's own `_save_checkpoint` runs as it is, into a hidden folder. Only the optimizer and the
-scheduler are kept out of it: they are captured in memory and become files on storage while training
-goes on. The folder is renamed to `checkpoint-N` when all of it is there.
+The Trainer's own `_save_checkpoint` runs as it is, into a hidden folder. Only the weights, the
+optimizer and the scheduler are kept out of it: they are captured in memory and become files on
+storage while training goes on. The folder is renamed to `checkpoint-N` when all of it is there.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import torch
 from libckpt import _outbox, errors
 from libckpt._folders import SENTINEL, Folders
 from libckpt._members import TorchMember
+from libckpt._trainer_weights import Weights, collected
 
 logger = logging.getLogger("libckpt")
 
@@ -27,6 +28,7 @@ class TrainerFolders:
         self._job = job
         self._box = None
         self._members = None  # Collected while the Trainer's own save runs.
+        self._weights = None
 
     def folders(self, trial=None):
         return Folders(type(self._trainer)._get_output_dir(self._trainer, trial=trial))
@@ -40,17 +42,26 @@ class TrainerFolders:
             _outbox.settle(wait=True)  # The same step again.
         hidden = folders.work.begin(name)
         (hidden / f"checkpoint-{number}").mkdir()
-        self._members = {}
+        self._members, self._weights = {}, Weights(hidden / f"checkpoint-{number}")
         with _replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
                        _push_from_checkpoint=lambda folder: None):  # fmt: skip
             stock_save(model, trial)
         members, self._members = self._members, None
+        weights, self._weights = self._weights, None
         self._note_best(folders)
         if trainer.args.should_save:
             state_file = hidden / f"checkpoint-{number}" / "trainer_state.json"
             trainer.state.save_to_json(str(state_file))
-            self._hand_over(folders, number, members)
+            self._hand_over(folders, number, members, weights)
             self._publish_if_wanted(folders, number)
+
+    def keep_weights(self, stock_save, *arguments, **options):
+        """In the place of `_save`: all it does, but the writing of the weights."""
+        is_plain = self._weights is not None and self._trainer.args.should_save
+        if not is_plain or not self._open_box(self.folders()):
+            return stock_save(*arguments, **options)
+        with collected(self._weights):
+            return stock_save(*arguments, **options)
 
     def keep_optimizer(self, stock_save, folder):
         """In the place of `_save_optimizer_and_scheduler`."""
@@ -69,7 +80,9 @@ class TrainerFolders:
         for name, facts in reversed(folders.work.noted()):
             path, files = None, None
             while path is None:
-                path, files = _outbox.find_step(folders.private / "job", facts["step"])
+                path, files = _outbox.find_step(
+                    folders.private / "job", facts["step"], facts.get("weights")
+                )
                 if path is None and time.monotonic() > ends:
                     break
                 time.sleep(0.02)
@@ -78,7 +91,7 @@ class TrainerFolders:
         folders.work.drop_all()
 
     def _waiting(self):
-        return [publish.number for _, _, publish in self._box.waiting] if self._box else []
+        return [save.publish.number for save in self._box.waiting] if self._box else []
 
     def _open_box(self, folders):
         if self._box is None:
@@ -98,25 +111,28 @@ class TrainerFolders:
             if state.best_global_step == state.global_step or best.exists() or is_coming:
                 state.best_model_checkpoint = str(best)
 
-    def _hand_over(self, folders, number, members):
+    def _hand_over(self, folders, number, members, weights):
         publish = _Publish(self, folders, number)
-        if not members:
+        if not members and weights.file is None:
             _outbox.settle(wait=True)
             publish(None, {})
             return
         try:
             folders.work.sync(str(number))
-            step = self._box.capture({n: TorchMember(part) for n, part in members.items()})
+            files = {name: TorchMember(part) for name, part in members.items()}
+            step = self._box.capture({**weights.tensors, **files})
         except errors.CheckpointError as error:
             logger.error("libckpt: checkpoint-%s: %s; stock torch saves instead", number, error)
             hidden = folders.work.folder(str(number)) / f"checkpoint-{number}"
             for member, content in members.items():
                 torch.save(content, hidden / member)
+            if weights.file is not None:
+                weights.write()
             _outbox.settle(wait=True)
             publish(None, {})
             return
-        folders.work.note(str(number), {"step": step})
-        self._box.post(step, publish)
+        folders.work.note(str(number), {"step": step, "weights": weights.file})
+        self._box.post(step, publish, weights.file)
 
     def _publish_if_wanted(self, folders, number):
         """Who reads the folder at once gets it at once."""

@@ -21,6 +21,7 @@ class TrainerMemory:
         self._captured = -1
         self._guarded = None
         self.session = None
+        self.failure = None  # Why the newest step could not be had.
         try:
             self.session = init(job, blob_capacity=BLOB_CAPACITY, **options)
         except errors.CheckpointError as error:
@@ -62,7 +63,8 @@ class TrainerMemory:
         return items if scaler is None else {**items, "scaler": scaler}
 
     def newest(self):
-        """What the newest step in memory holds; none: there is none."""
+        """What the newest step in memory holds; none: there is none, or `failure` tells why not."""
+        self.failure = None
         if self.session is None:
             return None
         try:
@@ -70,8 +72,15 @@ class TrainerMemory:
         except errors.NotFound:
             return None
         except errors.CheckpointError as error:
-            logger.error("libckpt: resume from memory: %s", error)
+            self.failure = error
             return None
+
+    def start_fresh(self):
+        """Training goes on from elsewhere, though a step that memory may have could not be had."""
+        try:
+            self.session.start_fresh()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
 
 
 def state_json(trainer):

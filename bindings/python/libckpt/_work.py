@@ -58,10 +58,16 @@ class Work:
 def place(file, path):
     """The file's bytes under the path, whose old file stays whole for who has it open."""
     aside = path.with_name(f".{path.name}.libckpt")
-    link_or_copy(file, aside)
+    bring(file, aside)
     sync(aside)
     os.rename(aside, path)
     sync(path.parent)
+
+
+def bring(file, target):
+    """A file of the daemon's, which only its user may read, as one that was written here."""
+    link_or_copy(file, target)
+    os.chmod(target, target.parent.stat().st_mode & 0o666)
 
 
 def link_or_copy(source, target):

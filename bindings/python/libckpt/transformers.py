@@ -61,6 +61,7 @@ class Callback(transformers.TrainerCallback):
         self._wrap("train", self._train, always=True)
         self._wrap("_save_checkpoint", self._folders.save, always=True)
         self._wrap("_finalize_training", self._finalize, always=True)
+        self._wrap("_save", self._folders.keep_weights)
         self._wrap("_save_optimizer_and_scheduler", self._folders.keep_optimizer)
         for name in (*LOADERS, "_load_scaler"):
             self._wrap(name, getattr(self, name))
@@ -98,8 +99,14 @@ class Callback(transformers.TrainerCallback):
                            restored.step, restored.source_name, number)  # fmt: skip
             return self._resumed.folder
         if number is None:
+            if self._memory.failure is not None:
+                raise self._memory.failure  # There is something: do not begin anew over it.
             logger.warning("libckpt: nothing to resume from: training begins at step 0")
             return None
+        if self._memory.failure is not None:
+            logger.error("libckpt: resume from memory: %s; resumes from %s instead",
+                         self._memory.failure, folders.path(number))  # fmt: skip
+            self._memory.start_fresh()
         return str(folders.path(number))
 
     def _is_from_memory(self, folder):
@@ -166,7 +173,12 @@ def _is_stock(trainer, name):
 
 
 def _calling_trainer():
-    """Transformers does not tell its callbacks whose they are; the Trainer is who called."""
+    """The Trainer that calls on_init_end.
+
+    Transformers hands its callbacks the model, the state, the arguments and more, and none of it
+    refers to the Trainer; yet where to resume from is asked in train() before the first event. What
+    is left is who called. `TrainerWrapper` needs none of this.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")
