@@ -90,9 +90,11 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
                     "End at once: what is in memory only is lost");
   command->footer(
       "Each job's newest committed step is written to the job's directory first; a job without a\n"
-      "directory loses what it has in memory. Returns when the process is gone. A trainer that "
-      "still\n"
-      "runs goes on, and starts a new daemon. That no daemon runs is no error.\n\n"
+      "directory loses what it has in memory, and so does a step that some rank has not captured;\n"
+      "both are told. Meanwhile trainers get no more Slots. When storage fails or the deadline\n"
+      "passes, the daemon goes on, the reason is told, and the exit code is 1; --no-flush ends it\n"
+      "all the same. Returns when the process is gone. A trainer that still runs goes on, and\n"
+      "starts a new daemon. That no daemon runs is no error.\n\n"
       "Examples:\n  ckpt stop\n  ckpt stop --deadline 30s");
 
   command = subcommand(app, commands, arguments, "drop", "Free the memory of one job on this node",

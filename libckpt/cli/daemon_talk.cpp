@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/signal.hpp"
+#include "daemon/ready_file.hpp"
 #include "os/local_socket.hpp"
 #include "os/process.hpp"
 #include "wire/control_codec.hpp"
@@ -21,6 +22,9 @@ namespace control = wire::control;
 namespace {
 
 constexpr Duration hello_time = std::chrono::seconds(5);
+// A daemon whose socket was removed makes a new one within a second; one that starts is as fast.
+constexpr Duration socket_time = std::chrono::seconds(2);
+constexpr Duration socket_pause = std::chrono::milliseconds(50);
 // Of a process that has flushed: connections end, memory is given back.
 constexpr Duration end_time = std::chrono::seconds(30);
 
@@ -30,6 +34,19 @@ Error no_daemon(const std::string& directory) {
                            "--runtime-dir {}` starts one by hand; --runtime-dir or "
                            "LIBCKPT_RUNTIME_DIR names another directory",
                            directory, directory));
+}
+
+// The lock is held, and nobody listens.
+Error unreachable(const os::RuntimeDirectory& directory) {
+  std::string who = "a daemon";
+  if (const auto text = os::read_file(directory.ready(), 64 * 1024)) {
+    if (const auto ready = daemon::parse_ready(*text))
+      who += fmt::format(", pid {},", ready->process.pid);
+  }
+  return Error(Errc::unavailable,
+               fmt::format("{} holds {}, and does not listen on {}: it hangs, or starts, or ends; "
+                           "its log is {}",
+                           who, directory.lock(), directory.socket(), directory.log()));
 }
 
 Task<control::Message> receive(os::LocalConnection& connection, Time deadline) {
@@ -45,14 +62,19 @@ Task<void> send(os::LocalConnection& connection, control::Message message, Time 
 
 // Steps 1 and 2.
 Task<os::LocalConnection> connect(Clock& clock, os::RuntimeDirectory directory) {
-  const Time deadline = clock.after(hello_time);
+  const Time deadline = clock.after(hello_time), socket_by = clock.after(socket_time);
   auto connected = co_await os::connect_local(clock, directory.socket(), deadline);
-  if (!connected) {
+  while (!connected) {
     const Error& error = connected.error();
     const bool is_none =
         error.code() == Errc::not_found || error.cause() == std::errc::connection_refused;
-    if (is_none) co_return fail(no_daemon(directory.path()));
-    co_return fail(std::move(connected).error());
+    if (!is_none) co_return fail(std::move(connected).error());
+    if (!os::LockFile::is_held(directory.lock())) co_return fail(no_daemon(directory.path()));
+    if (clock.now() >= socket_by) co_return fail(unreachable(directory));
+    const Time again = clock.after(socket_pause);
+    CKPT_CO_CHECK(co_await sleep_until(clock, again));
+    auto next = co_await os::connect_local(clock, directory.socket(), deadline);
+    connected = std::move(next);
   }
   os::LocalConnection connection = std::move(connected).value();
   control::Message ours = control::our_hello();
@@ -110,7 +132,8 @@ Task<void> wait_gone(Clock& clock, os::Fd process) {
   co_return Status();
 }
 
-Task<void> stop(Clock& clock, os::RuntimeDirectory directory, Duration deadline, bool flush) {
+Task<control::Answer> stop(Clock& clock, os::RuntimeDirectory directory, Duration deadline,
+                           bool flush) {
   CKPT_CO_TRY(auto connection, co_await connect(clock, directory));
   CKPT_CO_TRY(auto process, connection.peer_process());
   control::Stop question;
@@ -119,9 +142,9 @@ Task<void> stop(Clock& clock, os::RuntimeDirectory directory, Duration deadline,
   control::Message message = question;
   CKPT_CO_TRY(auto answer,
               co_await ask(clock, connection, std::move(message), deadline + end_time));
+  if (!answer.result) co_return std::move(answer);
   CKPT_CO_CHECK(co_await wait_gone(clock, std::move(process)));
-  // It ends in any case; what could not be flushed is told.
-  co_return std::move(answer.result);
+  co_return std::move(answer);
 }
 
 }  // namespace
@@ -142,7 +165,8 @@ Result<control::Answer> ask_daemon(const std::string& runtime_dir, control::Mess
   return answer;
 }
 
-Status stop_daemon(const os::RuntimeDirectory& directory, Duration deadline, bool flush) {
+Result<control::Answer> stop_daemon(const os::RuntimeDirectory& directory, Duration deadline,
+                                    bool flush) {
   Workplace workplace;
   return workplace.run(stop(workplace.clock(), directory, deadline, flush));
 }

@@ -21,9 +21,11 @@ inline constexpr Duration answer_time = std::chrono::seconds(15);
 Result<wire::control::Answer> ask_daemon(const std::string& runtime_dir,
                                          wire::control::Message question, Duration time);
 
-// Ends the daemon, and waits until its process is gone. `deadline` is that of the flush.
-// Errors: as above, and what could not be flushed.
-Status stop_daemon(const os::RuntimeDirectory& directory, Duration deadline, bool flush);
+// Ends the daemon, and waits until its process is gone. `deadline` is that of the flush. What each
+// job then had on storage (docs/protocol.md, "Stop"). An answer whose result is an error tells what
+// could not be flushed: the daemon goes on then. Errors: as above.
+Result<wire::control::Answer> stop_daemon(const os::RuntimeDirectory& directory, Duration deadline,
+                                          bool flush);
 
 // Errors: corruption (it is not what a daemon says).
 Result<Json> parse_answer(const wire::control::Answer& answer);

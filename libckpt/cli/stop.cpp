@@ -1,25 +1,66 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/commands.hpp"
 #include "cli/daemon_talk.hpp"
+#include "cli/json_read.hpp"
+#include "cli/table.hpp"
 
 namespace ckpt::cli {
+
+namespace {
+
+// What the end of the daemon meant for one job.
+std::string describe(const Json& job) {
+  const std::string durable = number_in(job, "durable"), lost = number_in(job, "lost");
+  const bool has_directory = !job.value("directory", "").empty();
+  std::string text = fmt::format("  job {}: ", printable(text_in(job, "job")));
+  text += durable == "-" ? "no step is on storage" : fmt::format("step {} is on storage", durable);
+  if (lost != "-") {
+    text += fmt::format("; step {} was in memory only, and is lost", lost);
+    if (!has_directory) text += " (the job has no directory)";
+  }
+  return text + "\n";
+}
+
+void tell_end(Outcome& outcome, const Json& jobs, bool flush) {
+  const bool is_lost = std::any_of(jobs.begin(), jobs.end(),
+                                   [](const Json& job) { return number_in(job, "lost") != "-"; });
+  outcome.json["flushed"] = flush;
+  outcome.json["jobs"] = jobs;
+  outcome.text = "The daemon has ended, without a flush.\n";
+  if (flush) {
+    outcome.text = is_lost ? "The daemon has ended, and flushed what could be flushed.\n"
+                           : "The daemon has flushed what it held, and ended.\n";
+  }
+  for (const Json& job : jobs) outcome.text += describe(job);
+}
+
+// The daemon goes on: said with what to do about it.
+Unexpected refuse(Error error) {
+  return fail(std::move(error).context(
+      "the daemon goes on, since not all could be flushed (--no-flush ends it all the same, and "
+      "loses what is in memory only)"));
+}
+
+}  // namespace
 
 Result<Outcome> stop(const std::string& runtime_dir, std::chrono::milliseconds deadline,
                      bool flush) {
   Outcome outcome;
-  auto directory = os::RuntimeDirectory::find(runtime_dir);
-  Status stopped;
+  const auto directory = os::RuntimeDirectory::find(runtime_dir);
+  Result<wire::control::Answer> stopped = fail(Errc::not_found, "there is no runtime directory");
   if (directory) {
     stopped = stop_daemon(*directory, deadline, flush);
-  } else {
-    stopped = fail(std::move(directory).error());
+  } else if (directory.error().code() != Errc::not_found) {
+    return fail(Error(directory.error()));
   }
+  if (stopped && !stopped->result) return refuse(std::move(stopped->result).error());
   outcome.json["stopped"] = stopped.has_value();
   if (stopped) {
-    outcome.json["flushed"] = flush;
-    outcome.text = flush ? "The daemon has flushed what it held, and ended.\n"
-                         : "The daemon has ended, without a flush.\n";
+    CKPT_TRY(const Json told, parse_answer(*stopped));
+    tell_end(outcome, list_in(told, "jobs"), flush);
     return outcome;
   }
   // What was asked for is the case already.

@@ -86,16 +86,30 @@ Task<os::LocalConnection> DaemonStart::connect(Time deadline) {
     if (auto ended = early_end()) co_return fail(std::move(*ended));
     CKPT_CO_CHECK(start_if_none());
     if (clock_.now() >= deadline) {
-      co_return fail(
-          Errc::unavailable,
-          fmt::format("connect to the daemon in {}: it did not answer in time; its log "
-                      "is {} and ends: {}",
-                      directory_.path(), directory_.log(), os::last_line(directory_.log())));
+      co_return fail(no_answer());
     }
     // Step 4.
     CKPT_CO_CHECK(co_await sleep_until(clock_, std::min(deadline, clock_.after(pause))));
     pause = std::min(pause * 2, longest_pause);
   }
+}
+
+Error DaemonStart::no_answer() const {
+  const Time now = clock_.now();
+  std::string why = "it did not answer in time";
+  if (os::LockFile::is_held(directory_.lock())) {
+    why = fmt::format("a daemon holds {}, and does not answer on {}", directory_.lock(),
+                      directory_.socket());
+  } else if (const Time next = limit_.next(now); next > now) {
+    constexpr auto minutes = std::chrono::duration_cast<std::chrono::minutes>(RestartLimit::window);
+    why =
+        fmt::format("it died {} times within {} min, the next start is in {} s", limit_.recent(now),
+                    minutes.count(), std::chrono::ceil<std::chrono::seconds>(next - now).count());
+  }
+  return Error(
+      Errc::unavailable,
+      fmt::format("connect to the daemon in {}: {}; its log is {} and ends: {}", directory_.path(),
+                  why, directory_.log(), os::last_line(directory_.log())));
 }
 
 std::optional<Error> DaemonStart::early_end() {
@@ -118,7 +132,11 @@ Status DaemonStart::start_if_none() {
   // Also while the one we started has not yet come up: it holds our start lock.
   if (start_lock_) return {};
   const Time now = clock_.now();
-  if (limit_.next(now) > now) return {};
+  if (const Time next = limit_.next(now); next > now) {
+    if (pause_told_ != next) log_warning("{}", no_answer().text());
+    pause_told_ = next;
+    return {};
+  }
   // Step 2.
   auto lock = os::LockFile::acquire(directory_.start_lock());
   if (!lock) {

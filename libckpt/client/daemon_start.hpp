@@ -37,6 +37,7 @@ class DaemonStart {
 
  private:
   Status start_if_none();
+  Error no_answer() const;  // What is known of why nobody answers.
   // The daemon that we started has ended without ever answering.
   std::optional<Error> early_end();
 
@@ -44,6 +45,7 @@ class DaemonStart {
   Options options_;
   os::RuntimeDirectory directory_;
   RestartLimit limit_;
+  std::optional<Time> pause_told_;  // The end of the pause between starts that the log tells of.
   std::optional<os::Spawned> spawned_;  // Kept until it ended, to take its exit status.
   std::optional<os::LockFile> start_lock_;
 };

@@ -107,7 +107,7 @@ Job EmbeddedLink::stop_engine() {
   if (calls_) machine_->engine->detach(calls_->session());
   calls_.reset();
   mapped_.clear();
-  auto stopped = co_await machine_->engine->stop(stop_time, false);
+  auto stopped = co_await machine_->engine->stop(stop_time);
   if (!stopped) log_warning("stop the embedded engine: {}", stopped.error().message());
   has_stopped_ = stopped.has_value();
   thread_.stop();

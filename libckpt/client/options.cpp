@@ -110,8 +110,9 @@ Status make_absolute(std::string& path) {
 }
 
 Status complete(Options& options) {
-  for (auto member : {&Options::dir, &Options::runtime_dir, &Options::daemon_path,
-                      &Options::secret_file, &Options::log_file_path})
+  // Not runtime_dir: os::RuntimeDirectory refuses a relative one in every program alike.
+  for (auto member :
+       {&Options::dir, &Options::daemon_path, &Options::secret_file, &Options::log_file_path})
     CKPT_CHECK(make_absolute(options.*member));
   for (Node& node : options.nodes)
     if (node.failure_domain.empty()) node.failure_domain = node.name;

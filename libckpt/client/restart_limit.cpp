@@ -4,10 +4,13 @@
 
 namespace ckpt::client {
 
-Time RestartLimit::next(Time now) const {
+std::size_t RestartLimit::recent(Time now) const {
   const auto is_recent = [now](Time start) { return start + window > now; };
-  const auto recent = std::count_if(starts_.begin(), starts_.end(), is_recent);
-  if (static_cast<std::size_t>(recent) < starts_in_window_max) return now;
+  return static_cast<std::size_t>(std::count_if(starts_.begin(), starts_.end(), is_recent));
+}
+
+Time RestartLimit::next(Time now) const {
+  if (recent(now) < starts_in_window_max) return now;
   return std::max(now, starts_.back() + interval_beyond);
 }
 

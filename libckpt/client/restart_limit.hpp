@@ -16,6 +16,7 @@ class RestartLimit {
 
   // When the next start may be: `now`, or later.
   Time next(Time now) const;
+  std::size_t recent(Time now) const;  // Starts within the window.
   void started(Time now);
 
  private:

@@ -31,8 +31,16 @@ ControlServer::~ControlServer() = default;
 
 Status ControlServer::start(const std::string& socket) {
   CKPT_TRY(auto listener, os::LocalListener::open(executor_, clock_, socket));
+  socket_ = socket;
   listener_.emplace(std::move(listener));
   asio::co_spawn(executor_, accept_all(), asio::detached);
+  return {};
+}
+
+Status ControlServer::start_again() {
+  CKPT_TRY(auto listener, os::LocalListener::open(executor_, clock_, socket_));
+  // accept_all() finds the old one closed, and goes on with this one.
+  listener_.emplace(std::move(listener));
   return {};
 }
 
@@ -57,7 +65,8 @@ Job ControlServer::accept_all() {
       continue;
     }
     if (gate_.is_stopping()) co_return;
-    if (complaint.may_speak()) {
+    const bool is_replaced = !connection && connection.error().code() == Errc::cancelled;
+    if (!is_replaced && complaint.may_speak()) {
       log_warning("cannot take another connection: {}",
                   connection ? "too many are open" : connection.error().message());
     }
@@ -234,7 +243,9 @@ Task<control::Answer> ControlServer::answer_to(control::Message question) {
   } else if (const auto* drop = std::get_if<control::Drop>(&question)) {
     answer.result = engine_.drop(drop->job);
   } else if (const auto* stop = std::get_if<control::Stop>(&question)) {
-    answer.result = co_await control_.stop(stop->deadline, stop->flush);
+    auto stopped = co_await control_.stop(stop->deadline, stop->flush);
+    if (stopped) answer.json = std::move(*stopped);
+    if (!stopped) answer.result = fail(std::move(stopped).error());
   } else {
     co_return fail(Errc::corruption, fmt::format("{} before attach", control::name_of(question)));
   }

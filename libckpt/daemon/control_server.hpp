@@ -27,8 +27,9 @@ class DaemonControl {
  public:
   virtual ~DaemonControl() = default;
   virtual std::string status_json() const = 0;
-  // Flushes, and ends the daemon. Answers when that is done.
-  virtual Task<void> stop(Duration deadline, bool flush) = 0;
+  // Flushes, and ends the daemon. Answers when that is done, with what each job then had on
+  // storage and what was lost, as JSON. Errors: what could not be flushed; the daemon then stays.
+  virtual Task<std::string> stop(Duration deadline, bool flush) = 0;
 };
 
 class ControlServer {
@@ -44,6 +45,10 @@ class ControlServer {
 
   // Errors: unavailable (somebody listens there), invalid_argument, io.
   Status start(const std::string& socket);
+  // False: the socket was removed, or another one stands there. start_again() makes a new one;
+  // its errors are those of start().
+  bool is_reachable() const { return listener_->is_reachable(); }
+  Status start_again();
   Task<void> stop(Time deadline);
   // Nobody is connected, and no trainer's process is waited for.
   bool is_idle() const { return connections_.in_flight() == 0 && sessions_.empty(); }
@@ -69,6 +74,7 @@ class ControlServer {
   Clock& clock_;
   node::Engine& engine_;
   DaemonControl& control_;
+  std::string socket_;
   std::optional<os::LocalListener> listener_;
   std::list<Session> sessions_;  // Whose processes may still have Slots mapped.
   std::list<Connection> open_;   // To close them at the end.

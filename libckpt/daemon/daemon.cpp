@@ -15,10 +15,12 @@
 #include <chrono>
 #include <ckpt/version.hpp>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "arena/arena_limits.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
@@ -38,6 +40,10 @@ constexpr std::chrono::milliseconds lock_pause(10);
 // What is left after the flush: connections and coroutines that only have to notice.
 constexpr Duration end_time = std::chrono::seconds(5);
 constexpr std::chrono::seconds drain_time(2);
+// Less than trainers and `ckpt` are patient.
+constexpr Duration reachable_interval = std::chrono::seconds(1);
+// Attempts of a job's flush, two seconds apart and more, before `ckpt stop` says why they fail.
+constexpr std::uint32_t stop_failures_max = 2;
 
 std::uint64_t available_bytes() {
   const auto available = os::memory_available();
@@ -132,6 +138,8 @@ Status Daemon::start() {
   os::set_thread_name("ckptd-ctl");
   ::signal(SIGHUP, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
+  // A write beyond `ulimit -f` is then an error of that write.
+  ::signal(SIGXFSZ, SIG_IGN);
   const auto descriptors = os::raise_limit(os::Limit::open_files);
   (void)os::raise_limit(os::Limit::locked_memory);
 
@@ -143,18 +151,23 @@ Status Daemon::start() {
 
   CKPT_POINT("start.listen.before");
   CKPT_CHECK(server_->start(directory_.socket()));
-  Ready ready;
-  CKPT_TRY(ready.process, os::identify_process(::getpid()));
-  ready.version = CKPT_VERSION_STRING;
-  ready.socket = directory_.socket();
-  CKPT_CHECK(os::replace_file(directory_.ready(), to_json(ready)));
+  CKPT_CHECK(write_ready());
   log_info("ready on {}", directory_.socket());
   CKPT_POINT("start.ready");
   return {};
 }
 
+Status Daemon::write_ready() const {
+  Ready ready;
+  CKPT_TRY(ready.process, os::identify_process(::getpid()));
+  ready.version = CKPT_VERSION_STRING;
+  ready.socket = directory_.socket();
+  return os::replace_file(directory_.ready(), to_json(ready));
+}
+
 Status Daemon::run() {
   // Step 3.
+  asio::co_spawn(context_, stay_reachable(), asio::detached);
   asio::co_spawn(context_, end_on_signal(), asio::detached);
   asio::co_spawn(context_, end_when_idle(), asio::detached);
   context_.run();
@@ -195,7 +208,7 @@ Job Daemon::end_when_idle() {
   const Duration look_every =
       std::clamp<Duration>(limit / 10, std::chrono::milliseconds(10), std::chrono::seconds(10));
   Time busy_at = clock_->now();
-  while (!is_ending_) {
+  while (!result_) {
     const Time next = clock_->after(look_every);
     auto slept = co_await sleep_until(*clock_, next);
     if (!slept) co_return;
@@ -205,15 +218,61 @@ Job Daemon::end_when_idle() {
   }
 }
 
+// Who cleans up old files may take the socket with them: without it nobody would find the memory.
+Job Daemon::stay_reachable() {
+  LogLimit complaint(60.0);
+  while (!result_) {
+    const Time next = clock_->after(reachable_interval);
+    auto slept = co_await sleep_until(*clock_, next);
+    if (!slept || result_) co_return;
+    if (server_->is_reachable()) continue;
+    Status again = server_->start_again();
+    if (again) again = write_ready();
+    if (again) {
+      log_warning("{} was removed; made again", directory_.socket());
+    } else if (complaint.may_speak()) {
+      log_error("{} was removed, and nobody can reach this daemon; tried again: {}",
+                directory_.socket(), again.error().message());
+    }
+  }
+}
+
 Job Daemon::end(std::string why, Duration deadline, bool flush) {
+  must_end_ = true;
   if (is_ending_) co_return;
+  (void)co_await prepare_end(std::move(why), deadline, flush);
+}
+
+Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
+  CKPT_ASSERT(!is_ending_);
   is_ending_ = true;
   CKPT_POINT("stop.begin");
   log_info("ends: {}{}", why, flush ? "; what is held is flushed first" : "");
-  auto stopped = co_await engine_->stop(deadline, flush);
-  if (!stopped) log_error("not all was flushed: {}", stopped.error().message());
-  result_.emplace(std::move(stopped));
+  Status flushed;
+  if (flush) {
+    // A person is told soon and may free space; nobody answers a signal, so all its time is used.
+    const std::uint32_t failures_max =
+        must_end_ ? std::numeric_limits<std::uint32_t>::max() : stop_failures_max;
+    auto done = co_await engine_->flush(deadline, failures_max);
+    flushed = std::move(done);
+  }
+  if (!flushed) log_error("not all was flushed: {}", flushed.error().message());
+  if (!flushed && !must_end_) {
+    log_info("goes on");
+    is_ending_ = false;
+    ended_.notify_all();
+    co_return fail(std::move(flushed).error());
+  }
+  held_ = engine_->held_json();
+  result_.emplace(std::move(flushed));
   ended_.notify_all();
+  asio::co_spawn(context_, take_leave(), asio::detached);
+  co_return Status();
+}
+
+Job Daemon::take_leave() {
+  auto stopped = co_await engine_->stop(end_time);
+  if (!stopped) log_warning("work is left behind: {}", stopped.error().message());
   // Those who wait for the answer get it before their connections are closed.
   const Time answered = clock_->after(std::chrono::milliseconds(100));
   (void)co_await sleep_until(*clock_, answered);
@@ -223,14 +282,19 @@ Job Daemon::end(std::string why, Duration deadline, bool flush) {
   context_.stop();
 }
 
-Task<void> Daemon::stop(Duration deadline, bool flush) {
-  asio::co_spawn(context_, end("`ckpt stop`", deadline, flush), asio::detached);
+Task<std::string> Daemon::stop(Duration deadline, bool flush) {
   const Time last = clock_->after(deadline + end_time);
-  while (!result_) {
+  must_end_ = must_end_ || !flush;
+  // Somebody else's attempt, which may end it for us.
+  while (is_ending_ && !result_) {
     CKPT_CO_TRY(const bool was_woken, co_await ended_.wait_until(last));
     if (!was_woken) co_return fail(Errc::unavailable, "stop: not flushed in time");
   }
-  co_return *result_;
+  if (!result_) {
+    CKPT_CO_CHECK(co_await prepare_end("`ckpt stop`", deadline, flush));
+  }
+  if (!*result_) co_return fail(Error(result_->error()));
+  co_return held_;
 }
 
 std::string Daemon::status_json() const {

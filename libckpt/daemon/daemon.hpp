@@ -1,6 +1,7 @@
 // Daemon: assembles what ckptd consists of, runs it on one thread, and takes it apart again.
 //
 //   starting --ready--> serving --SIGTERM, SIGINT, `ckpt stop`, idle--> flushing --> gone
+//                          ^---- what `ckpt stop` asked for failed ---------'
 //
 // Lifetime: one in a process, for all of its life: run() returns when everything has ended.
 #pragma once
@@ -32,12 +33,17 @@ class Daemon final : private DaemonControl {
   Status start();
   void take_apart();
   std::string status_json() const override;
-  Task<void> stop(Duration deadline, bool flush) override;
+  Task<std::string> stop(Duration deadline, bool flush) override;
 
   Job end_on_signal();
   Job end_when_idle();
-  // Ends everything, once; whoever comes later waits for the same end.
+  Job stay_reachable();
+  Status write_ready() const;
+  // Flushes, and ends everything, whether the flush succeeded or not.
   Job end(std::string why, Duration deadline, bool flush);
+  // The flush before the end. It fails only where the daemon is to go on.
+  Task<void> prepare_end(std::string why, Duration deadline, bool flush);
+  Job take_leave();
 
   DaemonOptions options_;
   os::RuntimeDirectory directory_;
@@ -53,8 +59,10 @@ class Daemon final : private DaemonControl {
   std::unique_ptr<ControlServer> server_;
   Time started_at_;
   Signal ended_;
-  bool is_ending_ = false;
-  std::optional<Status> result_;  // Of the flush.
+  bool is_ending_ = false;        // Until it has ended, or a flush failed and it goes on.
+  bool must_end_ = false;         // Nobody is there who could decide otherwise.
+  std::optional<Status> result_;  // Of the flush, once the end is certain.
+  std::string held_;              // What was on storage and what was not, then.
 };
 
 }  // namespace ckpt::daemon

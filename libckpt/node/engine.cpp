@@ -44,6 +44,7 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
   asio::awaitable<void> listen(std::string address);
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
   asio::awaitable<void> sweep();
+  Task<void> flush(Duration deadline, std::uint32_t failures_max);
 
   EngineContext context;
   std::map<std::string, std::shared_ptr<Job>> jobs;
@@ -177,7 +178,7 @@ asio::awaitable<void> Engine::State::sweep() {
       std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
       job->free_memory("no trainer came back, or the job has ended");
       const Time deadline = context.seams.clock.after(std::chrono::seconds(5));
-      auto stopped = co_await job->stop(deadline, false);
+      auto stopped = co_await job->stop(deadline);
       if (!stopped) log_warning("job={} {}", job->shape().job, stopped.error().message());
     }
   }
@@ -277,7 +278,7 @@ Status Engine::drop(const std::string& name) {
   std::erase_if(state_->sessions, [&](const auto& entry) { return entry.second == job; });
   job->free_memory("dropped on request");
   const Time deadline = state_->context.seams.clock.after(std::chrono::seconds(5));
-  asio::co_spawn(state_->context.executor, job->stop(deadline, false), asio::detached);
+  asio::co_spawn(state_->context.executor, job->stop(deadline), asio::detached);
   return {};
 }
 
@@ -287,12 +288,56 @@ bool Engine::is_idle() const {
   });
 }
 
-Task<void> Engine::stop(Duration deadline, bool flush) {
+Task<void> Engine::flush(Duration deadline, std::uint32_t failures_max) {
   const std::shared_ptr<State> state = state_;
+  Status flushed = co_await state->flush(deadline, failures_max);
+  co_return flushed;
+}
+
+Task<void> Engine::State::flush(Duration deadline, std::uint32_t failures_max) {
+  const std::shared_ptr<State> self = shared_from_this();
+  const Time end = context.seams.clock.after(deadline);
+  context.captures = Captures::finished;
+  for (const auto& [name, job] : jobs) job->want_flush(true);
+  Status first_failure;
+  // While one job is waited for, another may fill the Slots that it was granted: they are few.
+  const auto is_left = [](const auto& entry) { return !entry.second->is_flushed(false); };
+  do {
+    for (const auto& [name, job] : std::map(jobs)) {
+      auto flushed = co_await job->flush(end, failures_max);
+      if (!flushed && first_failure) first_failure = std::move(flushed);
+    }
+  } while (first_failure && std::any_of(jobs.begin(), jobs.end(), is_left));
+  context.captures = first_failure ? Captures::refused : Captures::granted;
+  if (!first_failure) {
+    for (const auto& [name, job] : jobs) job->want_flush(false);
+  }
+  co_return first_failure;
+}
+
+std::string Engine::held_json() const {
+  const auto step_of = [](const std::optional<format::StepId>& at) {
+    return at ? nlohmann::json(number(at->step)) : nlohmann::json();
+  };
+  nlohmann::json told;
+  told["jobs"] = nlohmann::json::array();
+  for (const auto& [name, job] : state_->jobs) {
+    const Job::Held held = job->held();
+    told["jobs"].push_back({{"job", held.job},
+                            {"directory", held.directory},
+                            {"durable", step_of(held.durable)},
+                            {"lost", step_of(held.lost)}});
+  }
+  return told.dump();
+}
+
+Task<void> Engine::stop(Duration deadline) {
+  const std::shared_ptr<State> state = state_;
+  state->context.captures = Captures::refused;
   const Time end = state->context.seams.clock.after(deadline);
   Status first_failure;
   for (const auto& [name, job] : std::map(state->jobs)) {
-    auto stopped = co_await job->stop(end, flush);
+    auto stopped = co_await job->stop(end);
     if (!stopped && first_failure) first_failure = std::move(stopped);
   }
   state->is_stopping = true;

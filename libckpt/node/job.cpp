@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 
+#include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job_storage.hpp"
@@ -17,6 +19,8 @@ namespace {
 
 // After the end, peers that did not hear of it yet are told for this long.
 constexpr Duration ended_linger = std::chrono::seconds(5);
+// Of a flush before the end, for captures that other ranks have not made yet.
+constexpr Duration commit_patience = std::chrono::seconds(3);
 
 agree::CoordinatorOptions coordinator_options(const EngineContext& context,
                                               const AttachRequest& request, std::uint64_t boot) {
@@ -134,14 +138,60 @@ void Job::free_memory(const std::string& why) {
   committed_.reset();
 }
 
-Task<void> Job::stop(Time deadline, bool flush) {
-  const std::shared_ptr<Job> self = shared_from_this();
-  Status flushed;
-  if (flush && is_opened_) {
-    is_flush_wanted_ = true;
-    touch();
-    flushed = co_await storage_->newest_is_durable(deadline);
+Job::Held Job::held() const {
+  Held held;
+  held.job = shape_.job;
+  held.directory = directory_;
+  held.durable = durable_;
+  slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
+    const format::StepId at = slot.id().at;
+    if (slot.is_retiring() || agree::is_fenced(history_, at)) return;
+    if (durable_ && at <= *durable_) return;
+    if (!held.lost || at > *held.lost) held.lost = at;
+  });
+  return held;
+}
+
+void Job::want_flush(bool is_wanted) {
+  is_flush_wanted_ = is_wanted;
+  touch();
+}
+
+bool Job::is_flushed(bool wait_for_commits) const {
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    const Settled settled = settled_of(rank);
+    if (!settled.is_filled || (wait_for_commits && !settled.is_committed)) return false;
   }
+  if (directory_.empty() || !committed_) return true;
+  return durable_ && *durable_ >= *committed_;
+}
+
+Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
+  const std::shared_ptr<Job> self = shared_from_this();
+  Clock& clock = context_.seams.clock;
+  // A step that other ranks will never capture stays uncommitted, and is not waited for.
+  const Time commits_until = std::min(deadline, clock.after(commit_patience));
+  const std::uint64_t failed_before = storage_->flush_failures();
+  while (!is_flushed(clock.now() < commits_until)) {
+    const bool has_failed = storage_->flush_failures() - failed_before >= failures_max;
+    if (has_failed || clock.now() >= deadline) {
+      const Held all = held();
+      const bool has_tried = storage_->flush_failures() > failed_before;
+      co_return fail(has_failed ? Errc::io : Errc::unavailable,
+                     fmt::format("flush job {}: step {} is not durable, {} is: {}", all.job,
+                                 all.lost ? number(all.lost->step) : 0,
+                                 all.durable ? fmt::format("step {}", number(all.durable->step))
+                                             : std::string("no step"),
+                                 has_tried ? storage_->flush_failure() : "not done in time"));
+    }
+    auto woken = co_await changed_.wait_until(deadline);
+    if (!woken) co_return fail(std::move(woken).error());
+  }
+  co_return Status{};
+}
+
+Task<void> Job::stop(Time deadline) {
+  const std::shared_ptr<Job> self = shared_from_this();
   CKPT_POINT("stop.begin");
   gate_.stop();
   changed_.close();
@@ -149,7 +199,6 @@ Task<void> Job::stop(Time deadline, bool flush) {
   replication_->stop();
   storage_->stop();
   auto drained = co_await gate_.drained(context_.seams.clock, deadline);
-  if (!flushed) co_return fail(std::move(flushed).error());
   if (!drained) co_return fail(std::move(drained).error());
   co_return Status{};
 }

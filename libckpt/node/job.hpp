@@ -43,7 +43,20 @@ class Job : public std::enable_shared_from_this<Job> {
   // --- life (job.cpp) ---
   // Opens the directory and reads what it holds; heartbeats and peers begin. Once.
   Task<void> open();
-  Task<void> stop(Time deadline, bool flush);
+  // What a flush before the end is for, as it is now; `lost` is what the end would cost.
+  struct Held {
+    std::string job;
+    std::string directory;  // Empty: memory only.
+    std::optional<format::StepId> durable;
+    std::optional<format::StepId> lost;  // The newest that is in memory and not on storage.
+  };
+  Held held() const;
+  // Waits until all that is captured or being captured here is durable, as far as it can be.
+  // Errors: unavailable (the deadline), io (`failures_max` attempts failed): with the last cause.
+  void want_flush(bool is_wanted);
+  bool is_flushed(bool wait_for_commits) const;
+  Task<void> flush(Time deadline, std::uint32_t failures_max);
+  Task<void> stop(Time deadline);
   bool is_finished() const;  // Ended, or without a trainer for the idle limit.
   void free_memory(const std::string& why);
   void touch();                           // Something changed: look at everything, soon.
@@ -114,6 +127,11 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_asking_after_training(const Session& session) const;
   void withdraw(Session& session);
   void train_on(Session& session);
+  struct Settled {
+    bool is_filled = true;     // No capture of the rank is under way.
+    bool is_committed = true;  // What was captured is committed, or was given up.
+  };
+  Settled settled_of(const Rank& rank) const;
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
   bool is_flush_awaited(const Session& session) const;

@@ -259,19 +259,26 @@ Status Job::close(SessionId id, Duration deadline) {
   return {};
 }
 
+Job::Settled Job::settled_of(const Rank& rank) const {
+  using State = arena::Slot::State;
+  Settled settled;
+  const auto own_slots = slots_.all_own().find(rank.rank);
+  if (own_slots == slots_.all_own().end()) return settled;
+  for (const OwnSlot& own : own_slots->second.slots) {
+    const arena::Slot& slot = *own.slot;
+    if (slot.state() == State::filling || slot.state() == State::filled) settled.is_filled = false;
+    if (slot.state() != State::sealed || slot.is_retiring()) continue;
+    if (!committed_ || slot.id().at > *committed_) settled.is_committed = false;
+  }
+  return settled;
+}
+
 void Job::settle_closing(Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || !session->close_deadline || session->is_closed) return;
   // A capture that is neither committed nor given up may still become the newest committed step.
-  bool is_settled = true;
-  for (const OwnSlot& own : slots_.own(rank.rank).slots) {
-    const arena::Slot& slot = *own.slot;
-    const bool is_underway =
-        slot.state() == arena::Slot::State::filling || slot.state() == arena::Slot::State::filled;
-    const bool is_uncommitted = slot.state() == arena::Slot::State::sealed && !slot.is_retiring() &&
-                                (!committed_ || slot.id().at > *committed_);
-    is_settled = is_settled && !is_underway && !is_uncommitted;
-  }
+  const Settled settled = settled_of(rank);
+  const bool is_settled = settled.is_filled && settled.is_committed;
   session->is_closing = session->is_closing || is_settled;
   // Who never began has captured nothing that others would have to agree on.
   if (ended_at_ || session->phase != StartPhase::running) {

@@ -63,6 +63,7 @@ void Job::grant_slots(Rank& rank) {
     session->next_capture_told = decree_.next_capture;
     session->events->next_capture(decree_.next_capture);
   }
+  if (context_.captures != Captures::granted) return;
   auto& slots = slots_.own(rank.rank).slots;
   for (std::uint32_t index = 0; index < slots.size(); ++index) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
@@ -80,6 +81,9 @@ void Job::revoke_grants(Rank& rank) {
 Status Job::begin(SessionId id, std::uint32_t slot, Step step) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "begin a capture"));
+  if (context_.captures == Captures::refused) {
+    return fail(Errc::unavailable, fmt::format("begin step {}: the daemon ends", number(step)));
+  }
   auto& slots = slots_.own(rank->rank).slots;
   if (slot >= slots.size() || !slots[slot].is_granted) {
     return fail(Errc::invalid_argument,

@@ -192,6 +192,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vecto
       log_warning("job={} step={} rank={} not flushed: {}", job->shape().job, number(order.at.step),
                   shard.rank, written.error().message());
       flush_report_.failure = written.error().message();
+      count_failure(written.error());
       break;
     }
     job->touch();
@@ -238,6 +239,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const std::string work_directory = publishing.order.work_directory;
   auto published = co_await publish_and_retain(std::move(publishing));
   if (!published) {
+    count_failure(published.error());
     auto discarded =
         co_await storage::discard_work_directory(site(), work_directory, "its flush failed");
     if (!discarded) {
@@ -331,21 +333,9 @@ Task<void> JobStorage::store_history(agree::History history,
   co_return stored;
 }
 
-Task<void> JobStorage::newest_is_durable(Time deadline) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
-  // As it is now: a trainer that goes on commits faster than storage takes.
-  const std::optional<format::StepId> committed = job->committed();
-  while (!job->directory().empty() && committed) {
-    const auto& durable = job->durable();
-    if (durable && *durable >= *committed) break;
-    auto woken = co_await job->changed().wait_until(deadline);
-    if (!woken) co_return fail(std::move(woken).error());
-    if (!*woken) {
-      co_return fail(Errc::unavailable, fmt::format("flush step {} of job {}: not done in time",
-                                                    number(committed->step), job->shape().job));
-    }
-  }
-  co_return Status{};
+void JobStorage::count_failure(const Error& error) {
+  ++flush_failures_;
+  flush_failure_ = error.message();
 }
 
 // --- reading ---

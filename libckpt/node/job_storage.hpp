@@ -51,8 +51,9 @@ class JobStorage {
   void publish(const agree::Publishing& publishing, Answer answer);
 
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
-  // Waits until the newest committed step is durable. Errors: unavailable (deadline).
-  Task<void> newest_is_durable(Time deadline);
+  // Attempts of this node to write or publish that failed, and why the last one did.
+  std::uint64_t flush_failures() const { return flush_failures_; }
+  const std::string& flush_failure() const { return flush_failure_; }
 
   // Errors: not_found, corruption.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
@@ -70,6 +71,7 @@ class JobStorage {
   Task<void> write_shard(format::FlushOrder order, Shard& shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
   Task<void> publish_and_retain(agree::Publishing publishing);
+  void count_failure(const Error& error);
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
   Task<void> keep_marker();
@@ -87,6 +89,8 @@ class JobStorage {
   std::vector<storage::Rejected> rejected_;
   format::FlushReport flush_report_;
   std::uint64_t publishing_id_ = 0;
+  std::uint64_t flush_failures_ = 0;
+  std::string flush_failure_;
   bool is_reading_catalog_ = false;
   bool must_read_again_ = false;
 };

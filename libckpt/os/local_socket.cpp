@@ -137,6 +137,13 @@ class LocalListener::State {
     ::unlinkat(directory, place_.name.c_str(), 0);
   }
 
+  // By the path, since the directory may have been replaced too.
+  bool is_reachable() const {
+    struct stat found{};
+    return is_ours_ && ::lstat(place_.path.c_str(), &found) == 0 && found.st_ino == made_.st_ino &&
+           found.st_dev == made_.st_dev;
+  }
+
   static Task<LocalConnection> accept(std::shared_ptr<State> self, Time deadline);
 
  private:
@@ -201,6 +208,10 @@ LocalListener::~LocalListener() {
 Task<LocalConnection> LocalListener::accept(Time deadline) {
   CKPT_ASSERT(state_ != nullptr);
   return State::accept(state_, deadline);
+}
+
+bool LocalListener::is_reachable() const {
+  return state_ != nullptr && state_->is_reachable();
 }
 
 void LocalListener::close() {

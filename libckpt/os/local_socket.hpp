@@ -27,6 +27,8 @@ class LocalListener {
   // The next process of our own user; others are closed at once and logged.
   // Errors: unavailable (deadline), cancelled (closed), exhausted (descriptors: wait, then go on).
   Task<LocalConnection> accept(Time deadline);
+  // The path still leads to this socket: nobody has removed it, or put another one there.
+  bool is_reachable() const;
   void close();
 
  private:

@@ -100,6 +100,12 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
   return LockFile(std::move(fd));
 }
 
+bool LockFile::is_held(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // Shared, so that two who look do not take one another for a holder.
+  return fd && ::flock(fd.number(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 LockFile& LockFile::operator=(LockFile&& other) noexcept {
   if (this == &other) return *this;
   unlock();

@@ -42,6 +42,8 @@ class LockFile {
  public:
   // Errors: unavailable (held by another process), io.
   static Result<LockFile> acquire(const std::string& path);
+  // Somebody holds it now. For those who only look: makes no file.
+  static bool is_held(const std::string& path);
 
   LockFile(LockFile&&) noexcept = default;
   LockFile& operator=(LockFile&& other) noexcept;

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "storage/catalog.hpp"
+#include "support/heap_memory.hpp"
 #include "support/run_task.hpp"
 
 namespace ckpt::sim {
@@ -20,28 +21,6 @@ const std::string directory = "/ckpt";
 constexpr Duration fault_phase = std::chrono::seconds(20);
 constexpr Duration calm_phase_max = std::chrono::seconds(120);
 constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
-
-// Slots of plain memory.
-class HeapMemory final : public arena::SlotMemory {
- public:
-  explicit HeapMemory(std::uint64_t bytes) : bytes_(bytes) {}
-  std::span<std::byte> bytes() override { return bytes_; }
-  std::vector<os::FileSpan> file_spans(std::uint64_t offset, std::uint64_t bytes) override {
-    return {os::FileSpan{std::span(bytes_).subspan(offset, bytes), -1, 0}};
-  }
-  std::vector<arena::SegmentView> segments() const override { return {}; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-class HeapSource final : public arena::MemorySource {
- public:
-  Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t bytes) override {
-    std::unique_ptr<arena::SlotMemory> memory = std::make_unique<HeapMemory>(bytes);
-    co_return memory;
-  }
-};
 
 test::SimNetworkOptions noise() {
   test::SimNetworkOptions options;
@@ -83,7 +62,7 @@ struct World::Machine {
   std::string name;
   std::unique_ptr<asio::io_context> context;
   test::FakeClock clock;
-  HeapSource memory;
+  test::HeapSource memory;
   test::MemoryFileSystem files;
   std::unique_ptr<wire::Network> network;
   std::shared_ptr<node::Engine> engine;

@@ -2,6 +2,7 @@
 // Method: a trainer in this process saves through the real ckptd, in a directory of its own; then
 //         the real program `ckpt` is run, command by command, also where nothing is as it should.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -81,6 +82,14 @@ struct Place {
     answer.out = text_of(out);
     answer.err = text_of(err);
     return answer;
+  }
+  // Of the daemon that runs there.
+  void limit_file_size(rlim_t bytes) const {
+    const auto text = os::read_file(options.runtime_dir + "/ckptd.json", 4096);
+    REQUIRE(text);
+    const rlimit limit{bytes, RLIM_INFINITY};
+    const pid_t pid = nlohmann::json::parse(*text)["pid"];
+    REQUIRE(::prlimit(pid, RLIMIT_FSIZE, &limit, nullptr) == 0);
   }
   std::string runtime() const { return " --runtime-dir '" + options.runtime_dir + "'"; }
 
@@ -252,6 +261,83 @@ TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
   CHECK(stopped.code == 0);
   const auto json = place.ckpt("ls --json '" + place.options.dir + "'").json();
   CHECK(json["newest"] == "step-000000005");
+}
+
+TEST_CASE("cli: stop on storage that takes no more says why, and the daemon goes on",
+          "[unit][cli]") {
+  Place place;
+  place.options.save_storage_interval = Interval{1000, {}};
+  Trainer trainer(place.options);
+  trainer.save(5, Level::committed);
+  // Whatever is written beyond it fails, and the signal that comes with it is survived.
+  place.limit_file_size(64 * KiB);
+  const Answer refused = place.ckpt("stop" + place.runtime());
+  INFO(refused.out << refused.err);
+  CHECK(refused.code == 1);
+  CHECK(Contains(refused.err)("the daemon goes on"));
+  CHECK(Contains(refused.err)("step 5 is not durable"));
+  CHECK(Contains(refused.err)("File too large"));
+  CHECK(Contains(refused.err)("--no-flush"));
+  CHECK(place.ckpt("status" + place.runtime()).code == 0);
+  trainer.save(6, Level::committed);
+
+  place.limit_file_size(RLIM_INFINITY);
+  const Answer stopped = place.ckpt("stop" + place.runtime());
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 0);
+  CHECK(Contains(stopped.out)("step 6 is on storage"));
+  CHECK(place.ckpt("ls --json '" + place.options.dir + "'").json()["newest"] == "step-000000006");
+}
+
+TEST_CASE("cli: a daemon whose socket was removed is found all the same", "[unit][cli]") {
+  const Place place;
+  Trainer trainer(place.options);
+  trainer.save(5, Level::committed);
+  const std::string socket = place.options.runtime_dir + "/ckptd.sock";
+  REQUIRE(std::filesystem::remove(socket));
+  const Answer found = place.ckpt("status" + place.runtime());
+  INFO(found.err);
+  CHECK(found.code == 0);
+  CHECK(Contains(found.out)("committed step 5"));
+  CHECK(std::filesystem::exists(socket));
+  REQUIRE(std::filesystem::remove(socket));
+  CHECK(place.ckpt("stop" + place.runtime()).code == 0);
+  CHECK(place.ckpt("ls --json '" + place.options.dir + "'").json()["newest"] == "step-000000005");
+}
+
+TEST_CASE("cli: a daemon that lives and does not listen is not called none", "[unit][cli]") {
+  const Place place;
+  const auto runtime = os::RuntimeDirectory::open(place.options.runtime_dir);
+  REQUIRE(runtime);
+  const auto lock = os::LockFile::acquire(runtime->lock());
+  REQUIRE(lock);
+  const Answer answer = place.ckpt("stop" + place.runtime());
+  CHECK(answer.code == 1);
+  CHECK(Contains(answer.err)("a daemon holds " + runtime->lock()));
+  CHECK(Contains(answer.err)(runtime->socket()));
+}
+
+TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
+  Place place;
+  place.options.save_storage_interval = Interval{1000, {}};
+  SECTION("without a flush") {
+    Trainer trainer(place.options);
+    trainer.save(5, Level::committed);
+    const Answer stopped = place.ckpt("stop --no-flush" + place.runtime());
+    CHECK(stopped.code == 0);
+    CHECK(Contains(stopped.out)("step 5 was in memory only, and is lost"));
+  }
+  SECTION("of a job without a directory") {
+    place.options.dir.clear();
+    place.options.save_storage_interval = Interval{};
+    Trainer trainer(place.options);
+    trainer.save(5, Level::committed);
+    const Answer stopped = place.ckpt("stop" + place.runtime());
+    CHECK(stopped.code == 0);
+    CHECK_FALSE(Contains(stopped.out)("has flushed what it held"));
+    CHECK(
+        Contains(stopped.out)("step 5 was in memory only, and is lost (the job has no directory)"));
+  }
 }
 
 TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged", "[unit][cli]") {

@@ -44,7 +44,7 @@ TEST_CASE("budget: all of a rank's Slots together are what does not fit", "[unit
   INFO(text);
   REQUIRE(text.find("3 Slots of 64.0 MiB for job job rank 0 need 192.0 MiB, may use 96.0 MiB") !=
           std::string::npos);
-  REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5), false))));
+  REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5)))));
   clock.advance(std::chrono::seconds(10));
 }
 

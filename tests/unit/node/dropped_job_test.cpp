@@ -33,7 +33,7 @@ struct TwoNodes {
   ~TwoNodes() {
     for (const auto& engine : engines) {
       const Status stopped =
-          test::finish(clock, test::start(context, engine->stop(std::chrono::seconds(5), false)));
+          test::finish(clock, test::start(context, engine->stop(std::chrono::seconds(5))));
       CHECK(stopped);
     }
     clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.

@@ -493,13 +493,16 @@ TEST_CASE("local socket: its file goes with the listener, but never somebody els
     auto listener = place.listen();
     REQUIRE(listener);
     CHECK(std::filesystem::exists(place.path));
+    CHECK(listener->is_reachable());
   }
   CHECK(!std::filesystem::exists(place.path));
   {
     auto listener = place.listen();
     REQUIRE(listener);
     std::filesystem::remove(place.path);
+    CHECK_FALSE(listener->is_reachable());
     std::ofstream(place.path) << "another";
+    CHECK_FALSE(listener->is_reachable());
   }
   CHECK(std::filesystem::exists(place.path));
 }

@@ -89,6 +89,20 @@ TEST_CASE("lock file: it has one holder, and is free when that is gone", "[unit]
   CHECK(LockFile::acquire(path));
 }
 
+TEST_CASE("lock file: who looks whether it is held disturbs nobody", "[unit][os]") {
+  const Scratch scratch;
+  const std::string path = scratch.path + "/lock";
+  CHECK_FALSE(LockFile::is_held(path));
+  CHECK_FALSE(std::filesystem::exists(path));
+  {
+    const auto lock = LockFile::acquire(path);
+    REQUIRE(lock);
+    CHECK(LockFile::is_held(path));
+  }
+  CHECK_FALSE(LockFile::is_held(path));
+  CHECK(LockFile::acquire(path));
+}
+
 TEST_CASE("small files: replaced whole, read with a limit", "[unit][os]") {
   const Scratch scratch;
   const std::string path = scratch.path + "/ready";

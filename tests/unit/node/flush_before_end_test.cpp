@@ -1,0 +1,96 @@
+// Goal:   an engine that flushes before its end loses nothing that it took meanwhile, takes nothing
+//         that it would lose, and goes on as before where storage fails.
+// Method: one trainer on a slow disk in memory captures while the flush is under way, and after it;
+//         a disk without space fails the flush, and gets its space back.
+#include <cerrno>
+
+#include "unit/node/one_rank.hpp"
+
+namespace ckpt::node {
+namespace {
+
+constexpr Duration deadline = std::chrono::seconds(60);
+constexpr std::uint32_t failures_max = 2;
+
+struct Scene {
+  Scene() : disk(1), rank(with_directory(disk)) {
+    REQUIRE(rank.begin_fresh());
+    rank.capture(Step{1});
+    REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  }
+  static test::MemoryDisk& with_directory(test::MemoryDisk& disk) {
+    disk.put_directory("/scratch");
+    return disk;
+  }
+  test::Pending<void> flush() {
+    return test::start(rank.context, rank.engine->flush(deadline, failures_max));
+  }
+  test::MemoryDisk disk;
+  test::OneRank rank;
+};
+
+}  // namespace
+
+TEST_CASE("flush before the end: what is captured meanwhile is flushed too", "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = scene.rank;
+  scene.disk.set_latency(std::chrono::milliseconds(5), std::chrono::milliseconds(20));
+  const std::size_t granted = rank.granted.size();
+  REQUIRE(granted >= 3);
+  auto flushed = scene.flush();
+  const auto operations = scene.disk.operations();
+  REQUIRE(rank.pass_until([&] { return scene.disk.operations() > operations + 3; }));
+  rank.capture(Step{2});
+  REQUIRE(rank.begin_capture(Step{3}));
+  rank.clock.advance(std::chrono::seconds(5));
+  REQUIRE_FALSE(flushed.is_done());  // It waits for the capture that is under way.
+  REQUIRE(rank.end_capture(Step{3}));
+  const Status done = test::finish(rank.clock, flushed);
+  REQUIRE((done ? "" : done.error().message()) == "");
+  REQUIRE(scene.disk.exists("/scratch/job/step-000000003/manifest.json"));
+  REQUIRE(rank.engine->held_json().find("\"lost\":null") != std::string::npos);
+
+  // No Slot was granted meanwhile, and one that was before serves no more.
+  REQUIRE(rank.granted.size() == granted - 2);
+  const Status late = rank.begin_capture(Step{4});
+  REQUIRE_FALSE(late);
+  REQUIRE(late.error().code() == Errc::unavailable);
+}
+
+TEST_CASE("flush before the end: where storage fails it says why, and all goes on",
+          "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = scene.rank;
+  scene.disk.set_hook(
+      [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
+  const Status failed = test::finish(rank.clock, scene.flush());
+  REQUIRE_FALSE(failed);
+  CAPTURE(failed.error().message());
+  REQUIRE(failed.error().code() == Errc::io);
+  REQUIRE(failed.error().text().find("step 1 is not durable") != std::string::npos);
+  REQUIRE(failed.error().text().find("No space left") != std::string::npos);
+  REQUIRE(rank.engine->held_json().find("\"lost\":1") != std::string::npos);
+
+  scene.disk.set_hook({});
+  for (std::uint64_t step = 2; step <= 12; ++step) {  // More than there were Slots.
+    REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+    rank.capture(Step{step});
+    REQUIRE(rank.pass_until([&] { return rank.committed == Step{step}; }));
+  }
+  REQUIRE(test::finish(rank.clock, scene.flush()));
+  REQUIRE(scene.disk.exists("/scratch/job/step-000000012/manifest.json"));
+}
+
+TEST_CASE("flush before the end: without a directory it says what is lost", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  test::OneRank rank(disk);
+  rank.request.dir.clear();
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  REQUIRE(test::finish(rank.clock,
+                       test::start(rank.context, rank.engine->flush(deadline, failures_max))));
+  REQUIRE(rank.engine->held_json().find("\"lost\":1") != std::string::npos);
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,146 @@
+// OneRank: an engine with a disk in memory, and the only trainer of its job, driven by hand.
+//
+// The trainer's tensor holds bytes that follow from the step, so that whatever a restore brings can
+// be told from whatever else was ever saved.
+#pragma once
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "base/random.hpp"
+#include "base/units.hpp"
+#include "node/engine.hpp"
+#include "support/heap_memory.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
+#include "support/sim_network.hpp"
+
+namespace ckpt::test {
+
+class OneRank final : public node::SessionEvents {
+ public:
+  explicit OneRank(MemoryDisk& used, std::uint64_t bytes = 3 * KiB)
+      : disk(used), clock(context), files(disk, &clock), network(1), tensor_bytes(bytes) {
+    front = network.add_node("A", clock);
+    node::EngineOptions options;
+    options.name = "A";
+    options.boot = 7;
+    options.memory_budget = 16 * MiB;
+    engine = std::make_unique<node::Engine>(context.get_executor(),
+                                            node::Seams{clock, memory, files, *front}, options);
+    request.job = "job";
+    request.dir = "/scratch/job";
+    request.nodes = {{"A", "", ""}};
+    request.node = "A";
+    request.own_slots = 4;
+  }
+  ~OneRank() override {
+    (void)finish(clock, start(context, engine->stop(std::chrono::seconds(5))));
+    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+  }
+
+  // Attaches, and tells the layout. Errors: those of attach.
+  Status attach() {
+    CKPT_TRY(const auto attached, finish(clock, start(context, engine->attach(request, *this))));
+    session = attached.session;
+    const format::TensorSpec spec{
+        "weight", DType::u8, {static_cast<std::int64_t>(tensor_bytes)}, "", ""};
+    CKPT_TRY(layout, format::make_layout(std::span(&spec, 1), 0, 0));
+    return engine->set_layout(session, layout);
+  }
+  Status begin_fresh() {
+    CKPT_CHECK(attach());
+    CKPT_CHECK(engine->start_fresh(session));
+    REQUIRE(pass_until([this] { return answer.has_value() && granted.size() >= 2; }));
+    return {};
+  }
+  // The step that was restored, after its bytes were compared with those that were captured then.
+  Result<Step> restore() {
+    CKPT_CHECK(attach());
+    CKPT_CHECK(engine->ask_restore(session, std::nullopt));
+    REQUIRE(pass_until([this] { return answer.has_value(); }));
+    if (answer->error) return fail(Error(*answer->error));
+    if (!answer->restored) return fail(Errc::not_found, "nothing was restored");
+    return answer->restored->step;
+  }
+  Status begin_capture(Step step) {
+    REQUIRE_FALSE(granted.empty());
+    CKPT_CHECK(engine->begin(session, granted.front(), step));
+    filling = granted.front();
+    granted.pop_front();
+    fill(tensor_in(filling), step);
+    return {};
+  }
+  Status end_capture(Step step) {
+    node::Filled filled;
+    filled.slot = filling;
+    filled.step = step;
+    return engine->filled(session, std::move(filled));
+  }
+  void capture(Step step) {
+    REQUIRE(begin_capture(step));
+    REQUIRE(end_capture(step));
+  }
+  template <class Claim>
+  bool pass_until(Claim claim) {
+    const Time limit = clock.after(std::chrono::minutes(10));
+    clock.poll();
+    while (!claim() && clock.now() < limit && clock.advance_to_next()) {
+    }
+    return claim();
+  }
+  static void fill(std::span<std::byte> bytes, Step step) {
+    Random content(number(step));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(content.next());
+  }
+  std::span<std::byte> tensor_in(std::uint32_t slot) {
+    const format::Extent extent = layout.tensors.at(0).extent;
+    return memories.at(slot)->bytes().subspan(extent.offset, extent.bytes);
+  }
+
+  void slots_ready(std::vector<arena::SlotMemory*> all) override { memories = std::move(all); }
+  void slots_failed(Error error) override { FAIL(error.message()); }
+  void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
+  void next_capture(Step) override {}
+  void level_reached(Step step, Level level) override {
+    if (level == Level::captured) captured = std::max(captured, step);
+    if (level == Level::committed) committed = std::max(committed, step);
+    if (level == Level::durable) durable = std::max(durable, step);
+  }
+  void step_dropped(Step) override {}
+  void restore_offered(node::SlotOffer offer) override {
+    std::vector<std::byte> expected(tensor_bytes);
+    fill(expected, offer.record->id.at.step);
+    is_wrong = is_wrong || !std::ranges::equal(expected, tensor_in(offer.slot));
+    asio::post(context, [this, attempt = offer.attempt] {
+      REQUIRE(engine->restore_result(session, attempt, {}));
+    });
+  }
+  void begun(node::Begun value) override { answer = std::move(value); }
+  void closed(Status) override {}
+  void fenced(std::string) override {}
+
+  MemoryDisk& disk;
+  asio::io_context context;
+  FakeClock clock;
+  MemoryFileSystem files;
+  HeapSource memory;
+  SimNetwork network;
+  std::unique_ptr<wire::Network> front;
+  std::unique_ptr<node::Engine> engine;
+  node::AttachRequest request;
+  node::SessionId session{};
+  format::Layout layout;
+  std::uint64_t tensor_bytes;
+  std::vector<arena::SlotMemory*> memories;
+  std::deque<std::uint32_t> granted;
+  std::uint32_t filling = 0;
+  Step captured{}, committed{}, durable{};
+  std::optional<node::Begun> answer;
+  bool is_wrong = false;  // Bytes were offered that were not captured for their step.
+};
+
+}  // namespace ckpt::test
