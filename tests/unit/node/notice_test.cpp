@@ -44,7 +44,7 @@ TEST_CASE("notice: a rank that restores alone is told whom it waits for", "[unit
   attach(second, 1);
   REQUIRE(first.answer);
   REQUIRE(first.notice.waiting.empty());
-  REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5), false))));
+  REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5)))));
   clock.advance(std::chrono::seconds(10));
 }
 

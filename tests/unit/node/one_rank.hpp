@@ -121,6 +121,7 @@ class OneRank final : public node::SessionEvents {
   }
   void begun(node::Begun value) override { answer = std::move(value); }
   void closed(Status) override {}
+  void noticed(node::Notice) override {}
   void fenced(std::string) override {}
 
   MemoryDisk& disk;
