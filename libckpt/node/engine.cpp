@@ -322,7 +322,7 @@ std::string Engine::held_json() const {
   nlohmann::json told;
   told["jobs"] = nlohmann::json::array();
   for (const auto& [name, job] : state_->jobs) {
-    const Job::Held held = job->held();
+    const Held held = job->held();
     told["jobs"].push_back({{"job", held.job},
                             {"directory", held.directory},
                             {"durable", step_of(held.durable)},

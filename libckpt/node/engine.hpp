@@ -183,10 +183,9 @@ class Engine {
   Status drop(const std::string& job);  // Errors: not_found, unavailable (in use).
   bool is_idle() const;                 // No job holds memory, no trainer.
 
-  // Before the end: no more Slots are granted, and all that is captured is brought to storage, as
-  // far as it has a directory and all its ranks. Then captures are refused, so that what was
-  // flushed is all there is. Errors: unavailable (the deadline), io (`failures_max` attempts of a
-  // job failed); all then goes on as before.
+  // Before the end: no more Slots are granted, and what is captured is brought to storage, as far
+  // as it has a directory and all its ranks; then captures are refused. Errors: unavailable (the
+  // deadline), io (`failures_max` attempts of a job failed); all then goes on as before.
   Task<void> flush(Duration deadline, std::uint32_t failures_max);
   // What each job has in memory and on storage, as JSON (docs/protocol.md, "Stop").
   std::string held_json() const;

@@ -138,7 +138,7 @@ void Job::free_memory(const std::string& why) {
   committed_.reset();
 }
 
-Job::Held Job::held() const {
+Held Job::held() const {
   Held held;
   held.job = shape_.job;
   held.directory = directory_;

@@ -8,7 +8,6 @@
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
 //   job_start.cpp     a shard for a restore      job_storage.cpp   flush, publish, catalog
-//
 // Beside it: Peers (connections to other nodes), Replication (copies, given and taken).
 //
 // Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
@@ -25,6 +24,7 @@
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
 #include "node/context.hpp"
+#include "node/held.hpp"
 #include "node/session.hpp"
 #include "node/slot_table.hpp"
 
@@ -43,16 +43,8 @@ class Job : public std::enable_shared_from_this<Job> {
   // --- life (job.cpp) ---
   // Opens the directory and reads what it holds; heartbeats and peers begin. Once.
   Task<void> open();
-  // What a flush before the end is for, as it is now; `lost` is what the end would cost.
-  struct Held {
-    std::string job;
-    std::string directory;  // Empty: memory only.
-    std::optional<format::StepId> durable;
-    std::optional<format::StepId> lost;  // The newest that is in memory and not on storage.
-  };
   Held held() const;
-  // Waits until all that is captured or being captured here is durable, as far as it can be.
-  // Errors: unavailable (the deadline), io (`failures_max` attempts failed): with the last cause.
+  // As Engine::flush, for this job.
   void want_flush(bool is_wanted);
   bool is_flushed(bool wait_for_commits) const;
   Task<void> flush(Time deadline, std::uint32_t failures_max);
@@ -127,10 +119,6 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_asking_after_training(const Session& session) const;
   void withdraw(Session& session);
   void train_on(Session& session);
-  struct Settled {
-    bool is_filled = true;     // No capture of the rank is under way.
-    bool is_committed = true;  // What was captured is committed, or was given up.
-  };
   Settled settled_of(const Rank& rank) const;
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);

@@ -259,7 +259,7 @@ Status Job::close(SessionId id, Duration deadline) {
   return {};
 }
 
-Job::Settled Job::settled_of(const Rank& rank) const {
+Settled Job::settled_of(const Rank& rank) const {
   using State = arena::Slot::State;
   Settled settled;
   const auto own_slots = slots_.all_own().find(rank.rank);
