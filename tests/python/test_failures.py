@@ -183,6 +183,7 @@ def test_a_full_disk_does_not_stop_what_memory_does(job, small_disk):
     large = torch.ones(1 << 20)
     with pytest.raises(libckpt.Unavailable):
         session.save(1, {"a": large}).durable.result(2)
+    assert "step 1 is not stored" in session.status()["last_error"]
     session.save(2, {"a": large}).committed.result(30)
     assert session.restore().step == 2
     assert session.status()["durable"] is None

@@ -87,6 +87,8 @@ def results(trainer):
 def main(output, kind, options):
     options = json.loads(options)
     resume = options.pop("resume", None)
+    if kind == "stock":
+        sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
     trainer = make_trainer(output, kind, **options)
     trainer.train(resume_from_checkpoint=resume)
     losses, weights = results(trainer)
