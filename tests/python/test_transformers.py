@@ -202,7 +202,7 @@ def test_killed_at_any_instant_a_resume_succeeds_and_no_folder_is_half_written(
             assert problem_of(path) is None
             assert {file.name for file in path.iterdir()} == FILES
     assert steps == sorted(steps)
-    assert steps[-1] > kills // 2
+    assert steps[-1] > kills // 4  # It gets on, however soon it is killed.
 
 
 def test_a_folder_that_stock_transformers_left_half_written_does_not_stop_the_resume(
