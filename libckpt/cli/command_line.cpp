@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ckpt/version.hpp>
 #include <cstdio>
 #include <functional>
+#include <span>
 
 #include "base/log.hpp"
 #include "cli/commands.hpp"
@@ -192,7 +194,12 @@ int run(int count, const char* const* arguments_given) {
   try {
     app.parse(count, arguments_given);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? exit_ok : exit_wrong_use;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help or --version.
+    const std::span<const char* const> given(arguments_given, static_cast<std::size_t>(count));
+    const bool json = std::ranges::any_of(
+        given, [](const char* argument) { return std::string_view(argument) == "--json"; });
+    const std::string text = std::string(error.what()) + "; `ckpt --help` lists the commands";
+    return tell_error("(arguments)", Error(Errc::invalid_argument, text), json);
   }
   for (const auto& [command, carry_out] : commands.all) {
     if (command->parsed()) return tell(command->get_name(), carry_out(arguments), arguments.json);

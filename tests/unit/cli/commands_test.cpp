@@ -149,6 +149,8 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   CHECK(place.ckpt("").code == 2);
   CHECK(place.ckpt("stats").code == 2);
   CHECK(place.ckpt("status --colour").code == 2);
+  CHECK(Contains(place.ckpt("stats").err)("`ckpt --help` lists the commands"));
+  CHECK(place.ckpt("status --json --colour").json()["error"]["code"] == "invalid argument");
   CHECK(place.ckpt("verify").code == 2);
   CHECK(place.ckpt("drop").code == 2);
   CHECK(place.ckpt("recover gpt2").code == 2);  // Without --dry-run.
