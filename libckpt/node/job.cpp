@@ -109,6 +109,8 @@ void Job::update() {
     settle_closing(rank);
     prepare_slots(rank);
     grant_slots(rank);
+    // After the Slots that it freed: who hears of a commit finds one.
+    if (rank.session) tell_levels(*rank.session);
   }
   build_report();
   coordinate();

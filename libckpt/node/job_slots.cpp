@@ -55,7 +55,6 @@ asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t c
 void Job::grant_slots(Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  tell_levels(*session);
   if (session->phase != StartPhase::running || !session->slots_told || session->close_deadline) {
     return;
   }
