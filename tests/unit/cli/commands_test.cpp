@@ -284,6 +284,7 @@ TEST_CASE("cli: stop on storage that takes no more says why, and the daemon goes
   trainer.save(6, Level::committed);
 
   place.limit_file_size(RLIM_INFINITY);
+  trainer.checkpointer.reset();  // Else it would start the next daemon.
   const Answer stopped = place.ckpt("stop" + place.runtime());
   INFO(stopped.out << stopped.err);
   CHECK(stopped.code == 0);
@@ -303,6 +304,7 @@ TEST_CASE("cli: a daemon whose socket was removed is found all the same", "[unit
   CHECK(Contains(found.out)("committed step 5"));
   CHECK(std::filesystem::exists(socket));
   REQUIRE(std::filesystem::remove(socket));
+  trainer.checkpointer.reset();  // Else it would start the next daemon.
   CHECK(place.ckpt("stop" + place.runtime()).code == 0);
   CHECK(place.ckpt("ls --json '" + place.options.dir + "'").json()["newest"] == "step-000000005");
 }
@@ -325,6 +327,7 @@ TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
   SECTION("without a flush") {
     Trainer trainer(place.options);
     trainer.save(5, Level::committed);
+    trainer.checkpointer.reset();  // Else it would start the next daemon.
     const Answer stopped = place.ckpt("stop --no-flush" + place.runtime());
     CHECK(stopped.code == 0);
     CHECK(Contains(stopped.out)("step 5 was in memory only, and is lost"));
@@ -334,6 +337,7 @@ TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
     place.options.save_storage_interval = Interval{};
     Trainer trainer(place.options);
     trainer.save(5, Level::committed);
+    trainer.checkpointer.reset();  // Else it would start the next daemon.
     const Answer stopped = place.ckpt("stop" + place.runtime());
     CHECK(stopped.code == 0);
     CHECK_FALSE(Contains(stopped.out)("has flushed what it held"));
