@@ -26,11 +26,14 @@ target_compile_options(ckpt_flags INTERFACE
   -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread>
   $<$<BOOL:${CKPT_WERROR}>:-Werror>)
 target_compile_definitions(ckpt_flags INTERFACE
-  BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED FMT_HEADER_ONLY _GLIBCXX_ASSERTIONS)
+  BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED _GLIBCXX_ASSERTIONS)
 target_include_directories(ckpt_flags INTERFACE
   ${PROJECT_SOURCE_DIR}/libckpt ${PROJECT_SOURCE_DIR}/libckpt/include
   ${PROJECT_BINARY_DIR}/libckpt/include)
-target_link_libraries(ckpt_flags INTERFACE Threads::Threads Boost::headers fmt::fmt-header-only)
+target_link_libraries(ckpt_flags INTERFACE Threads::Threads Boost::headers)
+# Its headers only: ckpt_precompiled has its one compilation.
+target_include_directories(ckpt_flags SYSTEM INTERFACE
+  $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 if(CKPT_CCACHE)
   # What ccache needs to cache users of a precompiled header.
   target_compile_options(ckpt_flags INTERFACE
@@ -48,7 +51,7 @@ if(CKPT_SANITIZE)
   endif()
 endif()
 
-# The one precompiled header, and Asio's single compilation beside it.
+# The one precompiled header, and the single compilations of Asio and fmt beside it.
 function(ckpt_use_precompiled_header target)
   if(CKPT_PRECOMPILED_HEADER)
     target_precompile_headers(${target} REUSE_FROM ckpt_precompiled)

@@ -9,7 +9,7 @@
 #include "cli/command.hpp"
 #include "cli/workplace.hpp"
 #include "os/runtime_directory.hpp"
-#include "wire/control_messages.hpp"
+#include "wire/control_message.hpp"
 
 namespace ckpt::cli {
 

@@ -4,7 +4,7 @@
 #include <ckpt/options.hpp>
 #include <string>
 
-#include "wire/control_messages.hpp"
+#include "wire/control_message.hpp"
 
 namespace ckpt::client {
 

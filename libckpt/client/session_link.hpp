@@ -7,7 +7,7 @@
 
 #include "client/link.hpp"
 #include "client/link_state.hpp"
-#include "wire/control_messages.hpp"
+#include "wire/control_message.hpp"
 
 namespace ckpt::client {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "node/engine.hpp"
-#include "wire/control_messages.hpp"
+#include "wire/control_message.hpp"
 
 namespace ckpt::node {
 

@@ -262,7 +262,7 @@ class Decoder {
   format::Reader in_;
 };
 
-constexpr std::size_t kind_count = std::variant_size_v<Message>;
+constexpr std::size_t kind_count = std::variant_size_v<AnyMessage>;
 constexpr std::array<std::string_view, kind_count> names = {
     "hello",        "attach",        "set_layout",    "begin",          "filled",       "abandon",
     "skipped",      "start_fresh",   "ask_restore",   "restore_result", "restored_ok",  "close",
@@ -273,7 +273,7 @@ constexpr std::array<std::string_view, kind_count> names = {
 
 template <class Wanted, std::size_t index = 0>
 constexpr std::uint16_t kind_of() {
-  if constexpr (std::is_same_v<std::variant_alternative_t<index, Message>, Wanted>)
+  if constexpr (std::is_same_v<std::variant_alternative_t<index, AnyMessage>, Wanted>)
     return index + 1;
   else
     return kind_of<Wanted, index + 1>();
@@ -291,7 +291,7 @@ Result<Message> decode_as(std::span<const std::byte> body) {
 using DecodeFunction = Result<Message> (*)(std::span<const std::byte>);
 template <std::size_t... index>
 constexpr std::array<DecodeFunction, kind_count> decode_functions(std::index_sequence<index...>) {
-  return {&decode_as<std::variant_alternative_t<index, Message>>...};
+  return {&decode_as<std::variant_alternative_t<index, AnyMessage>>...};
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "os/local_socket.hpp"
-#include "wire/control_messages.hpp"
+#include "wire/control_message.hpp"
 
 namespace ckpt::wire::control {
 

@@ -13,7 +13,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "format/layout.hpp"
@@ -173,14 +172,5 @@ struct Notice {
   std::string waiting;   // What its calls wait for.
   std::string degraded;  // What the job lacks, or why its steps are not stored.
 };
-
-// The order is the protocol's: a message's kind is its place here, counted from 1.
-using Message = std::variant<Hello, Attach, SetLayout, Begin, FilledSlot, Abandon, Skipped,
-                             StartFresh, AskRestore, RestoreResult, RestoredOk, Close, Goodbye,
-                             AttachAnswer, SlotSegments, SlotsReady, SlotsFailed, Granted,
-                             NextCapture, LevelReached, StepDropped, Offer, Begun, Closed, Fenced,
-                             AskStatus, AskRecover, Stop, Drop, Answer, Arrived, Flush, Notice>;
-
-std::string_view name_of(const Message& message);  // "attach"
 
 }  // namespace ckpt::wire::control

@@ -120,7 +120,7 @@ os::LocalMessage sent(const Message& message) {
 
 TEST_CASE("control codec: every kind of message arrives as it was sent", "[unit][wire]") {
   const auto all = one_of_each();
-  REQUIRE(all.size() == std::variant_size_v<Message>);
+  REQUIRE(all.size() == std::variant_size_v<AnyMessage>);
   for (std::size_t index = 0; index < all.size(); ++index) {
     INFO(name_of(all[index]));
     REQUIRE(all[index].index() == index);
@@ -170,7 +170,7 @@ TEST_CASE("control codec: no flipped bit makes it crash or allocate", "[unit][wi
 
 TEST_CASE("control codec: unknown kinds and stray descriptors are refused", "[unit][wire]") {
   CHECK_FALSE(decode(os::LocalMessage(0)));
-  CHECK_FALSE(decode(os::LocalMessage(std::variant_size_v<Message> + 1)));
+  CHECK_FALSE(decode(os::LocalMessage(std::variant_size_v<AnyMessage> + 1)));
   auto goodbye = sent(Goodbye{});
   CHECK(decode(goodbye));
   goodbye.descriptors.resize(1);
