@@ -23,6 +23,7 @@
 #include "agree/coordinator.hpp"
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
+#include "format/run_files.hpp"
 #include "node/context.hpp"
 #include "node/held.hpp"
 #include "node/session.hpp"
@@ -89,8 +90,7 @@ class Job : public std::enable_shared_from_this<Job> {
   const std::string& secret() const { return secret_; }
   const std::string& directory() const { return directory_; }
   const agree::History& history() const { return history_; }
-  void learn_history(const agree::History& history,
-                     const std::vector<format::RestoreCount>& counts);
+  void learn_history(const format::Timelines& stored);
   const std::optional<format::StepId>& committed() const { return committed_; }
   const std::optional<format::StepId>& durable() const { return durable_; }
   SlotTable& slots() { return slots_; }

@@ -130,11 +130,10 @@ agree::ClusterView Job::view() const {
   return view;
 }
 
-void Job::learn_history(const agree::History& history,
-                        const std::vector<format::RestoreCount>& counts) {
-  history_ = agree::merge(history_, history);
+void Job::learn_history(const format::Timelines& stored) {
+  history_ = agree::merge(history_, stored.history);
   // What we count may have been cleared since it was stored.
-  for (const format::RestoreCount& count : counts) {
+  for (const format::RestoreCount& count : stored.restore_counts) {
     const auto is_same = [&](const format::RestoreCount& ours) { return ours.at == count.at; };
     if (std::none_of(restore_counts_.begin(), restore_counts_.end(), is_same))
       restore_counts_ = agree::merge(restore_counts_, {count});

@@ -265,12 +265,13 @@ void Job::retire_useless() {
   });
   const bool is_over = decree_.start && decree_.start->error != Errc{} && is_training;
   const bool is_beginning = decree_.start && !decree_.start->go && !is_over;
+  const bool is_fresh = decree_.start && decree_.start->go && !decree_.start->has_base;
   slots_.retire_if([&](const format::ShardId& id) {
     if (committed_ && id.at == *committed_) return false;
     if (is_dropped(id.at)) return true;
     if (is_beginning) return false;  // Any of them may still be voted for.
     // A Start without a base fences nothing, yet its captures need the room.
-    if (decree_.start && decree_.start->go && id.at.timeline < decree_.start->timeline) return true;
+    if (is_fresh && id.at.timeline < decree_.start->timeline) return true;
     return agree::is_fenced(history_, id.at) || (committed_ && id.at < *committed_);
   });
 }

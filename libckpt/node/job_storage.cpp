@@ -135,7 +135,7 @@ asio::awaitable<void> JobStorage::learn_history() {
     log_warning("job={} {}", job_.shape().job, timelines.error().message());
     co_return;
   }
-  job_.learn_history(timelines->history, timelines->restore_counts);
+  job_.learn_history(*timelines);
 }
 
 void JobStorage::mark_damaged(format::StepId at) {
