@@ -9,7 +9,6 @@
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
 //   job_start.cpp     a shard for a restore      job_storage.cpp   flush, publish, catalog
 // Beside it: Peers (connections to other nodes), Replication (copies, given and taken).
-//
 // Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
 #pragma once
 
