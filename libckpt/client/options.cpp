@@ -16,6 +16,7 @@
 #include <map>
 #include <system_error>
 
+#include "base/log.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
 
@@ -126,6 +127,29 @@ Status complete(Options& options) {
   return {};
 }
 
+// Of the daemon, of the logs, of Python and of the tests' kill points: no options, yet ours.
+constexpr std::string_view other_variables[] = {
+    "CONFIG",         "LOG_LEVEL",       "DEBUG",         "LISTEN",        "IDLE_LIMIT",
+    "JOB_IDLE_LIMIT", "STOP_DEADLINE",   "FOREGROUND",    "POINTS",        "POINTS_LOG",
+    "POINTS_RELEASE", "DAEMON_LOG_FILE", "DAEMON_CONFIG", "FAILURE_DOMAIN"};
+
+// A name that is misspelt would be an option that silently is not set.
+void warn_of_unknown_variables() {
+  constexpr std::string_view prefix = "LIBCKPT_";
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (!text.starts_with(prefix)) continue;
+    const std::string_view name = text.substr(0, text.find('=')).substr(prefix.size());
+    const bool is_other = std::ranges::find(other_variables, name) != std::end(other_variables);
+    const auto is_it = [&](const OptionField& field) {
+      return environment_name(field.name).substr(prefix.size()) == name;
+    };
+    if (is_other || std::ranges::any_of(client::option_fields(), is_it)) continue;
+    log_warning("environment {}{}: there is no such option; `ckpt doctor` lists them", prefix,
+                name);
+  }
+}
+
 Result<Resolved> resolve_with_origins(Options given) {
   Resolved resolved{std::move(given), {}};
   // Step 1.
@@ -147,6 +171,7 @@ Result<Resolved> resolve_with_origins(Options given) {
 Result<Options> Options::resolve(Options given) {
   CKPT_TRY(Resolved resolved, resolve_with_origins(std::move(given)));
   if (resolved.options.disable) return std::move(resolved.options);
+  warn_of_unknown_variables();
   // Step 4.
   const client::OptionProblem problem = client::find_problem(resolved.options);
   if (!problem.name.empty()) {

@@ -82,7 +82,9 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   const CLI::Validator duration([](std::string& text) { return check(text, parse_duration); },
                                 "DURATION");
   app.option_defaults()->take_last();
-  app.set_config("--config", "", "Reads options from a file: name = value")->take_last();
+  app.set_config("--config", "", "Reads options from a file: name = value")
+      ->take_last()
+      ->type_name("FILE");
   app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log");
   app.add_option("--memory-budget", texts.memory_budget,
                  "Memory for Slots, as 64GiB; 0: half of what is available")

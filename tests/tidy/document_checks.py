@@ -109,6 +109,29 @@ def documents(tree):
     return findings
 
 
+OPTIONS_GUIDE = "libckpt/docs/guide/options.md"
+
+
+def options(tree):
+    """The guide's tables have a row for each option, flag and command, and for nothing else."""
+    wanted = set()
+    for path, pattern in (
+            ("libckpt/client/option_fields.cpp", r"field<&Options::[^>]*>\(\"(\w+)\"\)"),
+            ("libckpt/daemon/daemon_options.cpp", r"\{\"(--[a-z-]+)\", \"LIBCKPT_")):
+        if tree.exists(path):
+            wanted.update(re.findall(pattern, tree.text(path)))
+    if not wanted:
+        return []
+    wanted.update(f"ckpt {name}" for name in _known_subcommands(tree))
+    if not tree.exists(OPTIONS_GUIDE):
+        return [f"{OPTIONS_GUIDE}:1: there is no such guide"]
+    text = tree.text(OPTIONS_GUIDE)
+    rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
+    return ([f"{OPTIONS_GUIDE}:1: no row for {name}" for name in sorted(wanted - rows)] +
+            [f"{OPTIONS_GUIDE}:1: a row for {name}, which nobody knows"
+             for name in sorted(rows - wanted)])
+
+
 def _known_variables(tree):
     found = set()
     for path in tree.files(".cpp", ".hpp", ".h", ".sh", ".cmake", "CMakeLists.txt", ".py", ".in",
@@ -164,6 +187,7 @@ def machines(tree):
 
 CHECKS = {
     "documents": documents,
+    "options": options,
     "links": links,
     "readmes": readmes,
     "machines": machines,

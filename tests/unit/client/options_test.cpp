@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
 
@@ -284,6 +285,23 @@ TEST_CASE("options: who disables the library is not stopped by other options", "
   REQUIRE(resolved);
   REQUIRE(resolved->disable);
   REQUIRE(explain({}));
+}
+
+TEST_CASE("options: a variable that is misspelt is warned of, and stops nobody", "[unit][client]") {
+  Environment environment;
+  environment.set("LIBCKPT_SAVE_MEM_INTERVALL", "5");
+  environment.set("LIBCKPT_LOG_LEVEL", "info");
+  environment.set("LIBCKPT_RANK", "0");
+  static std::string warned;
+  warned.clear();
+  Log::set_sink([](LogLevel level, std::string_view line) {
+    if (level == LogLevel::warning) warned += line;
+  });
+  const auto resolved = Options::resolve(minimal());
+  Log::set_sink(nullptr);
+  REQUIRE(resolved);
+  REQUIRE_THAT(warned, Contains("LIBCKPT_SAVE_MEM_INTERVALL: there is no such option"));
+  REQUIRE_THAT(warned, !Contains("LIBCKPT_LOG_LEVEL") && !Contains("LIBCKPT_RANK"));
 }
 
 TEST_CASE("options: a configuration file that cannot be read is an error", "[unit][client]") {

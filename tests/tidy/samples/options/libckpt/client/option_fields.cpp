@@ -1,0 +1,4 @@
+constexpr std::array fields = {
+    text_field<&Options::job>("job"),
+    text_field<&Options::dir>("dir"),
+};
