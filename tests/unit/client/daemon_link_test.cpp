@@ -23,6 +23,7 @@
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
 #include "support/run_task.hpp"
+#include "support/sanitized.hpp"
 #include "support/temporary_directory.hpp"
 #include "wire/control_codec.hpp"
 
@@ -39,17 +40,6 @@ format::Layout small_layout(std::int64_t elements, std::uint32_t version = 1,
   tensors[0] = {"weight", DType::f32, {elements}, ""};
   return format::make_layout(tensors, rank, 0, version).value();
 }
-
-// A sanitizer asks through a pipe whether memory can be read. Where no more descriptors can be had
-// it takes every object for broken.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool is_sanitized = true;
-#elif defined(__has_feature)
-constexpr bool is_sanitized =
-    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);  // clang's words.
-#else
-constexpr bool is_sanitized = false;
-#endif
 
 // The runtime directory of one test, and the daemon in it.
 struct Place {
@@ -384,7 +374,9 @@ TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process i
   // As a GPU that copies on behind a trainer which was killed: its connection has ended, its main
   // thread is a zombie or waits, and its Slot is still written to.
   const bool is_zombie = GENERATE(false, true);
-  if (is_sanitized) return;
+  // A sanitizer asks through a pipe whether memory can be read: where no more descriptors can be
+  // had it takes every object for broken.
+  if (test::is_sanitized) return;
   const Place place;
   const auto layout = small_layout(2000);
   Pipe copying;
