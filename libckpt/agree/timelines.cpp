@@ -34,6 +34,16 @@ std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>&
   return merged;
 }
 
+std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours,
+                                          const std::vector<format::RestoreCount>& theirs) {
+  for (const format::RestoreCount& count : theirs) {
+    const auto is_same = [&](const format::RestoreCount& it) { return it.at == count.at; };
+    if (std::none_of(ours.begin(), ours.end(), is_same)) ours.push_back(count);
+  }
+  std::sort(ours.begin(), ours.end());
+  return ours;
+}
+
 std::uint64_t newest_timeline(const History& history) {
   std::uint64_t newest = 0;
   for (const format::TimelineStart& start : history) newest = std::max(newest, start.timeline);

@@ -24,6 +24,10 @@ History merge(const History& first, const History& second);
 // The highest restore count of each step.
 std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>& first,
                                         const std::vector<format::RestoreCount>& second);
+// `ours`, and of `theirs` what it lacks: what we count may have been cleared since theirs was
+// stored.
+std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours,
+                                          const std::vector<format::RestoreCount>& theirs);
 
 std::uint64_t newest_timeline(const History& history);  // 0: none.
 

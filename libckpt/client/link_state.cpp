@@ -83,7 +83,9 @@ void LinkState::lost(const std::string& reason) {
     offers.swap(view.offers);
     view.slots_error.reset();
     view.next_capture = Step{};
+    // The next engine says what holds it up, and nothing when nothing does.
     view.waiting.clear();
+    view.counters.degraded.clear();
     // What its memory held is gone; what it had published is not.
     for (const Level level : {Level::captured, Level::replicated, Level::committed})
       view.reached[index_of(level)] = view.reached[index_of(Level::durable)];

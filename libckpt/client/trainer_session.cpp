@@ -402,6 +402,7 @@ Status TrainerSession::start_fresh() {
   CKPT_CHECK(check_open());
   restore_failure_.reset();
   if (has_begun_) return {};
+  CKPT_CHECK(prepare());  // The beginning ends with the first Slot.
   CKPT_CHECK(link_->start_fresh(open_deadline()));
   has_begun_ = true;
   return {};

@@ -132,12 +132,7 @@ agree::ClusterView Job::view() const {
 
 void Job::learn_history(const format::Timelines& stored) {
   history_ = agree::merge(history_, stored.history);
-  // What we count may have been cleared since it was stored.
-  for (const format::RestoreCount& count : stored.restore_counts) {
-    const auto is_same = [&](const format::RestoreCount& ours) { return ours.at == count.at; };
-    if (std::none_of(restore_counts_.begin(), restore_counts_.end(), is_same))
-      restore_counts_ = agree::merge(restore_counts_, {count});
-  }
+  restore_counts_ = agree::fill_in(restore_counts_, stored.restore_counts);
 }
 
 void Job::coordinate() {
@@ -268,6 +263,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->finished_start = start.start_id;
     session->timeline = start.timeline;
     session->last_seen.reset();
+    session->flush_wanted.reset();  // Of a step that is no more.
     session->next_capture_told.reset();
     session->restored_ok = false;
     std::optional<format::StepId> base;

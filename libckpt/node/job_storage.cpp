@@ -320,12 +320,7 @@ Task<void> JobStorage::store_history(agree::History history,
   auto there = co_await storage::load_timelines(site(), stored_.run);
   if (there) {
     timelines.history = agree::merge(timelines.history, there->history);
-    for (const format::RestoreCount& count : there->restore_counts) {
-      const auto is_same = [&](const format::RestoreCount& ours) { return ours.at == count.at; };
-      auto& ours = timelines.restore_counts;
-      if (std::none_of(ours.begin(), ours.end(), is_same)) ours.push_back(count);
-    }
-    std::sort(timelines.restore_counts.begin(), timelines.restore_counts.end());
+    timelines.restore_counts = agree::fill_in(timelines.restore_counts, there->restore_counts);
     if (timelines == *there) co_return Status{};
   }
   const std::uint64_t attempt = job_.context().random.next();

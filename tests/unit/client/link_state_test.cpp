@@ -181,7 +181,12 @@ TEST_CASE("link state: a deadline that passes says what was waited for", "[unit]
   CHECK(text().find("; step 5 is not stored: the disk is full") != std::string::npos);
   CHECK(session.state.counters().degraded == "step 5 is not stored: the disk is full");
   CHECK(session.state.counters().last_error == "step 5 is not stored: the disk is full");
-  session.state.noticed({});
+  SECTION("until it is over") {
+    session.state.noticed({});
+  }
+  SECTION("until the engine that said it is gone") {
+    session.state.lost("killed");
+  }
   CHECK(text().find("waits") == std::string::npos);
   CHECK(session.state.counters().degraded.empty());
   CHECK_FALSE(session.state.counters().last_error.empty());  // It was the newest failure.

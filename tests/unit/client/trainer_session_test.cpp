@@ -573,6 +573,17 @@ TEST_CASE("trainer session: tensors that a restore has overwritten are no beginn
   REQUIRE(trainer.saved(3) == SaveOutcome::started);
 }
 
+TEST_CASE("trainer session: a fresh start has its Slots, though nothing was restored or saved",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.session.start_fresh());
+  REQUIRE(trainer.node->layouts.size() == 1);
+  REQUIRE(trainer.node->fresh_starts == 1);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.node->fresh_starts == 1);
+}
+
 TEST_CASE("trainer session: nothing to restore is not_found, and training begins",
           "[unit][client]") {
   Trainer trainer;
