@@ -84,14 +84,16 @@ def test_nothing_saved_is_not_found(job):
 
 def test_after_a_refused_restore_nothing_is_saved_until_told(job):
     with job("run", raise_on_error=True) as session:
-        session.save(7, {"weight": torch.arange(8.0)}).wait("committed")
+        session.save(7, {"weight": torch.arange(8.0)})
+        session.wait(7, "committed")
         with pytest.raises(libckpt.InvalidArgument):
             session.restore({"weight": torch.zeros(9)})
         with pytest.raises(libckpt.InvalidArgument, match="save step 8.*start_fresh"):
             session.save(8, {"weight": torch.zeros(9)})
         assert session.latest == 7
         session.start_fresh()
-        session.save(9, {"weight": torch.zeros(9)}).wait("committed")
+        session.save(9, {"weight": torch.zeros(9)})
+        session.wait(9, "committed")
         assert session.latest == 9
 
 
