@@ -45,6 +45,16 @@ Json list_in(const Json& object, const char* member) {
   return list;
 }
 
+std::vector<std::uint64_t> counts_in(const Json& object, const char* member) {
+  std::vector<std::uint64_t> counts;
+  const Json& value = member_of(object, member);
+  if (!value.is_array()) return counts;
+  for (const Json& element : value) {
+    if (element.is_number_unsigned()) counts.push_back(element.get<std::uint64_t>());
+  }
+  return counts;
+}
+
 Json object_in(const Json& object, const char* member) {
   const Json& value = member_of(object, member);
   return value.is_object() ? value : Json::object();

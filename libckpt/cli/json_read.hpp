@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/command.hpp"
 
@@ -15,6 +16,7 @@ std::string number_in(const Json& object, const char* member);
 bool flag_in(const Json& object, const char* member);
 std::uint64_t count_in(const Json& object, const char* member);  // 0 where there is none.
 Json list_in(const Json& object, const char* member);            // Objects only.
+std::vector<std::uint64_t> counts_in(const Json& object, const char* member);
 Json object_in(const Json& object, const char* member);
 
 }  // namespace ckpt::cli

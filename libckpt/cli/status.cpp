@@ -38,7 +38,9 @@ std::string loss_of(const Json& job, const std::string& node) {
   for (const Json& loss : list_in(job, "if_node_died")) {
     if (text_in(loss, "node") != node) continue;
     const Json from = object_in(loss, "resumes_from");
-    const std::string lost = counted(number_in(loss, "steps_lost"), "step") + " lost";
+    const std::string steps = number_in(loss, "steps_lost");
+    if (from.empty() && steps == "0") return "nothing to lose yet";
+    const std::string lost = counted(steps, "step") + " lost";
     if (from.empty()) return lost + ": nothing could be restored";
     return fmt::format("{}: goes on from step {}, {}", lost, number_in(from, "step"),
                        flag_in(loss, "from_storage") ? "from storage" : "from memory");
@@ -64,6 +66,22 @@ std::string ranks_of(const Json& job) {
                number_in(rank, "timeline"), number_in(rank, "last_seen")});
   }
   return table.is_empty() ? "" : "\n" + table.to_text(2);
+}
+
+bool is_short_of_trainers(const Json& job) {
+  return !flag_in(job, "ended") && !counts_in(job, "ranks_missing").empty();
+}
+
+// The loss of a node says nothing of a rank that does not train at all.
+std::string missing_trainers(const Json& job) {
+  const std::vector<std::uint64_t> missing = counts_in(job, "ranks_missing");
+  if (missing.size() == count_in(job, "world_size")) return "missing: no rank has a trainer";
+  constexpr std::size_t named_max = 8;
+  const auto named_end = missing.begin() + std::min(missing.size(), named_max);
+  std::string text = fmt::format("missing: no trainer of rank{} {}", missing.size() == 1 ? "" : "s",
+                                 fmt::join(missing.begin(), named_end, ", "));
+  if (missing.size() > named_max) text += fmt::format(" and {} more", missing.size() - named_max);
+  return text;
 }
 
 std::string copies_of(const Json& step) {
@@ -97,17 +115,19 @@ std::string slots_of(const Json& job) {
 }
 
 std::string describe(const Json& job) {
-  std::string text = fmt::format(
-      "\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
-      printable(text_in(job, "job")), printable(text_in(job, "node")), number_in(job, "world_size"),
-      step_text(job, "committed"), step_text(job, "durable"),
-      job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
-                                                 : "none, memory only");
+  std::string text =
+      fmt::format("\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
+                  printable(text_in(job, "job")), printable(text_in(job, "node")),
+                  counted(number_in(job, "world_size"), "rank"), step_text(job, "committed"),
+                  step_text(job, "durable"),
+                  job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
+                                                             : "none, memory only");
   for (const char* trouble : {"degraded", "waiting"}) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
   }
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
+  if (is_short_of_trainers(job)) text += "  " + missing_trainers(job) + "\n";
   if (!flag_in(job, "sees_all_nodes")) {
     text += fmt::format("  Seen by this node alone; node {} coordinates and sees all.\n",
                         printable(text_in(job, "coordinator")));
@@ -125,7 +145,7 @@ Result<Outcome> status(const std::string& runtime_dir) {
   const Json jobs = list_in(outcome.json, "jobs");
   for (const Json& job : jobs) {
     outcome.text += describe(job);
-    if (text_in(job, "degraded") != "-") outcome.is_trouble = true;
+    if (text_in(job, "degraded") != "-" || is_short_of_trainers(job)) outcome.is_trouble = true;
   }
   if (jobs.empty()) outcome.text += "no job\n";
   return outcome;

@@ -168,6 +168,18 @@ json ranks_status(const std::map<std::uint32_t, Rank>& ranks) {
   return list;
 }
 
+json ranks_missing(const agree::ClusterView& view) {
+  std::set<std::uint32_t> present;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::RankReport& rank : node.ranks) present.insert(rank.rank);
+  }
+  json list = json::array();
+  for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
+    if (!present.contains(rank)) list.push_back(rank);
+  }
+  return list;
+}
+
 json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
@@ -211,8 +223,10 @@ json Job::status() const {
                                context_.options.restores_without_progress_max};
   status["steps"] = steps_of(seen, history_, committed_, durable_);
   status["if_node_died"] = json::array();
+  status["ranks_missing"] = json::array();
   // Only the coordinator has everybody's report.
   if (is_coordinator()) {
+    status["ranks_missing"] = ranks_missing(seen);
     for (const Node& node : shape_.nodes)
       status["if_node_died"].push_back(if_node_died(seen, rules, durable_, node.name));
   }

@@ -199,6 +199,7 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(job["job"] == "gpt2");
   CHECK(job["directory"] == place.options.dir);
   CHECK(job["degraded"].is_null());
+  CHECK(job["ranks_missing"].empty());
   CHECK(job["nodes"].size() == 1);
   CHECK(job["ranks"][0]["attached"] == true);
   CHECK(job["ranks"][0]["last_seen"] == 3);
@@ -212,6 +213,26 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(job["steps"][1]["step"] == 2);
   CHECK(job["steps"][1]["level"] == "durable");
   CHECK(job["steps"][1]["on_storage"] == true);
+}
+
+TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
+  Place place;
+  place.options.world_size = 3;
+  place.options.rank = 1;
+  {
+    const Trainer alone(place.options);
+    const Answer short_of_two = place.ckpt("status" + place.runtime());
+    INFO(short_of_two.out);
+    CHECK(short_of_two.code == 1);
+    CHECK(Contains(short_of_two.out)(", 3 ranks, committed none, on storage none"));
+    CHECK(Contains(short_of_two.out)("missing: no trainer of ranks 0, 2\n"));
+    CHECK(Contains(short_of_two.out)("nothing to lose yet"));
+    const auto json = place.ckpt("status --json" + place.runtime()).json();
+    CHECK(json["jobs"][0]["ranks_missing"] == nlohmann::json({0, 2}));
+  }
+  const Answer empty = place.ckpt("status" + place.runtime());
+  CHECK(empty.code == 1);
+  CHECK(Contains(empty.out)("missing: no rank has a trainer\n"));
 }
 
 TEST_CASE("cli: recover explains, drop frees, stop ends", "[unit][cli]") {
