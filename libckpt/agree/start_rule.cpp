@@ -167,69 +167,83 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
   return decision;
 }
 
-}  // namespace
+struct Counts {          // Of ranks.
+  std::size_t open = 0;  // Have not begun.
+  std::size_t fresh = 0, running = 0, in_current = 0;
+};
 
-StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
-                           Random& random) {
-  StartDecision decision;
-  const std::vector<RankView> ranks = ranks_of(view);
-  std::size_t fresh = 0;
-  std::size_t running = 0;
-  std::size_t in_current = 0;
-  std::size_t open = 0;  // Ranks that have not begun.
+Counts count_phases(const StartState& state, const std::vector<RankView>& ranks) {
+  Counts counts;
   for (const RankView& rank : ranks) {
     if (rank.report == nullptr) continue;
     const StartPhase phase = rank.report->phase;
-    const bool is_open = phase != StartPhase::idle && phase != StartPhase::running;
-    open += is_open;
-    fresh += phase == StartPhase::fresh;
-    running += phase == StartPhase::running;
-    in_current += state.current && is_in(*state.current, *rank.report);
+    counts.open += phase != StartPhase::idle && phase != StartPhase::running;
+    counts.fresh += phase == StartPhase::fresh;
+    counts.running += phase == StartPhase::running;
+    counts.in_current += state.current && is_in(*state.current, *rank.report);
   }
-  const bool is_unfinished = state.current && !state.current->go && state.current->error == Errc{};
-  if (open == 0) {
-    if (is_unfinished && running == ranks.size()) {
-      // Those who asked gave it up and train on as before; what waits for its end may go on.
-      decision.next = state.current;
-      decision.next->error = Errc::cancelled;
-      decision.next->reason = "no rank restores any more";
-    }
-    return decision;
-  }
-  decision.waiting = missing_ranks(ranks);
-  if (!decision.waiting.empty()) return decision;
+  return counts;
+}
 
-  if (is_unfinished && in_current == ranks.size()) return continue_start(view, state, ranks);
-  for (const RankView& rank : ranks) {
-    if (!is_behind(state, *rank.report)) continue;
-    decision.waiting = fmt::format("rank {} learns the last decision", rank.report->rank);
-    return decision;
-  }
-  if (open < ranks.size()) {
-    // Some begin and others train: those who come late to a Start that went get the same one; a
-    // rank that was started again alone has to wait for the others.
-    decision.waiting =
-        fmt::format("{} of {} ranks have not asked to begin", ranks.size() - open, ranks.size());
-    return decision;
-  }
+// No rank begins. Who asked for a restore in mid-training may have given it up and train on as
+// before: then what waits for its end may go on.
+StartDecision nobody_asks(const StartState& state, bool is_unfinished, bool all_run) {
+  StartDecision decision;
+  if (!is_unfinished || !all_run) return decision;
+  decision.next = state.current;
+  decision.next->error = Errc::cancelled;
+  decision.next->reason = "no rank restores any more";
+  return decision;
+}
+
+// Every rank is there, none is in a Start, and all have asked to begin.
+StartDecision begin_together(const ClusterView& view, const StartState& state, bool may_wait,
+                             const std::vector<RankView>& ranks, std::size_t fresh,
+                             Random& random) {
+  StartDecision decision;
   Start start = new_start(view, state, ranks, random);
   if (fresh == ranks.size()) {
     start.go = true;
     start.reason = "all ranks began without restoring";
     decision.next = std::move(start);
-    return decision;
-  }
-  if (fresh > 0) {
+  } else if (fresh > 0) {
     start.error = Errc::invalid_argument;
     start.reason = "some ranks restore while others began without restoring";
     decision.next = std::move(start);
-    return decision;
-  }
-  if (may_wait) {
+  } else if (may_wait) {
     decision.waiting = "a node of the list is not heard yet";
+  } else {
+    return begin_restore(view, state, std::move(start), ranks);
+  }
+  return decision;
+}
+
+}  // namespace
+
+StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
+                           Random& random) {
+  const std::vector<RankView> ranks = ranks_of(view);
+  const Counts counts = count_phases(state, ranks);
+  const bool is_unfinished = state.current && !state.current->go && state.current->error == Errc{};
+  if (counts.open == 0) return nobody_asks(state, is_unfinished, counts.running == ranks.size());
+
+  StartDecision decision;
+  decision.waiting = missing_ranks(ranks);
+  if (!decision.waiting.empty()) return decision;
+  if (is_unfinished && counts.in_current == ranks.size()) return continue_start(view, state, ranks);
+  for (const RankView& rank : ranks) {
+    if (!is_behind(state, *rank.report)) continue;
+    decision.waiting = fmt::format("rank {} learns the last decision", rank.report->rank);
     return decision;
   }
-  return begin_restore(view, state, std::move(start), ranks);
+  if (counts.open < ranks.size()) {
+    // Some begin and others train: those who come late to a Start that went get the same one; a
+    // rank that was started again alone has to wait for the others.
+    decision.waiting = fmt::format("{} of {} ranks have not asked to begin",
+                                   ranks.size() - counts.open, ranks.size());
+    return decision;
+  }
+  return begin_together(view, state, may_wait, ranks, counts.fresh, random);
 }
 
 std::optional<format::Start> newest_start(const ClusterView& view,

@@ -66,7 +66,8 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
   add_runtime_dir(command, arguments);
   command->footer(
       "Shows nodes, Slots, the level each step has reached, and what would be lost if each node\n"
-      "died now. Exits with 1 when no daemon runs, or when a job is degraded.\n\n"
+      "died now. Exits with 1 when no daemon runs, or when a job is degraded or lacks\n"
+      "trainers.\n\n"
       "Examples:\n  ckpt status\n  ckpt status --json | jq '.jobs[].committed.step'");
 
   command = subcommand(

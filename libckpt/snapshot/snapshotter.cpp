@@ -186,6 +186,8 @@ void Snapshotter::end_capture() {
   }
   captured.took = std::chrono::steady_clock::now() - began_at_;
   listener_.capture_ended(captured);
+  // Last, and yet in time for whoever heard the listener: a save begins with wait_idle(), which
+  // waits until the run that called us has returned.
   is_running_.store(false, std::memory_order_release);
 }
 

@@ -1,1 +1,2 @@
+# For the tidy suite, which must refuse it: this does not parse.
 if true; then
