@@ -58,7 +58,7 @@ class Job:
 
     def go_on(self):
         """Saves the next step when the one before is on storage: something is always under way."""
-        if self.on_its_way > (self.sessions[0].status()["durable"] or 0):
+        if self.on_its_way > (self.sessions[0].counts()["durable"] or 0):
             return
         self.step += 1
         tickets = [s.save(self.step, items) for s, items in zip(self.sessions, self.items)]

@@ -199,6 +199,12 @@ Stats Checkpointer::stats() const {
   return impl_->session().stats();
 }
 
+Result<std::string> Checkpointer::status(std::chrono::milliseconds deadline) {
+  return Impl::call<Result<std::string>>(impl_.get(), std::string(), [&](auto& session) {
+    return session.status(steady_clock::now() + deadline);
+  });
+}
+
 Status Checkpointer::close(std::chrono::milliseconds deadline) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) {
     return session.close(steady_clock::now() + deadline);

@@ -296,6 +296,7 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
           [&](control::Notice& it) {
             state_->noticed({std::move(it.waiting), std::move(it.degraded)});
           },
+          [&](control::Answer& it) { state_->status_told(std::move(it.json)); },
           [&](auto&) {
             status = fail(Errc::corruption, fmt::format("the daemon said {} to a trainer",
                                                         control::name_of(message)));

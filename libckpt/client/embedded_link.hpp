@@ -52,6 +52,7 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   void closed(Status status) override { state_->closed(std::move(status)); }
   void fenced(std::string reason) override { state_->fenced(std::move(reason)); }
   void noticed(node::Notice notice) override { state_->noticed(std::move(notice)); }
+  void status_told(std::string json) override { state_->status_told(std::move(json)); }
 
   std::shared_ptr<LinkState> state_;
   wire::control::Attach attach_;

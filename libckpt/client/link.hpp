@@ -97,6 +97,11 @@ class Link {
   // Errors: unavailable (deadline), not_found (dropped).
   virtual Status wait(Step step, Level level, Deadline deadline) = 0;
   virtual LinkCounters counters() const = 0;
+  // How the job stands here, as JSON. Errors: unavailable (the engine is away, the deadline).
+  virtual Result<std::string> status(Deadline deadline) {
+    (void)deadline;
+    return fail(Errc::unavailable, "status: there is no engine");
+  }
   // The newest step of this timeline that died with an engine and that storage does not make up
   // for.
   virtual std::optional<Step> newest_lost() const { return std::nullopt; }

@@ -120,6 +120,10 @@ void LinkState::noticed(node::Notice notice) {
   if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
 }
 
+void LinkState::status_told(std::string json) {
+  view_.change([&](View& view) { view.status = std::move(json); });
+}
+
 void LinkState::slots_ready(std::vector<MappedSlot> slots) {
   std::deque<GrantedSlot> old;
   view_.change([&](View& view) {
@@ -387,6 +391,28 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
 
 void LinkState::ask_close() {
   view_.change([](View& view) { view.closed.reset(); });
+}
+
+Status LinkState::ask_status() {
+  return view_.change([&](View& view) -> Status {
+    if (view.phase == Phase::ended) return end_of(view);
+    if (view.phase != Phase::attached) {
+      const std::string why = view.end ? ": " + view.end->text() : std::string();
+      return fail(Errc::unavailable, fmt::format("{}: status: the daemon is away{}", who_, why));
+    }
+    view.status.reset();
+    return {};
+  });
+}
+
+Result<std::string> LinkState::wait_status(Deadline deadline) const {
+  CKPT_CHECK(wait_for(deadline, "status", [](const View& view) {
+    return view.status.has_value() || view.phase == Phase::away;
+  }));
+  return view_.read([&](const View& view) -> Result<std::string> {
+    if (view.status) return *view.status;
+    return fail(Errc::unavailable, fmt::format("{}: status: the daemon ended meanwhile", who_));
+  });
 }
 
 Status LinkState::wait_closed(Deadline deadline) const {

@@ -46,6 +46,7 @@ class LinkState {
   void closed(Status status);
   void fenced(std::string reason);
   void noticed(node::Notice notice);
+  void status_told(std::string json);
   void forget_slots();  // Whatever still maps them lets go.
   // The same but for those that a capture writes into: whether there are none.
   bool forget_idle_slots();
@@ -76,6 +77,9 @@ class LinkState {
   Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline);
   Result<node::Begun> begun_answer() const;
 
+  Status ask_status();  // Before the engine is asked. Errors: unavailable (there is none now).
+  Result<std::string> wait_status(Deadline deadline) const;
+
   Status wait_level(Step step, Level level, Deadline deadline) const;
   void ask_close();
   Status wait_closed(Deadline deadline) const;
@@ -103,6 +107,7 @@ class LinkState {
     std::optional<node::Begun> begun;
     std::deque<OfferedSlot> offers;
     std::optional<Status> closed;
+    std::optional<std::string> status;  // As the engine told it to who asks now.
 
     std::optional<Step> reached[5];  // By Level; what the engine still holds.
     std::deque<Step> dropped;

@@ -209,6 +209,13 @@ LinkCounters SessionLink::counters() const {
   return is_forked() ? LinkCounters{} : state_->counters();
 }
 
+Result<std::string> SessionLink::status(Deadline deadline) {
+  CKPT_CHECK(check_process());
+  CKPT_CHECK(state_->ask_status());
+  side_->post(control::AskStatus{});
+  return state_->wait_status(deadline);
+}
+
 std::optional<Step> SessionLink::newest_lost() const {
   return is_forked() ? std::nullopt : state_->newest_lost();
 }

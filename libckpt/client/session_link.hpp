@@ -53,6 +53,7 @@ class SessionLink final : public Link {
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, Deadline deadline) override;
   LinkCounters counters() const override;
+  Result<std::string> status(Deadline deadline) override;
   std::optional<Step> newest_lost() const override;
   Status close(Deadline deadline) override;
 

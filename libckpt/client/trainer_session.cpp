@@ -501,6 +501,11 @@ Stats TrainerSession::stats() {
   return account_.stats(link_ ? link_->counters() : last_counters_);
 }
 
+Result<std::string> TrainerSession::status(Deadline deadline) {
+  CKPT_CHECK(check_open());
+  return link_->status(deadline);
+}
+
 Status TrainerSession::check_captured() const {
   const Stats stats = account_.stats(link_->counters());
   const std::uint64_t skipped = stats.skipped_no_slot + stats.skipped_unavailable;

@@ -58,6 +58,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status start_fresh();
   Status restored_ok(Step step);
   Stats stats();
+  Result<std::string> status(Deadline deadline);
   Status close(Deadline deadline);
 
  private:

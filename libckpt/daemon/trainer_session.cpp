@@ -186,5 +186,10 @@ void TrainerSession::fenced(std::string reason) {
 void TrainerSession::noticed(node::Notice notice) {
   enqueue(control::Notice{std::move(notice.waiting), std::move(notice.degraded)});
 }
+void TrainerSession::status_told(std::string json) {
+  control::Answer answer;
+  answer.json = std::move(json);
+  enqueue(std::move(answer));
+}
 
 }  // namespace ckpt::daemon

@@ -62,6 +62,7 @@ class TrainerSession final : public node::SessionEvents {
   void closed(Status status) override;
   void fenced(std::string reason) override;
   void noticed(node::Notice notice) override;
+  void status_told(std::string json) override;
 
  private:
   void enqueue(wire::control::Message message, std::vector<os::Fd> descriptors = {});

@@ -238,6 +238,13 @@ Status Engine::flush(SessionId session, Step step) {
   return state_->with_job(session, "flush", [&](Job& job) { return job.flush(session, step); });
 }
 
+Status Engine::ask_status(SessionId session) {
+  return state_->with_job(session, "ask status", [&](Job& job) {
+    job.tell_status(session);
+    return Status();
+  });
+}
+
 Status Engine::close(SessionId session, Duration deadline) {
   return state_->with_job(session, "close", [&](Job& job) { return job.close(session, deadline); });
 }

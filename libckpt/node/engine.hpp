@@ -112,9 +112,10 @@ class SessionEvents {
   virtual void step_dropped(Step step) = 0;  // Given up by all ranks.
   virtual void restore_offered(SlotOffer offer) = 0;
   virtual void begun(Begun begun) = 0;
-  virtual void closed(Status status) = 0;       // The answer to close().
-  virtual void fenced(std::string reason) = 0;  // A newer session took our place.
-  virtual void noticed(Notice notice) = 0;      // It has changed.
+  virtual void closed(Status status) = 0;                     // The answer to close().
+  virtual void fenced(std::string reason) = 0;                // A newer session took our place.
+  virtual void noticed(Notice notice) = 0;                    // It has changed.
+  virtual void status_told(std::string json) { (void)json; }  // The answer to ask_status.
 };
 
 struct EngineOptions {
@@ -170,6 +171,9 @@ class Engine {
   Status restored_ok(SessionId session, Step step);
   // Stores the newest committed step that is not older than `step`, whatever the interval says.
   Status flush(SessionId session, Step step);
+
+  // How the session's job stands: answered by status_told, with the job of status_json.
+  Status ask_status(SessionId session);
 
   // Flushes the newest committed step (with a directory), then frees the job's memory here.
   Status close(SessionId session, Duration deadline);

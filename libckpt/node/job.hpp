@@ -101,6 +101,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // --- status (job_status.cpp) ---
   nlohmann::json status() const;
+  void tell_status(SessionId id);  // To the session that asks.
   nlohmann::json recover() const;
 
  private:

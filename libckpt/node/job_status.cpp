@@ -233,6 +233,12 @@ json Job::status() const {
   return status;
 }
 
+void Job::tell_status(SessionId id) {
+  const Session* session = find(id);
+  if (session != nullptr && session->events != nullptr)
+    session->events->status_told(status().dump());
+}
+
 json Job::recover() const {
   agree::VoteRules rules{std::nullopt, history_, restore_counts_,
                          context_.options.restores_without_progress_max};

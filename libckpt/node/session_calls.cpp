@@ -111,6 +111,7 @@ Status SessionCalls::carry_out(control::Message message) {
           },
           [&](control::RestoredOk& it) { return engine_.restored_ok(session_, it.step); },
           [&](control::Flush& it) { return engine_.flush(session_, it.step); },
+          [&](control::AskStatus&) { return engine_.ask_status(session_); },
           [&](control::Close& it) { return engine_.close(session_, it.deadline); },
           [&](auto&) -> Status {
             return fail(Errc::invalid_argument,

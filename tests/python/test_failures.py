@@ -97,6 +97,19 @@ def test_after_a_refused_restore_nothing_is_saved_until_told(job):
         assert session.latest == 9
 
 
+def test_the_status_is_the_jobs_as_the_daemon_tells_it(job):
+    session = job("run")
+    session.save(7, {"weight": torch.arange(8.0)})
+    session.wait(7, "committed")
+    told = session.status()
+    assert (told["job"], told["committed"], told["failed"]) == ("run", 7, 0)
+    assert told["daemon"]["committed"] == {"timeline": 1, "step": 7}
+    assert [node["live"] for node in told["daemon"]["nodes"]] == [True]
+    assert told["daemon"]["if_node_died"][0]["steps_lost"] == 7
+    session.abandon()
+    assert session.status()["daemon"] is None
+
+
 def test_an_unsaveable_item_is_named(job):
     with pytest.raises(libckpt.InvalidArgument, match=r'"bag\.odd" is a .*Unsaveable.*not this'):
         job().save(1, {"bag": {"odd": Unsaveable()}})

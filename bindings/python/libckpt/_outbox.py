@@ -80,7 +80,7 @@ class Outbox:
         try:
             if deadline > 0:
                 self.session.wait(step, "durable", deadline)
-            newest = self.session.status()["durable"]
+            newest = self.session.counts()["durable"]
             if newest is None or newest < step:
                 return False
             publish(*find_step(self.directory, step, weights))

@@ -8,6 +8,7 @@ raises into training.
 import atexit
 import contextlib
 import gc
+import json
 import logging
 import os
 import time
@@ -242,7 +243,7 @@ class Session:
     @property
     def latest(self):
         """The newest committed step of this session, or None."""
-        return self.status()["committed"]
+        return self.counts()["committed"]
 
     def _stored_bytes(self):
         """What the newest checkpoint of the directory needs, so that it finds room here."""
@@ -266,7 +267,17 @@ class Session:
             self.wait(committed, "durable", deadline)
 
     def status(self):
-        """What `ckpt status` counts for this session: levels, saves, skips, failures."""
+        """How things stand: this session's counts, and under "daemon" what `ckpt status --json`
+        tells of the job (nodes, Slots, steps); None there when the daemon cannot be asked."""
+        status = self.counts()
+        status["daemon"] = None
+        if not self._is_out_of_reach() and not self.is_closed:
+            with contextlib.suppress(errors.CheckpointError):
+                status["daemon"] = json.loads(self._client.status() or "null")
+        return status
+
+    def counts(self):
+        """The newest step of each level, saves, skips, failures; asks nobody and never waits."""
         if self._is_out_of_reach() or self.is_closed:
             status = dict.fromkeys(LEVELS)
         else:

@@ -11,8 +11,8 @@ class Future:
     def __init__(self, session, step, outcome, level):
         self._session, self._step, self._outcome, self._level = session, step, outcome, level
 
-    def result(self, timeout):
-        """Waits until the step, or a newer one, has reached the level.
+    def result(self, timeout=60.0):
+        """Waits until the step, or a newer one, has reached the level: at most so many seconds.
 
         Raises NotFound at once when the save did not start, Unavailable when the time is over.
         """
@@ -27,7 +27,7 @@ class Future:
 
     def done(self):
         """Whether it has; never waits."""
-        newest = self._session.status()[self._level]
+        newest = self._session.counts()[self._level]
         return newest is not None and newest >= self._step
 
 

@@ -292,6 +292,12 @@ nb::dict Client::stats() {
   return answer;
 }
 
+std::string Client::status() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  return take(checkpointer().status());
+}
+
 void Client::close(double seconds) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);

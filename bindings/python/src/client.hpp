@@ -39,6 +39,8 @@ class Client {
   void start_fresh();
   void restored_ok(std::uint64_t step);
   nanobind::dict stats();
+  // Of the job, as JSON; empty when disabled.
+  std::string status();
   void close(double seconds);
   // Lets go without a word: for the daemon the trainer has died.
   void drop();

@@ -51,6 +51,7 @@ NB_MODULE(_core, module) {
       .def("start_fresh", &Client::start_fresh)
       .def("restored_ok", &Client::restored_ok, nb::arg("step"))
       .def("stats", &Client::stats)
+      .def("status", &Client::status)
       .def("close", &Client::close, nb::arg("seconds"))
       .def("drop", &Client::drop);
 }

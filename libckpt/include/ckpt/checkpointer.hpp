@@ -119,6 +119,10 @@ class CKPT_EXPORT Checkpointer {
   Status restored_ok(Step step);
 
   Stats stats() const;
+  // What `ckpt status --json` tells of this job, as JSON text: nodes, Slots, the level of each
+  // step, what would be lost if each node died now. Empty when disabled. Errors: unavailable (the
+  // daemon is away, or does not answer in time).
+  Result<std::string> status(std::chrono::milliseconds deadline = std::chrono::milliseconds(1'000));
 
   // Flushes the newest committed step and frees this job's memory on the node. Idempotent.
   // Errors: unavailable (not done in time; the daemon goes on with it), not_found (closed, but the

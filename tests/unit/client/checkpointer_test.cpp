@@ -41,6 +41,7 @@ TEST_CASE("checkpointer: disabled, every call is a no-op", "[unit][client]") {
   REQUIRE(checkpointer.restore_from("/nowhere").error().code() == Errc::not_found);
   REQUIRE(checkpointer.restored_ok(Step{1}));
   REQUIRE(checkpointer.stats().saves_started == 0);
+  REQUIRE(checkpointer.status().value().empty());
   REQUIRE(checkpointer.close());
   REQUIRE(checkpointer.close());
 }
@@ -61,6 +62,7 @@ TEST_CASE("checkpointer: what was moved from answers with an error", "[unit][cli
   REQUIRE_FALSE(from.restore());
   REQUIRE_FALSE(from.blob("a"));
   REQUIRE(from.stats().failed == 0);
+  REQUIRE_FALSE(from.status());
 }
 
 TEST_CASE("checkpointer: wrong options are told before anything is started", "[unit][client]") {

@@ -256,6 +256,20 @@ TEST_CASE("daemon link: a killed daemon is started again and training goes on", 
   CHECK(place.daemon() != first);
 }
 
+TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][client]") {
+  Place place;
+  place.options.embedded = GENERATE(false, true);
+  const auto link = open(place);
+  start_and_capture(*link, small_layout(1000), Step{3});
+  const auto status = link->status(soon());
+  if (!status) FAIL(status.error().message());
+  const auto job = nlohmann::json::parse(*status);
+  CHECK(job["job"] == "test");
+  CHECK(job["committed"]["step"] == 3);
+  CHECK(job["ranks_missing"].empty());
+  CHECK(job["slots"].size() == 2);
+}
+
 TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[unit][client]") {
   const Place place;
   const auto layout = small_layout(2000);

@@ -192,6 +192,23 @@ TEST_CASE("link state: a deadline that passes says what was waited for", "[unit]
   CHECK_FALSE(session.state.counters().last_error.empty());  // It was the newest failure.
 }
 
+TEST_CASE("link state: a status is the answer to this question, or why there is none",
+          "[unit][client]") {
+  Session session;
+  session.begin();
+  REQUIRE(session.state.ask_status());
+  CHECK(session.state.wait_status(passed).error().code() == Errc::unavailable);
+  session.state.status_told("{1}");
+  CHECK(session.state.wait_status(passed).value() == "{1}");
+  REQUIRE(session.state.ask_status());
+  CHECK_FALSE(session.state.wait_status(passed));  // What was told before is old.
+  session.state.lost("killed");
+  const auto unanswered = session.state.wait_status(std::chrono::steady_clock::time_point::max());
+  CHECK(unanswered.error().text().find("the daemon ended meanwhile") != std::string::npos);
+  const Status away = session.state.ask_status();
+  CHECK(away.error().text().find("killed") != std::string::npos);
+}
+
 TEST_CASE("link state: what was lost by a fence is idle when nothing is written into it",
           "[unit][client]") {
   Session session;
