@@ -160,9 +160,11 @@ CKPT_API int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t d
 /* Copies the newest step that all ranks can have into what is registered. CKPT_NOT_FOUND: there is
  * none, train from the beginning. `restored` may be NULL. */
 CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
+/* That step and no other. Without it CKPT_NOT_FOUND, too; a session that has not trained yet saves
+ * nothing then until a restore succeeds, or ckpt_start_fresh is called. */
 CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
-/* Begins without what is stored. After a restore that failed, but for CKPT_NOT_FOUND, saves are
- * refused until then, since they would take the place of steps that may still be good. All ranks
+/* Begins without what is stored. After a restore that failed, unless nothing was found at all, saves
+ * are refused until then, since they would take the place of steps that may still be good. All ranks
  * call it, or none. */
 CKPT_API int ckpt_start_fresh(ckpt_handle* handle);
 /* Tells that training got on after ckpt_restore. */

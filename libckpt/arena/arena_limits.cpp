@@ -19,13 +19,16 @@ std::string human_bytes(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
 }
 
-Status MemoryBudget::check(std::uint64_t bytes, const std::string& what) const {
-  if (bytes > limit_bytes_ || used_bytes_ > limit_bytes_ - bytes) {
+Status MemoryBudget::check(std::uint64_t bytes, const std::string& what,
+                           std::uint64_t given_back) const {
+  CKPT_ASSERT(given_back <= used_bytes_);
+  const std::uint64_t used = used_bytes_ - given_back;
+  if (bytes > limit_bytes_ || used > limit_bytes_ - bytes) {
     return fail(
         Errc::exhausted,
         fmt::format("{} need {}, may use {}, of which {} are taken; raise memory_budget "
                     "or lower own_slots or replicas",
-                    what, human_bytes(bytes), human_bytes(limit_bytes_), human_bytes(used_bytes_)));
+                    what, human_bytes(bytes), human_bytes(limit_bytes_), human_bytes(used)));
   }
   return {};
 }

@@ -34,7 +34,8 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // Errors: exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
-  Status check(std::uint64_t bytes, const std::string& what) const;  // As reserve, takes nothing.
+  // As reserve, but takes nothing; `given_back` is what would be released first.
+  Status check(std::uint64_t bytes, const std::string& what, std::uint64_t given_back = 0) const;
   Status reserve(std::uint64_t bytes, const std::string& what);
   void release(std::uint64_t bytes);
   std::uint64_t limit_bytes() const { return limit_bytes_; }

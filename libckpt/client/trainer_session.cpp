@@ -344,7 +344,7 @@ Result<bool> TrainerSession::make_ready(Deadline deadline) {
       return false;
     }
     CKPT_CHECK(std::move(fresh));
-    has_begun_ = true;
+    has_begun_ = has_trained_ = true;
   }
   if (!link_->is_ready()) return false;
   CKPT_CHECK(make_snapshotter());
@@ -360,7 +360,7 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   CKPT_CHECK(check_open());
   is_partly_restored_ = false;
   if (Status prepared = prepare(); !prepared) {
-    return fail(failed_to_restore(std::move(prepared).error()));
+    return fail(failed_to_restore(std::move(prepared).error(), step.has_value()));
   }
   std::optional<Error> refusal;
   const Link::CopyOut copy = [&](const node::SlotOffer& offer, std::span<const std::byte> slot) {
@@ -371,7 +371,7 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   };
   auto restored = link_->restore(step, copy, steady_clock::now() + options_.restore_deadline);
   if (restored) {
-    has_begun_ = true;
+    has_begun_ = has_trained_ = true;
     restore_failure_.reset();
     continue_after(restored->step);
     if (options_.rank == 0)
@@ -386,15 +386,17 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
   const bool is_nothing_there = !step && error.code() == Errc::not_found && !is_partly_restored_;
   if (is_nothing_there) restore_failure_.reset();
-  return fail(failed_to_restore(std::move(error)));
+  return fail(failed_to_restore(std::move(error), step.has_value()));
 }
 
-Error TrainerSession::failed_to_restore(Error error) {
+Error TrainerSession::failed_to_restore(Error error, bool is_step_named) {
   // The copy that was begun died with its daemon, and there is no other. But not_found says "train
   // from the beginning", and these tensors are not the beginning's any more.
   if (is_partly_restored_ && error.code() == Errc::not_found)
     error = Error(Errc::unavailable, error.text() + "; restore again");
-  if (error.code() != Errc::not_found) restore_failure_.emplace(error);
+  // Without the step that was named there may well be others, which a new beginning would replace.
+  const bool would_begin = is_step_named && !has_trained_;
+  if (error.code() != Errc::not_found || would_begin) restore_failure_.emplace(error);
   return tell_if_partly_restored(std::move(error));
 }
 
@@ -404,7 +406,7 @@ Status TrainerSession::start_fresh() {
   if (has_begun_) return {};
   CKPT_CHECK(prepare());  // The beginning ends with the first Slot.
   CKPT_CHECK(link_->start_fresh(open_deadline()));
-  has_begun_ = true;
+  has_begun_ = has_trained_ = true;
   return {};
 }
 
@@ -466,7 +468,7 @@ Result<Restored> TrainerSession::restore_loaded(LoadRequest request, const Choos
   CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
   is_partly_restored_ = false;
   Status copied = copy_out(*loaded.record, loaded.bytes(), choose);
-  if (!copied) return fail(failed_to_restore(std::move(copied).error()));
+  if (!copied) return fail(failed_to_restore(std::move(copied).error(), true));
   Restored restored;
   restored.step = loaded.record->id.at.step;
   restored.timeline = loaded.record->id.at.timeline;

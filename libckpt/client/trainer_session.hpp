@@ -90,7 +90,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   Error tell_if_partly_restored(Error error) const;
   void continue_after(Step step);
   Deadline open_deadline() const;
-  Error failed_to_restore(Error error);
+  Error failed_to_restore(Error error, bool is_step_named);
   // Whether what was due has been captured, all in all.
   Status check_captured() const;
 
@@ -114,6 +114,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::chrono::steady_clock::time_point tell_passed_from_{};
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
   bool is_partly_restored_ = false;
+  bool has_trained_ = false;  // It began once: after a restore that finds nothing it goes on.
   std::optional<Error> restore_failure_;  // What is stored may be good: saves must not replace it.
 
   // Of the running capture; read by who ends it.

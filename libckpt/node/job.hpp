@@ -2,8 +2,7 @@
 //
 // Whatever happens calls touch(); one update() then looks at the whole state: it grants Slots,
 // builds the report, decides where this node coordinates, and obeys the decree. Long work
-// (allocating, filling, flushing, publishing, sending) runs in coroutines that end in touch()
-// again.
+// (allocating, filling, flushing, publishing, sending) runs in coroutines that end in touch().
 //
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
@@ -101,7 +100,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // --- status (job_status.cpp) ---
   nlohmann::json status() const;
-  void tell_status(SessionId id);  // To the session that asks.
+  void tell_status(SessionId id);
   nlohmann::json recover() const;
 
  private:

@@ -16,6 +16,14 @@ bool is_readable(const Slot& slot) {
   return slot.state() == Slot::State::sealed && !slot.is_retiring();
 }
 
+std::uint64_t free_bytes(const OwnSlots& own_slots) {
+  std::uint64_t bytes = 0;
+  for (const OwnSlot& own_slot : own_slots.slots) {
+    if (own_slot.slot->state() == Slot::State::free) bytes += own_slot.slot->capacity();
+  }
+  return bytes;
+}
+
 bool is_occupied(const Slot& slot) {
   return slot.state() == Slot::State::sealed || slot.state() == Slot::State::quarantined;
 }
@@ -44,30 +52,41 @@ Task<std::shared_ptr<Slot>> SlotTable::make_slot(std::uint64_t bytes, std::strin
 Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes) {
   OwnSlots& own_slots = own_[rank];
   CKPT_ASSERT(!own_slots.is_allocating);
-  if (own_slots.slot_bytes < bytes) {
-    for (OwnSlot& outgrown : own_slots.slots) discard(std::move(outgrown.slot));
-    own_slots.slots.clear();
-    own_slots.slot_bytes = align_up(bytes, page_bytes);
-  }
   const std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
                                        arena::human_bytes(bytes), job_, rank);
-  // All of them or none: with some, training would go on and hardly ever find a free one.
-  const std::uint64_t missing = count - std::min<std::uint64_t>(count, own_slots.slots.size());
-  CKPT_CO_CHECK(context_.budget.check(missing * own_slots.slot_bytes, what));
+  const bool are_outgrown = own_slots.slot_bytes < bytes;
+  const std::uint64_t each = are_outgrown ? align_up(bytes, page_bytes) : own_slots.slot_bytes;
+  const std::uint64_t there = are_outgrown ? 0 : own_slots.slots.size();
+  const std::uint64_t missing = count - std::min<std::uint64_t>(count, there);
+  // All of them or none: with some, training would go on and hardly ever find a free one. Those
+  // that are there stay until it is known that larger ones may be had: the layout may go back.
+  const std::uint64_t given_back = are_outgrown ? free_bytes(own_slots) : 0;
+  CKPT_CO_CHECK(context_.budget.check(missing * each, what, given_back));
+  if (are_outgrown) {
+    discard_all(own_slots);
+    own_slots.slot_bytes = each;
+  }
   own_slots.is_allocating = true;
   const std::shared_ptr<bool> alive = alive_;
   while (own_slots.slots.size() < count) {
     std::string of_one = what;
-    auto slot = co_await make_slot(own_slots.slot_bytes, std::move(of_one));
+    auto slot = co_await make_slot(each, std::move(of_one));
     if (!*alive) co_return fail(Errc::cancelled, "make Slots: the job ended");
     if (!slot) {
       own_slots.is_allocating = false;
+      if (are_outgrown) discard_all(own_slots);
       co_return fail(std::move(slot).error());
     }
     own_slots.slots.push_back(OwnSlot{std::move(*slot), false, nullptr, std::nullopt});
   }
   own_slots.is_allocating = false;
   co_return Status{};
+}
+
+void SlotTable::discard_all(OwnSlots& own_slots) {
+  for (OwnSlot& own_slot : own_slots.slots) discard(std::move(own_slot.slot));
+  own_slots.slots.clear();
+  own_slots.slot_bytes = 0;
 }
 
 Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord& record,

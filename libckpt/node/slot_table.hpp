@@ -40,7 +40,8 @@ class SlotTable {
 
   // Replaces the rank's Slots by `count` of `bytes` each; those there already are kept when they
   // are big enough. What smaller ones hold stays readable until it is retired. Errors: exhausted
-  // (over the budget, with the numbers; or the machine has no memory).
+  // (over the budget, with the numbers: all is as before; or the machine has no memory: there are
+  // none then).
   Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   OwnSlots& own(std::uint32_t rank) { return own_[rank]; }
   const std::map<std::uint32_t, OwnSlots>& all_own() const { return own_; }
@@ -69,6 +70,7 @@ class SlotTable {
   asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes,
                                       std::function<void()> made);
   void discard(std::shared_ptr<arena::Slot> slot);
+  void discard_all(OwnSlots& own_slots);
   void sweep_old();
 
   EngineContext& context_;

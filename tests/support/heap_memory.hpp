@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "arena/slot_memory.hpp"
@@ -24,9 +25,12 @@ class HeapMemory final : public arena::SlotMemory {
 class HeapSource final : public arena::MemorySource {
  public:
   Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t bytes) override {
+    if (allocations_left && (*allocations_left)-- == 0)
+      co_return fail(Errc::exhausted, "no memory in this test");
     std::unique_ptr<arena::SlotMemory> memory = std::make_unique<HeapMemory>(bytes);
     co_return memory;
   }
+  std::optional<std::uint32_t> allocations_left;  // None: all there are.
 };
 
 }  // namespace ckpt::test

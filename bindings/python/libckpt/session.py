@@ -187,8 +187,9 @@ class Session:
         and shapes must be those of `into`; without, what fits is taken.
         What another number of ranks saved comes from storage; a rank that was not there has the
         rest of rank 0's, and its random generators are seeded anew.
-        Raises NotFound when there is nothing: train from the beginning. After any other failure
-        saves are refused until a restore succeeds, or `start_fresh` is called.
+        Raises NotFound when there is nothing: train from the beginning. After any other failure,
+        or when `step` is asked for first and is not there, saves are refused until a restore
+        succeeds, or `start_fresh` is called.
         """
         self._check_open()
         try:

@@ -97,6 +97,8 @@ class CKPT_EXPORT Checkpointer {
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
   //         unavailable (a rank did not ask in time), unsupported (another world size).
   Result<Restored> restore();
+  // That step and no other. Without it not_found, too, but there may be others: a session that has
+  // not trained yet saves nothing then until a restore succeeds, or start_fresh() is called.
   Result<Restored> restore(Step step);
   // The same into what `choose` answers, instead of what is registered; blobs that were added are
   // not written, and all are read with blob().
@@ -108,8 +110,8 @@ class CKPT_EXPORT Checkpointer {
                                 const ChooseTargets& choose);
 
   // Begins without what is stored: a new timeline from the tensors as they are. The first save of a
-  // session does it by itself, but not after a restore that failed with anything but not_found:
-  // then saves are refused, since they would take the place of steps that may still be good.
+  // session does it by itself, but not after a restore that failed, unless nothing was found at
+  // all: then saves are refused, since they would take the place of steps that may still be good.
   // All ranks call it, or none.
   // Errors: unavailable (ranks missing).
   Status start_fresh();

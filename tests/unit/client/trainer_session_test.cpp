@@ -554,6 +554,32 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
   }
 }
 
+TEST_CASE("trainer session: a named step that is not there does not begin anew over the others",
+          "[unit][client]") {
+  auto node = std::make_shared<FakeNode>();
+  {
+    Trainer before(node);
+    before.add("weight", 100);
+    REQUIRE(before.save(7));
+    REQUIRE(before.session.close(soon()));
+  }
+  Trainer trainer(node);
+  trainer.add("weight", 100);
+  REQUIRE(trainer.session.restore(Step{5}).error().code() == Errc::not_found);
+  const auto saved = trainer.save(6);
+  REQUIRE_FALSE(saved);
+  REQUIRE_THAT(saved.error().text(), Contains("save step 6") && Contains("start_fresh"));
+  REQUIRE(node->fresh_starts == 1);
+  SECTION("until told") {
+    REQUIRE(trainer.session.start_fresh());
+  }
+  SECTION("until one of them is restored") {
+    REQUIRE(trainer.session.restore(Step{7}));
+    REQUIRE(trainer.session.restore(Step{5}).error().code() == Errc::not_found);  // It goes on.
+  }
+  REQUIRE(trainer.saved(8) == SaveOutcome::started);
+}
+
 TEST_CASE("trainer session: tensors that a restore has overwritten are no beginning",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();

@@ -1,5 +1,7 @@
-// Goal:   a budget that is too small for a rank's Slots is told with the numbers that help.
+// Goal:   a budget that is too small for a rank's Slots is told with the numbers that help, and a
+//         layout that fits again is captured as before.
 // Method: an engine with a budget for one Slot and a half; a layout is told that needs three.
+//         A layout that cannot have its Slots between two that can.
 #include <boost/asio/io_context.hpp>
 
 #include "base/units.hpp"
@@ -7,6 +9,7 @@
 #include "support/memory_file_system.hpp"
 #include "support/pending.hpp"
 #include "support/sim_network.hpp"
+#include "unit/node/one_rank.hpp"
 #include "unit/node/rank.hpp"
 
 namespace ckpt::node {
@@ -46,6 +49,35 @@ TEST_CASE("budget: all of a rank's Slots together are what does not fit", "[unit
           std::string::npos);
   REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5)))));
   clock.advance(std::chrono::seconds(10));
+}
+
+TEST_CASE("budget: a layout that fits no more leaves the Slots to the one before", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.may_lack_slots = true;
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  const std::size_t times_ready = rank.times_ready;
+
+  SECTION("over the budget") {
+    REQUIRE(rank.tell_layout(8 * MiB, 2));
+  }
+  SECTION("no memory, when one of them is made") {
+    rank.memory.allocations_left = 1;
+    REQUIRE(rank.tell_layout(1 * MiB, 2));
+  }
+  REQUIRE(rank.pass_until([&] { return rank.no_slots.has_value(); }));
+  CHECK(rank.no_slots->code() == Errc::exhausted);
+  rank.memory.allocations_left.reset();
+  REQUIRE(rank.tell_layout(3 * KiB, 3));
+  REQUIRE(rank.pass_until([&] { return rank.times_ready > times_ready; }));
+  REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
+  rank.capture(Step{2});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  // What was taken for the larger ones was given back.
+  CHECK(rank.engine->status_json().find("\"used_bytes\": 32768") != std::string::npos);
 }
 
 }  // namespace ckpt::node

@@ -46,9 +46,12 @@ class OneRank final : public node::SessionEvents {
   Status attach() {
     CKPT_TRY(const auto attached, finish(clock, start(context, engine->attach(request, *this))));
     session = attached.session;
-    const format::TensorSpec spec{
-        "weight", DType::u8, {static_cast<std::int64_t>(tensor_bytes)}, "", ""};
-    CKPT_TRY(layout, format::make_layout(std::span(&spec, 1), 0, 0));
+    return tell_layout(tensor_bytes, 1);
+  }
+  Status tell_layout(std::uint64_t bytes, std::uint32_t version) {
+    tensor_bytes = bytes;
+    const format::TensorSpec spec{"weight", DType::u8, {static_cast<std::int64_t>(bytes)}, "", ""};
+    CKPT_TRY(layout, format::make_layout(std::span(&spec, 1), 0, 0, version));
     return engine->set_layout(session, layout);
   }
   Status begin_fresh() {
@@ -78,6 +81,7 @@ class OneRank final : public node::SessionEvents {
     node::Filled filled;
     filled.slot = filling;
     filled.step = step;
+    filled.layout_version = layout.version;
     return engine->filled(session, std::move(filled));
   }
   void capture(Step step) {
@@ -101,8 +105,14 @@ class OneRank final : public node::SessionEvents {
     return memories.at(slot)->bytes().subspan(extent.offset, extent.bytes);
   }
 
-  void slots_ready(std::vector<arena::SlotMemory*> all) override { memories = std::move(all); }
-  void slots_failed(Error error) override { FAIL(error.message()); }
+  void slots_ready(std::vector<arena::SlotMemory*> all) override {
+    memories = std::move(all);
+    ++times_ready;
+  }
+  void slots_failed(Error error) override {
+    if (!may_lack_slots) FAIL(error.message());
+    no_slots.emplace(std::move(error));
+  }
   void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
   void next_capture(Step) override {}
   void level_reached(Step step, Level level) override {
@@ -137,10 +147,13 @@ class OneRank final : public node::SessionEvents {
   format::Layout layout;
   std::uint64_t tensor_bytes;
   std::vector<arena::SlotMemory*> memories;
+  std::size_t times_ready = 0;
   std::deque<std::uint32_t> granted;
   std::uint32_t filling = 0;
   Step captured{}, committed{}, durable{};
   std::optional<node::Begun> answer;
+  bool may_lack_slots = false;
+  std::optional<Error> no_slots;
   bool is_wrong = false;  // Bytes were offered that were not captured for their step.
 };
 
