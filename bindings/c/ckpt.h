@@ -163,9 +163,9 @@ CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
 /* That step and no other. Without it CKPT_NOT_FOUND, too; a session that has not trained yet saves
  * nothing then until a restore succeeds, or ckpt_start_fresh is called. */
 CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
-/* Begins without what is stored. After a restore that failed, unless nothing was found at all, saves
- * are refused until then, since they would take the place of steps that may still be good. All ranks
- * call it, or none. */
+/* Begins without what is stored. After a restore that failed, unless nothing was found at all,
+ * saves are refused until then, since they would take the place of steps that may still be good.
+ * All ranks call it, or none. */
 CKPT_API int ckpt_start_fresh(ckpt_handle* handle);
 /* Tells that training got on after ckpt_restore. */
 CKPT_API int ckpt_restored_ok(ckpt_handle* handle, uint64_t step);
