@@ -142,7 +142,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void build_report();
   agree::ClusterView view() const;
   void coordinate();
-  asio::awaitable<void> announce_start();
+  asio::awaitable<void> announce();
   void obey(const format::Decree& decree);
   void obey_start(Rank& rank, const format::Start& start);
 
@@ -176,8 +176,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<JobStorage> storage_;
   StopGate gate_;
   Signal changed_;
-  bool is_update_posted_ = false;
-  bool is_opened_ = false;
+  bool is_update_posted_ = false, is_opened_ = false;
   Time opened_at_{};
   Time trainer_seen_at_{};
   std::optional<Time> ended_at_;
@@ -189,6 +188,7 @@ class Job : public std::enable_shared_from_this<Job> {
   agree::Coordinator coordinator_;
   bool was_coordinator_ = false;
   std::optional<std::uint64_t> start_announced_;  // Its history was stored, or could not be.
+  std::vector<format::RestoreCount> counts_announced_;
   bool is_announcing_ = false;
   agree::History history_;
   std::vector<format::RestoreCount> restore_counts_;

@@ -153,30 +153,37 @@ void Job::coordinate() {
   const format::Decree& decree = coordinator_.decree();
   const bool is_new_start =
       decree.start && decree.start->go && start_announced_ != decree.start->start_id;
-  if (is_new_start && shape_.has_storage) {
-    // The new timeline fences older steps on storage first; only then may anybody train on it.
+  // That training got on, too: else a job that ends, and is started again elsewhere, looks as if it
+  // had never got on from the step it restored.
+  const bool is_new = is_new_start || (decree.start && decree.restore_counts != counts_announced_);
+  if (shape_.has_storage && is_new) {
     if (!is_announcing_) {
       is_announcing_ = true;
-      asio::co_spawn(context_.executor, announce_start(), asio::detached);
+      asio::co_spawn(context_.executor, announce(), asio::detached);
     }
-    return;
+    // The new timeline fences older steps on storage first; only then may anybody train on it.
+    if (is_new_start || decree.ended) return;
   }
   obey(decree);
 }
 
-asio::awaitable<void> Job::announce_start() {
+asio::awaitable<void> Job::announce() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  const std::uint64_t start_id = coordinator_.decree().start->start_id;
+  const format::Start start = *coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
-  const std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
+  std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
   auto stored = co_await storage_->store_history(history, counts);
   if (!stored) {
     log_warning("job={} timeline not recorded in the directory: {}", shape_.job,
                 stored.error().message());
   }
   is_announcing_ = false;
-  start_announced_ = start_id;
+  counts_announced_ = std::move(counts);
+  if (start.go && start_announced_ != start.start_id) {
+    start_announced_ = start.start_id;
+    storage_->discard_older(start.timeline);
+  }
   touch();
 }
 

@@ -159,6 +159,8 @@ void JobStorage::write(const format::FlushOrder& order) {
   const auto work = storage::parse_work_directory(order.work_directory);
   flush_report_ = format::FlushReport{};
   flush_report_.flush_id = order.flush_id;
+  if (!attempt_.empty()) over_.push_back(std::move(attempt_));
+  attempt_ = order.work_directory;
   if (!work || work->at != order.at) {
     flush_report_.failure = "the work directory's name is not one of ours";
     job_.touch();
@@ -184,6 +186,16 @@ JobStorage::Shard JobStorage::hold(const format::FlushOrder& order, std::uint32_
 
 asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vector<Shard> shards) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
+  if (!over_.empty() && job->is_coordinator()) {
+    // First, since the room that they take may be what this one lacks.
+    storage::StaleAttempts stale;
+    stale.timelines_below = 0;
+    stale.names = std::exchange(over_, {});
+    stale.with_files_aside = false;
+    auto discarded = co_await discard(std::move(stale));
+    if (!discarded) log_warning("job={} {}", job->shape().job, discarded.error().message());
+  }
+  over_.clear();  // Elsewhere it is the coordinator's to do.
   for (Shard& shard : shards) {
     auto written = co_await write_shard(order, shard);
     shard.lease.reset();
@@ -237,7 +249,10 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const std::shared_ptr<Job> job = job_.shared_from_this();
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;
+  publishing_ = work_directory;
   auto published = co_await publish_and_retain(std::move(publishing));
+  publishing_.clear();
+  if (published && attempt_ == work_directory) attempt_.clear();
   if (!published) {
     count_failure(published.error());
     auto discarded =
@@ -306,6 +321,31 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   }
   auto read = co_await refresh_catalog();
   if (!read) log_warning("job={} {}", job_.shape().job, read.error().message());
+  co_return Status{};
+}
+
+void JobStorage::discard_older(std::uint64_t timeline) {
+  asio::co_spawn(job_.context().executor, run_discard(timeline), asio::detached);
+}
+
+asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  storage::StaleAttempts stale;
+  stale.timelines_below = timeline;
+  // A `latest` that is being published lies aside for a moment.
+  stale.with_files_aside = publishing_.empty();
+  auto discarded = co_await discard(std::move(stale));
+  if (discarded) co_return;
+  log_warning("job={} what earlier attempts left stays: {}", job->shape().job,
+              discarded.error().message());
+}
+
+Task<void> JobStorage::discard(storage::StaleAttempts stale) {
+  if (!publishing_.empty()) stale.keep.push_back(publishing_);
+  if (!attempt_.empty()) stale.keep.push_back(attempt_);
+  CKPT_CO_TRY(const auto removed, co_await storage::discard_stale(site(), std::move(stale)));
+  for (const std::string& name : removed)
+    log_info("job={} discarded {}: left by an earlier attempt", job_.shape().job, name);
   co_return Status{};
 }
 

@@ -19,6 +19,7 @@
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
 #include "storage/catalog.hpp"
+#include "storage/removal.hpp"
 
 namespace ckpt::node {
 
@@ -50,6 +51,8 @@ class JobStorage {
   using Answer = std::function<void(std::uint64_t flush_id, const Status& status)>;
   void publish(const agree::Publishing& publishing, Answer answer);
 
+  // Attempts of timelines below it, by whatever daemon, are over: discarded in the background.
+  void discard_older(std::uint64_t timeline);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
@@ -71,6 +74,8 @@ class JobStorage {
   Task<void> write_shard(format::FlushOrder order, Shard& shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
   Task<void> publish_and_retain(agree::Publishing publishing);
+  asio::awaitable<void> run_discard(std::uint64_t timeline);
+  Task<void> discard(storage::StaleAttempts stale);
   void count_failure(const Error& error);
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
@@ -89,6 +94,9 @@ class JobStorage {
   std::vector<storage::Rejected> rejected_;
   format::FlushReport flush_report_;
   std::uint64_t publishing_id_ = 0;
+  std::string publishing_;         // The work directory that is being published; empty: none is.
+  std::string attempt_;            // The newest one that was ordered, and not published.
+  std::vector<std::string> over_;  // Attempts that were given up.
   std::uint64_t flush_failures_ = 0;
   std::string flush_failure_;
   bool is_reading_catalog_ = false;

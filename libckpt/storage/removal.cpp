@@ -211,17 +211,47 @@ Task<void> remove_aside(Site site, std::string directory, std::vector<std::strin
   co_return Status();
 }
 
+bool is_stale(const StaleAttempts& stale, const std::string& name) {
+  const auto is_in = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const auto work = parse_work_directory(name);
+  if (!work || is_in(stale.keep)) return false;
+  return work->at.timeline < stale.timelines_below || is_in(stale.names);
+}
+
+// Whoever had it open by its name, to write or to publish, cannot mistake the rest for the whole.
+// False: it stays, for it is not all ours, or somebody else took it.
+Task<bool> take_away(Site site, std::string name) {
+  auto manifest = co_await read_manifest(site, name);
+  const std::shared_ptr<const format::Manifest> trusted =
+      manifest ? std::move(manifest).value() : nullptr;
+  auto contents = co_await examine(site, name, trusted);
+  if (!contents && contents.error().code() == Errc::not_found) co_return false;
+  if (!contents) co_return fail(std::move(contents).error());
+  if (contents->has_foreign) co_return false;
+  const WorkDirectory work = parse_work_directory(name).value();
+  std::string hidden = work_directory_name(work.at, ~work.attempt);
+  constexpr auto no_replace = os::RenameMode::no_replace;
+  Status renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
+  if (!renamed && renamed.error().code() == Errc::not_found) co_return false;
+  // A full disk may have no room for the name; what is there already is the rest of an earlier try.
+  if (!renamed) hidden = name;
+  CKPT_CO_CHECK(co_await discard_work_directory(site, hidden, "left by an earlier attempt"));
+  co_return true;
+}
+
 }  // namespace
 
-Task<std::vector<std::string>> discard_stale(Site site, std::vector<std::string> keep) {
+Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale) {
   std::vector<std::string> removed;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
   for (const os::Entry& entry : entries) {
-    if (entry.kind != os::EntryKind::directory || !parse_work_directory(entry.name)) continue;
-    if (std::find(keep.begin(), keep.end(), entry.name) != keep.end()) continue;
-    CKPT_CO_CHECK(co_await discard_work_directory(site, entry.name, "left by an earlier attempt"));
-    removed.push_back(entry.name);
+    if (entry.kind != os::EntryKind::directory || !is_stale(stale, entry.name)) continue;
+    CKPT_CO_TRY(const bool is_gone, co_await take_away(site, entry.name));
+    if (is_gone) removed.push_back(entry.name);
   }
+  if (!stale.with_files_aside) co_return removed;
   const std::vector<std::string> here{"." + std::string(latest_name)};
   const std::vector<std::string> inside{"run.json", "timelines.json"};
   CKPT_CO_CHECK(co_await remove_aside(site, ".", here, removed));

@@ -9,6 +9,7 @@
 // the directory. Nothing here needs room on the disk.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,18 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
 // Errors: invalid_argument (a name that is not a work directory's), io. None: it is gone already.
 Task<void> discard_work_directory(Site site, std::string name, std::string reason);
 
-// Discards every work directory but those in `keep`, and files that were written aside and never
-// renamed. Only for a directory in which no other attempt can be running.
+// StaleAttempts: which work directories are over: those of timelines below `timelines_below`, and
+// those in `names`; never those in `keep`.
+struct StaleAttempts {
+  std::uint64_t timelines_below = UINT64_MAX;
+  std::vector<std::string> names;
+  std::vector<std::string> keep;
+  bool with_files_aside = true;  // Also files that were written aside and never renamed.
+};
+
+// Discards them, but for those with foreign files in them. One that somebody still writes into, or
+// is about to publish, is taken away in one step: he finds nothing there, and fails.
 // Returns the names that were removed.
-Task<std::vector<std::string>> discard_stale(Site site, std::vector<std::string> keep);
+Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale);
 
 }  // namespace ckpt::storage

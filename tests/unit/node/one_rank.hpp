@@ -130,7 +130,7 @@ class OneRank final : public node::SessionEvents {
     });
   }
   void begun(node::Begun value) override { answer = std::move(value); }
-  void closed(Status) override {}
+  void closed(Status status) override { end = std::move(status); }
   void noticed(node::Notice) override {}
   void fenced(std::string) override {}
 
@@ -152,6 +152,7 @@ class OneRank final : public node::SessionEvents {
   std::uint32_t filling = 0;
   Step captured{}, committed{}, durable{};
   std::optional<node::Begun> answer;
+  std::optional<Status> end;  // The answer to close().
   bool may_lack_slots = false;
   std::optional<Error> no_slots;
   bool is_wrong = false;  // Bytes were offered that were not captured for their step.

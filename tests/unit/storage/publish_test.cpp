@@ -152,4 +152,43 @@ TEST_CASE_METHOD(StorageFixture, "publish: memory that changed after its checksu
   REQUIRE_FALSE(disk.exists(os::join(site.at(*work), "rank-00001.part")));
 }
 
+TEST_CASE_METHOD(StorageFixture, "publish: an attempt that was taken away is not published",
+                 "[unit][storage]") {
+  open();
+  auto work = run(storage::make_work_directory(site, step_id(7), 99));
+  REQUIRE(work.has_value());
+  storage::PublishOrder order;
+  order.work_name = *work;
+  order.job = "job";
+  order.run = test_run;
+  order.at = step_id(7);
+  order.world_size = world_size;
+  const storage::TransferHooks hooks;
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    const MadeShard shard = make_rank(step_id(7), rank);
+    order.digests.push_back(format::digest_of(*shard.record));
+    REQUIRE(run(storage::write_shard(files, source_of(shard), site.at(*work), hooks)).has_value());
+  }
+  storage::StaleAttempts stale;
+  stale.timelines_below = 1;
+  SECTION("only those that are over") {
+    stale.names = {"." + *work};
+    REQUIRE(run(storage::discard_stale(site, stale))->empty());
+  }
+  SECTION("and not those that are kept") {
+    stale.timelines_below = 2;
+    stale.keep = {*work};
+    REQUIRE(run(storage::discard_stale(site, stale))->empty());
+  }
+  SECTION("whoever takes it away") {
+    stale.names = {*work};
+    REQUIRE(run(storage::discard_stale(site, stale)).value() == std::vector{*work});
+    REQUIRE(run(storage::publish(site, order)).error().code() == Errc::not_found);
+    REQUIRE(leftovers().empty());
+    return;
+  }
+  REQUIRE(run(storage::publish(site, order)).has_value());
+  REQUIRE(whole_steps() == std::vector{step_id(7)});
+}
+
 }  // namespace ckpt::test
