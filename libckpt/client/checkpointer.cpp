@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "client/link.hpp"
+#include "client/open_claim.hpp"
 #include "client/trainer_session.hpp"
 
 namespace ckpt {
@@ -41,13 +42,16 @@ Answer without_exceptions(Function function) noexcept {
 class Checkpointer::Impl {
  public:
   Impl() = default;  // Disabled.
-  Impl(Options options, std::unique_ptr<client::Link> link)
-      : process_(getpid()), session_(std::in_place, std::move(options), std::move(link)) {}
+  Impl(client::OpenClaim claim, Options options, std::unique_ptr<client::Link> link)
+      : process_(getpid()),
+        claim_(std::move(claim)),
+        session_(std::in_place, std::move(options), std::move(link)) {}
 
   bool is_disabled() const { return !session_.has_value(); }
   // A fork has a copy of everything but the threads: it must leave all of it alone.
   bool is_forked() const { return session_.has_value() && getpid() != process_; }
   client::TrainerSession& session() { return *session_; }
+  void let_others_open() { claim_.reset(); }
 
   // `function(session)`, unless there is a reason not to; `disabled` is the answer of a no-op.
   template <class Answer, class Function>
@@ -65,6 +69,7 @@ class Checkpointer::Impl {
 
  private:
   pid_t process_ = 0;
+  std::optional<client::OpenClaim> claim_;  // Outlives the session.
   std::optional<client::TrainerSession> session_;
 };
 
@@ -88,6 +93,7 @@ Result<Checkpointer> Checkpointer::open(Options options) {
   return without_exceptions<Result<Checkpointer>>([&]() -> Result<Checkpointer> {
     CKPT_TRY(Options resolved, Options::resolve(std::move(options)));
     if (resolved.disable) return Checkpointer(std::make_unique<Impl>());
+    CKPT_TRY(auto claim, client::OpenClaim::take(resolved.job, resolved.rank));
     if (!resolved.log_file_path.empty()) CKPT_CHECK(Log::open_file(resolved.log_file_path));
     if (resolved.nodes.size() > 1 && resolved.secret_file.empty())
       log_warning(
@@ -96,7 +102,8 @@ Result<Checkpointer> Checkpointer::open(Options options) {
           resolved.rank, resolved.job, resolved.nodes.size());
     const auto deadline = steady_clock::now() + resolved.open_deadline;
     CKPT_TRY(auto link, client::open_link(resolved, deadline));
-    return Checkpointer(std::make_unique<Impl>(std::move(resolved), std::move(link)));
+    return Checkpointer(
+        std::make_unique<Impl>(std::move(claim), std::move(resolved), std::move(link)));
   });
 }
 
@@ -207,7 +214,9 @@ Result<std::string> Checkpointer::status(std::chrono::milliseconds deadline) {
 
 Status Checkpointer::close(std::chrono::milliseconds deadline) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) {
-    return session.close(steady_clock::now() + deadline);
+    Status closed = session.close(steady_clock::now() + deadline);
+    impl_->let_others_open();  // Closed it is, whatever became of the flush.
+    return closed;
   });
 }
 

@@ -34,8 +34,10 @@ using ChooseTargets =
 
 class CKPT_EXPORT Checkpointer {
  public:
-  // Connects to the node's daemon, starting one if none runs.
-  // Errors: invalid_argument (an option), unavailable (no daemon in time), version_mismatch.
+  // Connects to the node's daemon, starting one if none runs. A process has one Checkpointer for
+  // each job and rank at a time.
+  // Errors: invalid_argument (an option; this process has the job's rank open already), unavailable
+  //         (no daemon in time), version_mismatch.
   static Result<Checkpointer> open(Options options);
 
   Checkpointer(Checkpointer&&) noexcept;

@@ -1,9 +1,16 @@
-// Goal:   the shell does what it says without a daemon: disabled it does nothing, wrong options are
-//         told before anything is started, and what was moved from answers with an error.
-// Method: only calls that need no engine.
+// Goal:   the shell does what it says: disabled it does nothing, wrong options are told before
+//         anything is started, what was moved from answers with an error, and a rank has one
+//         Checkpointer in a process.
+// Method: calls that need no engine, and embedded engines without a directory.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <ckpt/checkpointer.hpp>
+#include <optional>
 #include <vector>
+
+#include "client/open_claim.hpp"
 
 namespace ckpt {
 
@@ -12,6 +19,16 @@ namespace {
 Options disabled_options() {
   Options options;
   options.disable = true;
+  return options;
+}
+
+Options embedded_options(std::uint32_t rank = 0) {
+  Options options;
+  options.job = "twice";
+  options.rank = rank;
+  options.world_size = 2;
+  options.embedded = true;
+  options.memory_budget = 64 << 20;
   return options;
 }
 
@@ -70,6 +87,43 @@ TEST_CASE("checkpointer: wrong options are told before anything is started", "[u
   REQUIRE_FALSE(opened);
   REQUIRE(opened.error().code() == Errc::invalid_argument);
   REQUIRE_THAT(opened.error().text(), Catch::Contains("option job"));
+}
+
+TEST_CASE("checkpointer: a rank that is open is not opened again by the same process",
+          "[unit][client]") {
+  auto first = Checkpointer::open(embedded_options());
+  REQUIRE(first);
+  const auto second = Checkpointer::open(embedded_options());
+  REQUIRE_FALSE(second);
+  REQUIRE(second.error().code() == Errc::invalid_argument);
+  REQUIRE(second.error().text() ==
+          "rank 0 of job twice: this process has it open already: close that one first");
+  REQUIRE(Checkpointer::open(embedded_options(1)));
+
+  // Moving it changes nothing.
+  std::optional<Checkpointer> moved(std::move(*first));
+  REQUIRE_FALSE(Checkpointer::open(embedded_options()));
+  SECTION("until it is closed") {
+    REQUIRE(moved->close());
+    REQUIRE(Checkpointer::open(embedded_options()));
+  }
+  SECTION("until it is destroyed") {
+    moved.reset();
+    REQUIRE(Checkpointer::open(embedded_options()));
+  }
+  SECTION("but a fork may have one of its own") {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto claim = client::OpenClaim::take("twice", 0);
+      moved.reset();  // The parent's: nothing of it is ours.
+      const bool is_kept = !client::OpenClaim::take("twice", 0);
+      ::_exit(claim && is_kept ? 0 : 1);
+    }
+    int status = 1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    REQUIRE_FALSE(Checkpointer::open(embedded_options()));
+  }
 }
 
 }  // namespace ckpt
