@@ -2,6 +2,7 @@
 // answers with an error, and no exception gets out.
 #include <unistd.h>
 
+#include <atomic>
 #include <ckpt/checkpointer.hpp>
 #include <exception>
 #include <new>
@@ -53,6 +54,19 @@ class Checkpointer::Impl {
   client::TrainerSession& session() { return *session_; }
   void let_others_open() { claim_.reset(); }
 
+  // While one exists, a call uses the session.
+  class InCall {
+   public:
+    explicit InCall(Impl& impl) : calls_(impl.calls_) { ++calls_; }
+    InCall(const InCall&) = delete;
+    InCall& operator=(const InCall&) = delete;
+    ~InCall() { --calls_; }
+
+   private:
+    std::atomic<int>& calls_;
+  };
+  bool is_in_call() const { return calls_ > 0; }
+
   // `function(session)`, unless there is a reason not to; `disabled` is the answer of a no-op.
   template <class Answer, class Function>
   static Answer call(Impl* impl, Answer disabled, Function function) noexcept {
@@ -63,12 +77,14 @@ class Checkpointer::Impl {
         return fail(
             Errc::invalid_argument,
             "this process was forked from the trainer, which alone may use the Checkpointer");
+      const InCall in_call(*impl);
       return function(impl->session());
     });
   }
 
  private:
   pid_t process_ = 0;
+  std::atomic<int> calls_{0};
   std::optional<client::OpenClaim> claim_;  // Outlives the session.
   std::optional<client::TrainerSession> session_;
 };
@@ -84,9 +100,10 @@ Checkpointer& Checkpointer::operator=(Checkpointer&& other) noexcept {
 }
 
 Checkpointer::~Checkpointer() {
-  // In a fork there are no threads to join and no daemon to leave: the end of the process cleans
-  // up.
-  if (impl_ && impl_->is_forked()) (void)impl_.release();
+  // In a fork there are no threads to join and no daemon to leave. And with a call under way the
+  // process ends: exit() was called by a handler that interrupted it, or by another thread. What
+  // the call uses, and its locks, it never lets go. The end of the process cleans up.
+  if (impl_ && (impl_->is_forked() || impl_->is_in_call())) (void)impl_.release();
 }
 
 Result<Checkpointer> Checkpointer::open(Options options) {
@@ -135,6 +152,7 @@ Status Checkpointer::set_blob(std::string name, std::span<const std::byte> bytes
 
 std::optional<std::span<const std::byte>> Checkpointer::blob(std::string_view name) const {
   if (!impl_ || impl_->is_disabled()) return std::nullopt;
+  const Impl::InCall in_call(*impl_);
   return impl_->session().blob(name);
 }
 
@@ -203,6 +221,7 @@ Status Checkpointer::restored_ok(Step step) {
 
 Stats Checkpointer::stats() const {
   if (!impl_ || impl_->is_disabled() || impl_->is_forked()) return {};
+  const Impl::InCall in_call(*impl_);
   return impl_->session().stats();
 }
 

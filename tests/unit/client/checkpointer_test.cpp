@@ -2,11 +2,15 @@
 //         anything is started, what was moved from answers with an error, and a rank has one
 //         Checkpointer in a process.
 // Method: calls that need no engine, and embedded engines without a directory.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <ckpt/checkpointer.hpp>
+#include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -30,6 +34,25 @@ Options embedded_options(std::uint32_t rank = 0) {
   options.embedded = true;
   options.memory_budget = 64 << 20;
   return options;
+}
+
+volatile std::sig_atomic_t is_waiting = 0;
+volatile std::sig_atomic_t signals_while_waiting = 0;
+
+// The first signals may still come before the wait has begun.
+void exit_at_the_hundredth(int) {
+  if (is_waiting == 0) return;
+  signals_while_waiting = signals_while_waiting + 1;
+  if (signals_while_waiting == 100) std::exit(7);
+}
+
+[[noreturn]] void wait_until_a_handler_exits() {
+  static auto checkpointer = Checkpointer::open(embedded_options());
+  (void)std::signal(SIGUSR1, exit_at_the_hundredth);
+  is_waiting = 1;
+  if (checkpointer)
+    (void)checkpointer->wait(Step{1}, Level::durable, std::chrono::milliseconds(60'000));
+  ::_exit(1);
 }
 
 }  // namespace
@@ -124,6 +147,26 @@ TEST_CASE("checkpointer: a rank that is open is not opened again by the same pro
     REQUIRE(status == 0);
     REQUIRE_FALSE(Checkpointer::open(embedded_options()));
   }
+}
+
+TEST_CASE("checkpointer: a handler that exits in the middle of a call ends the process",
+          "[unit][client]") {
+  (void)std::signal(SIGUSR1, SIG_IGN);  // The child's, until it has its handler.
+  const pid_t child = ::fork();
+  if (child == 0) wait_until_a_handler_exits();
+  (void)std::signal(SIGUSR1, SIG_DFL);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  int status = 0;
+  pid_t ended = 0;
+  while (ended == 0 && std::chrono::steady_clock::now() < deadline) {
+    ::kill(child, SIGUSR1);
+    ::sched_yield();
+    ended = ::waitpid(child, &status, WNOHANG);
+  }
+  if (ended == 0) ::kill(child, SIGKILL);
+  if (ended == 0) ::waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 7);
 }
 
 }  // namespace ckpt
