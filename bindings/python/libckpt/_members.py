@@ -8,7 +8,7 @@ addresses go down, and the library lays a zip archive out around them. What torc
 import io
 import pickle
 
-from libckpt import _tensors
+from libckpt import _views
 from libckpt.errors import Corruption, InvalidArgument
 
 PROTOCOL = 2  # As torch.save.
@@ -73,7 +73,7 @@ def _pickle(name, content, storages):
 
 def _bytes_view(torch, content):
     kept = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return _tensors.View(content, kept, kept.data_ptr(), "U8", (len(content),), -1)
+    return _views.View(kept, kept.data_ptr(), "U8", (len(content),), -1, is_buffered=True)
 
 
 def _storage_view(name, storage):
@@ -84,7 +84,7 @@ def _storage_view(name, storage):
         )
     gpu = storage.device.index or 0 if storage.device.type == "cuda" else -1
     address = storage.data_ptr() if storage.nbytes() else 0
-    return _tensors.View(storage, storage, address, "U8", (storage.nbytes(),), gpu)
+    return _views.View(storage, address, "U8", (storage.nbytes(),), gpu)
 
 
 def load(name, entries):

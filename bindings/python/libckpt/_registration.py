@@ -8,7 +8,7 @@ import ctypes
 import json
 import mmap
 
-from libckpt import _core, _tensors
+from libckpt import _core, _tensors, _views
 
 STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
@@ -20,7 +20,8 @@ class Registration:
         self.client = _core.Client(options)
         self.optimizers = []  # Weak references to those that are guarded.
         self.stream = 0
-        self._buffers = _tensors.Buffers()
+        self._views = _views.Views()
+        self._gpu = (None, None)  # Some views, and the first GPU of them.
         self._registered = None  # As the library was told.
         self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
         self._held = ()  # Keeps the tensors of the running capture alive.
@@ -33,14 +34,18 @@ class Registration:
         views = self.view(tensors)
         self.register(views, members)
         self.client.set_blob(STRUCTURE, structure.encode())
-        self.stream = _tensors.current_stream(views.values())
+        self.stream = _tensors.current_stream(self._first_gpu(views))
         outcome = self.client.save(step, self.stream, always)
-        self._held = (tuple(views.values()), members)
+        self._held = (views, members)
         return outcome, views
 
     def view(self, tensors):
-        self._buffers.keep_only(tensors)
-        return {name: self._buffers.view(name, tensor) for name, tensor in tensors.items()}
+        return self._views.of(tensors)
+
+    def _first_gpu(self, views):
+        if self._gpu[0] is not views:
+            self._gpu = (views, _tensors.first_gpu(views.values()))
+        return self._gpu[1]
 
     def register(self, views, members):
         """Makes what is registered exactly this."""
@@ -65,11 +70,7 @@ class Registration:
         if self._registered is None or self._registered[1]:
             return False
         known, guarded_then = self._as_registered
-        return (
-            len(views) == len(known)
-            and guarded == guarded_then
-            and all(known.get(name) is view for name, view in views.items())
-        )
+        return views is known and guarded == guarded_then
 
     def forget(self):
         """After a restore the library may know other tensors than before."""
@@ -81,7 +82,7 @@ class Registration:
     def reserve(self, views, members, room):
         """Registers what is there, and makes Slots that also hold `room` bytes if that is more."""
         self.register(views, members)
-        self._held = (tuple(views.values()), members)
+        self._held = (views, members)
         known = sum(view.nbytes for view in views.values())
         if room <= known:
             self.client.prepare()
@@ -107,6 +108,7 @@ class Registration:
 
     def let_go(self):
         self._held, self._registered, self._as_registered = (), None, ({}, {})
+        self._views, self._gpu = _views.Views(), (None, None)
 
 
 def _told(name, view, guarded):

@@ -1,6 +1,6 @@
 """Restore: brings a step's tensors to where they belong, in place where that is possible."""
 
-from libckpt import _digest, _registration, _tensors, errors, items as _items
+from libckpt import _digest, _registration, _tensors, _views, errors, items as _items
 
 
 class Restored:
@@ -130,7 +130,7 @@ def _writable(into, here):
 def _view_in_place(tensor, type_name, shape):
     if tensor is None or not _tensors.is_writable(tensor):
         return None
-    view = _tensors.Buffers().view("", tensor)
+    view = _views.view_of("", tensor)
     return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None
 
 

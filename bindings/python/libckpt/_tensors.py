@@ -1,13 +1,10 @@
 """Tensors of torch and numpy as the library sees them: an address, a type, a shape, a place.
 
-A tensor that is not contiguous is copied into a buffer that is kept for it; a type that
-safetensors has no name for is taken as its bytes. Nothing here imports torch before somebody hands
-over one of its tensors.
+A type that safetensors has no name for is taken as its bytes. Nothing here imports torch before
+somebody hands over one of its tensors.
 """
 
 import sys
-
-from libckpt.errors import Unsupported
 
 NUMPY_NAMES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16",
@@ -37,117 +34,11 @@ def is_tensor(value):
     return is_torch(value) or is_numpy(value)
 
 
-class View:
-    """A tensor that can be copied as it lies; `kept` holds its memory."""
-
-    __slots__ = ("address", "gpu", "kept", "nbytes", "owner", "shape", "type")
-
-    def __init__(self, owner, kept, address, type_name, shape, gpu):
-        self.owner = owner  # What the user has.
-        self.kept = kept  # What is copied: the owner, its bytes, or a buffer.
-        self.address = address
-        self.type = type_name
-        self.shape = shape
-        self.nbytes = _count(shape) * type_bytes(type_name)
-        self.gpu = gpu
-
-    @property
-    def is_buffered(self):
-        return self.kept is not self.owner
-
-
 def type_of(tensor):
     """The name that safetensors has for it; none: it is stored as bytes."""
     if is_torch(tensor):
         return TORCH_NAMES.get(str(tensor.dtype))
     return NUMPY_NAMES.get(tensor.dtype.name) if tensor.dtype.isnative else None
-
-
-def _check_torch(name, tensor):
-    torch = sys.modules["torch"]
-    problem = None
-    if tensor.layout != torch.strided:
-        problem = f"its layout is {tensor.layout}: convert it with to_dense()"
-    elif tensor.is_quantized:
-        problem = "it is quantised: save its int_repr(), scale and zero point"
-    elif tensor.device.type not in ("cpu", "cuda"):
-        problem = f"it lies on the device {tensor.device}: move it to cpu or cuda"
-    elif type(tensor).__name__ == "DTensor":
-        problem = "it is a distributed tensor: save its local part, to_local()"
-    if problem:
-        raise Unsupported(f'tensor "{name}": {problem}')
-
-
-class Buffers:
-    """Contiguous copies of tensors that are not, kept by name so that their addresses last."""
-
-    def __init__(self):
-        self._by_name = {}
-        self._views = {}  # Of the torch tensors that were copied as they lie, with their shapes.
-
-    def view(self, name, tensor):
-        known = self._views.get(name)
-        if known is not None and _is_where(tensor, *known):
-            view = known[0]
-            view.owner = view.kept = tensor
-            return view
-        if not is_torch(tensor):
-            return self._view_numpy(name, tensor)
-        view = self._view_torch(name, tensor)
-        if view.kept is tensor and view.address != 0:
-            self._views[name] = (view, tensor.dtype, tensor.shape)
-        return view
-
-    def keep_only(self, names):
-        for known in (self._by_name, self._views):
-            for name in [name for name in known if name not in names]:
-                del known[name]
-
-    def _view_torch(self, name, tensor):
-        torch = sys.modules["torch"]
-        _check_torch(name, tensor)
-        kept = tensor
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-            kept = self._by_name.get(name)
-            if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-                kept = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-                self._by_name[name] = kept
-            kept.copy_(tensor.detach())
-        type_name = TORCH_NAMES.get(str(tensor.dtype))
-        shape = tuple(tensor.shape)
-        if type_name is None:  # complex128, fp8 of other makes: their bytes.
-            type_name, shape = "U8", (*shape, tensor.element_size())
-        gpu = tensor.device.index or 0 if tensor.device.type == "cuda" else -1
-        return View(tensor, kept, kept.data_ptr(), type_name, shape, gpu)
-
-    def _view_numpy(self, name, array):
-        numpy = sys.modules["numpy"]
-        if array.dtype.hasobject:
-            raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
-        kept = array
-        if not array.flags.c_contiguous:
-            kept = self._by_name.get(name)
-            if kept is None or kept.shape != array.shape or kept.dtype != array.dtype:
-                kept = numpy.empty(array.shape, dtype=array.dtype)
-                self._by_name[name] = kept
-            kept[...] = array
-        type_name, shape = type_of(array), array.shape
-        if type_name is None:
-            type_name, shape = "U8", (*shape, array.dtype.itemsize)
-        return View(array, kept, kept.ctypes.data, type_name, shape, -1)
-
-
-def _is_where(tensor, view, dtype, shape):
-    """Whether it is the tensor of the view, or another one of its memory: state_dict() makes new
-    ones at each call, and there are thousands."""
-    return (
-        tensor.dtype is dtype  # So it is one of torch.
-        and tensor.data_ptr() == view.address
-        and tensor.shape == shape
-        and tensor.is_contiguous()
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
 
 
 _dtype_names = {}  # Of torch's types: to make the text is slow.
@@ -181,7 +72,7 @@ def host_bytes(type_name, shape):
     """Memory for a tensor that has no place yet."""
     import numpy
 
-    return numpy.empty(_count(shape) * type_bytes(type_name), dtype=numpy.uint8)
+    return numpy.empty(count_of(shape) * type_bytes(type_name), dtype=numpy.uint8)
 
 
 def type_bytes(type_name):
@@ -190,7 +81,7 @@ def type_bytes(type_name):
     return {"BF16": 2, "C64": 8}.get(type_name) or int(type_name[1:]) // 8
 
 
-def _count(shape):
+def count_of(shape):
     count = 1
     for dimension in shape:
         count *= dimension
@@ -265,13 +156,14 @@ def guarded_ranges(optimizers):
     return ranges
 
 
-def current_stream(views):
-    """The stream that the newest work on the GPU was queued on; 0 without GPU tensors."""
-    gpus = {view.gpu for view in views if view.gpu >= 0}
-    if not gpus:
-        return 0
-    torch = sys.modules["torch"]
-    return torch.cuda.current_stream(min(gpus)).cuda_stream
+def first_gpu(views):
+    """Of those that the tensors lie on; None: none."""
+    return min({view.gpu for view in views if view.gpu >= 0}, default=None)
+
+
+def current_stream(gpu):
+    """The stream that the newest work on the GPU was queued on; 0 without one."""
+    return 0 if gpu is None else sys.modules["torch"].cuda.current_stream(gpu).cuda_stream
 
 
 # Bytes of state for each byte of a parameter, of the usual optimizers.

@@ -7,12 +7,13 @@ is free of pickles.
 
 import base64
 import collections
+import itertools
 import json
 import math
 import pickle
 import sys
 
-from libckpt import _members, _tensors
+from libckpt import _core, _members, _modules, _tensors, _views
 from libckpt.errors import Corruption, InvalidArgument, Unsupported
 
 
@@ -49,18 +50,47 @@ def has_tensor(value):
     return _tensors.is_tensor(value)
 
 
+class _Collision(Exception):
+    """Two tensors have one name, of which the second must get another."""
+
+
+class Known:
+    """What one save told of tensors, for the next: there are thousands, and most stay alike."""
+
+    def __init__(self):
+        self.told = {}  # By name: a tensor's type, its shape and the text for both.
+        self.tables = {}  # By name: dictionaries of nothing but tensors.
+
+    def forget(self):
+        self.told, self.tables = {}, {}
+
+
+class _Table:
+    """A dictionary of nothing but tensors: as long as its keys, types and shapes are the same, so
+    are the tensors' names and the text."""
+
+    def __init__(self, keys, tensors, names, text):
+        self.names, self.text = names, text
+        self._keys = keys
+        self._forms = _core.Forms(_views.exchange_api(), tensors)
+
+    def is_of(self, keys, tensors):
+        return keys == self._keys and self._forms.fit(tensors)
+
+
 class Taker:
     """Takes items apart into `tensors`, `members` and a structure, which is made as text at once.
 
-    `known` is what an earlier Taker told of tensors: there are thousands, and most stay alike.
+    `known` is what an earlier Taker told; without it, nobody wants this one's.
     """
 
     def __init__(self, allow_pickle=True, known=None, replicas=None):
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
-        self.told = {}  # By name: a tensor's type, its shape and the text for both.
-        self._known = known or {}
+        self.told = Known()
+        self._known = known
+        self._known_told, self._known_tables = (known.told, known.tables) if known else ({}, {})
         self._replicas = replicas  # Filled, when somebody wants them.
 
     def take(self, name, value):
@@ -90,7 +120,10 @@ class Taker:
     def _owner(self, name, owner):
         """Of a state that it tells and takes back."""
         count = len(self.tensors)
-        text = f'{{"s":{self.take(name, owner.state_dict())}}}'
+        # Who restores gives tensors back as state_dict() would: a capture only reads them.
+        is_read_only = self._known is not None and is_module(owner)
+        state = _modules.state_of(owner) if is_read_only else owner.state_dict()
+        text = f'{{"s":{self.take(name, state)}}}'
         if self._replicas is None:
             return text
         names = list(self.tensors)[count:]
@@ -119,27 +152,44 @@ class Taker:
         while name in self.tensors:  # Of {"a.b": x, "a": {"b": y}}.
             name += "'"
         self.tensors[name] = value
-        told = self._known.get(name)
+        told = self._known_told.get(name)
         if told is None or told[0] is not value.dtype or told[1] != value.shape:
             text = _text({"t": name, **_tensors.describe(value)})
             told = (value.dtype, value.shape, text)
-        self.told[name] = told
+        self.told.told[name] = told
         return told[2]
 
     def _dictionary(self, name, value):
-        if all(type(key) is str for key in value):
-            parts = [f"{_text(key)}:{self._part(f'{name}.{key}', part)}"
-                     for key, part in value.items()]  # fmt: skip
-            return f'{{"d":{{{",".join(parts)}}}}}'
-        pairs = [
-            f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
-            for key, part in value.items()
-        ]
-        return f'{{"m":[{",".join(pairs)}]}}'
+        keys, parts = list(value), list(value.values())
+        table = self._known_tables.get(name)
+        if table is not None and table.is_of(keys, parts):
+            return self._add_table(name, table, parts)
+        if not all(type(key) is str for key in keys):
+            pairs = [
+                f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
+                for key, part in zip(keys, parts, strict=True)
+            ]
+            return f'{{"m":[{",".join(pairs)}]}}'
+        count = len(self.tensors)
+        texts = [f"{_text(key)}:{self._part(f'{name}.{key}', part)}"
+                 for key, part in zip(keys, parts, strict=True)]  # fmt: skip
+        text = f'{{"d":{{{",".join(texts)}}}}}'
+        if self._known is not None and parts and all(map(_tensors.is_torch, parts)):
+            names = list(itertools.islice(self.tensors, count, None))
+            self.told.tables[name] = _Table(keys, parts, names, text)
+        return text
+
+    def _add_table(self, name, table, tensors):
+        count = len(self.tensors)
+        self.tensors.update(zip(table.names, tensors, strict=True))
+        if len(self.tensors) != count + len(tensors):
+            raise _Collision
+        self.told.tables[name] = table
+        return table.text
 
     def _part(self, name, value):
         """As `take`, which has more to ask before it comes to the most frequent case."""
-        is_plain_tensor = name in self._known and _tensors.is_tensor(value)
+        is_plain_tensor = name in self._known_told and _tensors.is_tensor(value)
         return self._tensor(name, value) if is_plain_tensor else self.take(name, value)
 
     def _pickled(self, name, value):
@@ -216,16 +266,19 @@ def _has_private_buffers(module):
 def take_all(items, allow_pickle=True, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
-    `known` is a dictionary of the caller's, who passes it again at the next call; `replicas` gets
-    the names of tensors that ranks may have alike, and what each is.
+    `known` is the caller's, who passes it again at the next call; `replicas` gets the names of
+    tensors that ranks may have alike, and what each is.
     """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
         raise InvalidArgument("items: a dictionary from names to what is to be saved is wanted")
     taker = Taker(allow_pickle, known, replicas)
-    parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
+    try:
+        parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
+    except _Collision:
+        known.forget()
+        return take_all(items, allow_pickle, known, replicas)
     if known is not None:
-        known.clear()
-        known.update(taker.told)
+        known.told, known.tables = taker.told.told, taker.told.tables
     return f"{{{','.join(parts)}}}", taker.tensors, taker.members
 
 

@@ -81,7 +81,7 @@ class Session:
         self._gather = _gather.Gather(self._tensors, self._ranks, self.dir)
         self._mutations = _debug.Mutations() if debug else None
         self._hooks = []
-        self._known = {}  # What the newest save told of its tensors.
+        self._known = _items.Known()  # What the newest save told of its tensors.
         self._told_at = float("-inf")
         self._failed = 0
         self._last_error = ""

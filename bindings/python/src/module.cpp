@@ -15,9 +15,12 @@
 
 #include "client.hpp"
 #include "failure.hpp"
+#include "glance.hpp"
 
 namespace nb = nanobind;
 using ckpt::python::Client;
+using ckpt::python::Forms;
+using ckpt::python::Places;
 
 namespace {
 
@@ -36,6 +39,12 @@ bool exchange(const std::string& one, const std::string& other) {
 NB_MODULE(_core, module) {
   ckpt::python::register_failures();
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
+  nb::class_<Forms>(module, "Forms")
+      .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
+      .def("fit", &Forms::fit, nb::arg("tensors"));
+  nb::class_<Places>(module, "Places")
+      .def(nb::init<nb::object, nb::list>(), nb::arg("api").none(), nb::arg("aliases"))
+      .def("moved", &Places::moved, nb::arg("tensors"));
   nb::class_<Client>(module, "Client")
       .def(nb::init<const nb::dict&>(), nb::arg("options"))
       .def("update", &Client::update, nb::arg("tensors"), nb::arg("archives"))

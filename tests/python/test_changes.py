@@ -1,0 +1,233 @@
+"""Goal: what is remembered from save to save is never taken for what has changed.
+
+Method: a state is saved, changed in one of the ways that leave its names as they are, and saved
+again; the second step is read back by itself and compared with what the state was at that call.
+"""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
+
+SIZE = 96  # A square has the same shape when it is transposed.
+ROWS = 1024  # More than is kept in a buffer when it moves.
+
+
+def bytes_of(tensor):
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def state_of(module):
+    return {
+        name: (part.dtype, tuple(part.shape), bytes_of(part))
+        for name, part in module.state_dict().items()
+    }
+
+
+class Parts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.square = torch.nn.Parameter(torch.rand(SIZE, SIZE))
+        self.large = torch.nn.Parameter(torch.rand(ROWS, SIZE))
+        self.inner = torch.nn.BatchNorm1d(7)
+        self.register_buffer("complex", torch.randn(SIZE, dtype=torch.complex64))
+        self.register_buffer("number", torch.rand(1))
+
+
+def replace(module):
+    module.large = torch.nn.Parameter(torch.rand(ROWS, SIZE))
+
+
+def replace_data(module):
+    module.large.data = torch.rand(ROWS, SIZE)
+
+
+def free_and_make_again(module):
+    # The allocator gives the memory of the old one to the new one, more often than not.
+    del module.large
+    gc.collect()
+    module.large = torch.nn.Parameter(torch.rand(ROWS, SIZE))
+    module.register_parameter("square", module._parameters.pop("square"))
+
+
+def resize(module):
+    module.large.requires_grad_(False).resize_(2 * ROWS, SIZE).copy_(torch.rand(2 * ROWS, SIZE))
+
+
+def shrink(module):
+    module.large.requires_grad_(False).resize_(ROWS // 2, SIZE)
+
+
+def empty_the_memory_and_fill_it_again(module):
+    storage = module.large.untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    storage.resize_(size)
+    with torch.no_grad():
+        module.large.copy_(torch.rand(ROWS, SIZE))
+
+
+def change_the_type_in_place(module):
+    module.complex.data = module.complex.data.view(torch.int64)
+
+
+def halve(module):
+    module.half()
+
+
+def reshape(module):
+    module.large.data = module.large.data.view(SIZE, ROWS)
+
+
+def transpose(module):
+    module.square.data = module.square.data.t()
+
+
+def conjugate(module):
+    module.complex = module.complex.conj()
+
+
+def negate_without_touching(module):
+    module.number = torch._neg_view(module.number)
+
+
+def look_at_a_part(module):
+    module.square.data = module.large.data[:SIZE]
+
+
+def exchange(module):
+    module.square.data, module.large.data = module.large.data, module.square.data
+
+
+def tie(module):
+    module.square = module.large
+
+
+def rename(module):
+    module.renamed = module.square
+    del module.square
+
+
+def leave_out(module):
+    module._non_persistent_buffers_set.add("number")
+
+
+def hook(module):
+    module.inner.register_state_dict_post_hook(
+        lambda inner, state, prefix, _: state.update({f"{prefix}weight": torch.rand(3)})
+    )
+    state = module.inner.state_dict()["weight"]
+    assert state.shape == (3,)
+    module.inner._state_dict_hooks.clear()
+    module.inner.register_state_dict_post_hook(
+        lambda inner, state, prefix, _: state.update({f"{prefix}weight": torch.ones(3)})
+    )
+
+
+def say_it_in_the_instance(module):
+    module.state_dict = lambda *_, **__: {"large": module.large.detach() + 1}
+
+
+def add_to_the_inner_state(module):
+    class Told(torch.nn.BatchNorm1d):
+        def get_extra_state(self):
+            return torch.full((5,), 3.0)
+
+    module.inner.__class__ = Told
+
+
+CHANGES = [
+    replace, replace_data, free_and_make_again, resize, shrink, empty_the_memory_and_fill_it_again,
+    change_the_type_in_place, halve, reshape, transpose, conjugate, negate_without_touching,
+    look_at_a_part, exchange, tie, rename, leave_out, hook, say_it_in_the_instance,
+    add_to_the_inner_state,
+]  # fmt: skip
+
+
+def save(session, step, items):
+    """The step that was committed: a save never waits for Slots of another size."""
+    for attempt in range(step, step + 100):
+        if session.save(attempt, items):
+            session.wait(attempt, "committed", 30)
+            return attempt
+        session.prepare(items)
+    raise AssertionError(f"no step from {step} on was captured")
+
+
+@pytest.fixture(params=["with the functions of DLPack", "without them"])
+def ways_to_look(request, monkeypatch):
+    """Older versions of torch cannot be asked for many tensors at once."""
+    if request.param == "without them":
+        from libckpt import _views
+
+        monkeypatch.setattr(_views, "exchange_api", lambda: None)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_between_two_saves_is_seen(job, ways_to_look, change):
+    module = Parts()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    session = job().guard(optimizer)
+    step = save(session, 1, {"module": module})
+    step = save(session, step + 1, {"module": module})
+    change(module)
+    expected = state_of(module)
+    step = save(session, step + 1, {"module": module})
+
+    restored = session.restore(step=step).items["module"]
+    found = {
+        name: (part.dtype, tuple(part.shape), bytes_of(part)) for name, part in restored.items()
+    }
+    assert found == expected
+
+
+def test_an_array_that_changes_in_place_is_seen(job):
+    array = numpy.arange(40_000, dtype=numpy.int64)
+    session = job()
+    step = save(session, 1, {"array": [array]})
+    array.resize(60_000, refcheck=False)
+    array[40_000:] = 7
+    step = save(session, step + 1, {"array": [array]})
+    assert numpy.array_equal(session.restore(step=step).items["array"][0], array)
+    array.shape = (200, 300)
+    step = save(session, step + 1, {"array": [array]})
+    assert numpy.array_equal(session.restore(step=step).items["array"][0], array)
+
+
+def test_two_tensors_that_want_one_name_are_both_kept(job):
+    items = {"a": {"b": torch.rand(5)}, "a.b": torch.rand(6)}
+    session = job()
+    step = 0
+    for _ in range(3):
+        items["a"]["b"] += 1
+        step = save(session, step + 1, items)
+        restored = session.restore(step=step).items
+        assert torch.equal(restored["a"]["b"], items["a"]["b"])
+        assert torch.equal(restored["a.b"], items["a.b"])
+
+
+def test_small_tensors_at_a_new_address_each_time_change_nothing_that_is_registered(job):
+    module, session = Parts(), job()
+    told = []
+
+    class Client:
+        def __getattr__(self, name):
+            return getattr(session._client, name)
+
+        def update(self, *wanted):
+            told.append(wanted)
+            session._client.update(*wanted)
+
+    session._tensors.client = Client()
+    kept, step = [], 0
+    for _ in range(5):
+        kept.append((torch.rand(700), numpy.random.rand(9)))
+        items = {"module": module, "drawn": {"state": kept[-1][0], "array": kept[-1][1]}}
+        step = save(session, step + 1, items)
+    assert len(told) == 2  # At the first save, and when they turned out to move.
+    restored = session.restore(step=step).items["drawn"]
+    assert torch.equal(restored["state"], kept[-1][0])
+    assert numpy.array_equal(restored["array"], kept[-1][1])
