@@ -18,7 +18,7 @@ import libckpt
 from libckpt import _programs
 from harness import Bar, Harness
 
-STEPS = 100
+STEPS = 400  # As long as a flush of the state takes, or longer.
 TENSOR_BYTES = 16 << 20
 STATE_BYTES_MAX = 512 << 20
 NODES = ("a", "b")

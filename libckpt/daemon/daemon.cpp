@@ -107,6 +107,9 @@ Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
     return fail(Errc::invalid_argument,
                 "choose a memory budget: the available memory cannot be read; name a size with "
                 "--memory-budget");
+  // Before there are threads: they inherit it.
+  if (const Status gave_way = os::give_way(options.nice); !gave_way)
+    log_warning("training may be slowed by the daemon: {}", gave_way.error().message());
   // Step 2.
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::move(options), std::move(directory), std::move(lock)));

@@ -60,8 +60,9 @@ constexpr Flag flags[] = {
     {"--config", "LIBCKPT_DAEMON_CONFIG"},        {"--runtime-dir", "LIBCKPT_RUNTIME_DIR"},
     {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"}, {"--listen", "LIBCKPT_LISTEN"},
     {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},       {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
-    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"}, {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
-    {"--log-level", "LIBCKPT_LOG_LEVEL"},         {"--foreground", "LIBCKPT_FOREGROUND"},
+    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"}, {"--nice", "LIBCKPT_NICE"},
+    {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},    {"--log-level", "LIBCKPT_LOG_LEVEL"},
+    {"--foreground", "LIBCKPT_FOREGROUND"},
 };
 
 // CLI11 puts the file over the environment. Written as flags that come first, the environment is
@@ -99,6 +100,9 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
       ->capture_default_str();
   app.add_option("--stop-deadline", texts.stop_deadline, "For the flush at SIGTERM")
       ->check(duration)
+      ->capture_default_str();
+  app.add_option("--nice", options.nice, "How far it gives way to training, 0 to 19")
+      ->check(CLI::Range(0, 19))
       ->capture_default_str();
   app.add_option("--log-file", options.log_file, "Default: ckptd.log in the runtime directory");
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")

@@ -1,10 +1,12 @@
 #include "os/thread_settings.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <string>
 
 #include "os/fd.hpp"
@@ -12,11 +14,21 @@
 namespace ckpt::os {
 
 namespace {
-// Of linux/ioprio.h, which not every set of headers has.
-constexpr int ioprio_who_process = 1;
-constexpr int ioprio_class_idle = 3;
-constexpr int ioprio_class_shift = 13;
-constexpr int nice_lowest = 19;
+
+// As "/autogroup-7 nice 0". Lower sessions, and kernels without groups, are left as they are.
+Status lower_session(int nice) {
+  const Fd file(::open("/proc/self/autogroup", O_RDWR | O_CLOEXEC));
+  std::array<char, 64> told{};
+  if (!file.is_open() || ::read(file.number(), told.data(), told.size() - 1) <= 0) return {};
+  int nice_now = 0;
+  if (std::sscanf(told.data(), "/autogroup-%*d nice %d", &nice_now) != 1) return {};
+  if (nice_now >= nice) return {};
+  const std::string text = std::to_string(nice);
+  if (::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()))
+    return {};
+  return fail_system("give the session the nice " + text);
+}
+
 }  // namespace
 
 void set_thread_name(std::string_view name) {
@@ -24,17 +36,13 @@ void set_thread_name(std::string_view name) {
   (void)::pthread_setname_np(::pthread_self(), cut.c_str());
 }
 
-Status make_thread_idle() {
-  // Both calls mean the calling thread where they are given a thread's number, as Linux does it.
-  const pid_t thread = ::gettid();
-  if (::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice_lowest) != 0) {
-    return fail_system("give the thread the lowest nice");
+Status give_way(int nice) {
+  const auto thread = static_cast<id_t>(::gettid());
+  if (::getpriority(PRIO_PROCESS, thread) < nice &&
+      ::setpriority(PRIO_PROCESS, thread, nice) != 0) {
+    return fail_system("give the thread the nice " + std::to_string(nice));
   }
-  if (::syscall(SYS_ioprio_set, ioprio_who_process, thread,
-                ioprio_class_idle << ioprio_class_shift) != 0) {
-    return fail_system("put the thread into the idle class of the disk");
-  }
-  return {};
+  return ::getsid(0) == ::getpid() ? lower_session(nice) : Status();
 }
 
 }  // namespace ckpt::os

@@ -91,7 +91,10 @@ bool has_place(const Look& look, const View& view) {
 
 Look look_at(const View& view) {
   const auto shape = shape_of(view);
-  return {data_of(view), view.device_type, view.device_index, type_of(view),
+  return {data_of(view),
+          view.device_type,
+          view.device_index,
+          type_of(view),
           {shape.begin(), shape.end()}};
 }
 

@@ -73,6 +73,8 @@ TEST_CASE("daemon options: wrong use is exit code 2 and says what is wrong", "[u
   CHECK(budget.exit_code == 2);
   CHECK(contains(budget.text, "many"));
   CHECK(parse({"--log-level", "loud"}).exit_code == 2);
+  CHECK(parse({"--nice", "20"}).exit_code == 2);
+  CHECK(parse({"--nice", "-1"}).exit_code == 2);
 }
 
 TEST_CASE("daemon options: a file that is named and missing is wrong use", "[unit][daemon]") {

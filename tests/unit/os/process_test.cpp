@@ -265,22 +265,66 @@ TEST_CASE("limits: raising brings the soft limit to the hard one", "[unit][os]")
         os::limit_values(os::Limit::locked_memory)->hard);
 }
 
-TEST_CASE("thread settings: a thread has its name and gives way", "[unit][os]") {
+TEST_CASE("thread settings: a thread has its name", "[unit][os]") {
   std::string name;
-  int nice = 0;
-  Status idle;
   std::thread([&] {
     os::set_thread_name("ckptd-disk-with-a-long-name");
-    idle = os::make_thread_idle();
     char text[16] = {};
     ::pthread_getname_np(::pthread_self(), text, sizeof text);
     name = text;
-    nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
   }).join();
   CHECK(name == "ckptd-disk-with");
-  CHECK(idle);
-  CHECK(nice == 19);
-  CHECK(::getpriority(PRIO_PROCESS, 0) != 19);
+}
+
+// What a new process has after it gave way twice: nice, and the line of its session's group, which
+// is empty where the kernel has no such groups.
+struct GaveWay {
+  bool is_done = false;
+  int nice = 0;
+  std::string session;
+};
+GaveWay give_way_in_a_process(bool leads_a_session) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (leads_a_session) ::setsid();
+    const bool is_done = os::give_way(7) && os::give_way(3);
+    const int nice = ::getpriority(PRIO_PROCESS, 0);
+    (void)!::write(ends[1], &is_done, sizeof is_done);
+    (void)!::write(ends[1], &nice, sizeof nice);
+    char text[64];
+    const int group = ::open("/proc/self/autogroup", O_RDONLY);
+    const ssize_t count = ::read(group, text, sizeof text);
+    if (count > 0) (void)!::write(ends[1], text, static_cast<std::size_t>(count));
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  GaveWay answer;
+  REQUIRE(::read(ends[0], &answer.is_done, sizeof answer.is_done) == sizeof answer.is_done);
+  REQUIRE(::read(ends[0], &answer.nice, sizeof answer.nice) == sizeof answer.nice);
+  char text[64];
+  const ssize_t count = ::read(ends[0], text, sizeof text);
+  if (count > 0) answer.session.assign(text, static_cast<std::size_t>(count));
+  ::close(ends[0]);
+  return answer;
+}
+
+TEST_CASE("thread settings: who gives way lowers itself and never rises again", "[unit][os]") {
+  const int before = ::getpriority(PRIO_PROCESS, 0);
+  const GaveWay alone = give_way_in_a_process(false);
+  CHECK(alone.is_done);
+  CHECK(alone.nice == std::max(before, 7));
+  CHECK(::getpriority(PRIO_PROCESS, 0) == before);
+}
+
+TEST_CASE("thread settings: only the leader of a session lowers all of it", "[unit][os]") {
+  const GaveWay leader = give_way_in_a_process(true);
+  CHECK(leader.is_done);
+  if (leader.session.empty()) return;  // Such a kernel compares nice between all processes.
+  CHECK(leader.session.ends_with(" nice 7\n"));
+  CHECK_FALSE(give_way_in_a_process(false).session.ends_with(" nice 7\n"));
 }
 
 }  // namespace
