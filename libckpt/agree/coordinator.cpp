@@ -63,7 +63,7 @@ bool Coordinator::decide(const ClusterView& view, Time now) {
   decide_captures(view, now);   // Step 4.
   decide_flush(view, now);      // Step 5.
   decide_end(view);             // Step 6.
-  describe(view);
+  describe(view, now);
   if (decree_ == before) return false;
   ++decree_.sequence;
   return true;
@@ -310,7 +310,22 @@ void Coordinator::decide_end(const ClusterView& view) {
   decree_.ended = all_closing && is_flushed && !decree_.flush;
 }
 
-void Coordinator::describe(const ClusterView& view) {
+// Storage that hangs fails no operation: without this nobody would hear of it.
+std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
+  if (!decree_.flush || !decree_.committed || !flush_history_.started_at) return {};
+  const Duration taken = now - *flush_history_.started_at;
+  if (taken < options_.flush_slow_after) return {};
+  FlushHistory with_this = flush_history_;
+  with_this.newest = decree_.flush->at;
+  const bool is_more_due = is_flush_due(view.shape, *decree_.committed, with_this, now, false);
+  if (!is_more_due && !is_flush_wanted(view)) return {};
+  const auto times = taken / options_.flush_slow_after;  // Worded anew now and then.
+  return fmt::format("step {} has been on its way to storage for {} s, and more is due",
+                     number(decree_.flush->at.step),
+                     times * (options_.flush_slow_after / std::chrono::seconds(1)));
+}
+
+void Coordinator::describe(const ClusterView& view, Time now) {
   decree_.live.clear();
   for (const format::NodeReport& report : view.reports) decree_.live.push_back(report.node);
   std::sort(decree_.live.begin(), decree_.live.end());
@@ -330,7 +345,7 @@ void Coordinator::describe(const ClusterView& view) {
   const std::size_t now = required_copies(view);
   decree_.degraded =
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, now, wanted);
-  for (const std::string& trouble : {flush_trouble_, foreign_trouble_}) {
+  for (const std::string& trouble : {flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }

@@ -27,6 +27,7 @@ struct CoordinatorOptions {
   Duration capture_notice = std::chrono::milliseconds(300);  // For a step to reach all ranks.
   Duration flush_retry_after = std::chrono::seconds(2);      // Doubles up to the maximum.
   Duration flush_retry_after_max = std::chrono::seconds(60);
+  Duration flush_slow_after = std::chrono::seconds(30);  // When more is due already: said aloud.
 };
 
 // Publishing: all ranks' files of a flush lie synced; the manifest is to be written and published.
@@ -65,7 +66,8 @@ class Coordinator {
   bool is_too_soon(const format::Start& next, Time now) const;
   void decide_end(const ClusterView& view);
   void give_up_flush(const std::string& why, Time now);
-  void describe(const ClusterView& view);
+  void describe(const ClusterView& view, Time now);
+  std::string slow_flush(const ClusterView& view, Time now) const;
 
   CoordinatorOptions options_;
   Random random_;

@@ -26,6 +26,7 @@ using std::chrono::steady_clock;
 // Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
 constexpr std::chrono::seconds capture_end_deadline{10};
 constexpr std::chrono::milliseconds passed_interval{20};
+constexpr std::chrono::seconds ask_slots_interval{30};
 // Every language that reads a checkpoint's files has such a number.
 constexpr Step step_max{INT64_MAX};
 
@@ -320,19 +321,32 @@ Status TrainerSession::make_snapshotter() {
   return {};
 }
 
-Result<bool> TrainerSession::make_ready(Deadline deadline) {
-  CKPT_TRY(const bool is_changed, update_layout());
+// What could not be had is asked for again now and then; until it is, the reason stays the same.
+Status TrainerSession::ask_slots(bool is_changed, Deadline deadline) {
+  const auto now = steady_clock::now();
+  if (is_changed) slots_failure_.reset();
   Status slots;
-  if (is_changed || !is_layout_told_) {
+  if (is_changed || !is_layout_told_ || (slots_failure_ && now >= ask_slots_again_)) {
+    ask_slots_again_ = now + ask_slots_interval;
     slots = link_->set_layout(layout_, deadline);
     is_layout_told_ = true;
   } else if (!link_->is_ready()) {
     slots = link_->slots_status();
   }
-  if (!slots && slots.error().code() != Errc::unavailable) {
-    is_layout_told_ = false;  // The next save asks again.
-    return fail(std::move(slots).error());
+  if (slots) {
+    slots_failure_.reset();
+  } else if (slots.error().code() != Errc::unavailable) {
+    slots_failure_.emplace(slots.error());
+  } else if (slots_failure_) {
+    return fail(Error(*slots_failure_));
   }
+  return slots;
+}
+
+Result<bool> TrainerSession::make_ready(Deadline deadline) {
+  CKPT_TRY(const bool is_changed, update_layout());
+  Status slots = ask_slots(is_changed, deadline);
+  if (!slots && slots.error().code() != Errc::unavailable) return fail(std::move(slots).error());
   if (!slots) {
     account_.unavailable(slots.error());
     return false;

@@ -82,6 +82,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status make_snapshotter();
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);
+  Status ask_slots(bool is_changed, Deadline deadline);
   Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
                   const ChooseTargets* choose = nullptr);
   Status copy_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
@@ -114,6 +115,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::chrono::steady_clock::time_point tell_passed_from_{};
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
   bool is_partly_restored_ = false;
+  std::optional<Error> slots_failure_;  // Why there are no Slots for the layout that was told.
+  Deadline ask_slots_again_{};
   bool has_trained_ = false;  // It began once: after a restore that finds nothing it goes on.
   std::optional<Error> restore_failure_;  // What is stored may be good: saves must not replace it.
 

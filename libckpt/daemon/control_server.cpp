@@ -167,6 +167,8 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
   CKPT_CO_TRY(auto request, node::make_request(attach));
   request.process = peer.pid;
   const TrainerSession::Identity identity{attach.job, attach.rank, peer.pid};
+  // First: a newcomer that is refused must not cost the older one its life.
+  CKPT_CO_CHECK(engine_.check_attach(request));
   CKPT_CO_CHECK(co_await kill_stopped(identity));
 
   auto session = std::make_shared<TrainerSession>(clock_, connection, identity, std::move(process));

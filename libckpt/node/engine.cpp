@@ -98,6 +98,11 @@ Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
   co_return attached;
 }
 
+Status Engine::check_attach(const AttachRequest& request) const {
+  const auto job = state_->jobs.find(request.job);
+  return job == state_->jobs.end() ? Status() : job->second->check_attach(request);
+}
+
 void Engine::State::listen_for(const Job& job, const AttachRequest& request) {
   if (job.secret().empty() || job.shape().nodes.size() < 2) return;
   std::string address = context.options.listen_address;

@@ -102,10 +102,12 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Errors: invalid_argument (another job's directory, a rank beyond the world, a node not listed),
-  //         io (the directory), unavailable (a lower incarnation than seen: fenced).
+  // Errors: invalid_argument (another job's directory, a rank beyond the world, a node not listed,
+  //         a lower incarnation than seen), io (the directory).
   // An older session of the same job and rank is fenced. `events` must outlive the session.
   Task<Attached> attach(AttachRequest request, SessionEvents& events);
+  // Whether a job that is open here would refuse it; errors: those of attach.
+  Status check_attach(const AttachRequest& request) const;
   // Makes (or keeps) the Slots for this layout in the background, answered by slots_ready or
   // slots_failed. Slots already granted or filled of an older version stay valid.
   Status set_layout(SessionId session, format::Layout layout);

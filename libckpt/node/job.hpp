@@ -43,10 +43,9 @@ class Job : public std::enable_shared_from_this<Job> {
   // Opens the directory and reads what it holds; heartbeats and peers begin. Once.
   Task<void> open();
   Held held() const;
-  // As Engine::flush, for this job.
   void want_flush(bool is_wanted);
   bool is_flushed(bool wait_for_commits) const;
-  Task<void> flush(Time deadline, std::uint32_t failures_max);
+  Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   Task<void> stop(Time deadline);
   bool is_finished() const;  // Ended, or without a trainer for the idle limit.
   void free_memory(const std::string& why);
@@ -54,6 +53,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Signal& changed() { return changed_; }  // After each update.
 
   // --- trainers (job_sessions.cpp) ---
+  Status check_attach(const AttachRequest& request) const;
   Result<Attached> attach(const AttachRequest& request, SessionEvents& events);
   Status set_layout(SessionId id, format::Layout layout);
   Status start_fresh(SessionId id);
@@ -109,7 +109,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void update();
 
   // job_sessions.cpp
-  Status adopt_shape(const AttachRequest& request);
+  void adopt_shape(const AttachRequest& request);
   Session* find(SessionId id, Rank** rank = nullptr);
   Result<Session*> active(SessionId id, Rank** rank, const char* what);
   void fence(Rank& rank, std::unique_ptr<Session> older);

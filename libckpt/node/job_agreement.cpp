@@ -182,7 +182,9 @@ asio::awaitable<void> Job::announce() {
   counts_announced_ = std::move(counts);
   if (start.go && start_announced_ != start.start_id) {
     start_announced_ = start.start_id;
-    storage_->discard_older(start.timeline);
+    // Its base may be on its way to storage by now.
+    const auto& flush = coordinator_.decree().flush;
+    storage_->discard_older(start.timeline, flush ? flush->work_directory : std::string());
   }
   touch();
 }

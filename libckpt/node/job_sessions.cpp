@@ -18,7 +18,7 @@ namespace ckpt::node {
 
 using format::StartPhase;
 
-Status Job::adopt_shape(const AttachRequest& request) {
+Status Job::check_attach(const AttachRequest& request) const {
   if (request.rank >= request.world_size) {
     return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {} ranks",
                                                     request.rank, request.world_size));
@@ -30,9 +30,11 @@ Status Job::adopt_shape(const AttachRequest& request) {
                             request.rank, request.node));
   }
   if (request.incarnation < shape_.incarnation) {
-    return fail(Errc::unavailable,
-                fmt::format("attach rank {}: incarnation {} is fenced, {} was seen", request.rank,
-                            request.incarnation, shape_.incarnation));
+    return fail(
+        Errc::invalid_argument,
+        fmt::format("attach rank {}: incarnation {} of the list of nodes is out of date, the "
+                    "job has {}: start this trainer with the newest list",
+                    request.rank, request.incarnation, shape_.incarnation));
   }
   if (request.dir != directory_) {
     return fail(Errc::invalid_argument,
@@ -41,6 +43,10 @@ Status Job::adopt_shape(const AttachRequest& request) {
                             "in memory: ckpt drop {}",
                             request.rank, shape_.job, directory_, request.dir, shape_.job));
   }
+  return {};
+}
+
+void Job::adopt_shape(const AttachRequest& request) {
   shape_.world_size = request.world_size;
   shape_.replicas = request.replicas;
   shape_.incarnation = request.incarnation;
@@ -59,11 +65,11 @@ Status Job::adopt_shape(const AttachRequest& request) {
     log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
                 shape_.job, shape_.nodes.size());
   }
-  return {};
 }
 
 Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
-  CKPT_CHECK(adopt_shape(request));
+  CKPT_CHECK(check_attach(request));
+  adopt_shape(request);
   CKPT_POINT("reg.before");
   Rank& rank = ranks_[request.rank];
   rank.rank = request.rank;

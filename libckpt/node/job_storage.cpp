@@ -324,14 +324,15 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   co_return Status{};
 }
 
-void JobStorage::discard_older(std::uint64_t timeline) {
-  asio::co_spawn(job_.context().executor, run_discard(timeline), asio::detached);
+void JobStorage::discard_older(std::uint64_t timeline, std::string kept) {
+  asio::co_spawn(job_.context().executor, run_discard(timeline, std::move(kept)), asio::detached);
 }
 
-asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline) {
+asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::string kept) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
   storage::StaleAttempts stale;
   stale.timelines_below = timeline;
+  stale.keep.push_back(std::move(kept));
   // A `latest` that is being published lies aside for a moment.
   stale.with_files_aside = publishing_.empty();
   auto discarded = co_await discard(std::move(stale));
@@ -342,7 +343,6 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline) {
 
 Task<void> JobStorage::discard(storage::StaleAttempts stale) {
   if (!publishing_.empty()) stale.keep.push_back(publishing_);
-  if (!attempt_.empty()) stale.keep.push_back(attempt_);
   CKPT_CO_TRY(const auto removed, co_await storage::discard_stale(site(), std::move(stale)));
   for (const std::string& name : removed)
     log_info("job={} discarded {}: left by an earlier attempt", job_.shape().job, name);

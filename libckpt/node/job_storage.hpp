@@ -51,8 +51,9 @@ class JobStorage {
   using Answer = std::function<void(std::uint64_t flush_id, const Status& status)>;
   void publish(const agree::Publishing& publishing, Answer answer);
 
-  // Attempts of timelines below it, by whatever daemon, are over: discarded in the background.
-  void discard_older(std::uint64_t timeline);
+  // Attempts of timelines below it, by whatever daemon, are over but for `kept`: discarded in the
+  // background.
+  void discard_older(std::uint64_t timeline, std::string kept);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
@@ -74,7 +75,7 @@ class JobStorage {
   Task<void> write_shard(format::FlushOrder order, Shard& shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
   Task<void> publish_and_retain(agree::Publishing publishing);
-  asio::awaitable<void> run_discard(std::uint64_t timeline);
+  asio::awaitable<void> run_discard(std::uint64_t timeline, std::string kept);
   Task<void> discard(storage::StaleAttempts stale);
   void count_failure(const Error& error);
   asio::awaitable<void> run_read_catalog();

@@ -144,10 +144,12 @@ def test_a_failing_save_is_counted_and_told_but_does_not_raise(job, caplog):
             ticket = session.save(step, {"odd": Unsaveable()})
             assert ticket.outcome == "failed"
             assert not ticket
-    assert session.status()["failed"] == 5
-    assert "Unsaveable" in session.status()["last_error"]
-    assert len(caplog.records) == 1  # The others are counted only.
-    session.save(6, {"fine": 1}).captured.result(30)
+        assert session.status()["failed"] == 5
+        assert "Unsaveable" in session.status()["last_error"]
+        assert len(caplog.records) == 1  # The others are counted only.
+        session.save(6, {"sparse": torch.eye(2).to_sparse()})
+        assert len(caplog.records) == 2  # Another trouble.
+    session.save(7, {"fine": 1}).captured.result(30)
 
 
 def test_what_a_state_dict_raises_does_not_reach_training(job):

@@ -11,6 +11,7 @@ import gc
 import json
 import logging
 import os
+import re
 import time
 import weakref
 
@@ -21,7 +22,8 @@ from libckpt.ticket import LEVELS, Ticket
 logger = logging.getLogger("libckpt")
 
 DEADLINE = 60.0
-FAILURES_TOLD_EVERY = 60.0
+FAILURES_TOLD_EVERY, FAILURES_KNOWN = 60.0, 64
+_DIGITS = re.compile(r"\d+")
 
 _sessions = weakref.WeakSet()
 _jobs_here = weakref.WeakValueDictionary()  # By (job, rank): the session of this process.
@@ -82,7 +84,7 @@ class Session:
         self._mutations = _debug.Mutations() if debug else None
         self._hooks = []
         self._known = _items.Known()  # What the newest save told of its tensors.
-        self._told_at = float("-inf")
+        self._told = {}  # When each kind of failure was told last.
         self._failed = 0
         self._last_error = ""
         self._must_confirm = None
@@ -337,8 +339,11 @@ class Session:
     def _tell(self, error):
         self._last_error = str(error) or repr(error)
         now = time.monotonic()
-        if now - self._told_at >= FAILURES_TOLD_EVERY:
-            self._told_at = now
+        kind = _DIGITS.sub("", self._last_error)  # Of another step it is the same.
+        if now - self._told.get(kind, float("-inf")) >= FAILURES_TOLD_EVERY:
+            if len(self._told) >= FAILURES_KNOWN:
+                self._told.clear()
+            self._told[kind] = now
             logger.error(
                 "libckpt: job %s: %s; training goes on, later failures are counted",
                 self.job,

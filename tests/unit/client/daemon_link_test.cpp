@@ -383,6 +383,27 @@ TEST_CASE("daemon link: a stopped trainer is killed when its place is taken", "[
   CHECK(link->wait(Step{5}, Level::committed, soon()));
 }
 
+TEST_CASE("daemon link: a newcomer that is refused does not cost a stopped trainer its life",
+          "[unit][client]") {
+  const Place place;
+  Trainer stopped([&] {
+    auto opened = open_link(place.options, soon());
+    if (!opened) return false;
+    ::raise(SIGSTOP);
+    return true;
+  });
+  int status = 0;
+  REQUIRE(::waitpid(stopped.pid, &status, WUNTRACED) == stopped.pid);
+  REQUIRE(WIFSTOPPED(status));
+  Options elsewhere = place.options;
+  elsewhere.dir = place.directory.file("checkpoints");
+  const auto refused = open_link(elsewhere, soon());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  ::kill(stopped.pid, SIGCONT);
+  CHECK(stopped.wait() == 0);
+}
+
 TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process is truly gone",
           "[unit][client]") {
   // As a GPU that copies on behind a trainer which was killed: its connection has ended, its main

@@ -390,8 +390,16 @@ TEST_CASE(
   REQUIRE(trainer.session.stats().failed == 1);
   REQUIRE_THAT(trainer.session.stats().last_error, Contains("212 GiB"));
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{1}});
+  const std::size_t asked = trainer.node->layouts.size();
+  for (std::uint64_t step = 2; step < 10; ++step) {  // The reason stays, and is not asked for again
+    REQUIRE(trainer.save(step).error().code() == Errc::exhausted);  // at each step.
+  }
+  REQUIRE(trainer.node->layouts.size() == asked);
   trainer.node->slots_error.reset();
-  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  trainer.node->is_slow = true;
+  REQUIRE(trainer.save(10).error().code() == Errc::exhausted);  // Not known to be better yet.
+  trainer.node->is_slow = false;
+  REQUIRE(trainer.saved(11) == SaveOutcome::started);
 }
 
 TEST_CASE("trainer session: steps must grow, and nothing is lost when one does not",

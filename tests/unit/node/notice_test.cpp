@@ -1,5 +1,7 @@
 // Goal:   a trainer that waits is told for whom, so that a deadline that passes can say it.
+//         What storage lacks is told while training goes on.
 // Method: an engine with one of a job's two ranks, which asks to restore; then the other comes.
+//         A disk that answers nothing for a while.
 #include <boost/asio/io_context.hpp>
 
 #include "base/units.hpp"
@@ -7,6 +9,7 @@
 #include "support/memory_file_system.hpp"
 #include "support/pending.hpp"
 #include "support/sim_network.hpp"
+#include "unit/node/one_rank.hpp"
 #include "unit/node/rank.hpp"
 
 namespace ckpt::node {
@@ -46,6 +49,26 @@ TEST_CASE("notice: a rank that restores alone is told whom it waits for", "[unit
   REQUIRE(first.notice.waiting.empty());
   REQUIRE(test::finish(clock, test::start(context, engine.stop(std::chrono::seconds(5)))));
   clock.advance(std::chrono::seconds(10));
+}
+
+TEST_CASE("notice: storage that hangs is told, though it fails nothing", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  REQUIRE(rank.begin_fresh());
+  disk.stall_until(rank.clock.after(std::chrono::seconds(90)));
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  rank.clock.advance(std::chrono::seconds(40));
+  CHECK(rank.notice.degraded.empty());  // Slow, but nothing waits for it.
+  rank.capture(Step{2});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  rank.clock.advance(std::chrono::seconds(1));
+  CHECK(rank.notice.degraded == "step 1 has been on its way to storage for 30 s, and more is due");
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+  rank.clock.advance(std::chrono::seconds(1));
+  CHECK(rank.notice.degraded.empty());
 }
 
 }  // namespace ckpt::node

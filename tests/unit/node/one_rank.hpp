@@ -131,7 +131,7 @@ class OneRank final : public node::SessionEvents {
   }
   void begun(node::Begun value) override { answer = std::move(value); }
   void closed(Status status) override { end = std::move(status); }
-  void noticed(node::Notice) override {}
+  void noticed(node::Notice it) override { notice = std::move(it); }
   void fenced(std::string) override {}
 
   MemoryDisk& disk;
@@ -153,6 +153,7 @@ class OneRank final : public node::SessionEvents {
   Step captured{}, committed{}, durable{};
   std::optional<node::Begun> answer;
   std::optional<Status> end;  // The answer to close().
+  node::Notice notice;
   bool may_lack_slots = false;
   std::optional<Error> no_slots;
   bool is_wrong = false;  // Bytes were offered that were not captured for their step.

@@ -1,0 +1,44 @@
+// Goal:   a trainer that would spoil a job which is open here is refused for good, and told why.
+// Method: an engine with one job; requests that differ from those of its trainer in one point.
+#include "unit/node/one_rank.hpp"
+
+namespace ckpt::node {
+
+TEST_CASE("attach: what does not fit the open job is refused, in words that help", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.incarnation = 5;
+  REQUIRE(rank.begin_fresh());
+
+  std::string words;
+  AttachRequest other = rank.request;
+  SECTION("an older list of nodes") {
+    other.incarnation = 4;
+    words = "incarnation 4 of the list of nodes is out of date, the job has 5";
+  }
+  SECTION("another directory") {
+    other.dir = "/elsewhere";
+    words = "writes to '/scratch/job' on this node, not to '/elsewhere'";
+  }
+  SECTION("a rank beyond the world") {
+    other.rank = 1;
+    words = "rank 1 of a job of 1 ranks";
+  }
+  SECTION("a node that is not listed") {
+    other.node = "B";
+    words = "node 'B' is not in the job's list";
+  }
+  const Status told_before = rank.engine->check_attach(other);
+  const auto refused =
+      test::finish(rank.clock, test::start(rank.context, rank.engine->attach(other, rank)));
+  REQUIRE_FALSE(told_before);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);  // Asking again would not help.
+  CHECK_THAT(refused.error().text(), Catch::Contains(words));
+  CHECK(told_before.error().text() == refused.error().text());
+  rank.capture(Step{1});  // The one that is attached goes on.
+  CHECK(rank.pass_until([&] { return rank.committed == Step{1}; }));
+}
+
+}  // namespace ckpt::node
