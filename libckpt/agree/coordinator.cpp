@@ -342,9 +342,9 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   }
   const std::size_t wanted =
       std::min<std::size_t>(view.shape.replicas, domain_count(view.shape, all));
-  const std::size_t now = required_copies(view);
+  const std::size_t copies = required_copies(view);
   decree_.degraded =
-      lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, now, wanted);
+      lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
   for (const std::string& trouble : {flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;

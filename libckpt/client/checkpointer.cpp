@@ -110,7 +110,9 @@ Result<Checkpointer> Checkpointer::open(Options options) {
   return without_exceptions<Result<Checkpointer>>([&]() -> Result<Checkpointer> {
     CKPT_TRY(Options resolved, Options::resolve(std::move(options)));
     if (resolved.disable) return Checkpointer(std::make_unique<Impl>());
-    CKPT_TRY(auto claim, client::OpenClaim::take(resolved.job, resolved.rank));
+    // In one directory two embedded engines would get in each other's way.
+    const std::string engine = resolved.embedded ? "in " + resolved.dir : resolved.runtime_dir;
+    CKPT_TRY(auto claim, client::OpenClaim::take(engine, resolved.job, resolved.rank));
     if (!resolved.log_file_path.empty()) CKPT_CHECK(Log::open_file(resolved.log_file_path));
     if (resolved.nodes.size() > 1 && resolved.secret_file.empty())
       log_warning(

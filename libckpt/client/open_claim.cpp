@@ -9,35 +9,38 @@
 
 namespace ckpt::client {
 
-// One for each job and rank that this process ever opened: they are few, and are kept. The list has
-// no lock, which a fork could leave taken for good; and a pid tells the fork whose claim it sees.
+// One for each engine, job and rank that this process ever opened: they are few, and are kept. The
+// list has no lock, which a fork could leave taken for good; and a pid tells the fork whose claim
+// it sees.
 struct OpenClaim::Place {
-  std::string job;
+  std::string engine, job;
   std::uint32_t rank = 0;
   std::atomic<pid_t> process{0};  // 0: nobody.
   Place* next = nullptr;
 
-  static Place& find_or_add(std::string_view job, std::uint32_t rank);
+  static Place& find_or_add(std::string_view engine, std::string_view job, std::uint32_t rank);
 };
 
-OpenClaim::Place& OpenClaim::Place::find_or_add(std::string_view job, std::uint32_t rank) {
+OpenClaim::Place& OpenClaim::Place::find_or_add(std::string_view engine, std::string_view job,
+                                                std::uint32_t rank) {
   static std::atomic<Place*> newest{nullptr};
   Place* mine = nullptr;
   Place* first = newest.load();
   while (true) {
     for (Place* place = first; place != nullptr; place = place->next) {
-      if (place->rank != rank || place->job != job) continue;
+      if (place->rank != rank || place->job != job || place->engine != engine) continue;
       delete mine;
       return *place;
     }
-    if (mine == nullptr) mine = new Place{std::string(job), rank};
+    if (mine == nullptr) mine = new Place{std::string(engine), std::string(job), rank};
     mine->next = first;
     if (newest.compare_exchange_weak(first, mine)) return *mine;
   }
 }
 
-Result<OpenClaim> OpenClaim::take(std::string_view job, std::uint32_t rank) {
-  Place& place = Place::find_or_add(job, rank);
+Result<OpenClaim> OpenClaim::take(std::string_view engine, std::string_view job,
+                                  std::uint32_t rank) {
+  Place& place = Place::find_or_add(engine, job, rank);
   const pid_t self = ::getpid();
   pid_t holder = place.process.load();
   while (holder != self) {

@@ -13,8 +13,9 @@ namespace ckpt::client {
 
 class OpenClaim {
  public:
+  // `engine`: whose sessions they are; what another one has open is none of ours.
   // Errors: invalid_argument (this process has it open already).
-  static Result<OpenClaim> take(std::string_view job, std::uint32_t rank);
+  static Result<OpenClaim> take(std::string_view engine, std::string_view job, std::uint32_t rank);
   OpenClaim(OpenClaim&& other) noexcept;
   OpenClaim& operator=(OpenClaim&&) = delete;
   ~OpenClaim();

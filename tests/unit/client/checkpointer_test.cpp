@@ -137,9 +137,9 @@ TEST_CASE("checkpointer: a rank that is open is not opened again by the same pro
   SECTION("but a fork may have one of its own") {
     const pid_t child = ::fork();
     if (child == 0) {
-      const auto claim = client::OpenClaim::take("twice", 0);
+      const auto claim = client::OpenClaim::take("in ", "twice", 0);
       moved.reset();  // The parent's: nothing of it is ours.
-      const bool is_kept = !client::OpenClaim::take("twice", 0);
+      const bool is_kept = !client::OpenClaim::take("in ", "twice", 0);
       ::_exit(claim && is_kept ? 0 : 1);
     }
     int status = 1;
