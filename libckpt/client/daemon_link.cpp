@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
@@ -60,10 +61,14 @@ DaemonLink::DaemonLink(const Options& options, os::RuntimeDirectory directory,
     : state_(std::move(state)),
       attach_(std::move(attach)),
       clock_(make_system_clock(thread_.executor())),
+      daemon_log_(directory.log()),
       start_(*clock_, options, std::move(directory)),
       open_deadline_(clock_->after(open_deadline - std::chrono::steady_clock::now())),
       prefault_threads_(static_cast<int>(std::clamp<std::uint32_t>(options.copy_threads, 1, 4))),
-      outgoing_changed_(*clock_) {}
+      outgoing_changed_(*clock_),
+      silence_(
+          *clock_, [this] { enqueue(control::AskStatus{}); },
+          [this](bool is_silent) { tell_silence(is_silent); }) {}
 
 void DaemonLink::start() {
   asio::co_spawn(thread_.executor(), run(), asio::detached);
@@ -117,6 +122,7 @@ void DaemonLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
 }
 
 void DaemonLink::carry_out(control::Message message) {
+  if (auto* skipped = std::get_if<control::Skipped>(&message)) skipped->step = state_->next_skip();
   remember(message);
   if (is_attached_) enqueue(std::move(message));
 }
@@ -138,13 +144,25 @@ void DaemonLink::tell_remembered() {
 }
 
 void DaemonLink::enqueue(control::Message message) {
-  if (outgoing_.size() >= outgoing_max) {
-    log_warning("the daemon takes no messages, {} wait: connecting again", outgoing_.size());
-    connection_.close();
+  if (!outgoing_.push(std::move(message))) {
+    hang_up(fmt::format("the daemon takes no messages, {} wait", outgoing_.size()));
     return;
   }
-  outgoing_.push_back(std::move(message));
   outgoing_changed_.notify_all();
+  silence_.said();
+}
+
+// The trainer goes on without captures meanwhile: it must not do so unawares.
+void DaemonLink::tell_silence(bool is_silent) {
+  if (!is_silent) return state_->heard_again();
+  const auto lasted = clock_->now() - silence_.silent_since();
+  state_->silent({std::chrono::steady_clock::now() - lasted, connection_.peer().pid, daemon_log_});
+}
+
+void DaemonLink::hang_up(std::string why) {
+  is_attached_ = false;  // Nothing more is said; serve() sees the end, and does what is to be done.
+  hung_up_ = std::move(why);
+  connection_.close();
 }
 
 Job DaemonLink::run() {
@@ -182,11 +200,17 @@ Job DaemonLink::run() {
 void DaemonLink::lose(const Error& error) {
   is_attached_ = false;
   ++connection_number_;
+  silence_.forget();
   connection_.close();
   outgoing_.clear();
   outgoing_changed_.notify_all();
   incoming_.clear();
   mapped_.clear();
+  if (const std::string why = std::exchange(hung_up_, {}); !why.empty()) {
+    if (hanging_up_.may_speak())
+      log_warning("job={} rank={} connects again: {}", attach_.job, attach_.rank, why);
+    return state_->lost(why);
+  }
   const auto counters = state_->counters();
   const auto name = [](const std::optional<Step>& step) {
     return step ? fmt::format("step {}", number(*step)) : std::string("no step");
@@ -236,13 +260,12 @@ Task<void> DaemonLink::attach_once() {
 
 Job DaemonLink::send_all(std::uint64_t connection_number) {
   while (connection_number == connection_number_) {
-    if (outgoing_.empty()) {
+    if (outgoing_.is_empty()) {
       auto woken = co_await outgoing_changed_.wait_until(no_deadline);
       if (!woken) co_return;
       continue;
     }
-    const control::Message message = std::move(outgoing_.front());
-    outgoing_.pop_front();
+    const control::Message message = outgoing_.pop();
     auto encoded = control::encode(message);
     if (!encoded) {  // Only a layout can be too large.
       state_->slots_failed(std::move(encoded).error());
@@ -252,8 +275,9 @@ Job DaemonLink::send_all(std::uint64_t connection_number) {
     auto sent = co_await connection_.send(std::move(*encoded), deadline);
     if (std::holds_alternative<control::Goodbye>(message) && !has_left_) thread_.stop();
     if (connection_number != connection_number_) co_return;
-    // serve() sees the end of it, and does what is to be done.
-    if (!sent) connection_.close();
+    if (!sent && sent.error().code() == Errc::unavailable && clock_->now() >= deadline)
+      hang_up("the daemon read nothing for ten minutes");
+    if (!sent) connection_.close();  // serve() sees the end of it, and does what is to be done.
     if (!sent) co_return;
     if (std::holds_alternative<control::FilledSlot>(message)) CKPT_POINT("notify.sent");
   }
@@ -263,6 +287,7 @@ Job DaemonLink::send_all(std::uint64_t connection_number) {
 Task<void> DaemonLink::serve() {
   while (true) {
     CKPT_CO_TRY(auto raw, co_await connection_.receive(no_deadline));
+    silence_.heard();
     CKPT_CO_TRY(auto message, control::decode(raw));
     if (is_stopping_) continue;
     CKPT_CO_CHECK(take(std::move(message), std::move(raw.descriptors)));

@@ -9,16 +9,19 @@
 // Threads:  everything but the EngineSide's calls runs on ckpt-snap.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "base/signal.hpp"
 #include "client/daemon_start.hpp"
+#include "client/outgoing_queue.hpp"
 #include "client/session_link.hpp"
+#include "client/silence_watch.hpp"
 #include "client/snap_thread.hpp"
 #include "os/shared_memory.hpp"
 
@@ -26,9 +29,6 @@ namespace ckpt::client {
 
 class DaemonLink final : public EngineSide {
  public:
-  // More are never under way: a trainer sends a few for each step, and waits for most answers.
-  static constexpr std::size_t outgoing_max = 1024;
-
   DaemonLink(const Options& options, os::RuntimeDirectory directory, wire::control::Attach attach,
              std::shared_ptr<LinkState> state, Deadline open_deadline);
   ~DaemonLink() override;
@@ -52,6 +52,7 @@ class DaemonLink final : public EngineSide {
   // Until the connection ends, which is the error.
   Task<void> serve();
   void lose(const Error& error);
+  void tell_silence(bool is_silent);
   void say_goodbye();
   void make_way();
 
@@ -59,6 +60,7 @@ class DaemonLink final : public EngineSide {
   void remember(const wire::control::Message& message);
   void tell_remembered();
   void enqueue(wire::control::Message message);
+  void hang_up(std::string why);  // On a daemon that may be alive.
 
   Status take(wire::control::Message message, std::vector<os::Fd> descriptors);
   Status take(wire::control::SlotsReady ready);
@@ -69,6 +71,7 @@ class DaemonLink final : public EngineSide {
   wire::control::Attach attach_;
   SnapThread thread_;
   std::unique_ptr<Clock> clock_;
+  const std::string daemon_log_;
   DaemonStart start_;
   Time open_deadline_;
   int prefault_threads_;
@@ -81,8 +84,11 @@ class DaemonLink final : public EngineSide {
   bool is_stopping_ = false;
   bool is_fenced_ = false;
   bool has_left_ = false;  // Being fenced, we have said goodbye before our end.
-  std::deque<wire::control::Message> outgoing_;
+  std::string hung_up_;    // Why, when we did.
+  LogLimit hanging_up_{60.0};
+  OutgoingQueue outgoing_;
   Signal outgoing_changed_;
+  SilenceWatch silence_;
   std::map<std::uint32_t, IncomingSlot> incoming_;
   std::shared_ptr<device::MemoryPins> pins_;
   std::vector<MappedSlot> mapped_;  // By Slot.

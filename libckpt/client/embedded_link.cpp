@@ -115,6 +115,7 @@ Job EmbeddedLink::stop_engine() {
 
 void EmbeddedLink::post(control::Message message) {
   asio::post(thread_.executor(), [this, it = std::move(message)]() mutable {
+    if (auto* skipped = std::get_if<control::Skipped>(&it)) skipped->step = state_->next_skip();
     if (!calls_) return;
     const auto name = control::name_of(it);
     const Status status = calls_->carry_out(std::move(it));

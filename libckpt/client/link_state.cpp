@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
@@ -25,6 +26,17 @@ void raise(std::optional<Step>& newest, Step step) {
 }
 
 }  // namespace
+
+std::string LinkState::View::degraded() const {
+  if (!silence) return counters.degraded;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::steady_clock::now() - silence->since);
+  std::string text = fmt::format(
+      "the daemon, pid {}, has not answered for {} s: it is stopped or hangs; its log is {}",
+      silence->process, seconds.count(), silence->log_path);
+  if (!counters.degraded.empty()) text += "; " + counters.degraded;
+  return text;
+}
 
 bool LinkState::View::has_fitting_grant() const {
   return std::any_of(granted.begin(), granted.end(), [this](const GrantedSlot& grant) {
@@ -52,7 +64,7 @@ Status LinkState::wait_for(Deadline deadline, const char* what, Holds holds) con
     std::string text = fmt::format("{}: {}: the deadline passed", who_, what);
     if (view.phase == Phase::away) text += "; the daemon is away: " + view.end->text();
     if (!view.waiting.empty()) text += "; it waits: " + view.waiting;
-    if (!view.counters.degraded.empty()) text += "; " + view.counters.degraded;
+    if (const std::string degraded = view.degraded(); !degraded.empty()) text += "; " + degraded;
     return fail(Errc::unavailable, std::move(text));
   });
 }
@@ -85,6 +97,7 @@ void LinkState::lost(const std::string& reason) {
     view.next_capture = Step{};
     // The next engine says what holds it up, and nothing when nothing does.
     view.waiting.clear();
+    view.silence.reset();
     view.counters.degraded.clear();
     // What its memory held is gone; what it had published is not.
     for (const Level level : {Level::captured, Level::replicated, Level::committed})
@@ -118,6 +131,21 @@ void LinkState::noticed(node::Notice notice) {
   if (before.empty() && !notice.degraded.empty())
     log_warning("{}: degraded: {}", who_, notice.degraded);
   if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
+}
+
+void LinkState::silent(Silence silence) {
+  const std::string told = view_.change([&](View& view) {
+    view.silence = std::move(silence);
+    view.counters.last_error = view.degraded();
+    return view.counters.last_error;
+  });
+  log_warning("{}: {}", who_, told);
+}
+
+void LinkState::heard_again() {
+  const auto silence =
+      view_.change([](View& view) { return std::exchange(view.silence, std::nullopt); });
+  if (silence) log_info("{}: the daemon, pid {}, answers again", who_, silence->process);
 }
 
 void LinkState::status_told(std::string json) {
@@ -293,6 +321,7 @@ std::optional<Granted> LinkState::take_slot(Step step) {
     view.taken.push_back(std::move(*found));
     view.granted.erase(found);
     raise(view.newest_taken, step);
+    view.is_last_skip_open = false;
     return granted;
   });
 }
@@ -301,6 +330,25 @@ void LinkState::skipped(Step step) {
   view_.change([step](View& view) {
     raise(view.newest_skipped, step);
     if (view.newest_taken == step) view.note_dropped(step);  // Its capture failed.
+  });
+}
+
+bool LinkState::add_skip(Step step) {
+  return view_.change([step](View& view) {
+    const bool is_new = !std::exchange(view.is_last_skip_open, true);
+    if (is_new) view.skips.push_back(step);
+    view.skips.back() = std::max(view.skips.back(), step);
+    return is_new;
+  });
+}
+
+Step LinkState::next_skip() {
+  return view_.change([](View& view) {
+    CKPT_ASSERT(!view.skips.empty());
+    const Step step = view.skips.front();
+    view.skips.pop_front();
+    if (view.skips.empty()) view.is_last_skip_open = false;
+    return step;
   });
 }
 
@@ -429,7 +477,11 @@ std::optional<Step> LinkState::newest_lost() const {
 }
 
 LinkCounters LinkState::counters() const {
-  return view_.read([](const View& view) { return view.counters; });
+  return view_.read([](const View& view) {
+    LinkCounters counters = view.counters;
+    counters.degraded = view.degraded();
+    return counters;
+  });
 }
 
 }  // namespace ckpt::client

@@ -47,6 +47,13 @@ class LinkState {
   void fenced(std::string reason);
   void noticed(node::Notice notice);
   void status_told(std::string json);
+  struct Silence {
+    Deadline since;
+    int process = 0;       // The daemon's.
+    std::string log_path;  // Likewise.
+  };
+  void silent(Silence silence);  // It is there, and does not answer.
+  void heard_again();
   void forget_slots();  // Whatever still maps them lets go.
   // The same but for those that a capture writes into: whether there are none.
   bool forget_idle_slots();
@@ -62,6 +69,10 @@ class LinkState {
   std::optional<Granted> take_slot(Step step);  // For the capture of `step`.
   // Steps that grow, none of which a capture will be made of.
   void skipped(Step step);
+  // The engine is told of them, in their order among the captures, and by few messages however fast
+  // they come: whether `step` needs one. Then what the next of the messages says, on ckpt-snap.
+  bool add_skip(Step step);
+  Step next_skip();
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
   MappedSlot give_back(const Granted& granted);
 
@@ -112,13 +123,17 @@ class LinkState {
     std::optional<Step> reached[5];  // By Level; what the engine still holds.
     std::deque<Step> dropped;
     std::optional<Step> newest_taken, newest_skipped;
+    std::deque<Step> skips;          // One for each message under way.
+    bool is_last_skip_open = false;  // No capture has begun since: it may still grow.
     // No newer ones died with an engine. The next engine may still know them, by a peer's copy or
     // by storage; it has said so when it grants.
     std::optional<Step> lost_through;
     bool has_granted = false;  // The engine of now, or it has said why it cannot.
     std::string waiting;       // What the engine says it waits for.
-    LinkCounters counters;
+    std::optional<Silence> silence;
+    LinkCounters counters;  // But for what `degraded()` adds.
 
+    std::string degraded() const;
     bool has_fitting_grant() const;
     void note_dropped(Step step);
     // Nothing under way can bring `step`, or a newer one, to a level.

@@ -10,6 +10,9 @@ namespace ckpt::client {
 
 namespace {
 
+// More than there are Slots, and so captures of which the engine has not told yet.
+constexpr std::size_t starts_max = 16;
+
 double milliseconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -29,9 +32,18 @@ void SaveAccount::held(std::chrono::nanoseconds duration) {
   stats_.held_max = std::max(stats_.held_max, duration);
 }
 
-void SaveAccount::started() {
+void SaveAccount::started(Step step) {
+  starts_.push_back({step, due_count_});
+  if (starts_.size() > starts_max) starts_.pop_front();
   ++stats_.saves_started;
   held_before_ = stats_.held;
+}
+
+std::optional<std::uint64_t> SaveAccount::due_after(Step saved) const {
+  for (const Started& start : starts_) {
+    if (start.step == saved) return due_count_ - start.due_count;
+  }
+  return std::nullopt;
 }
 
 void SaveAccount::skipped(SaveOutcome outcome) {

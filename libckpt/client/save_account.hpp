@@ -9,6 +9,7 @@
 #include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
+#include <deque>
 #include <optional>
 
 #include "base/log.hpp"
@@ -36,7 +37,10 @@ class SaveAccount {
     std::chrono::steady_clock::time_point since_;
   };
 
-  void started();
+  void due() { ++due_count_; }
+  void started(Step step);  // The newest that was due.
+  // How many steps were due after `saved`; none: it is not known any more, or never started here.
+  std::optional<std::uint64_t> due_after(Step saved) const;
   void skipped(SaveOutcome outcome);
   void failed(const Error& error);       // Counted, kept as the last error, logged once a minute.
   void unavailable(const Error& error);  // Why a step was skipped: as `failed`, but not counted.
@@ -60,8 +64,15 @@ class SaveAccount {
     std::optional<Error> error;
   };
 
+  struct Started {
+    Step step{};
+    std::uint64_t due_count = 0;  // With it.
+  };
+
   const bool speaks_;
   Stats stats_;
+  std::uint64_t due_count_ = 0;
+  std::deque<Started> starts_;               // The newest.
   std::chrono::nanoseconds held_before_{0};  // When the newest capture started.
   std::optional<Ended> line_;                // To be written.
   LogLimit failures_{60.0};

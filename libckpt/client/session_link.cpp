@@ -138,7 +138,7 @@ void SessionLink::abandon(const Granted& granted) {
 void SessionLink::skipped(Step step) {
   if (is_forked()) return;
   state_->skipped(step);
-  side_->post(control::Skipped{step});
+  if (state_->add_skip(step)) side_->post(control::Skipped{step});
 }
 
 void SessionLink::passed(Step step) {

@@ -19,7 +19,8 @@ class EngineSide {
  public:
   virtual ~EngineSide() = default;
   // Carried out on ckpt-snap, in the order of the calls. While the engine is away, captures are
-  // forgotten; the layout, and what the session waits for, are told to the next engine.
+  // forgotten; the layout, and what the session waits for, are told to the next engine. What a
+  // `skipped` says is asked of the LinkState when its turn comes.
   virtual void post(wire::control::Message message) = 0;
   // See Link.
   virtual void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) { (void)pins; }

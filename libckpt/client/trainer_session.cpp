@@ -30,6 +30,10 @@ constexpr std::chrono::seconds ask_slots_interval{30};
 // Every language that reads a checkpoint's files has such a number.
 constexpr Step step_max{INT64_MAX};
 
+std::uint64_t skipped_for_want(const Stats& stats) {
+  return stats.skipped_no_slot + stats.skipped_unavailable;
+}
+
 }  // namespace
 
 TrainerSession::TrainerSession(Options options, std::unique_ptr<Link> link,
@@ -114,6 +118,7 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
     return *reason;
   }
   last_due_ = step;
+  account_.due();
   const Step agreed = link_->next_capture();
   Result<SaveOutcome> outcome = save_due(step, stream);
   if (outcome && *outcome == SaveOutcome::started) {
@@ -210,7 +215,7 @@ Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream s
   request.with_checksums = options_.checksum_in_copy && !layout_.has_archives();
   Status begun = snapshotter_->begin(request);
   if (begun) {
-    account_.started();
+    account_.started(step);
     return begun;
   }
   // It is told here, once: what the end of the capture says is the same.
@@ -522,13 +527,22 @@ Result<std::string> TrainerSession::status(Deadline deadline) {
   return link_->status(deadline);
 }
 
+void TrainerSession::tell_if_behind() const {
+  const Stats stats = account_.stats(link_->counters());
+  const bool is_behind = last_due_ && stats.saves_started > 0 && stats.captured < last_due_;
+  if (!is_behind || skipped_for_want(stats) == 0 || options_.rank != 0) return;
+  if (!stats.captured) return log_warning("close: no step is saved");
+  const auto missing = account_.due_after(*stats.captured);
+  log_warning(
+      "close: the newest step that is saved is {}; {} steps that were due after it, the "
+      "last of them {}, were not captured",
+      number(*stats.captured), missing ? std::to_string(*missing) : "the", number(*last_due_));
+}
+
 Status TrainerSession::check_captured() const {
   const Stats stats = account_.stats(link_->counters());
-  const std::uint64_t skipped = stats.skipped_no_slot + stats.skipped_unavailable;
+  const std::uint64_t skipped = skipped_for_want(stats);
   if (stats.saves_started > 0) {
-    const bool is_behind = skipped > 0 && last_due_ && stats.captured < last_due_;
-    if (is_behind && options_.rank == 0)
-      log_warning("close: step {}, the last that was due, was skipped", number(*last_due_));
     return {};
   }
   if (skipped + stats.failed == 0) return {};
@@ -548,6 +562,7 @@ Status TrainerSession::close(Deadline deadline) {
                   fmt::format("close: step {} was only in the memory of a daemon that died, and no "
                               "newer step was saved after it",
                               number(*lost)));
+  if (!options_.dir.empty()) tell_if_behind();
   if (closed && !options_.dir.empty()) closed = check_captured();
   last_counters_ = link_->counters();
   account_.report(last_counters_);

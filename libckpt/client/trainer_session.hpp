@@ -94,6 +94,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   Error failed_to_restore(Error error, bool is_step_named);
   // Whether what was due has been captured, all in all.
   Status check_captured() const;
+  void tell_if_behind() const;  // At the end, when the newest steps are not saved.
 
   const Options options_;
   const std::uint64_t chunk_bytes_;

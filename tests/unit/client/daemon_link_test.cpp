@@ -256,6 +256,31 @@ TEST_CASE("daemon link: a killed daemon is started again and training goes on", 
   CHECK(place.daemon() != first);
 }
 
+TEST_CASE("daemon link: a trainer that skips faster than its daemon reads loses nothing",
+          "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(2000);
+  const auto link = open(place);
+  start_and_capture(*link, layout, Step{2});
+  const auto granted = take(*link, Step{3});
+  REQUIRE(granted.has_value());
+  const auto daemon = os::open_process(place.daemon());
+  REQUIRE(daemon);
+  REQUIRE(os::kill_process(*daemon, SIGSTOP));
+  // Far more than its socket takes, each with something else between.
+  for (std::uint64_t step = 4; step < 4000; ++step) {
+    link->skipped(Step{step});
+    link->arrived(*granted, step);
+    if (step % 1000 == 0) CHECK_FALSE(link->status(std::chrono::steady_clock::now()));
+  }
+  link->abandon(*granted);
+  REQUIRE(os::kill_process(*daemon, SIGCONT));
+  capture(*link, layout, Step{5000});
+  CHECK(link->wait(Step{5000}, Level::committed, soon()));
+  CHECK(link->counters().daemon_restarts == 0);
+  CHECK(link->status(soon()));
+}
+
 TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][client]") {
   Place place;
   place.options.embedded = GENERATE(false, true);

@@ -173,6 +173,24 @@ TEST_CASE("link state: a step that is not captured is not waited for", "[unit][c
   CHECK(verdict(4) == Errc::unavailable);
 }
 
+TEST_CASE("link state: of steps skipped in a row one message tells, not across a capture",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  session.state.slot_granted(0);
+  CHECK(session.state.add_skip(Step{1}));
+  for (std::uint64_t step = 2; step < 1000; ++step) CHECK_FALSE(session.state.add_skip(Step{step}));
+  REQUIRE(session.state.take_slot(Step{1000}));
+  CHECK(session.state.add_skip(Step{1001}));
+  CHECK_FALSE(session.state.add_skip(Step{1002}));
+  CHECK(session.state.next_skip() == Step{999});
+  CHECK_FALSE(session.state.add_skip(Step{1003}));
+  CHECK(session.state.next_skip() == Step{1003});
+  CHECK(session.state.add_skip(Step{1004}));
+  CHECK(session.state.next_skip() == Step{1004});
+}
+
 TEST_CASE("link state: a deadline that passes says what was waited for", "[unit][client]") {
   Session session;
   const auto text = [&] { return session.state.wait_fresh(passed).error().text(); };
@@ -190,6 +208,33 @@ TEST_CASE("link state: a deadline that passes says what was waited for", "[unit]
   CHECK(text().find("waits") == std::string::npos);
   CHECK(session.state.counters().degraded.empty());
   CHECK_FALSE(session.state.counters().last_error.empty());  // It was the newest failure.
+}
+
+TEST_CASE("link state: a daemon that does not answer is named until it does", "[unit][client]") {
+  Session session;
+  session.begin();
+  const auto deadline_text = [&] {
+    return session.state.wait_level(Step{1}, Level::committed, passed).error().text();
+  };
+  session.state.noticed({"", "step 5 is not stored: the disk is full"});
+  session.state.silent(
+      {std::chrono::steady_clock::now() - std::chrono::seconds(12), 42, "/run/ckptd.log"});
+  const std::string begin = "the daemon, pid 42, has not answered for ";
+  const std::string end = " s: it is stopped or hangs; its log is /run/ckptd.log";
+  for (const std::string& text : {deadline_text(), session.state.counters().degraded}) {
+    CHECK(text.find(begin + "1") != std::string::npos);
+    CHECK(text.find(end + "; step 5 is not stored") != std::string::npos);
+  }
+  CHECK(session.state.counters().last_error.find(begin) == 0);
+  SECTION("which it does") {
+    session.state.heard_again();
+    CHECK(session.state.counters().degraded == "step 5 is not stored: the disk is full");
+  }
+  SECTION("or until it is gone") {
+    session.state.lost("killed");
+    CHECK(session.state.counters().degraded.empty());
+  }
+  CHECK(deadline_text().find(begin) == std::string::npos);
 }
 
 TEST_CASE("link state: a status is the answer to this question, or why there is none",

@@ -739,6 +739,30 @@ TEST_CASE("trainer session: closing tells that nothing was ever saved", "[unit][
   }
 }
 
+TEST_CASE("trainer session: closing names the newest step that is saved, and how many are not",
+          "[unit][client]") {
+  Options options;
+  options.dir = "/checkpoints";
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  trainer.node->holds_slots = true;
+  for (const std::uint64_t step : {1u, 2u}) REQUIRE(trainer.saved(step) == SaveOutcome::started);
+  for (std::uint64_t step = 3; step <= 9; ++step)
+    REQUIRE(trainer.saved(step) == SaveOutcome::skipped_no_slot);
+  SECTION("closed as asked for") {}
+  SECTION("or not, since the daemon hangs") {
+    trainer.node->closing = fail(Errc::unavailable, "close: the deadline passed");
+  }
+  logged.clear();
+  Log::set_level(LogLevel::warning);
+  Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
+  (void)trainer.session.close(soon());
+  Log::set_sink(nullptr);
+  REQUIRE(logged.size() == 1);
+  REQUIRE_THAT(logged[0], Contains("the newest step that is saved is 2; 7 steps that were due "
+                                   "after it, the last of them 9, were not captured"));
+}
+
 TEST_CASE("trainer session: closing tells what is left, once, and ends everything",
           "[unit][client]") {
   Trainer trainer;
