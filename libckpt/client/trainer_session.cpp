@@ -534,8 +534,8 @@ void TrainerSession::tell_if_behind() const {
   if (!stats.captured) return log_warning("close: no step is saved");
   const auto missing = account_.due_after(*stats.captured);
   log_warning(
-      "close: the newest step that is saved is {}; {} steps that were due after it, the "
-      "last of them {}, were not captured",
+      "close: the newest step known to be saved is {}; {} steps that were due after it, the "
+      "last of them {}, are not",
       number(*stats.captured), missing ? std::to_string(*missing) : "the", number(*last_due_));
 }
 

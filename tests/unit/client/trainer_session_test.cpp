@@ -759,8 +759,8 @@ TEST_CASE("trainer session: closing names the newest step that is saved, and how
   (void)trainer.session.close(soon());
   Log::set_sink(nullptr);
   REQUIRE(logged.size() == 1);
-  REQUIRE_THAT(logged[0], Contains("the newest step that is saved is 2; 7 steps that were due "
-                                   "after it, the last of them 9, were not captured"));
+  REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2; 7 steps that were due "
+                                   "after it, the last of them 9, are not"));
 }
 
 TEST_CASE("trainer session: closing tells what is left, once, and ends everything",
