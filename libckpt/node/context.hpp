@@ -1,6 +1,8 @@
 // EngineContext: what one engine shares with all its jobs.
 #pragma once
 
+#include <memory>
+
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
 #include "node/engine.hpp"
@@ -24,5 +26,8 @@ struct EngineContext {
     return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;
   }
 };
+
+// Held by the engine and by each of its jobs.
+using SharedContext = std::shared_ptr<EngineContext>;
 
 }  // namespace ckpt::node

@@ -25,8 +25,10 @@ constexpr Duration sweep_interval = std::chrono::seconds(1);
 
 struct Engine::State : std::enable_shared_from_this<Engine::State> {
   State(asio::any_io_executor executor, Seams seams, EngineOptions given)
-      : context{std::move(executor), seams, given, arena::MemoryBudget(given.memory_budget),
-                Random(given.boot)},
+      : held_context(std::make_shared<EngineContext>(
+            EngineContext{std::move(executor), seams, given,
+                          arena::MemoryBudget(given.memory_budget), Random(given.boot)})),
+        context(*held_context),
         opened(seams.clock) {}
 
   Job* job_of(SessionId id) {
@@ -46,7 +48,8 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
   asio::awaitable<void> sweep();
   Task<void> flush(Duration deadline, std::uint32_t failures_max);
 
-  EngineContext context;
+  const SharedContext held_context;  // Also by the jobs.
+  EngineContext& context;
   std::map<std::string, std::shared_ptr<Job>> jobs;
   std::set<std::string> opening;  // Jobs whose directory is being read.
   std::map<SessionId, std::shared_ptr<Job>> sessions;
@@ -79,7 +82,7 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
   const auto found = jobs.find(request.job);
   if (found != jobs.end()) co_return found->second;
   opening.insert(request.job);
-  std::shared_ptr<Job> job = Job::make(context, request);
+  std::shared_ptr<Job> job = Job::make(held_context, request);
   auto status = co_await job->open();
   opening.erase(request.job);
   opened.notify_all();

@@ -40,8 +40,8 @@ std::uint64_t next_boot(EngineContext& context) {
 
 }  // namespace
 
-std::shared_ptr<Job> Job::make(EngineContext& context, const AttachRequest& first) {
-  auto job = std::make_shared<Job>(context, first);
+std::shared_ptr<Job> Job::make(SharedContext context, const AttachRequest& first) {
+  auto job = std::make_shared<Job>(std::move(context), first);
   // They keep plain references to the job: it owns them.
   job->peers_ = std::make_unique<Peers>(*job);
   job->replication_ = std::make_unique<Replication>(*job);
@@ -49,16 +49,17 @@ std::shared_ptr<Job> Job::make(EngineContext& context, const AttachRequest& firs
   return job;
 }
 
-Job::Job(EngineContext& context, const AttachRequest& first)
-    : context_(context),
-      boot_(next_boot(context)),
+Job::Job(SharedContext context, const AttachRequest& first)
+    : held_context_(std::move(context)),
+      context_(*held_context_),
+      boot_(next_boot(context_)),
       node_(first.node),
       directory_(first.dir),
-      slots_(context, first.job),
-      changed_(context.seams.clock),
-      coordinator_(coordinator_options(context, first, boot_)) {
+      slots_(context_, first.job),
+      changed_(context_.seams.clock),
+      coordinator_(coordinator_options(context_, first, boot_)) {
   shape_.job = first.job;
-  trainer_seen_at_ = context.seams.clock.now();
+  trainer_seen_at_ = context_.seams.clock.now();
 }
 
 Job::~Job() = default;

@@ -35,13 +35,12 @@ class JobStorage;
 
 class Job : public std::enable_shared_from_this<Job> {
  public:
-  static std::shared_ptr<Job> make(EngineContext& context, const AttachRequest& first);
-  Job(EngineContext& context, const AttachRequest& first);
+  static std::shared_ptr<Job> make(SharedContext context, const AttachRequest& first);
+  Job(SharedContext context, const AttachRequest& first);
   ~Job();
 
   // --- life (job.cpp) ---
-  // Opens the directory and reads what it holds; heartbeats and peers begin. Once.
-  Task<void> open();
+  Task<void> open();  // Reads what the directory holds; heartbeats and peers begin. Once.
   Held held() const;
   void want_flush(bool is_wanted);
   bool is_flushed(bool wait_for_commits) const;
@@ -161,6 +160,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Task<std::shared_ptr<arena::Slot>> fill_from_storage(std::uint32_t rank, format::ShardId id,
                                                        Digest digest);
 
+  const SharedContext held_context_;  // A coroutine may hold a dropped job beyond the engine.
   EngineContext& context_;
   const std::uint64_t boot_;
   agree::JobShape shape_;

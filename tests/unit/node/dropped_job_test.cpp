@@ -1,4 +1,5 @@
-// Goal:   a job whose memory was dropped on one node begins there again with its peers, at once.
+// Goal:   a job whose memory was dropped on one node begins there again with its peers, at once,
+//         and what is left of it elsewhere outlives the engine safely.
 // Method: two engines over the simulated network and a fake clock; the ranks begin some times, so
 //         that reports and decrees have high numbers; then one node forgets the job, and they begin
 //         once more. What the node now says must not be taken for what it said long ago.
@@ -31,12 +32,17 @@ struct TwoNodes {
     }
   }
   ~TwoNodes() {
+    end_engines();
+    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+  }
+
+  void end_engines() {
     for (const auto& engine : engines) {
       const Status stopped =
           test::finish(clock, test::start(context, engine->stop(std::chrono::seconds(5))));
       CHECK(stopped);
     }
-    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+    engines.clear();
   }
 
   // Both ranks attach and ask for the newest step, of which there is none. How long that took.
@@ -86,6 +92,19 @@ TEST_CASE("job: a node that dropped it begins again with a peer that did not", "
   const auto took = nodes.begin_once();
   REQUIRE(took);
   REQUIRE(*took < std::chrono::seconds(10));
+}
+
+TEST_CASE("job: one that was dropped may end after its engine", "[unit][node]") {
+  const int passed_ms = GENERATE(0, 300, 600, 900, 1200, 1500, 1800);
+  TwoNodes nodes;
+  REQUIRE(nodes.begin_once());
+  // A dials B in vain, more and more seldom: what waits to dial again holds the job.
+  REQUIRE(nodes.engines[1]->drop("job"));
+  nodes.clock.advance(std::chrono::minutes(1) + std::chrono::milliseconds(passed_ms));
+  REQUIRE(nodes.engines[0]->drop("job"));
+  nodes.end_engines();
+  // A sanitizer sees whether the job, which ends here, uses anything that was the engine's.
+  nodes.clock.advance(std::chrono::minutes(1));
 }
 
 }  // namespace
