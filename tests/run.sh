@@ -57,9 +57,14 @@ build=build/$preset
 mkdir -p "$build"
 log=$build/tests.log
 : >"$log"
-# A sanitizer's finding is a failure with a stack, wherever the tests run.
-export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
+# A sanitizer's finding is a failure with a stack, also in a daemon whose end no test looks at: they
+# all write to files, which are shown and counted at the end.
+reports=$PWD/$build/sanitizer
+rm -rf "$reports"
+mkdir "$reports"
+export ASAN_OPTIONS=${ASAN_OPTIONS:-log_path=$reports/report}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:log_path=$reports/report}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:log_path=$reports/report}
 
 count() {  # count SUITE PASSED FAILED
   passed=$((passed + $2))
@@ -144,7 +149,17 @@ package_tests() {  # package_tests BUILD
   return $status
 }
 
+count_reports() {
+  local report
+  for report in "$reports"/*; do
+    [ -s "$report" ] || continue
+    title "a sanitizer's finding: $report"
+    head -n 60 "$report"
+    count sanitizer 0 1
+  done
+}
 finish() {
+  count_reports
   printf '\n%s' "$summary"
   local tail=""
   [ "$skipped" -gt 0 ] && tail=", $skipped skipped"
