@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
+from torch.nn.utils import prune  # noqa: E402
+
 SIZE = 96  # A square has the same shape when it is transposed.
 ROWS = 1024  # More than is kept in a buffer when it moves.
 
@@ -182,6 +184,53 @@ def test_a_change_between_two_saves_is_seen(job, ways_to_look, change):
         name: (part.dtype, tuple(part.shape), bytes_of(part)) for name, part in restored.items()
     }
     assert found == expected
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 3)
+        self.second = self.first
+        self.weight = self.first.weight
+        self.none = None
+        self.register_buffer("nothing", None)
+        self.register_buffer("passing", torch.rand(2), persistent=False)
+
+
+MODULES = {
+    "tied": Tied,
+    "sequence": lambda: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)),
+    "attention": lambda: torch.nn.TransformerEncoderLayer(8, 2),
+    "recurrent": lambda: torch.nn.LSTM(3, 4, 2),
+    "parametrised": lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3)),
+    "spectral": lambda: torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 3)),
+    "hooked": lambda: torch.nn.utils.spectral_norm(torch.nn.Linear(3, 3)),
+    "pruned": lambda: prune.random_unstructured(torch.nn.Linear(3, 3), "weight", 0.5),
+    "scripted": lambda: torch.jit.script(torch.nn.Linear(3, 3)),
+    "compiled": lambda: torch.compile(torch.nn.Linear(3, 3)),
+    "averaged": lambda: torch.optim.swa_utils.AveragedModel(torch.nn.Linear(3, 3)),
+}
+
+
+@pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
+def test_the_state_of_a_module_is_what_it_says_itself(make):
+    from libckpt import _modules
+
+    module = make()
+    expected, found = module.state_dict(), _modules.state_of(module)
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        assert found[name].data_ptr() == tensor.data_ptr(), name
+        assert found[name].shape == tensor.shape
+        assert found[name].dtype == tensor.dtype
+
+
+def test_a_module_whose_classes_were_changed_says_its_state_itself(monkeypatch):
+    from libckpt import _modules
+
+    said = {"another": torch.ones(3)}
+    monkeypatch.setattr(torch.nn.Module, "state_dict", lambda *_, **__: said)
+    assert _modules.state_of(torch.nn.Linear(3, 3)) is said
 
 
 def test_an_array_that_changes_in_place_is_seen(job):

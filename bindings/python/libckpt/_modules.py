@@ -38,13 +38,16 @@ def _collect(nn, plain, module, prefix, found):
         _are_stock[kind] = is_stock
     if not is_stock or any(name in own for name in SAYS):
         return False
-    if own["_state_dict_hooks"] or own["_state_dict_pre_hooks"]:
+    if own.get("_state_dict_hooks") or own.get("_state_dict_pre_hooks"):
         return False
-    not_persistent = own["_non_persistent_buffers_set"]
-    for parts, left_out in ((own["_parameters"], ()), (own["_buffers"], not_persistent)):
+    parts = [own.get(name) for name in ("_parameters", "_buffers", "_modules")]
+    if not all(isinstance(part, dict) for part in parts):  # As those of TorchScript.
+        return False
+    not_persistent = own.get("_non_persistent_buffers_set", ())
+    for tensors, left_out in ((parts[0], ()), (parts[1], not_persistent)):
         there = {
             prefix + name: tensor
-            for name, tensor in parts.items()
+            for name, tensor in tensors.items()
             if tensor is not None and name not in left_out
         }
         if not plain.issuperset(map(type, there.values())):
@@ -52,5 +55,5 @@ def _collect(nn, plain, module, prefix, found):
         found.update(there)
     return all(
         child is None or _collect(nn, plain, child, f"{prefix}{name}.", found)
-        for name, child in own["_modules"].items()
+        for name, child in parts[2].items()
     )
