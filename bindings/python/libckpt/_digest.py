@@ -25,8 +25,8 @@ def flat_bytes(tensor):
 def _multipliers(device):
     import torch
 
-    own = torch.Generator().manual_seed(0x6C69_6263)  # Not the one that training draws from.
-    drawn = torch.randint(-(1 << 62), 1 << 62, (BLOCK,), generator=own)
+    own = torch.Generator("cpu").manual_seed(0x6C69_6263)  # Not the one that training draws from.
+    drawn = torch.randint(-(1 << 62), 1 << 62, (BLOCK,), generator=own, device="cpu")
     return drawn.mul_(2).add_(1).to(device)
 
 

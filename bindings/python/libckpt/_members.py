@@ -99,7 +99,8 @@ def load(name, entries):
         _, kind, key, _, _ = saved
         if key not in made:
             made[key] = _storage(torch, entries[f"data/{key}"])
-        dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
+        # The public name of it warns that kinds of storages will go.
+        dtype = torch.uint8 if kind is torch.UntypedStorage else kind._dtype
         return torch.storage.TypedStorage(wrap_storage=made[key], dtype=dtype, _internal=True)
 
     class Unpickler(pickle.Unpickler):
@@ -111,5 +112,5 @@ def load(name, entries):
 
 def _storage(torch, content):
     if content.nbytes == 0:
-        return torch.UntypedStorage(0)
+        return torch.UntypedStorage(0, device="cpu")
     return torch.from_numpy(content).untyped_storage()

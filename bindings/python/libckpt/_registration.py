@@ -4,11 +4,14 @@ It tells the library only of what changed, keeps alive what a running capture re
 for what is known to come.
 """
 
+import contextlib
 import ctypes
 import json
 import mmap
+import os
+import weakref
 
-from libckpt import _core, _tensors, _views
+from libckpt import _core, _resizing, _tensors, _views, errors
 
 STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
@@ -20,11 +23,22 @@ class Registration:
         self.client = _core.Client(options)
         self.optimizers = []  # Weak references to those that are guarded.
         self.stream = 0
+        self._process = os.getpid()
         self._views = _views.Views()
         self._gpu = (None, None)  # Some views, and the first GPU of them.
         self._registered = None  # As the library was told.
         self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
         self._held = ()  # Keeps the tensors of the running capture alive.
+
+    def guard(self, optimizer):
+        self.optimizers.append(weakref.ref(optimizer))
+        _resizing.watch(self)
+
+    def finish(self):
+        """When it returns, the running capture has left the tensors."""
+        if os.getpid() == self._process:
+            with contextlib.suppress(errors.CheckpointError):  # The guard tells of it.
+                self.client.guard(self.stream)
 
     def capture(self, step, taken, always):
         """(outcome, views by name). `taken` is what items.take_all answered."""
@@ -33,11 +47,24 @@ class Registration:
         self.client.guard(self.stream)
         views = self.view(tensors)
         self.register(views, members)
-        self.client.set_blob(STRUCTURE, structure.encode())
+        self._set_structure(structure)
         self.stream = _tensors.current_stream(self._first_gpu(views))
         outcome = self.client.save(step, self.stream, always)
         self._held = (views, members)
         return outcome, views
+
+    def _set_structure(self, structure):
+        try:
+            self.client.set_blob(STRUCTURE, structure.encode())
+        except errors.Exhausted as error:
+            parts = json.loads(structure)
+            sizes = {name: len(json.dumps(part)) for name, part in parts.items()}
+            name = max(sizes, key=sizes.get)
+            raise errors.Exhausted(
+                f'the plain data of the items is too large, that of item "{name}" the largest with '
+                f"{sizes[name]} bytes: save long lists and what holds tensors as tensors, arrays, "
+                f"lists or dictionaries, or give libckpt.init a larger blob_capacity ({error})"
+            ) from error
 
     def view(self, tensors):
         return self._views.of(tensors)
@@ -81,6 +108,7 @@ class Registration:
 
     def reserve(self, views, members, room):
         """Registers what is there, and makes Slots that also hold `room` bytes if that is more."""
+        self.client.guard(self.stream)  # What is held for the running capture is let go.
         self.register(views, members)
         self._held = (views, members)
         known = sum(view.nbytes for view in views.values())

@@ -119,12 +119,24 @@ def tensor_nodes(node):
 
 def _writable(into, here):
     """Of the tensors by name, those that a restore may write where they are."""
-    in_place = {}
-    for name, item in into.items():
-        if _items.is_module(item) or _tensors.is_tensor(item):
-            prefix = f"{name}."
-            in_place.update({n: t for n, t in here.items() if n == name or n.startswith(prefix)})
+    # A name of more than one slash is another one here: what has it is copied to its place later.
+    tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
+    in_place = {name: here[name] for name in tensors}
+    for module in _modules_in(into):
+        prefix = f"{module}."
+        in_place.update({name: t for name, t in here.items() if name.startswith(prefix)})
     return in_place
+
+
+def _modules_in(items):
+    """The names of all modules, at any depth of containers."""
+    for name, item in items.items():
+        if _items.is_module(item):
+            yield name
+        elif isinstance(item, dict):
+            yield from _modules_in({f"{name}.{key}": part for key, part in item.items()})
+        elif isinstance(item, (list, tuple)):
+            yield from _modules_in({f"{name}.{i}": part for i, part in enumerate(item)})
 
 
 def _view_in_place(tensor, type_name, shape):
@@ -150,50 +162,3 @@ def _compare(step, there, in_place, of_a_share=False):
                 f'restore step {step}: tensor "{name}" is {type_name} {list(shape)} here and '
                 f"{there[name][0]} {list(there[name][1])} there"
             )
-
-
-def load(into, values, strict):
-    """Gives the trainer's own objects what was restored."""
-    for name, item in into.items():
-        if name not in values:
-            if strict:
-                raise errors.InvalidArgument(f'restore: item "{name}" was not saved')
-            continue
-        value = values[name]
-        if hasattr(item, "content"):  # A TorchMember.
-            item = item.content
-        if _items.is_module(item):
-            _load_module(name, item, value, strict)
-        elif _items.can_load(item):
-            item.load_state_dict(value)
-        elif isinstance(item, dict):
-            item.clear()
-            item.update(value)
-        elif isinstance(item, list):
-            item[:] = value
-        elif _tensors.is_tensor(item):
-            _tensors.copy(value, item)
-
-
-def _load_module(name, module, value, strict):
-    import torch
-
-    state = module.state_dict()
-    # Most of it is there already: what is the same memory is not copied onto itself.
-    rest = {key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))}
-    if strict:
-        unknown = [key for key in value if key not in state]
-        if unknown:
-            raise errors.InvalidArgument(
-                f'restore: module "{name}" has no {", ".join(unknown[:5])}; '
-                "with strict=False that is left out"
-            )
-    else:
-        rest = {
-            key: part
-            for key, part in rest.items()
-            if key in state and getattr(part, "shape", None) == getattr(state[key], "shape", None)
-        }
-    if rest:
-        with torch.no_grad():
-            module.load_state_dict(rest, strict=False)

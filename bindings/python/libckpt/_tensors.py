@@ -6,6 +6,8 @@ somebody hands over one of its tensors.
 
 import sys
 
+from libckpt.errors import Unsupported
+
 NUMPY_NAMES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16",
     "uint32": "U32", "int32": "I32", "float32": "F32", "uint64": "U64", "int64": "I64",
@@ -26,8 +28,11 @@ def is_torch(value):
 
 
 def is_numpy(value):
+    """Whether it is an array whose bytes, type and shape are all there is to it: a masked one, a
+    matrix and one of records are more."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
+    is_plain = numpy is not None and type(value) in (numpy.ndarray, numpy.memmap)
+    return is_plain and value.dtype.names is None
 
 
 def is_tensor(value):
@@ -39,6 +44,40 @@ def type_of(tensor):
     if is_torch(tensor):
         return TORCH_NAMES.get(str(tensor.dtype))
     return NUMPY_NAMES.get(tensor.dtype.name) if tensor.dtype.isnative else None
+
+
+def check(name, tensor):
+    """Raises Unsupported, with what to do instead, for what cannot be copied as it lies."""
+    if is_torch(tensor):
+        _check_torch(name, tensor)
+    elif tensor.dtype.hasobject:
+        raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
+
+
+def _check_torch(name, tensor):
+    torch = sys.modules["torch"]
+    problem = None
+    if torch.nn.parameter.is_lazy(tensor):
+        problem = "it is not initialized yet: make a forward pass before the first save"
+    elif tensor.is_nested:
+        problem = "it is a nested tensor: save the tensors of its unbind()"
+    elif type(tensor).__name__ == "FakeTensor":
+        problem = "it is a fake tensor, which has no data: save the real one"
+    elif type(tensor).__name__ == "DTensor":
+        problem = "it is a distributed tensor: save its local part, to_local()"
+    elif hasattr(tensor, "__tensor_flatten__"):
+        problem = (
+            f"it is a {type(tensor).__name__}, which is made of other tensors: save those, of its "
+            "__tensor_flatten__()"
+        )
+    elif tensor.layout != torch.strided:
+        problem = f"its layout is {tensor.layout}: convert it with to_dense()"
+    elif tensor.is_quantized:
+        problem = "it is quantised: save its int_repr(), scale and zero point"
+    elif tensor.device.type not in ("cpu", "cuda"):
+        problem = f"it lies on the device {tensor.device}: move it to cpu or cuda"
+    if problem:
+        raise Unsupported(f'tensor "{name}": {problem}')
 
 
 _dtype_names = {}  # Of torch's types: to make the text is slow.
@@ -61,7 +100,7 @@ def dress(content, description):
 
         kind = getattr(torch, description["torch"])
         if content.nbytes == 0:
-            return torch.empty(description["shape"], dtype=kind)
+            return torch.empty(description["shape"], dtype=kind, device="cpu")
         return torch.from_numpy(content).view(kind).reshape(description["shape"])
     import numpy
 

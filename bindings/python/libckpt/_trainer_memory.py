@@ -4,7 +4,7 @@ import json
 import logging
 
 from libckpt import errors
-from libckpt._restore import load
+from libckpt._fill import load
 from libckpt.rng import RNG
 from libckpt.session import init
 

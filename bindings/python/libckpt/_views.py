@@ -8,7 +8,6 @@ buffer that is kept for it, and so is a small one that comes at another address 
 import sys
 
 from libckpt import _core, _tensors
-from libckpt.errors import Unsupported
 
 BUFFERED_BYTES_MAX = 64 << 10  # The states of random generators, for instance, have a few KiB.
 
@@ -67,13 +66,14 @@ def view_of(name, tensor, known=None, is_buffered=False):
     if not _tensors.is_torch(tensor):
         return _view_numpy(name, tensor, known, is_buffered)
     torch = sys.modules["torch"]
-    _check_torch(name, tensor)
+    _tensors.check(name, tensor)
     tensor = kept = tensor.detach()
     if is_buffered or not _tensors.is_writable(tensor):
         if _fits(known, tensor):
             known.kept.copy_(tensor)
             return known
-        kept = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        with torch.inference_mode(False):  # Else only that mode could write it again.
+            kept = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         kept.copy_(tensor)
         is_buffered = True
     type_name, shape = _tensors.stored_form(tensor)
@@ -83,8 +83,7 @@ def view_of(name, tensor, known=None, is_buffered=False):
 
 def _view_numpy(name, array, known, is_buffered):
     numpy = sys.modules["numpy"]
-    if array.dtype.hasobject:
-        raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
+    _tensors.check(name, array)
     kept = array
     if is_buffered or not array.flags.c_contiguous:
         if _fits(known, array):
@@ -95,21 +94,6 @@ def _view_numpy(name, array, known, is_buffered):
         is_buffered = True
     type_name, shape = _tensors.stored_form(array)
     return View(kept, kept.ctypes.data, type_name, shape, -1, is_buffered)
-
-
-def _check_torch(name, tensor):
-    torch = sys.modules["torch"]
-    problem = None
-    if tensor.layout != torch.strided:
-        problem = f"its layout is {tensor.layout}: convert it with to_dense()"
-    elif tensor.is_quantized:
-        problem = "it is quantised: save its int_repr(), scale and zero point"
-    elif tensor.device.type not in ("cpu", "cuda"):
-        problem = f"it lies on the device {tensor.device}: move it to cpu or cuda"
-    elif type(tensor).__name__ == "DTensor":
-        problem = "it is a distributed tensor: save its local part, to_local()"
-    if problem:
-        raise Unsupported(f'tensor "{name}": {problem}')
 
 
 def _fits(known, tensor):

@@ -14,11 +14,14 @@ import pickle
 import sys
 
 from libckpt import _core, _members, _modules, _tensors, _views
-from libckpt.errors import Corruption, InvalidArgument, Unsupported
+from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 
 PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
+LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
+DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
+RESERVED = "libckpt."  # The names that the structure and its neighbours have.
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -92,14 +95,19 @@ class Taker:
         self._known = known
         self._known_told, self._known_tables = (known.told, known.tables) if known else ({}, {})
         self._replicas = replicas  # Filled, when somebody wants them.
+        self._depth = 0
 
     def take(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
         kind = type(value)
         if kind in PLAIN:
+            if kind is int and not -LARGE < value < LARGE:
+                return f'{{"i":"{value:x}"}}'
             return f'{{"v":{_text(value)}}}'
-        if kind is dict or kind is collections.OrderedDict:
+        if kind is dict:
             return self._dictionary(name, value)
+        if kind is collections.OrderedDict:
+            return f'{{"o":{self._dictionary(name, value)}}}'
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
         if kind is float:
@@ -111,7 +119,9 @@ class Taker:
         if has_state(value) and not isinstance(value, type):
             return self._owner(name, value)
         if kind is list or kind is tuple:
+            self._go_deeper(name)
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
+            self._depth -= 1
             return f'{{"{"l" if kind is list else "u"}":[{",".join(parts)}]}}'
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
             return self._dictionary(name, value)
@@ -123,7 +133,10 @@ class Taker:
         # Who restores gives tensors back as state_dict() would: a capture only reads them.
         is_read_only = self._known is not None and is_module(owner)
         state = _modules.state_of(owner) if is_read_only else owner.state_dict()
-        text = f'{{"s":{self.take(name, state)}}}'
+        # Who takes it back does not ask which kind of dictionary it is.
+        is_dictionary = type(state) is collections.OrderedDict
+        node = self._dictionary(name, state) if is_dictionary else self.take(name, state)
+        text = f'{{"s":{node}}}'
         if self._replicas is None:
             return text
         names = list(self.tensors)[count:]
@@ -149,21 +162,39 @@ class Taker:
         return _text({"a": name})
 
     def _tensor(self, name, value):
+        while "//" in name:  # That would be an entry of a member.
+            name = name.replace("//", "/'/")
         while name in self.tensors:  # Of {"a.b": x, "a": {"b": y}}.
             name += "'"
         self.tensors[name] = value
         told = self._known_told.get(name)
         if told is None or told[0] is not value.dtype or told[1] != value.shape:
+            _check_text(name)
+            _tensors.check(name, value)
             text = _text({"t": name, **_tensors.describe(value)})
             told = (value.dtype, value.shape, text)
         self.told.told[name] = told
         return told[2]
+
+    def _go_deeper(self, name):
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise InvalidArgument(
+                f'item "{name[:200]}" is nested more than {DEPTH_MAX} deep, or contains itself: '
+                "save it flat, as a list of its parts"
+            )
 
     def _dictionary(self, name, value):
         keys, parts = list(value), list(value.values())
         table = self._known_tables.get(name)
         if table is not None and table.is_of(keys, parts):
             return self._add_table(name, table, parts)
+        self._go_deeper(name)
+        text = self._pairs(name, keys, parts)
+        self._depth -= 1
+        return text
+
+    def _pairs(self, name, keys, parts):
         if not all(type(key) is str for key in keys):
             pairs = [
                 f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
@@ -231,6 +262,12 @@ class Giver:
     def _give_v(self, value):
         return value
 
+    def _give_i(self, value):
+        return int(value, 16)
+
+    def _give_o(self, node):
+        return collections.OrderedDict(self.give(node))
+
     def _give_f(self, value):
         return float(value)
 
@@ -255,7 +292,31 @@ class Giver:
     def _give_p(self, value):
         if not self.allow_pickle:
             raise Unsupported("a saved item was pickled, and this session is free of pickles")
-        return pickle.loads(base64.b64decode(value))
+        try:
+            return pickle.loads(base64.b64decode(value))
+        except Exception as error:  # What an unpickling runs may raise anything.
+            raise InvalidArgument(
+                f"a saved item cannot be unpickled here ({error!r}): what it was made of must be "
+                "importable under the same name"
+            ) from error
+
+
+def _check_text(name):
+    """Names leave Python as UTF-8."""
+    if name.isascii():
+        return
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"item {name!r}: its name is no text ({error.reason})") from error
+
+
+def _check_name(name):
+    if not name or name.startswith(RESERVED):
+        raise InvalidArgument(
+            f'item "{name}": a name is not empty and does not begin with "{RESERVED}": rename it'
+        )
+    _check_text(name)
 
 
 def _has_private_buffers(module):
@@ -271,6 +332,8 @@ def take_all(items, allow_pickle=True, known=None, replicas=None):
     """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
         raise InvalidArgument("items: a dictionary from names to what is to be saved is wanted")
+    for name in items:
+        _check_name(name)
     taker = Taker(allow_pickle, known, replicas)
     try:
         parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
@@ -287,5 +350,7 @@ def give_all(structure, tensors, members, allow_pickle=True):
     giver = Giver(tensors, members, allow_pickle)
     try:
         return {name: giver.give(node) for name, node in structure.items()}
+    except CheckpointError:
+        raise
     except (AttributeError, KeyError, ValueError, TypeError) as error:
         raise Corruption(f"the structure of the saved items is damaged: {error!r}") from error

@@ -10,12 +10,14 @@ import contextlib
 import gc
 import json
 import logging
+import operator
 import os
 import re
+import threading
 import time
 import weakref
 
-from libckpt import _debug, _gather, _launch, _programs, _registration, _restore, _shares
+from libckpt import _debug, _fill, _gather, _launch, _programs, _registration, _restore, _shares
 from libckpt import errors, items as _items
 from libckpt.ticket import LEVELS, Ticket
 
@@ -23,6 +25,7 @@ logger = logging.getLogger("libckpt")
 
 DEADLINE = 60.0
 FAILURES_TOLD_EVERY, FAILURES_KNOWN = 60.0, 64
+STEP_MAX = (1 << 63) - 1
 _DIGITS = re.compile(r"\d+")
 
 _sessions = weakref.WeakSet()
@@ -58,7 +61,8 @@ def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, a
 
 
 class Session:
-    """One at a time for a job and rank in a process; calls come from any thread, one at a time."""
+    """One at a time for a job and rank in a process; calls come from any thread, and wait for one
+    another where they must."""
 
     def __init__(self, options, *, raise_on_error=False, allow_pickle=True, debug=False):
         options, self._ranks = _launch.complete(options)
@@ -77,6 +81,7 @@ class Session:
         self._raise = raise_on_error
         self._allow_pickle = allow_pickle
         self._process = os.getpid()
+        self._turn = _Turn()
         self._tensors = _registration.Registration(options)
         self._client = self._tensors.client
         self._shares = _shares.Shares(self._ranks)
@@ -107,14 +112,12 @@ class Session:
                 alive.finish_capture()
 
         for optimizer in optimizers:
-            self._tensors.optimizers.append(weakref.ref(optimizer))
+            self._tensors.guard(optimizer)
             self._hooks.append(optimizer.register_step_pre_hook(before_step))
         return self
 
     def save_checkpoint_if_needed(self, step, items):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket."""
-        if type(self._interval) is int and self._interval > 0 and step % self._interval:
-            return Ticket(self, step, "not_due", 0.0)
         return self._save(step, items, always=False)
 
     def save(self, step, items):
@@ -137,8 +140,12 @@ class Session:
         if self._is_out_of_reach():
             return Ticket(self, step, "skipped_unavailable", 0.0)
         try:
-            outcome = self._capture(step, items, always)
-            self._confirm(step)
+            step = _number(step)
+            if not always and self._is_between(step):
+                return Ticket(self, step, "not_due", 0.0)
+            with self._turn:
+                outcome = self._capture(step, items, always)
+                self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
             self._failed += 1
             self._tell(error)
@@ -146,6 +153,10 @@ class Session:
                 raise
             outcome = "failed"
         return Ticket(self, step, outcome, time.perf_counter() - began)
+
+    def _is_between(self, step):
+        """Whether the interval is in steps, and this is none of them."""
+        return type(self._interval) is int and self._interval > 0 and step % self._interval != 0
 
     def _capture(self, step, items, always):
         self._check_open()
@@ -173,6 +184,10 @@ class Session:
     def prepare(self, items):
         """Makes room for `items` now, so that the first save need not wait."""
         self._check_open()
+        with self._turn:
+            self._prepare(items)
+
+    def _prepare(self, items):
         if self._ranks.are_several:
             room = self._shares.expected_bytes(items, self._tensors.optimizers, self._allow_pickle)
             self._tensors.reserve({}, {}, room)
@@ -194,14 +209,16 @@ class Session:
         succeeds, or `start_fresh` is called.
         """
         self._check_open()
-        try:
-            restored = self._restore(into, step, strict)
-        except errors.NotFound:
-            raise
-        except Exception as error:
-            self._restore_failure = error
-            raise
-        self._restore_failure = None
+        step = None if step is None else _number(step)
+        with self._turn:
+            try:
+                restored = self._restore(into, step, strict)
+            except errors.NotFound:
+                raise
+            except Exception as error:
+                self._restore_failure = error
+                raise
+            self._restore_failure = None
         return restored
 
     def start_fresh(self):
@@ -223,7 +240,7 @@ class Session:
         values = _items.give_all(
             structure, targets.tensors(structure), targets.members, self._allow_pickle
         )
-        _restore.load(self._shares.known_here(into, answer), values, strict)
+        _fill.load(self._shares.known_here(into, answer), values, strict)
         self._must_confirm = answer["step"] if "path" not in answer else None
         return _restore.Restored(answer, values)
 
@@ -261,7 +278,7 @@ class Session:
         """Waits until the step, or a newer one, is captured, replicated, committed or durable."""
         self._check_open()
         self._client.guard(self._tensors.stream)
-        self._client.wait(step, level, deadline)
+        self._client.wait(_number(step), level, deadline)
 
     def flush(self, deadline=DEADLINE):
         """Waits until the newest committed step is on storage; only with a directory."""
@@ -313,6 +330,11 @@ class Session:
         else:
             self.abandon()  # The state may be wanted by who starts again.
 
+    def __del__(self):
+        # While a capture still reads tensors that only the session holds.
+        with contextlib.suppress(Exception):
+            self.abandon()
+
     def _let_go(self):
         for hook in self._hooks:
             hook.remove()
@@ -349,6 +371,41 @@ class Session:
                 self.job,
                 self._last_error,
             )
+
+
+def _number(step):
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= STEP_MAX:
+        raise errors.InvalidArgument(
+            f"step {step!r}: steps are whole numbers from 0 to {STEP_MAX}: give the count of the "
+            "optimizer's steps"
+        )
+    return number
+
+
+class _Turn:
+    """One call at a time: another thread waits, and a call within a call is refused."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self._is_taken = False
+
+    def __enter__(self):
+        self._lock.acquire()
+        if self._is_taken:
+            self._lock.release()
+            raise errors.InvalidArgument(
+                "called in the middle of another call of the same session, by a signal handler or "
+                "a state_dict(): set a flag there, and save after the step"
+            )
+        self._is_taken = True
+
+    def __exit__(self, *_):
+        self._is_taken = False
+        self._lock.release()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "failure.hpp"
 #include "options.hpp"
@@ -56,6 +57,9 @@ const char* name_of(RestoreSource source) {
   }
   return "unknown";
 }
+
+// For so long at a time a wait keeps others waiting, too.
+constexpr std::chrono::milliseconds wait_turn{10};
 
 Level level_of(const std::string& name) {
   for (const Level level : {Level::captured, Level::replicated, Level::committed, Level::durable})
@@ -197,9 +201,26 @@ void Client::guard(std::uint64_t stream) {
 }
 
 void Client::wait(std::uint64_t step, const std::string& level, double seconds) {
+  using std::chrono::steady_clock;
   const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().wait(Step{step}, level_of(level), milliseconds_of(seconds)));
+  const Level wanted = level_of(level);
+  const auto deadline = steady_clock::now() + milliseconds_of(seconds);
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
+    const auto turn = std::clamp(left, std::chrono::milliseconds(0), wait_turn);
+    const auto turn_end = steady_clock::now() + turn;
+    const Status waited = [&] {
+      const std::lock_guard lock(mutex_);
+      return checkpointer().wait(Step{step}, wanted, turn);
+    }();
+    if (waited) return;
+    // What comes sooner than its turn ends has another reason than the time.
+    const bool is_over = waited.error().code() != Errc::unavailable ||
+                         steady_clock::now() < turn_end || steady_clock::now() >= deadline;
+    if (is_over) throw Failure(waited.error());
+    while (mutex_.is_wanted() && steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 template <class Run>

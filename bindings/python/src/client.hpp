@@ -6,6 +6,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <ckpt/checkpointer.hpp>
 #include <map>
 #include <mutex>
@@ -14,6 +15,22 @@
 #include <vector>
 
 namespace ckpt::python {
+
+// A mutex that tells whether somebody wants it: who has it for long lets others go first.
+class SharedTurn {
+ public:
+  void lock() {
+    ++wanted_;
+    mutex_.lock();
+    --wanted_;
+  }
+  void unlock() { mutex_.unlock(); }
+  bool is_wanted() const { return wanted_ > 0; }
+
+ private:
+  std::atomic<int> wanted_{0};
+  std::mutex mutex_;
+};
 
 class Client {
  public:
@@ -30,6 +47,7 @@ class Client {
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
   std::string save(std::uint64_t step, std::uint64_t stream, bool always);
   void guard(std::uint64_t stream);
+  // Others get their turn while it waits: the training thread must not wait for what is waited for.
   void wait(std::uint64_t step, const std::string& level, double seconds);
   // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
   nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
@@ -57,7 +75,7 @@ class Client {
                        const std::vector<std::string>& order);
   void replace_archives(std::map<std::string, Archive> wanted);
 
-  std::mutex mutex_;
+  SharedTurn mutex_;
   std::optional<Checkpointer> checkpointer_;
   std::map<std::string, TensorRef> tensors_;
   std::map<std::string, Archive> archives_;

@@ -1,0 +1,187 @@
+"""Fill: gives the trainer's own objects, at any depth of containers, what was restored.
+
+Modules, optimizers and whatever takes its state back are filled where they are, and so are
+containers and plain objects: who holds one of them sees what was saved.
+"""
+
+import collections
+import enum
+import logging
+import random
+import sys
+import types
+
+from libckpt import _members, _tensors, errors, items as _items
+
+logger = logging.getLogger("libckpt")
+
+# Nobody else's copy of them can be changed, so there is nothing to fill.
+CONSTANTS = (
+    type(None), bool, int, float, complex, str, bytes, tuple, frozenset, range, type, enum.Enum,
+    types.FunctionType, types.BuiltinFunctionType,
+)  # fmt: skip
+
+
+def load(into, values, strict):
+    """Fills the items of `into`, each from the value of its name."""
+    for name, item in into.items():
+        if name not in values:
+            if strict:
+                raise errors.InvalidArgument(f'restore: item "{name}" was not saved')
+            continue
+        value = values[name]
+        if isinstance(item, _members.TorchMember):
+            item = item.content
+        if _tensors.is_tensor(item) and _tensors.is_tensor(value):
+            _tensors.copy(value, item)
+        elif fill(name, item, value, strict) is not item and not _is_constant(item):
+            logger.warning(
+                'libckpt: restore: item "%s", a %s, cannot be filled where it is: take it from '
+                "Restored.items",
+                name,
+                type(item).__name__,
+            )
+
+
+def fill(name, item, value, strict):
+    """What is to stand where `item` stands: itself, filled, or the value when it is a constant."""
+    if isinstance(item, _members.TorchMember):
+        item.content = fill(name, item.content, value, strict)
+    elif _items.is_module(item):
+        _fill_module(name, item, value, strict)
+    elif not isinstance(item, type) and (_items.has_state(item) or _items.can_load(item)):
+        _fill_owner(name, item, value, strict)
+    elif isinstance(item, dict) and isinstance(value, dict):
+        _fill_dictionary(name, item, value, strict)
+    elif isinstance(item, list) and isinstance(value, list):
+        item[:] = _filled_parts(name, item, value, strict)
+    elif type(item) is tuple and isinstance(value, tuple):
+        return tuple(_filled_parts(name, item, value, strict))
+    elif _is_constant(item) or not _fill_object(item, value):
+        return value
+    return item
+
+
+def _fill_dictionary(name, item, value, strict):
+    gone = [key for key, part in item.items() if key not in value and _has_owner(part)]
+    if gone and strict:
+        raise errors.InvalidArgument(f'restore: item "{name}.{gone[0]}" was not saved')
+    filled = {
+        key: fill(f"{name}.{key}", item[key], part, strict) if key in item else part
+        for key, part in value.items()
+    }
+    filled.update({key: item[key] for key in gone})
+    item.clear()
+    item.update(filled)
+
+
+def _filled_parts(name, item, value, strict):
+    if strict and len(item) > len(value) and any(map(_has_owner, item[len(value) :])):
+        raise errors.InvalidArgument(f'restore: item "{name}.{len(value)}" was not saved')
+    return [
+        fill(f"{name}.{i}", item[i], part, strict) if i < len(item) else part
+        for i, part in enumerate(value)
+    ]
+
+
+def _has_owner(value):
+    """Whether it is, or holds, something that takes its state back."""
+    if isinstance(value, dict):
+        return any(map(_has_owner, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_owner, value))
+    return not isinstance(value, type) and _items.has_state(value)
+
+
+def _fill_owner(name, owner, state, strict):
+    kind = type(owner).__name__
+    if not _items.can_load(owner):
+        if strict:
+            raise errors.InvalidArgument(
+                f'restore: item "{name}", a {kind}, has state_dict and no load_state_dict: give it '
+                "one, or restore without it and take its state from Restored.items"
+            )
+        return
+    try:
+        owner.load_state_dict(state)
+    except errors.CheckpointError:
+        raise
+    except Exception as error:  # It may be anybody's.
+        raise errors.InvalidArgument(
+            f'restore: item "{name}", a {kind}, does not take its state: {error}; it was saved by '
+            "one of another kind, or with other groups or sizes"
+        ) from error
+
+
+def _fill_module(name, module, value, strict):
+    import torch
+
+    state = module.state_dict()
+    # Most of it is there already: what is the same memory is not copied onto itself.
+    rest = {key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))}
+    if strict:
+        unknown = [key for key in value if key not in state]
+        if unknown:
+            raise errors.InvalidArgument(
+                f'restore: module "{name}" has no {", ".join(unknown[:5])}; '
+                "with strict=False that is left out"
+            )
+    else:
+        rest = {
+            key: part
+            for key, part in rest.items()
+            if key in state and getattr(part, "shape", None) == getattr(state[key], "shape", None)
+        }
+    if rest:
+        with torch.no_grad():
+            module.load_state_dict(rest, strict=False)
+
+
+def _fill_object(item, value):
+    """Whether the object, of no kind that libckpt knows of, is now as the value."""
+    if item is value or type(item) is not type(value) or _tensors.is_tensor(item):
+        return item is value
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if isinstance(item, (set, dict)):
+        item.clear()
+        item.update(value)
+    elif isinstance(item, (list, bytearray)):
+        item[:] = value
+    elif isinstance(item, collections.deque):
+        item.clear()
+        item.extend(value)
+    elif isinstance(item, random.Random):
+        item.setstate(value.getstate())
+    elif numpy is not None and isinstance(item, numpy.random.Generator):
+        item.bit_generator.state = value.bit_generator.state
+    elif numpy is not None and isinstance(item, numpy.random.RandomState):
+        item.set_state(value.get_state())
+    elif numpy is not None and isinstance(item, numpy.ndarray) and item.shape == value.shape:
+        item[...] = value
+    elif torch is not None and isinstance(item, torch.Generator):
+        item.set_state(value.get_state())
+    elif _has_attributes_only(item):
+        vars(item).clear()
+        vars(item).update(vars(value))
+    else:
+        return False
+    return True
+
+
+def _is_constant(item):
+    numpy = sys.modules.get("numpy")
+    is_number = numpy is not None and isinstance(item, numpy.generic)
+    return is_number or isinstance(item, CONSTANTS)
+
+
+def _has_attributes_only(item):
+    """Whether its attributes are all there is to it."""
+    kind = type(item)
+    is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    return (
+        hasattr(item, "__dict__")
+        and not is_frozen
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and not any(getattr(base, "__slots__", ()) for base in kind.__mro__)
+    )
