@@ -4,9 +4,9 @@
 #   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N]
 #
 # Suites: tidy unit contract sim crash cluster package python gpu. Default: all that this machine
-# can run; what was skipped is said, and why. --seeds: seeds of the simulator. --deep: clang-tidy
-# too. --quick: Python without its slow tests. Ends with a line "N passed, N failed", and with 1 if
-# anything failed.
+# can run; what was skipped is said, and why. --seeds: seeds of the simulator. --deep: clang-tidy,
+# and a wheel from a clone, too. --quick: Python without its slow tests. Ends with a line
+# "N passed, N failed", and with 1 if anything failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
@@ -148,6 +148,9 @@ package_tests() {  # package_tests BUILD
   local status=0
   bash tests/package/run.sh "$1" || status=1
   bash tests/package/bundle.sh "$1" || status=1
+  if [ -n "$deep" ]; then
+    bash tests/package/wheel.sh || status=1
+  fi
   return $status
 }
 

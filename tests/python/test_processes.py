@@ -58,7 +58,7 @@ def test_the_flush_ends_in_the_daemon_however_the_trainer_ends(
 ):
     directory = tmp_path / "dir"
     process = trainer("plain.py", "job", "9", str(directory), end)
-    assert process.wait(60) == code
+    assert process.wait(60) == code, process.log.read_text()[-4000:]
     output = process.log.read_text()
     assert "Segmentation" not in output
     assert ("Traceback" in output) == (end == "raise")

@@ -6,6 +6,7 @@ on storage is then resumed by stock Transformers itself.
 """
 
 import json
+import logging
 import os
 import random
 import signal
@@ -228,3 +229,75 @@ def test_the_just_in_time_checkpoint_of_sigterm_is_whole(trainer, tmp_path):
     assert {path.name for path in (output / f"checkpoint-{number}").iterdir()} == FILES
     said = run(trainer, output, resume=True, max_steps=number + 3).finish()
     assert first_step(said) == number + 1
+
+
+def test_memory_that_does_not_fit_gives_way_to_the_newest_folder(trainer, tmp_path):
+    whole = run(trainer, tmp_path / "stock", "stock", width=32).finish()
+    output = tmp_path / "output"
+    kill_after(run(trainer, output, save_strategy="no"), 17)  # Of another width.
+    refused = run(trainer, output, resume=True, width=32)
+    assert refused.wait() != 0
+    said = refused.log.read_text()
+    assert "does not fit this Trainer" in said
+    assert "resume_from_checkpoint=False" in said
+
+    kill_after(run(trainer, output, "stock", width=32), 12)
+    kill_after(process := run(trainer, output, resume=True, width=32), 24)
+    said = process.log.read_text()
+    assert first_step(said) == 11
+    told = [line for line in said.splitlines() if "does not fit this Trainer" in line]
+    assert len(told) == 1
+    assert "checkpoint-10 instead" in told[0]
+    said = run(trainer, output, resume=True, width=32).finish()
+    assert first_step(said) > 21  # Memory is that of this model now.
+    assert results(said) == results(whole)
+
+
+def test_whatever_is_wrong_with_memory_the_newest_folder_is_resumed(trainer, tmp_path, expected):
+    output = tmp_path / "output"
+    kill_after(run(trainer, output), 19)
+    said = run(trainer, output, "forgetful", resume=True).finish()
+    assert first_step(said) in (11, 16)
+    assert "no module of that name; resumes from" in said
+    assert results(said) == expected
+
+
+def test_what_is_pushed_to_the_hub_is_complete(trainer, tmp_path):
+    said = run(trainer, tmp_path / "output", "pushing").finish()
+    for number in range(5, 31, 5):
+        assert f"pushed {number} {sorted(FILES)}" in said
+
+
+def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):
+    options = {"ranks": 2, "per_device_train_batch_size": 2}
+    whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
+    output = tmp_path / "output"
+    for step in (8, 17):
+        kill_after(run(trainer, output, resume=True, **options), step)
+    said = run(trainer, output, resume=True, **options).finish()
+    assert first_step(said) > 15
+    assert "from own memory" in said
+    assert results(said) == results(whole)
+    assert folders(output) == folders(tmp_path / "stock")
+    ours, theirs = (tmp_path / kind / "checkpoint-30" for kind in ("output", "stock"))
+    assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
+
+
+@pytest.mark.parametrize("kind", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_a_sharded_trainer_is_left_as_it_is_and_told_so(runtime, tmp_path, caplog, kind):
+    transformers = pytest.importorskip("transformers")
+    import libckpt.transformers
+
+    stock = transformers.Trainer(
+        model=torch.nn.Linear(2, 2),
+        args=transformers.TrainingArguments(output_dir=tmp_path, use_cpu=True, report_to=[]),
+    )
+    setattr(stock, kind, True)
+    with caplog.at_level(logging.WARNING, logger="libckpt"):
+        libckpt.transformers.TrainerWrapper(stock)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "DeepSpeed or FSDP" in told
+    assert "Transformers writes its checkpoints itself" in told
+    assert not [name for name, part in vars(stock).items() if getattr(part, "__name__", "") ==
+                "wrapped"]  # fmt: skip
+    assert not runtime.exists()  # No daemon was started for it.

@@ -40,14 +40,18 @@ class TrainerFolders:
         name = str(number)
         if any(waiting == name for waiting in self._waiting()):
             _outbox.settle(wait=True)  # The same step again.
-        hidden = folders.work.begin(name)
-        (hidden / f"checkpoint-{number}").mkdir()
+        hidden = folders.work.folder(name)
+        if trainer.is_world_process_zero():
+            folders.work.begin(name)
+        trainer.accelerator.wait_for_everyone()
+        (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
         self._members, self._weights = {}, Weights(hidden / f"checkpoint-{number}")
         with _replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
                        _push_from_checkpoint=lambda folder: None):  # fmt: skip
             stock_save(model, trial)
         members, self._members = self._members, None
         weights, self._weights = self._weights, None
+        trainer.accelerator.wait_for_everyone()  # Each rank writes a file of its own.
         self._note_best(folders)
         if trainer.args.should_save:
             state_file = hidden / f"checkpoint-{number}" / "trainer_state.json"

@@ -63,17 +63,35 @@ class TrainerMemory:
         return items if scaler is None else {**items, "scaler": scaler}
 
     def newest(self):
-        """What the newest step in memory holds; none: there is none, or `failure` tells why not."""
-        self.failure = None
+        """What the newest step in memory holds; none: there is none, or `failure` tells why not.
+
+        All ranks have it, or none.
+        """
+        restored, self.failure = None, None
         if self.session is None:
             return None
         try:
-            return self.session.restore()
+            restored = self.session.restore()
+            self._check(restored)
         except errors.NotFound:
-            return None
-        except errors.CheckpointError as error:
+            pass
+        except Exception as error:  # Whatever it is, folders may be good.
             self.failure = error
-            return None
+        try:
+            self.session.agree("resume", self.failure)
+        except errors.CheckpointError as error:  # Of another rank.
+            self.failure = error
+        except Exception:
+            pass  # Our own.
+        return restored if self.failure is None else None
+
+    def _check(self, restored):
+        problem = _problem_of(restored, self._trainer)
+        if problem is not None:
+            raise errors.InvalidArgument(
+                f"step {restored.step} from {restored.source_name} does not fit this Trainer: "
+                f"{problem}; train(resume_from_checkpoint=False), or another output_dir, begins anew"
+            )
 
     def start_fresh(self):
         """Training goes on from elsewhere, though a step that memory may have could not be had."""
@@ -108,6 +126,26 @@ def _totals(trainer):
         "initial_step": getattr(trainer, "_initial_global_step", 0),
         "flos": getattr(trainer, "current_flos", 0),
     }
+
+
+def _problem_of(restored, trainer):
+    """Why the Trainer could not take all of it; none: it can."""
+    values = restored.items
+    missing = {"model", "optimizer", "scheduler", "rng", "state", "totals"} - values.keys()
+    if missing:
+        return f"it has no {', '.join(sorted(missing))}"
+    if json.loads(values["state"]).get("global_step") != restored.step:
+        return "its trainer state is of another step"
+    here = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    there = values["model"]
+    apart = sorted(here.keys() ^ there.keys())
+    if apart:
+        return f'"{apart[0]}" is in one of the two models only'
+    for name, part in here.items():
+        found = there[name]
+        if hasattr(part, "shape") and part.shape != getattr(found, "shape", None):
+            return f'"{name}" is {list(part.shape)} in the model, and {list(found.shape)} there'
+    return None
 
 
 class Resumed:

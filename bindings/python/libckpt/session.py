@@ -181,6 +181,11 @@ class Session:
 
     # --- restoring ---
 
+    def agree(self, what, error):
+        """Returns when no rank tells an error; else all of them raise. All ranks call it."""
+        self._check_open()
+        self._ranks.agree(what, error)
+
     def prepare(self, items):
         """Makes room for `items` now, so that the first save need not wait."""
         self._check_open()

@@ -86,7 +86,9 @@ class Callback(transformers.TrainerCallback):
 
     def _newest(self):
         """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
-        self._folders.finish()
+        with self._trainer.args.main_process_first(local=False, desc="what a run before left"):
+            if self._trainer.is_world_process_zero():
+                self._folders.finish()
         folders = self._folders.folders()
         number = folders.newest_whole()
         can_load = all(_is_stock(self._trainer, name) for name in LOADERS)
@@ -94,7 +96,9 @@ class Callback(transformers.TrainerCallback):
         if restored is not None and (number is None or restored.step >= number):
             folder = folders.private / "resume" / f"checkpoint-{restored.step}"
             self._resumed = Resumed(restored, folder)
-            self._resumed.write_state()
+            with self._trainer.args.main_process_first(desc="where to resume from"):
+                if self._trainer.is_local_process_zero():
+                    self._resumed.write_state()
             logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
                            restored.step, restored.source_name, number)  # fmt: skip
             return self._resumed.folder
@@ -157,13 +161,17 @@ class Callback(transformers.TrainerCallback):
             self._memory.capture()
 
     def _finalize(self, stock, *arguments, **options):
-        _outbox.settle(wait=True)  # The best one may be read now.
+        _outbox.settle(wait=True)  # The best one may be read now, by every rank.
+        self._trainer.accelerator.wait_for_everyone()
         return stock(*arguments, **options)
 
 
 def _problem_of(trainer):
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        return "it is sharded by DeepSpeed or FSDP, which libckpt.transformers does not know"
+        return (
+            "it is sharded by DeepSpeed or FSDP, whose pieces libckpt.transformers does not know: "
+            "its steps are not captured in memory, and Transformers writes its checkpoints itself"
+        )
     return None
 
 

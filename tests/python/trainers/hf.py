@@ -1,20 +1,27 @@
 """A Trainer of Transformers over a tiny GPT-2, to be killed at any step.
 
 hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper, callback, overriding (a subclass with a save of
-its own) or reading (a callback that wants the folder in on_save); ARGUMENTS is JSON for
-TrainingArguments, and "resume" what train() is called with. Says "made STEP" and, at the end, the
-digests of the losses and of the weights.
+its own), reading (a callback that wants the folder in on_save), pushing (to the hub) or forgetful
+(what is in memory cannot be restored); ARGUMENTS is JSON for TrainingArguments, besides "resume",
+what train() is called with, "width", of the model, and "ranks". Says "made STEP" and, at the end,
+the digests of the losses and of the weights; of several ranks, rank 0 says it.
 """
 
+import ctypes
 import hashlib
 import json
+import os
 import pathlib
+import signal
+import socket
 import sys
 
 import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
+
+PR_SET_PDEATHSIG = 1
 
 
 class Texts(torch.utils.data.Dataset):
@@ -46,10 +53,22 @@ class Overriding(transformers.Trainer):
         (pathlib.Path(output_dir) / "mine.txt").write_text("mine")
 
 
+class Pushing(transformers.Trainer):
+    def _push_from_checkpoint(self, folder):
+        found = sorted(path.name for path in pathlib.Path(folder).iterdir())
+        print("pushed", self.state.global_step, found, flush=True)
+
+    def push_to_hub(self, *_, **__):
+        pass
+
+
+KINDS = {"overriding": Overriding, "pushing": Pushing}
+
+
 def make_trainer(output, kind, **options):
     transformers.set_seed(7)
     config = transformers.GPT2Config(
-        n_layer=2, n_head=2, n_embd=64, vocab_size=64, n_positions=16,
+        n_layer=2, n_head=2, n_embd=options.pop("width", 64), vocab_size=64, n_positions=16,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     settings = {"max_steps": 30, "save_steps": 5, "logging_steps": 1, "save_total_limit": 2,
@@ -62,16 +81,28 @@ def make_trainer(output, kind, **options):
         callbacks.append(libckpt.transformers.Callback())
     if kind == "reading":
         callbacks.append(Read())
-    trainer = (Overriding if kind == "overriding" else transformers.Trainer)(
+    trainer = KINDS.get(kind, transformers.Trainer)(
         model=transformers.GPT2LMHeadModel(config),
         args=transformers.TrainingArguments(output_dir=output, **settings),
         train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
     )  # fmt: skip
-    if kind in ("wrapper", "overriding", "reading"):
+    if kind in ("wrapper", "overriding", "reading", "pushing", "forgetful"):
         import libckpt.transformers
 
         trainer = libckpt.transformers.TrainerWrapper(trainer)
+    if kind == "pushing":
+        trainer.args.push_to_hub = True  # Now: the constructor would look for the hub.
+    if kind == "forgetful":
+        forget(trainer)
     return trainer
+
+
+def forget(trainer):
+    def restore(*_, **__):
+        raise ModuleNotFoundError("there is no module of that name")
+
+    (callback,) = [c for c in trainer.callback_handler.callbacks if hasattr(c, "_memory")]
+    callback._memory.session.restore = restore
 
 
 def results(trainer):
@@ -84,8 +115,34 @@ def results(trainer):
     return hashlib.sha256(repr(losses).encode()).hexdigest(), weights.hexdigest()
 
 
+def become_rank(count):
+    """Forks the ranks; returns in each of them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    parent, children = os.getpid(), []
+    for rank in range(count):
+        children.append(os.fork())
+        if children[-1] == 0:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
+                              LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
+                              MASTER_PORT=str(port))  # fmt: skip
+            if rank > 0:
+                sys.stdout = open(os.devnull, "w")
+            return
+    ended = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(ended))
+
+
 def main(output, kind, options):
     options = json.loads(options)
+    ranks = options.pop("ranks", 1)
+    if ranks > 1:
+        become_rank(ranks)
+        options["ddp_backend"] = "gloo"
     resume = options.pop("resume", None)
     if kind == "stock":
         sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
