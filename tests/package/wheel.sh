@@ -55,7 +55,8 @@ extra_resolves() {  # extra_resolves NAME
 }
 
 /usr/bin/python3 -m venv "$scratch/venv" || exit 1
-if ! "$scratch/venv/bin/pip" download -q --no-deps -d "$scratch/index" 'nanobind-backend>=1,<2'; then
+backend='nanobind-backend>=1,<2'
+if ! "$scratch/venv/bin/pip" download -q --no-deps -d "$scratch/index" "$backend"; then
   echo "skipped package: a wheel from a clone: no index of Python packages can be reached"
   exit 0
 fi

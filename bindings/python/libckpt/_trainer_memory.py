@@ -90,7 +90,7 @@ class TrainerMemory:
         if problem is not None:
             raise errors.InvalidArgument(
                 f"step {restored.step} from {restored.source_name} does not fit this Trainer: "
-                f"{problem}; train(resume_from_checkpoint=False), or another output_dir, begins anew"
+                f"{problem}; train(resume_from_checkpoint=False) and another output_dir begin anew"
             )
 
     def start_fresh(self):
