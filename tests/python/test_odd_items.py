@@ -307,10 +307,14 @@ def test_the_modes_of_torch_do_not_matter(job):
     items = {"view": view, "none": torch.ones(0), "m": libckpt.TorchMember([view, torch.ones(0)]),
              "rng": libckpt.RNG()}  # fmt: skip
     modes = (torch.inference_mode(), torch.no_grad(), torch.device("meta"), torch.enable_grad())
-    for step, mode in enumerate(modes, 1):
-        view[0, 0] = step
+    step = 0
+    for mode in modes:
+        view[0, 0] += 1
         with mode:
-            session.save(step, items).committed.result(30)
+            step += 1
+            while not session.save(step, items):  # While no Slot is free.
+                step += 1
+            session.wait(step, "committed", 30)
             found = session.restore().items
         assert torch.equal(found["view"], view)
         assert torch.equal(found["m"][0], view)
@@ -323,7 +327,7 @@ def test_saving_in_an_exception_handler_leaves_the_exception_alone(job):
         try:
             _ = 1 / 0
         except ZeroDivisionError:
-            session.save(1, {"a": torch.ones(3)}).captured.result(30)
+            session.save(1, {"a": torch.ones(3)}).committed.result(30)
             raise
     assert raised.value.__context__ is None
     assert session.latest == 1
