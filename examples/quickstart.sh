@@ -17,7 +17,7 @@ build=""
 plain=""
 keep=""
 width=256
-steps=320
+steps=480
 
 usage() {
   sed -n '2,9s/^# \{0,1\}//p' examples/quickstart.sh

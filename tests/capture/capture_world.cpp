@@ -134,6 +134,16 @@ void CaptureWorld::note(const Error& error) {
   if (first_error_.empty()) first_error_ = error.message();
 }
 
+void CaptureWorld::note_wrong(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  wrong_ += what;
+}
+
+std::string CaptureWorld::wrong() const {
+  const std::lock_guard lock(mutex_);
+  return wrong_;
+}
+
 void CaptureWorld::update(bool guarded) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     Tensor& tensor = tensors_[i];
@@ -145,7 +155,7 @@ void CaptureWorld::update(bool guarded) {
 
 bool CaptureWorld::wait_idle() {
   if (snapshotter_->wait_idle(std::chrono::steady_clock::now() + patience)) return true;
-  wrong_ += fmt::format("step {} does not end\n", step_);
+  note_wrong(fmt::format("step {} does not end\n", step_));
   return false;
 }
 
@@ -168,7 +178,7 @@ bool CaptureWorld::step() {
   const Status guarded = snapshotter_->guard(trainer_->stream());
   if (!guarded) note(guarded.error());
   update(true);
-  return wrong_.empty();
+  return wrong().empty();
 }
 
 bool CaptureWorld::run(std::size_t steps) {
@@ -193,14 +203,15 @@ void CaptureWorld::compare(Step step) {
     const format::Extent extent = layout_.tensors[i].extent;
     const auto found = slot_.subspan(extent.offset, extent.bytes);
     if (std::memcmp(found.data(), expected_[i].data(), found.size()) == 0) continue;
-    wrong_ += fmt::format("step {}: {} holds other bytes\n", number(step), layout_.tensors[i].name);
+    note_wrong(
+        fmt::format("step {}: {} holds other bytes\n", number(step), layout_.tensors[i].name));
     return;
   }
   ++good_;
 }
 
 std::string CaptureWorld::findings() const {
-  std::string all = wrong_ + stand_in().violations();
+  std::string all = wrong() + stand_in().violations();
   if (snapshotter_ == nullptr || snapshotter_->is_running()) return all;
   // Nothing may write into a Slot after its capture has ended.
   stand_in().run_all();

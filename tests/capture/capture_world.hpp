@@ -70,6 +70,8 @@ class CaptureWorld final : private snapshot::CaptureListener {
   void compare(Step step);
   bool wait_idle();
   void note(const Error& error);
+  void note_wrong(const std::string& what);
+  std::string wrong() const;
 
   std::unique_ptr<StandInTrainer> trainer_;
   std::shared_ptr<device::MemoryPins> pins_;
@@ -90,8 +92,8 @@ class CaptureWorld final : private snapshot::CaptureListener {
 
   std::size_t good_ = 0;
   std::size_t failed_ = 0;
+  mutable std::mutex mutex_;  // Of the next two, which the listener writes as well.
   std::string wrong_;
-  std::mutex mutex_;  // Of the next, which the listener writes as well.
   std::string first_error_;
   std::unique_ptr<snapshot::Snapshotter> snapshotter_;
 };
