@@ -3,13 +3,20 @@
 
 namespace ckpt::test {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool is_thread_sanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool is_thread_sanitized = __has_feature(thread_sanitizer);  // clang's words.
+#else
+inline constexpr bool is_thread_sanitized = false;
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool is_sanitized = true;
 #elif defined(__has_feature)
-inline constexpr bool is_sanitized =
-    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);  // clang's words.
+inline constexpr bool is_sanitized = __has_feature(address_sanitizer) || is_thread_sanitized;
 #else
-inline constexpr bool is_sanitized = false;
+inline constexpr bool is_sanitized = is_thread_sanitized;
 #endif
 
 }  // namespace ckpt::test
