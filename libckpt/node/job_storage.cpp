@@ -186,7 +186,9 @@ JobStorage::Shard JobStorage::hold(const format::FlushOrder& order, std::uint32_
 
 asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vector<Shard> shards) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
-  if (!over_.empty() && job->is_coordinator()) {
+  if (!job->is_coordinator()) {
+    over_.clear();  // It is the coordinator's to do.
+  } else if (!over_.empty()) {
     // First, since the room that they take may be what this one lacks.
     storage::StaleAttempts stale;
     stale.timelines_below = 0;
@@ -195,7 +197,6 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vecto
     auto discarded = co_await discard(std::move(stale));
     if (!discarded) log_warning("job={} {}", job->shape().job, discarded.error().message());
   }
-  over_.clear();  // Elsewhere it is the coordinator's to do.
   for (Shard& shard : shards) {
     auto written = co_await write_shard(order, shard);
     shard.lease.reset();

@@ -218,6 +218,7 @@ void Client::wait(std::uint64_t step, const std::string& level, double seconds) 
     const bool is_over = waited.error().code() != Errc::unavailable ||
                          steady_clock::now() < turn_end || steady_clock::now() >= deadline;
     if (is_over) throw Failure(waited.error());
+    // Who waits holds up nobody: whoever wants to save meanwhile gets the lock first.
     while (mutex_.is_wanted() && steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
