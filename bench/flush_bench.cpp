@@ -15,7 +15,8 @@ namespace {
 
 void write_buffered(const std::string& path, std::span<const std::byte> bytes) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  while (fd >= 0 && !bytes.empty()) {
+  if (fd < 0) bench::give_up("buffered write: " + path + " cannot be made");
+  while (!bytes.empty()) {
     const ssize_t written =
         ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), ckpt::default_chunk_bytes));
     if (written <= 0) break;

@@ -1,8 +1,11 @@
 // GpuState: tensors on a GPU, a pinned Slot, and a Snapshotter between them, for the GPU benches.
 #pragma once
 
+#include <algorithm>
+#include <ckpt/options.hpp>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/units.hpp"
@@ -26,7 +29,9 @@ class PinnedMemory {
     auto segments = must(ckpt::os::create_segments({"bench", whole}));
     memory_ = std::make_shared<ckpt::os::MappedSegments>(
         must(ckpt::os::MappedSegments::map(std::move(segments), {true, false, true})));
-    must(memory_->prefault(2));
+    // As the daemon does: the kernel's work, on cores that nobody uses yet.
+    must(memory_->prefault(
+        static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 8u))));
     const auto began_at = std::chrono::steady_clock::now();
     pin_ = pins.hold(memory_->bytes(), memory_);
     must(pins.wait_settled(began_at + std::chrono::minutes(5)));
@@ -129,7 +134,7 @@ class GpuState final : private ckpt::snapshot::CaptureListener {
   ckpt::test::GpuTrainer& trainer_;
   std::shared_ptr<ckpt::device::MemoryPins> pins_;
   std::unique_ptr<ckpt::device::Gpus> gpus_;
-  ckpt::device::CopyThreads threads_{1};
+  ckpt::device::CopyThreads threads_{ckpt::Options{}.copy_threads};  // As a trainer has them.
   ckpt::device::HostDevice host_{threads_};
   std::uint64_t step_ = 0;
   ckpt::Status status_;

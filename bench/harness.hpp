@@ -58,6 +58,7 @@ class Harness {
 
   std::size_t bytes() const { return bytes_; }  // --size: of the state to work on.
   std::size_t pairs() const { return pairs_; }
+  const std::string& directory() const { return directory_; }  // --dir, as it is.
   // --dir: where files may be written; made, and refused where it is memory instead of a disk.
   const std::string& disk_directory();
 

@@ -20,6 +20,8 @@ target_compile_options(ckpt_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Winvalid-pch
   -Wno-missing-field-initializers
   -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -fstack-protector-strong
+  # g++ collects its garbage from 128 MiB on, again and again: a tenth of the whole build's time.
+  $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>
   # False alarms of an optimising g++ 12: it sees one half of the pair in Asio's awaitable frames,
   # and bounds in std::string's concatenation that are not there. clang looks as well.
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<NOT:$<CONFIG:Debug>>>:-Wno-mismatched-new-delete

@@ -164,8 +164,9 @@ int complain(const ckpt::Error& error) {
 
 int main(int count, char** arguments) {
   int gpus = 0;
-  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
-    std::fprintf(stderr, "there is no GPU here\n");
+  const cudaError_t counted = cudaGetDeviceCount(&gpus);
+  if (counted != cudaSuccess || gpus == 0) {
+    std::fprintf(stderr, "there is no GPU here: %s\n", cudaGetErrorString(counted));
     return exit_no_gpu;
   }
   const std::uint64_t steps = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 300;

@@ -128,6 +128,10 @@ count_junit() {  # count_junit SUITE FILE
     skipped=$((skipped + skips))
     count "$1" $((tests - failures - skips)) "$failures"
   fi
+  # What a test does less of, or not at all, under a sanitizer: in its own words.
+  while read -r head; do
+    summary="$summary$(printf '%-9s %s' "$1" "$head")"$'\n'
+  done < <(grep -o '^.*under a sanitizer.*' "$2" 2>/dev/null | sort -u)
 }
 
 # run_script SUITE COMMAND...: a program that prints "ok NAME" or "FAILED NAME" for each check.
@@ -175,7 +179,7 @@ finish() {
 
 lists="$packages_build $packages_test"
 case $preset in clang*) lists="$lists $packages_clang" ;; esac
-[ -n "$deep" ] && lists="$lists $packages_deep"
+[ -n "$deep" ] && lists="$lists $packages_clang $packages_deep"
 wants python && [ -f tests/python/run.sh ] && lists="$lists $packages_python"
 need_packages $lists || exit 2
 

@@ -88,14 +88,19 @@ Status set_option(ckpt::Options& options, std::string_view name, std::string_vie
                                                 "\": " + parsed.error().text());
 }
 
+// For a structure that the caller gives to be filled; null is none.
+template <class T>
+int check_size(const char* function, const T* target) noexcept {
+  if (target == nullptr || target->size >= sizeof(std::size_t)) return CKPT_OK;
+  char text[128];
+  std::snprintf(text, sizeof text, "invalid argument: %s: the size field is not set", function);
+  return failed(CKPT_INVALID_ARGUMENT, text);
+}
+
 // Writes as much of `value` as the caller's structure has room for, and keeps its size field.
 template <class T>
 int fill(const char* function, T* target, T value) noexcept {
-  if (target->size < sizeof(std::size_t)) {
-    char text[128];
-    std::snprintf(text, sizeof text, "invalid argument: %s: the size field is not set", function);
-    return failed(CKPT_INVALID_ARGUMENT, text);
-  }
+  if (const int refused = check_size(function, target); refused != CKPT_OK) return refused;
   value.size = target->size;
   std::memcpy(target, &value, std::min(target->size, sizeof value));
   return CKPT_OK;
@@ -117,6 +122,10 @@ std::uint64_t step_or_none(const std::optional<Step>& step) {
   return step ? ckpt::number(*step) : CKPT_NO_STEP;
 }
 
+// Whatever becomes of a save: what its caller had there before is not taken for its outcome.
+void forget(int* outcome) noexcept {
+  if (outcome != nullptr) *outcome = CKPT_NO_OUTCOME;
+}
 int answer(const ckpt::Result<ckpt::SaveOutcome>& saved, int* outcome) {
   if (!saved) return failed(saved.error());
   if (outcome != nullptr) *outcome = static_cast<int>(*saved);
@@ -229,6 +238,7 @@ int ckpt_prepare(ckpt_handle* handle) {
 }
 
 int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome) {
+  forget(outcome);
   CKPT_NEED(handle);
   return without_exceptions([&] {
     const ckpt::Stream on{stream};
@@ -237,6 +247,7 @@ int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* o
 }
 
 int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* outcome) {
+  forget(outcome);
   CKPT_NEED(handle);
   return without_exceptions(
       [&] { return answer(handle->checkpointer.save(Step{step}, ckpt::Stream{stream}), outcome); });
@@ -261,6 +272,9 @@ int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_m
 int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored) {
   CKPT_NEED(handle);
   return without_exceptions([&]() -> int {
+    // Before anything is overwritten.
+    if (const int refused = check_size("ckpt_restore", restored); refused != CKPT_OK)
+      return refused;
     const auto result = handle->checkpointer.restore();
     return result ? fill(restored, *result) : failed(result.error());
   });
@@ -269,6 +283,9 @@ int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored) {
 int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored) {
   CKPT_NEED(handle);
   return without_exceptions([&]() -> int {
+    // Before anything is overwritten.
+    if (const int refused = check_size("ckpt_restore_step", restored); refused != CKPT_OK)
+      return refused;
     const auto result = handle->checkpointer.restore(Step{step});
     return result ? fill(restored, *result) : failed(result.error());
   });

@@ -63,6 +63,7 @@ typedef enum ckpt_dtype {
 #define CKPT_TENSOR_CUDA 2u    /* Memory of the GPU whose index stands in bits 8 to 15. */
 
 typedef enum ckpt_outcome {
+  CKPT_NO_OUTCOME = -1,         /* The save returned an error. */
   CKPT_NOT_DUE = 0,             /* The policy did not ask for this step. */
   CKPT_STARTED = 1,             /* The capture runs. */
   CKPT_SKIPPED_NO_SLOT = 2,     /* All Slots are busy: counted, training goes on. */
@@ -148,7 +149,9 @@ CKPT_API int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes
 CKPT_API int ckpt_prepare(ckpt_handle* handle);
 
 /* Starts a capture of `step` if it is due (ckpt_save: always). `stream` is a CUDA stream or NULL;
- * `outcome` receives a ckpt_outcome, or is NULL. Never waits for storage, network or a peer. */
+ * `outcome` receives a ckpt_outcome, CKPT_NO_OUTCOME with an error, or is NULL. Never waits for
+ * storage, network or a peer. Steps grow: one that was refused may be saved again, unless its
+ * capture was begun, or other ranks train and were told that it is given up. */
 CKPT_API int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);
 CKPT_API int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);
 /* Call before the next update of the tensors that are CKPT_TENSOR_GUARDED. */

@@ -1,7 +1,8 @@
 /* Goal:   a C program can do all that a C++ trainer can, and no mistake of it crashes the library.
  * Method: first every function with what is not allowed (NULL, unknown names, wrong numbers), then
- * a whole life in embedded mode: open, add, save, wait, close; and a second life that restores from
- * storage what the first one saved. Ends with 0 when every check held.
+ * a whole life in embedded mode: open, add, save, wait, close; a second life that restores from
+ * storage what the first one saved; and one whose tensors have another shape. Ends with 0 when
+ * every check held.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -41,6 +42,7 @@ static void check_refusals(const ckpt_options* good) {
   ckpt_stats_values stats = {.size = sizeof stats};
   int64_t shape[1] = {4};
   float data[4] = {0};
+  int outcome = CKPT_STARTED;
 
   CHECK(ckpt_options_set(NULL, "job", "x") == CKPT_INVALID_ARGUMENT);
   CHECK(strstr(ckpt_last_error(), "options is NULL") != NULL);
@@ -61,6 +63,8 @@ static void check_refusals(const ckpt_options* good) {
   CHECK(ckpt_prepare(NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_save(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_save_if_needed(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_save(NULL, 1, NULL, &outcome) == CKPT_INVALID_ARGUMENT);
+  CHECK(outcome == CKPT_NO_OUTCOME);
   CHECK(ckpt_guard(NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_wait(NULL, 1, CKPT_CAPTURED, 1) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restore(NULL, NULL) == CKPT_INVALID_ARGUMENT);
@@ -104,8 +108,17 @@ static void first_life(const ckpt_options* options) {
   CHECK(ckpt_wait(handle, 1, CKPT_CAPTURED, 30000) == CKPT_OK);
   CHECK(ckpt_wait(handle, 1, CKPT_COMMITTED, 30000) == CKPT_OK);
 
+  /* No step goes back, and what was saved stays. */
+  CHECK(ckpt_save(handle, 0, NULL, &outcome) == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "step 1 came before") != NULL);
+  CHECK(outcome == CKPT_NO_OUTCOME);
+  outcome = CKPT_STARTED;
+  CHECK(ckpt_save_if_needed(handle, 0, NULL, &outcome) == CKPT_INVALID_ARGUMENT);
+  CHECK(outcome == CKPT_NO_OUTCOME);
+
   CHECK(ckpt_stats(handle, &stats) == CKPT_OK);
   CHECK(stats.saves_started == 1);
+  CHECK(stats.failed == 2);
   CHECK(stats.newest_committed == 1);
   stats.size = 0;
   CHECK(ckpt_stats(handle, &stats) == CKPT_INVALID_ARGUMENT);
@@ -135,6 +148,11 @@ static void second_life(const ckpt_options* options) {
         CKPT_OK);
   CHECK(ckpt_add(handle, "rate", &rate, CKPT_DTYPE_F64, NULL, 0, 0) == CKPT_OK);
   CHECK(ckpt_add_blob(handle, "position", &position, sizeof position) == CKPT_OK);
+  restored.size = 0;
+  CHECK(ckpt_restore(handle, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_restore_step(handle, 1, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(weights[0] == 0); /* Refused before anything was overwritten. */
+  restored.size = sizeof restored;
   CHECK(ckpt_restore(handle, &restored) == CKPT_OK);
   CHECK(restored.step == 1);
   CHECK(restored.source == CKPT_STORAGE);
@@ -146,6 +164,37 @@ static void second_life(const ckpt_options* options) {
   CHECK(note_size == 5 && memcmp(note, "hello", 5) == 0);
   CHECK(ckpt_blob(handle, "no such", &note, &note_size) == CKPT_NOT_FOUND);
   CHECK(ckpt_restored_ok(handle, 1) == CKPT_OK);
+  CHECK(ckpt_close(handle, 60000) == CKPT_OK);
+  ckpt_free(handle);
+}
+
+/* With tensors of another shape than what is stored. */
+static void third_life(const ckpt_options* options) {
+  ckpt_handle* handle = NULL;
+  float weights[6] = {0};
+  double rate = 0;
+  uint64_t position = 0;
+  int64_t shape[2] = {3, 2};
+  int outcome = CKPT_STARTED;
+
+  CHECK(ckpt_open(options, &handle) == CKPT_OK);
+  if (handle == NULL) return;
+  CHECK(ckpt_add(handle, "weights", weights, CKPT_DTYPE_F32, shape, 2, 0) == CKPT_OK);
+  CHECK(ckpt_add(handle, "rate", &rate, CKPT_DTYPE_F64, NULL, 0, 0) == CKPT_OK);
+  CHECK(ckpt_add_blob(handle, "position", &position, sizeof position) == CKPT_OK);
+  CHECK(ckpt_restore(handle, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "\"weights\" is F32 [3, 2] here and F32 [2, 3] there") != NULL);
+  CHECK(weights[0] == 0);
+  /* What is stored may be good: it is not replaced before somebody says so. */
+  CHECK(ckpt_save(handle, 2, NULL, &outcome) == CKPT_INVALID_ARGUMENT);
+  CHECK(outcome == CKPT_NO_OUTCOME);
+  CHECK(strstr(ckpt_last_error(), "start_fresh") != NULL);
+  CHECK(ckpt_wait(handle, 2, CKPT_CAPTURED, 30000) == CKPT_NOT_FOUND);
+  CHECK(ckpt_start_fresh(handle) == CKPT_OK);
+  /* The step that was refused is not used up. */
+  CHECK(ckpt_save(handle, 2, NULL, &outcome) == CKPT_OK);
+  CHECK(outcome == CKPT_STARTED);
+  CHECK(ckpt_wait(handle, 2, CKPT_COMMITTED, 30000) == CKPT_OK);
   CHECK(ckpt_close(handle, 60000) == CKPT_OK);
   ckpt_free(handle);
 }
@@ -167,6 +216,7 @@ int main(void) {
   check_refusals(options);
   first_life(options);
   second_life(options);
+  third_life(options);
   ckpt_options_free(options);
   snprintf(command, sizeof command, "rm -rf %s", directory);
   CHECK(system(command) == 0);

@@ -45,9 +45,9 @@ is_alive() {
 }
 
 # wait_for WHAT CONDITION...: until it holds. A trainer that ends before has failed, unless their
-# end is what is waited for.
+# end is what is waited for. A machine with much else to do may train slowly, as long as it trains.
 wait_for() {
-  local what=$1 give_up=$((SECONDS + deadline_seconds)) told=$SECONDS rank
+  local what=$1 give_up=$((SECONDS + deadline_seconds)) told=$SECONDS rank step seen=""
   shift
   until "$@"; do
     for rank in "${!trainer[@]}"; do
@@ -57,7 +57,10 @@ wait_for() {
     [ "$SECONDS" -lt "$give_up" ] || die "waiting for $what: nothing for $deadline_seconds s"
     if [ "$SECONDS" -ge $((told + 2)) ]; then
       told=$SECONDS
-      say "... step $(last 0 step) of $steps, waiting for $what"
+      step=$(last 0 step)
+      [ "$step" = "$seen" ] || give_up=$((SECONDS + deadline_seconds))
+      seen=$step
+      say "... step $step of $steps, waiting for $what"
     fi
     sleep 0.02
   done

@@ -45,6 +45,8 @@ struct ClusterView {
   std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // On storage, but not to be trusted.
+  std::string unreadable;    // Why `published` is not what storage holds; empty: it is.
+  std::string history_lost;  // Why storage does not tell what was abandoned; empty: it does.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.
   bool all_live = false;              // Every node of the list is heard.
 };

@@ -124,11 +124,19 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
 // reported and yet cannot be had would be voted for again without end.
 StartDecision try_again(const ClusterView& view, const StartState& state, Start start,
                         const std::vector<RankView>& ranks, const format::RankReport& failed_rank) {
+  StartDecision decision;
   if (start.attempt < start_attempts_max) {
     ++start.attempt;
-    return begin_restore(view, state, std::move(start), ranks);
+    decision = begin_restore(view, state, std::move(start), ranks);
+    if (decision.next && decision.next->go) {
+      // The bad copy was all there was: whoever reads "not found" takes the job for a new one.
+      decision.next->go = false;
+      decision.next->error = Errc::corruption;
+      decision.next->reason =
+          fmt::format("no good copy is left: rank {}: {}", failed_rank.rank, failed_rank.failure);
+    }
+    return decision;
   }
-  StartDecision decision;
   start.error = Errc::unavailable;
   start.reason = fmt::format("given up after {} attempts: rank {}: {}", start.attempt,
                              failed_rank.rank, failed_rank.failure);

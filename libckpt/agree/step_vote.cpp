@@ -106,18 +106,34 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
 }
 
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
-                     const ClusterView& view) {
+                     const ClusterView& view, const VoteRules& rules) {
   vote.error = Errc::not_found;
-  if (view.damaged_published > 0) {
+  if (!view.unreadable.empty()) {
+    // Nobody knows what lies there: whoever begins from the first step may take its place.
+    vote.error = Errc::unavailable;
+    vote.reason = "no step is in memory, and storage cannot be read: " + view.unreadable;
+  } else if (view.damaged_published > 0) {
     // Not "not found": a trainer would begin from the first step and take its place.
     vote.error = Errc::corruption;
     const std::size_t count = view.damaged_published;
     const bool has_others = view.published && !view.published->empty();
+    vote.reason = fmt::format("{} checkpoint{} on storage {} damaged (see ckpt verify), and ",
+                              count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
+    if (const PublishedStep* other = newest_of_other_world(view, rules)) {
+      vote.reason += fmt::format(
+          "the newest of the others, step {}, was taken by {} ranks, "
+          "this job has {}",
+          number(other->at.step), other->world_size, view.shape.world_size);
+    } else {
+      vote.reason += has_others ? "none of the others can be restored" : "no other can be restored";
+    }
+  } else if (const PublishedStep* other = newest_of_other_world(view, rules)) {
+    // Nor here, where nothing that this number of ranks had is left.
+    vote.error = Errc::unsupported;
     vote.reason = fmt::format(
-        "{} checkpoint{} on storage {} damaged (see ckpt verify), and {} can "
-        "be restored",
-        count, count == 1 ? "" : "s", count == 1 ? "is" : "are",
-        has_others ? "none of the others" : "no other");
+        "the newest checkpoint that is left, step {}, was taken by {} ranks, "
+        "this job has {}",
+        number(other->at.step), other->world_size, view.shape.world_size);
   } else if (!vote.candidates.empty()) {
     vote.reason =
         fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",
@@ -151,6 +167,24 @@ void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const Vote
   }
 }
 
+// Without the history an abandoned step looks like the newest. Who names a step knows which.
+void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules& rules) {
+  if (!vote.chosen || rules.wanted || view.history_lost.empty() || !rules.history.empty()) return;
+  const auto chosen = std::find_if(vote.candidates.begin(), vote.candidates.end(),
+                                   [](const Candidate& candidate) { return candidate.is_chosen; });
+  chosen->is_chosen = false;
+  chosen->verdict = "rejected: nobody knows whether it was abandoned";
+  vote.error = Errc::corruption;
+  vote.reason = fmt::format(
+      "the history of the job's timelines is lost ({}), so that a step which a restore "
+      "to an older one abandoned, may be step {}, cannot be told from the newest: "
+      "restore a step by its number",
+      view.history_lost, number(vote.chosen->step));
+  vote.chosen.reset();
+  vote.digests.clear();
+  vote.from_storage = false;
+}
+
 }  // namespace
 
 Vote vote(const ClusterView& view, const VoteRules& rules) {
@@ -179,6 +213,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
     if (result.chosen) break;
   }
   prefer_newer_of_other_world(result, view, rules);
+  refuse_without_history(result, view, rules);
   if (result.error != Errc{}) return result;
   if (result.chosen) {
     result.reason = fmt::format("newest common step of {} seen", result.candidates.size());
@@ -189,7 +224,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
       }
     }
   } else {
-    explain_failure(result, other_worlds, view);
+    explain_failure(result, other_worlds, view, rules);
   }
   return result;
 }

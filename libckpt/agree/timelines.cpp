@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 
+#include "format/run_files.hpp"
+
 namespace ckpt::agree {
 
 bool is_fenced(const History& history, format::StepId at) {
-  return std::any_of(history.begin(), history.end(), [&](const format::TimelineStart& start) {
-    return start.has_base && at.timeline < start.timeline && at > start.base;
-  });
+  return format::is_abandoned(history, at);
 }
 
 History merge(const History& first, const History& second) {

@@ -26,8 +26,9 @@ Status MemoryBudget::check(std::uint64_t bytes, const std::string& what,
   if (bytes > limit_bytes_ || used > limit_bytes_ - bytes) {
     return fail(
         Errc::exhausted,
-        fmt::format("{} need {}, may use {}, of which {} are taken; raise memory_budget "
-                    "or lower own_slots or replicas",
+        fmt::format("{} need {}, may use {}, of which {} are taken; raise memory_budget (of the "
+                    "daemon, at its start: `ckpt stop` ends one that runs) or lower own_slots or "
+                    "replicas",
                     what, human_bytes(bytes), human_bytes(limit_bytes_), human_bytes(used)));
   }
   return {};

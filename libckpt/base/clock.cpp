@@ -64,29 +64,37 @@ class SystemTimerHandle : public Timer {
 class SystemClock : public Clock {
  public:
   explicit SystemClock(asio::any_io_executor executor) : executor_(std::move(executor)) {}
-  ~SystemClock() override {
-    while (!pending_->timers.empty()) {
-      const auto timer = (*pending_->timers.begin())->shared_from_this();
-      timer->cancel();
-    }
-  }
+  ~SystemClock() override { cancel_all(); }
 
   Time now() const override { return Time(std::chrono::steady_clock::now().time_since_epoch()); }
   std::chrono::system_clock::time_point wall_time() const override {
     return std::chrono::system_clock::now();
   }
   std::unique_ptr<Timer> call_at(Time deadline, std::function<void()> expired) override {
+    if (is_closed_) return std::make_unique<Timer>();
     const auto timer = std::make_shared<SystemTimer>(executor_, pending_, std::move(expired));
     timer->start(std::chrono::steady_clock::time_point(deadline.time_since_epoch()));
     return std::make_unique<SystemTimerHandle>(timer);
   }
+  void close() override {
+    is_closed_ = true;
+    cancel_all();
+  }
 
  private:
+  void cancel_all() {
+    while (!pending_->timers.empty()) {
+      const auto timer = (*pending_->timers.begin())->shared_from_this();
+      timer->cancel();
+    }
+  }
+
   asio::any_io_executor executor_;
+  bool is_closed_ = false;
   std::shared_ptr<PendingTimers> pending_ = std::make_shared<PendingTimers>();
 };
 
-// Held by the function given to the clock: dropped without a call, the clock must be gone.
+// Held by the function given to the clock: dropped without a call, the clock is closed or gone.
 class SleepGuard {
  public:
   explicit SleepGuard(const std::shared_ptr<Parked>& sleeper) : sleeper_(sleeper) {}

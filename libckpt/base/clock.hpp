@@ -36,6 +36,9 @@ class Clock {
   virtual std::chrono::system_clock::time_point wall_time() const = 0;
   // Calls `expired` once, on the clock's executor, not from inside this call.
   virtual std::unique_ptr<Timer> call_at(Time deadline, std::function<void()> expired) = 0;
+  // What was to be called is dropped, now and from now on, which ends every wait. The time is told
+  // as before: what is in flight may still ask for it.
+  virtual void close() = 0;
 
   Time after(Duration duration) const { return now() + duration; }
 };
@@ -43,7 +46,8 @@ class Clock {
 // The machine's clock, with timers on `executor`.
 std::unique_ptr<Clock> make_system_clock(asio::any_io_executor executor);
 
-// Suspends until `deadline`. Fails only with cancelled, when the clock is destroyed first.
+// Suspends until `deadline`. Fails only with cancelled, when the clock is closed or destroyed
+// first.
 Task<void> sleep_until(Clock& clock, Time deadline);
 
 }  // namespace ckpt

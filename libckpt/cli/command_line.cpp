@@ -141,10 +141,11 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
   command->add_option("--dir", arguments.dir,
                       "Directory of checkpoints to check; default: the option `dir`");
   command->footer(
-      "Looks at memory and budget, locked memory, descriptors, storage, port, secret and daemon,\n"
-      "and prints every option with its value and where it came from. Run it where a trainer "
-      "would\n"
-      "run, with the same environment. Exits with 1 when something will not work.\n\n"
+      "Looks at memory and budget, locked memory, descriptors, storage, log, secret and daemon,\n"
+      "tries the port where the daemon would listen, says with what the daemon dies (a job, a\n"
+      "container, a session), and prints every option with its value and where it came from. Run\n"
+      "it where a trainer would run, with the same environment. Exits with 1 when something will\n"
+      "not work.\n\n"
       "Examples:\n  ckpt doctor\n  LIBCKPT_CONFIG=job.conf ckpt doctor --dir /ckpt/gpt2");
 }
 
@@ -179,6 +180,16 @@ int tell(const std::string& command, const Result<Outcome>& outcome, bool json) 
   return outcome->is_trouble ? exit_trouble : exit_ok;
 }
 
+// The command that there is not, where that is the mistake; else what the parser says.
+std::string problem_of(const CLI::ParseError& error, const CLI::App& app,
+                       std::span<const char* const> given) {
+  const std::string first = given.size() > 1 ? given[1] : "";
+  const bool is_known =
+      !app.get_subcommands([&](const CLI::App* one) { return one->get_name() == first; }).empty();
+  if (first.empty() || first.starts_with('-') || is_known) return error.what();
+  return fmt::format("there is no command \"{}\"", first);
+}
+
 }  // namespace
 
 int run(int count, const char* const* arguments_given) {
@@ -199,7 +210,7 @@ int run(int count, const char* const* arguments_given) {
     const std::span<const char* const> given(arguments_given, static_cast<std::size_t>(count));
     const bool json = std::ranges::any_of(
         given, [](const char* argument) { return std::string_view(argument) == "--json"; });
-    const std::string text = std::string(error.what()) + "; `ckpt --help` lists the commands";
+    const std::string text = problem_of(error, app, given) + "; `ckpt --help` lists the commands";
     return tell_error("(arguments)", Error(Errc::invalid_argument, text), json);
   }
   for (const auto& [command, carry_out] : commands.all) {

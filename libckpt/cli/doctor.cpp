@@ -25,14 +25,11 @@ const char* name_of(Finding::Grade grade) {
 }
 
 // The options as a trainer here would have them, or what is wrong with them.
-Finding check_options(Options given, Options& effective) {
+Finding check_options(Options given, bool has_job, Options& effective) {
   Finding finding{"options", Finding::Grade::good, "every value is acceptable", ""};
+  // The job's name usually comes from the code; everything else can be checked without it.
+  if (!has_job) given.job = "doctor";
   auto resolved = Options::resolve(given);
-  if (!resolved && given.job.empty()) {
-    // The job's name usually comes from the code; everything else can be checked without it.
-    given.job = "doctor";
-    resolved = Options::resolve(given);
-  }
   if (resolved) {
     effective = std::move(*resolved);
     if (effective.disable) {
@@ -67,7 +64,10 @@ Result<Outcome> doctor(const DoctorOptions& asked) {
   given.dir = asked.dir;
   CKPT_TRY(const auto origins, explain(given));
   Options effective = given;
-  std::vector<Finding> findings{check_options(given, effective)};
+  const bool has_job = std::ranges::any_of(origins, [](const OptionOrigin& option) {
+    return option.name == "job" && !option.value.empty();
+  });
+  std::vector<Finding> findings{check_options(given, has_job, effective)};
   for (Finding& finding : examine(effective)) findings.push_back(std::move(finding));
 
   Outcome outcome;

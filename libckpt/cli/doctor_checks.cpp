@@ -3,16 +3,22 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <optional>
+
 #include "arena/arena_limits.hpp"
 #include "base/units.hpp"
+#include "cli/cgroup.hpp"
 #include "cli/daemon_talk.hpp"
 #include "cli/json_read.hpp"
 #include "cli/workplace.hpp"
 #include "client/daemon_start.hpp"
+#include "daemon/daemon_options.hpp"
 #include "os/limits.hpp"
 #include "os/memory_available.hpp"
 #include "os/path.hpp"
 #include "os/ring_file_system.hpp"
+#include "os/runtime_directory.hpp"
 #include "wire/secret.hpp"
 #include "wire/tcp_network.hpp"
 
@@ -114,6 +120,17 @@ Finding check_storage(Workplace& workplace, const Options& options) {
   return {"storage", Grade::trouble, text, "free space, or keep fewer with max_ckpt_num"};
 }
 
+Finding check_log(const Options& options) {
+  const std::filesystem::path path = options.log_file_path;
+  if (path.empty()) return {"log", Grade::good, "standard error", ""};
+  const bool is_there = ::access(path.c_str(), F_OK) == 0;
+  const auto opened = is_there ? path : path.parent_path();
+  if (::access(opened.c_str(), W_OK) == 0 && !std::filesystem::is_directory(path))
+    return {"log", Grade::good, path, ""};
+  return {"log", Grade::trouble, fmt::format("{} cannot be written", path.string()),
+          "make its directory, give this user write access, or correct log_file_path"};
+}
+
 Finding check_secret(const Options& options) {
   if (options.secret_file.empty()) {
     if (options.nodes.size() < 2)
@@ -130,17 +147,27 @@ Finding check_secret(const Options& options) {
           "it must be a regular file of this user, mode 0600, of at least 16 bytes"};
 }
 
-std::string own_address(const Options& options) {
+// As the daemon would read what its trainer tells it, over its own environment.
+daemon::Parsed daemon_as_started(const Options& options) {
+  const std::string told = client::listen_address(options);
+  const char* const arguments[] = {"ckptd", "--listen", told.c_str()};
+  return daemon::parse_arguments(told.empty() ? 1 : 3, arguments);
+}
+
+// Where the engine of this node listens: as the daemon was told, else as the list of nodes says.
+std::string peer_address(const Options& options) {
+  std::string address;
+  if (!options.embedded) address = daemon_as_started(options).options.listen;
   for (const Node& node : options.nodes) {
-    if (node.name == options.node) return node.address;
+    if (address.empty() && node.name == options.node) address = node.address;
   }
-  return {};
+  return address;
 }
 
 Finding check_port(Workplace& workplace, const Options& options, bool daemon_runs) {
   if (options.nodes.size() < 2)
     return {"port", Grade::good, "none is needed: the job has one node", ""};
-  const std::string address = own_address(options);
+  const std::string address = peer_address(options);
   if (address.empty())
     return {"port", Grade::trouble,
             fmt::format("node \"{}\" has no address in the list of nodes", options.node),
@@ -158,6 +185,9 @@ Finding check_program(const Options& options) {
   const std::string program = client::find_daemon(options);
   if (options.embedded)
     return {"program", Grade::note, "embedded: checkpoints die with the trainer's process", ""};
+  if (const auto started = daemon_as_started(options); started.must_exit)
+    return {"program", Grade::trouble, "ckptd would not start: " + started.text,
+            "correct this in the daemon's environment or configuration, or the option it is from"};
   // By its name alone it is looked for in PATH when it is started.
   const bool is_path = program.find('/') != std::string::npos;
   if (!is_path)
@@ -167,7 +197,7 @@ Finding check_program(const Options& options) {
   return {"program", Grade::trouble, program + " cannot be run", "correct daemon_path"};
 }
 
-Finding check_daemon(const Options& options, bool& runs) {
+Finding check_daemon(const Options& options, std::optional<pid_t>& running) {
   const auto answer = ask_daemon(options.runtime_dir, wire::control::AskStatus{}, answer_time);
   if (!answer) {
     const Errc code = answer.error().code();
@@ -177,10 +207,11 @@ Finding check_daemon(const Options& options, bool& runs) {
         "daemon", Grade::trouble, answer.error().message(),
         code == Errc::invalid_argument ? "use a directory of mode 0700 that is yours alone" : ""};
   }
-  runs = true;
+  running = 0;  // It runs, whatever it says.
   const auto status = parse_answer(*answer);
   if (!status) return {"daemon", Grade::trouble, status.error().message(), ""};
   const Json daemon = object_in(*status, "daemon");
+  running = static_cast<pid_t>(count_in(daemon, "pid"));
   const Json memory = object_in(*status, "memory");
   return {"daemon", Grade::good,
           fmt::format("ckptd {}, pid {}, in {}; its budget is {}, of which {} is used",
@@ -190,21 +221,40 @@ Finding check_daemon(const Options& options, bool& runs) {
           ""};
 }
 
+// A daemon that a trainer starts stays in the trainer's cgroup (docs/decisions/0011).
+Finding check_cgroup(const Options& options, std::optional<pid_t> running) {
+  if (options.embedded) return {"cgroup", Grade::good, "embedded: no daemon is started", ""};
+  const std::string pid = running.value_or(0) > 0 ? std::to_string(*running) : "self";
+  const std::string path = "/proc/" + pid + "/cgroup";
+  const auto text = os::read_file(path, 64 * KiB);
+  if (!text) return {"cgroup", Grade::note, text.error().message(), ""};
+  const Cgroup group = parse_cgroup(*text, is_in_container(pid));
+  const char* who = pid == "self" ? "a daemon that is started here" : "the daemon";
+  if (group.dies_with.empty())
+    return {"cgroup", Grade::good,
+            fmt::format("{} is in {}, and dies with nothing else", who, group.path), ""};
+  return {"cgroup", Grade::note,
+          fmt::format("{} dies with {}; it is in {}", who, group.dies_with, group.path),
+          group.advice};
+}
+
 }  // namespace
 
 std::vector<Finding> examine(const Options& options) {
   Workplace workplace;
-  bool daemon_runs = false;
+  std::optional<pid_t> running;  // The daemon's process; 0: it does not say which.
   std::vector<Finding> findings;
-  findings.push_back(check_daemon(options, daemon_runs));
+  findings.push_back(check_daemon(options, running));
   findings.push_back(check_program(options));
+  findings.push_back(check_cgroup(options, running));
   findings.push_back(check_memory(options));
   findings.push_back(check_locked_memory());
   findings.push_back(check_descriptors());
   findings.push_back(check_io_uring());
   findings.push_back(check_storage(workplace, options));
+  findings.push_back(check_log(options));
   findings.push_back(check_secret(options));
-  findings.push_back(check_port(workplace, options, daemon_runs));
+  findings.push_back(check_port(workplace, options, running.has_value()));
   return findings;
 }
 

@@ -17,7 +17,8 @@ Json to_json(const storage::Checkpoint& checkpoint) {
           {"run", to_hex(checkpoint.run)},
           {"world_size", checkpoint.world_size},
           {"bytes", checkpoint.bytes},
-          {"created_unix_seconds", checkpoint.created_unix_seconds}};
+          {"created_unix_seconds", checkpoint.created_unix_seconds},
+          {"abandoned", checkpoint.is_abandoned}};
 }
 
 }  // namespace
@@ -29,20 +30,23 @@ Result<Outcome> list(const std::string& directory) {
   outcome.json["directory"] = directory;
   outcome.json["newest"] = nullptr;
   outcome.json["checkpoints"] = Json::array();
-  Table table("lrrlrrl", {"NAME", "STEP", "TIMELINE", "JOB", "RANKS", "SIZE", "CREATED (UTC)"});
+  const storage::Checkpoint* newest = newest_living(catalog);
+  if (newest != nullptr) outcome.json["newest"] = newest->name;
+  Table table("lrrlrrll",
+              {"NAME", "STEP", "TIMELINE", "JOB", "RANKS", "SIZE", "CREATED (UTC)", "STATE"});
   for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
     outcome.json["checkpoints"].push_back(to_json(checkpoint));
-    outcome.json["newest"] = checkpoint.name;
     table.add({checkpoint.name, std::to_string(number(checkpoint.at.step)),
                std::to_string(checkpoint.at.timeline), checkpoint.job,
                std::to_string(checkpoint.world_size), arena::human_bytes(checkpoint.bytes),
-               human_date(checkpoint.created_unix_seconds)});
+               human_date(checkpoint.created_unix_seconds),
+               checkpoint.is_abandoned ? "abandoned" : "published"});
   }
   outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}.\n", printable(directory))
                                   : table.to_text(0);
   outcome.json["rejected"] = to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
-  outcome.is_trouble = catalog.checkpoints.empty() || has_damaged(catalog.rejected);
+  outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);
   return outcome;
 }
 

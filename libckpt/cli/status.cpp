@@ -39,11 +39,15 @@ std::string loss_of(const Json& job, const std::string& node) {
     if (text_in(loss, "node") != node) continue;
     const Json from = object_in(loss, "resumes_from");
     const std::string steps = number_in(loss, "steps_lost");
+    const std::string then =
+        fmt::format("step {}, {}", number_in(from, "step"),
+                    flag_in(loss, "from_storage") ? "from storage" : "from memory");
+    if (flag_in(job, "ended"))
+      return from.empty() ? "nothing: it has ended" : "nothing: it has ended, with " + then;
     if (from.empty() && steps == "0") return "nothing to lose yet";
     const std::string lost = counted(steps, "step") + " lost";
     if (from.empty()) return lost + ": nothing could be restored";
-    return fmt::format("{}: goes on from step {}, {}", lost, number_in(from, "step"),
-                       flag_in(loss, "from_storage") ? "from storage" : "from memory");
+    return fmt::format("{}: goes on from {}", lost, then);
   }
   return "-";
 }

@@ -6,10 +6,18 @@
 
 #include "cli/table.hpp"
 #include "storage/orphans.hpp"
+#include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
+
+const storage::Checkpoint* newest_living(const storage::Catalog& catalog) {
+  for (auto it = catalog.checkpoints.rbegin(); it != catalog.checkpoints.rend(); ++it) {
+    if (!it->is_abandoned) return &*it;
+  }
+  return nullptr;
+}
 
 namespace {
 
@@ -70,13 +78,16 @@ void examine_latest(Workplace& workplace, const storage::Site& site, storage::Ca
   std::string name(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   const bool is_line = !name.empty() && name.back() == '\n';
   if (is_line) name.pop_back();
-  const bool is_there =
-      std::ranges::any_of(catalog.checkpoints, [&](const auto& each) { return each.name == name; });
-  if (!is_line || !is_there) {
+  const auto named = std::ranges::find(catalog.checkpoints, name, &storage::Checkpoint::name);
+  if (!is_line || named == catalog.checkpoints.end()) {
     return reject(catalog, storage::latest_name, Errc::corruption,
                   fmt::format("it names \"{}\", which is no whole checkpoint here", name));
   }
-  const std::string& newest = catalog.checkpoints.back().name;
+  if (named->is_abandoned) {
+    return reject(catalog, storage::latest_name, Errc::invalid_argument,
+                  fmt::format("it names {}, which a restore to an older step has abandoned", name));
+  }
+  const std::string newest = newest_living(catalog)->name;
   if (name == newest) return;
   reject(catalog, storage::latest_name, Errc::invalid_argument,
          fmt::format("it names {}, and {} is newer", name, newest));
@@ -86,16 +97,15 @@ void examine_latest(Workplace& workplace, const storage::Site& site, storage::Ca
 
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory) {
   const storage::Site site(workplace.files(), workplace.clock(), directory);
-  storage::CatalogOptions options;
-  options.make_durable = false;  // Who looks leaves no trace.
-  auto catalog = workplace.run(storage::read_catalog(site, options));
-  if (catalog) {
-    if (const auto run = examine_marker(workplace, site, *catalog))
-      examine_timelines(workplace, site, *run, *catalog);
-    examine_latest(workplace, site, *catalog);
-    return catalog;
+  auto read = workplace.run(storage::read_run_catalog(site));
+  if (read) {
+    storage::Catalog& catalog = read->catalog;
+    if (const auto run = examine_marker(workplace, site, catalog))
+      examine_timelines(workplace, site, *run, catalog);
+    examine_latest(workplace, site, catalog);
+    return std::move(catalog);
   }
-  if (catalog.error().code() != Errc::not_found) return catalog;
+  if (read.error().code() != Errc::not_found) return fail(std::move(read).error());
   return fail(Errc::not_found,
               fmt::format("look for checkpoints in {}: there is no such directory; name the one "
                           "that the job was given as `dir`",

@@ -15,6 +15,9 @@ namespace ckpt::cli {
 // Errors: not_found (says what to do), io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
+// The one that a restore takes; none: all were abandoned by restores to older steps.
+const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
+
 Json to_json(const std::vector<storage::Rejected>& rejected);
 // One line each, or nothing.
 std::string describe(const std::vector<storage::Rejected>& rejected);

@@ -107,8 +107,9 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
     add(outcome, verify_one(workplace, path, os::join(path, ".")));
   } else {
     CKPT_TRY(auto catalog, read_directory(workplace, path));
-    if (newest_only && catalog.checkpoints.size() > 1)
-      catalog.checkpoints.erase(catalog.checkpoints.begin(), catalog.checkpoints.end() - 1);
+    const storage::Checkpoint* newest = newest_living(catalog);
+    if (newest_only && newest != nullptr)
+      catalog.checkpoints = std::vector<storage::Checkpoint>{*newest};
     for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
       const std::string directory = os::beneath(path, checkpoint.name);
       add(outcome, verify_one(workplace, os::display(directory), directory));

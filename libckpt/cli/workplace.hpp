@@ -4,6 +4,7 @@
 // Lifetime: what a Task returns must not outlive it.
 #pragma once
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <exception>
 #include <memory>
@@ -23,15 +24,16 @@ class Workplace {
   Result<T> run(Task<T> task) {
     std::optional<Result<T>> result;
     std::exception_ptr thrown;
+    // A thread of the disk may still let go of work of the run before: whoever lets go of the last
+    // stops the context, and this run would end with its coroutine alive.
+    const auto work = asio::make_work_guard(context_);
     context_.restart();
     asio::co_spawn(context_, std::move(task), [&](std::exception_ptr error, Result<T> value) {
       thrown = error;
       result.emplace(std::move(value));
     });
-    while (!result && context_.run_one() > 0) {
-    }
+    while (!result) context_.run_one();
     if (thrown) std::rethrow_exception(thrown);
-    if (!result) return fail(Errc::cancelled, "the work ended without an answer");
     return std::move(*result);
   }
 

@@ -162,6 +162,11 @@ Status Checkpointer::prepare() {
   return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.prepare(); });
 }
 
+Status Checkpointer::prepare_restore() {
+  return Impl::call<Status>(impl_.get(), {},
+                            [](auto& session) { return session.prepare_restore(); });
+}
+
 Result<SaveOutcome> Checkpointer::save_checkpoint_if_needed(Step step, Stream stream) {
   return Impl::call<Result<SaveOutcome>>(impl_.get(), SaveOutcome::disabled, [&](auto& session) {
     return session.save(step, stream, client::Due::by_policy);
@@ -176,6 +181,16 @@ Result<SaveOutcome> Checkpointer::save(Step step, Stream stream) {
 
 Status Checkpointer::guard(Stream stream) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) { return session.guard(stream); });
+}
+
+Status Checkpointer::hold_captures(std::function<void(Step)> on_copied) {
+  return Impl::call<Status>(
+      impl_.get(), {}, [&](auto& session) { return session.hold_captures(std::move(on_copied)); });
+}
+
+Status Checkpointer::settle(Step step, Status verdict) {
+  return Impl::call<Status>(
+      impl_.get(), {}, [&](auto& session) { return session.settle(step, std::move(verdict)); });
 }
 
 Status Checkpointer::wait(Step step, Level level, std::chrono::milliseconds deadline) {
@@ -210,6 +225,11 @@ Result<Restored> Checkpointer::restore_from(std::string_view path, std::uint32_t
   return Impl::call<Result<Restored>>(impl_.get(), disabled_restore(), [&](auto& session) {
     return session.restore_from(path, rank, choose);
   });
+}
+
+Status Checkpointer::watch_restores(RestoreWatch watch) {
+  return Impl::call<Status>(
+      impl_.get(), {}, [&](auto& session) { return session.watch_restores(std::move(watch)); });
 }
 
 Status Checkpointer::start_fresh() {

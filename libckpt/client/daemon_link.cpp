@@ -37,6 +37,12 @@ constexpr Duration stable_time = std::chrono::milliseconds(20);
 constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
 constexpr Duration goodbye_time = std::chrono::seconds(1);
 
+// Of a StartFresh or an AskRestore.
+std::uint64_t ask_of(const control::Message& wish) {
+  const auto* restore = std::get_if<control::AskRestore>(&wish);
+  return restore != nullptr ? restore->ask : std::get<control::StartFresh>(wish).ask;
+}
+
 // Whether the next attempt may do better. Who opens hears at once of what he can change; in
 // mid-run, patience costs nothing.
 bool may_pass(const Error& error, bool was_attached) {
@@ -305,8 +311,12 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
           [&](control::NextCapture& it) { state_->next_capture(it.step); },
           [&](control::LevelReached& it) { state_->level_reached(it.step, it.level); },
           [&](control::StepDropped& it) { state_->step_dropped(it.step); },
+          [&](control::Filling& it) {
+            state_->restore_filling({it.bytes, it.bytes_total, std::move(it.source_name)});
+          },
           [&](control::Offer& it) {
-            state_->restore_offered({it.attempt, it.slot, it.record, it.source, it.source_name});
+            state_->restore_offered(
+                {it.ask, it.offer, it.slot, it.record, it.source, std::move(it.source_name)});
           },
           [&](control::Begun& it) { take(std::move(it)); },
           [&](control::Closed& it) {
@@ -371,9 +381,10 @@ Status DaemonLink::take(control::SlotsReady ready) {
 }
 
 void DaemonLink::take(control::Begun begun) {
-  wish_.reset();
+  if (wish_ && ask_of(*wish_) == begun.ask) wish_.reset();
   if (begun.timeline != attach_.timeline) flush_.reset();  // Of a step that is no more.
   node::Begun event;
+  event.ask = begun.ask;
   event.start_id = begun.start_id;
   event.timeline = begun.timeline;
   event.restored = begun.restored;
@@ -390,7 +401,7 @@ void DaemonLink::take(control::Begun begun) {
 Result<std::unique_ptr<Link>> open_daemon_link(const Options& options, Deadline deadline) {
   CKPT_TRY(auto directory, os::RuntimeDirectory::open(options.runtime_dir));
   CKPT_TRY(auto attach, make_attach(options));
-  auto state = std::make_shared<LinkState>(name_for_errors(options));
+  auto state = make_link_state(options);
   auto side = std::make_unique<DaemonLink>(options, std::move(directory), std::move(attach), state,
                                            deadline);
   side->start();

@@ -23,20 +23,6 @@ bool is_program(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0;
 }
 
-// Where this node's daemon is to listen, when the options say more than the list of nodes.
-std::string listen_address(const Options& options) {
-  if (options.interface.empty() && options.port == 0) return {};
-  std::string host = options.interface, port = std::to_string(options.port);
-  for (const Node& node : options.nodes) {
-    if (node.name != options.node && options.nodes.size() > 1) continue;
-    const auto colon = node.address.rfind(':');
-    if (colon == std::string::npos) continue;
-    if (host.empty()) host = node.address.substr(0, colon);
-    if (options.port == 0) port = node.address.substr(colon + 1);
-  }
-  return host.empty() ? std::string() : host + ":" + port;
-}
-
 }  // namespace
 
 std::string find_daemon(const Options& options) {
@@ -53,6 +39,19 @@ std::string find_daemon(const Options& options) {
   return "ckptd";
 }
 
+std::string listen_address(const Options& options) {
+  if (options.interface.empty() && options.port == 0) return {};
+  std::string host = options.interface, port = std::to_string(options.port);
+  for (const Node& node : options.nodes) {
+    if (node.name != options.node && options.nodes.size() > 1) continue;
+    const auto colon = node.address.rfind(':');
+    if (colon == std::string::npos) continue;
+    if (host.empty()) host = node.address.substr(0, colon);
+    if (options.port == 0) port = node.address.substr(colon + 1);
+  }
+  return host.empty() ? std::string() : host + ":" + port;
+}
+
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory) {
   os::SpawnOptions command;
   command.program = find_daemon(options);
@@ -66,6 +65,10 @@ os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirecto
     command.arguments.push_back("--listen");
     command.arguments.push_back(address);
   }
+  // A rank that is bound to some cores would bind it to the same.
+  const char* all_cores = std::getenv("LIBCKPT_ALL_CORES");
+  if (all_cores == nullptr || *all_cores == '\0')
+    command.environment.emplace_back("LIBCKPT_ALL_CORES", "true");
   return command;
 }
 

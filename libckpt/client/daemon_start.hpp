@@ -24,6 +24,9 @@ namespace ckpt::client {
 // options.daemon_path, else LIBCKPT_DAEMON_PATH, else ckptd beside the library or the program, or
 // in their ../bin, else by PATH.
 std::string find_daemon(const Options& options);
+// Where the daemon that is started is told to listen for peers; empty: the options say no more than
+// the list of nodes does.
+std::string listen_address(const Options& options);
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory);
 
 class DaemonStart {

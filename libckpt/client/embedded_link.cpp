@@ -78,8 +78,9 @@ EmbeddedLink::~EmbeddedLink() {
   thread_.join();
   state_->forget_slots();
   machine_->engine.reset();
-  // Without its clock every wait ends at once, and with it the coroutines that are left.
-  machine_->clock.reset();
+  // Every wait ends at once, and with it the coroutines that are left. One that waits for the disk,
+  // as a flush does, still asks what time it is.
+  machine_->clock->close();
   if (has_stopped_ && thread_.drain(drain_time)) return;
   log_warning(
       "the embedded engine did not end in time (a file system that hangs?): its memory is "
@@ -161,7 +162,7 @@ void EmbeddedLink::slots_ready(std::vector<arena::SlotMemory*> memories) {
 
 Result<std::unique_ptr<Link>> open_embedded_link(const Options& options, Deadline deadline) {
   CKPT_TRY(auto attach, make_attach(options));
-  auto state = std::make_shared<LinkState>(name_for_errors(options));
+  auto state = make_link_state(options);
   auto side = std::make_unique<EmbeddedLink>(options, std::move(attach), state);
   side->start();
   auto link = std::make_unique<SessionLink>(state, std::move(side));

@@ -45,6 +45,9 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   void next_capture(Step step) override { state_->next_capture(step); }
   void level_reached(Step step, Level level) override { state_->level_reached(step, level); }
   void step_dropped(Step step) override { state_->step_dropped(step); }
+  void restore_filling(node::Filling filling) override {
+    state_->restore_filling(std::move(filling));
+  }
   void restore_offered(node::SlotOffer offer) override {
     state_->restore_offered(std::move(offer));
   }

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
+#include <ckpt/progress.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <cstdint>
@@ -92,6 +93,8 @@ class Link {
   using CopyOut = std::function<Status(const node::SlotOffer& offer, std::span<const std::byte>)>;
   virtual Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
                                    Deadline deadline) = 0;
+  // Restores from now on tell `watch` how they get on while they wait for the next offer.
+  virtual void watch_restores(RestoreWatch watch) { (void)watch; }
   virtual Status restored_ok(Step step) = 0;
 
   // Errors: unavailable (deadline), not_found (dropped).

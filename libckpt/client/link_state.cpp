@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "client/restore_teller.hpp"
 
 namespace ckpt::client {
 
@@ -55,13 +57,14 @@ Unexpected LinkState::end_of(const View& view) const {
 }
 
 template <class Holds>
-Status LinkState::wait_for(Deadline deadline, const char* what, Holds holds) const {
+Status LinkState::wait_for(Deadline deadline, std::string_view what, Holds holds,
+                           std::string_view late) const {
   view_.wait_until(deadline,
                    [&](const View& view) { return holds(view) || view.phase == Phase::ended; });
   return view_.read([&](const View& view) -> Status {
     if (holds(view)) return {};
     if (view.phase == Phase::ended) return end_of(view);
-    std::string text = fmt::format("{}: {}: the deadline passed", who_, what);
+    std::string text = fmt::format("{}: {}: {}", who_, what, late);
     if (view.phase == Phase::away) text += "; the daemon is away: " + view.end->text();
     if (!view.waiting.empty()) text += "; it waits: " + view.waiting;
     if (const std::string degraded = view.degraded(); !degraded.empty()) text += "; " + degraded;
@@ -93,6 +96,7 @@ void LinkState::lost(const std::string& reason) {
     slots.swap(view.slots);
     granted.swap(view.granted);
     offers.swap(view.offers);
+    view.filling.reset();
     view.slots_error.reset();
     view.next_capture = Step{};
     // The next engine says what holds it up, and nothing when nothing does.
@@ -207,8 +211,14 @@ void LinkState::step_dropped(Step step) {
   view_.change([&](View& view) { view.note_dropped(step); });
 }
 
+void LinkState::restore_filling(node::Filling filling) {
+  view_.change([&](View& view) { view.filling = std::move(filling); });
+}
+
 void LinkState::restore_offered(node::SlotOffer offer) {
   view_.change([&](View& view) {
+    if (offer.ask != view.ask) return;  // For a restore that was given up.
+    view.filling.reset();
     MappedSlot mapped;
     if (offer.slot < view.slots.size()) mapped = view.slots[offer.slot];
     if (view.offers.size() >= offers_max) view.offers.pop_front();
@@ -220,6 +230,7 @@ void LinkState::begun(node::Begun begun) {
   std::deque<GrantedSlot> old;
   view_.change([&](View& view) {
     old.swap(view.granted);  // The restore may have taken them; what is free is granted again.
+    if (begun.ask != view.ask) return;  // The answer to what was given up.
     if (!begun.error) {
       // Steps of another timeline say nothing of this one's.
       if (view.identity.timeline != begun.timeline) {
@@ -284,10 +295,27 @@ bool are_slots_big_enough(const View& view) {
 
 }  // namespace
 
+// Once for a job, but on a slow machine for seconds per GiB.
+void LinkState::tell_of_slots(Deadline deadline) const {
+  const Deadline told_at = std::chrono::steady_clock::now() + *tells_after_;
+  if (told_at >= deadline) return;
+  const bool is_over = view_.wait_until(told_at, [](const View& view) {
+    return view.slots_error || are_slots_big_enough(view) || view.phase == Phase::ended;
+  });
+  if (is_over) return;
+  const std::uint64_t bytes = view_.read([](const View& view) { return view.slot_bytes; });
+  log_info("{}: preparing memory, Slots of {} each: this is done once, later saves are quick", who_,
+           arena::human_bytes(bytes));
+}
+
 Status LinkState::wait_slots(Deadline deadline) const {
-  CKPT_CHECK(wait_for(deadline, "make Slots", [](const View& view) {
+  if (tells_after_) tell_of_slots(deadline);
+  const std::uint64_t bytes = view_.read([](const View& view) { return view.slot_bytes; });
+  const std::string what = fmt::format("make Slots of {}", arena::human_bytes(bytes));
+  const auto is_over = [](const View& view) {
     return view.slots_error.has_value() || are_slots_big_enough(view);
-  }));
+  };
+  CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet"));
   return view_.read([](const View& view) -> Status {
     if (view.slots_error) return fail(Error(*view.slots_error));
     return {};
@@ -365,19 +393,29 @@ MappedSlot LinkState::give_back(const Granted& granted) {
   });
 }
 
-void LinkState::ask_begin() {
+namespace {
+
+Deadline told_next() {
+  return std::chrono::steady_clock::now() + RestoreTeller::interval;
+}
+
+}  // namespace
+
+std::uint64_t LinkState::ask_begin() {
   std::deque<OfferedSlot> old;
-  view_.change([&](View& view) {
+  return view_.change([&](View& view) {
     view.begun.reset();
+    view.filling.reset();
     old.swap(view.offers);
+    return ++view.ask;
   });
 }
 
-bool LinkState::ask_fresh() {
-  return view_.change([](View& view) {
-    if (view.begun && !view.begun->error) return false;
+std::optional<std::uint64_t> LinkState::ask_fresh() {
+  return view_.change([](View& view) -> std::optional<std::uint64_t> {
+    if (view.begun && !view.begun->error) return std::nullopt;
     view.begun.reset();
-    return true;
+    return ++view.ask;
   });
 }
 
@@ -394,10 +432,31 @@ Status LinkState::wait_fresh(Deadline deadline) const {
   return {};
 }
 
-Result<std::optional<LinkState::OfferedSlot>> LinkState::wait_offer(Deadline deadline) {
-  CKPT_CHECK(wait_for(deadline, "restore", [](const View& view) {
+RestoreProgress LinkState::restore_progress() const {
+  return view_.read([](const View& view) {
+    RestoreProgress progress;
+    progress.waiting = view.phase == Phase::away ? "the daemon is away" : view.waiting;
+    if (!view.filling) return progress;
+    progress.phase = RestoreProgress::Phase::filling;
+    progress.bytes = view.filling->bytes;
+    progress.bytes_total = view.filling->bytes_total;
+    progress.source_name = view.filling->source_name;
+    return progress;
+  });
+}
+
+Result<std::optional<LinkState::OfferedSlot>> LinkState::wait_offer(Deadline deadline,
+                                                                    const RestoreWatch& watch) {
+  const auto is_over = [](const View& view) {
     return view.begun.has_value() || !view.offers.empty();
-  }));
+  };
+  for (Deadline next = told_next(); watch && next < deadline; next = told_next()) {
+    const bool has_ended = view_.wait_until(
+        next, [&](const View& view) { return is_over(view) || view.phase == Phase::ended; });
+    if (has_ended) break;
+    watch(restore_progress());
+  }
+  CKPT_CHECK(wait_for(deadline, "restore", is_over));
   return view_.change([](View& view) -> Result<std::optional<OfferedSlot>> {
     if (view.begun || view.offers.empty()) return std::optional<OfferedSlot>();
     std::optional<OfferedSlot> next(std::move(view.offers.front()));
@@ -422,7 +481,7 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
     return std::find(view.dropped.begin(), view.dropped.end(), step) != view.dropped.end();
   };
   const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
-  CKPT_CHECK(wait_for(deadline, what.c_str(), [&](const View& view) {
+  CKPT_CHECK(wait_for(deadline, what, [&](const View& view) {
     return has_reached(view) || is_dropped(view) || view.is_lost(step) || view.is_skipped(step);
   }));
   return view_.read([&](const View& view) -> Status {

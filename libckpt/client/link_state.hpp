@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/monitor.hpp"
@@ -28,8 +29,10 @@ struct MappedSlot {
 
 class LinkState {
  public:
-  // `who` is named in errors: "rank 3 of job gpt2".
-  explicit LinkState(std::string who) : who_(std::move(who)) {}
+  // `who` is named in errors: "rank 3 of job gpt2". Who waits for Slots longer than `tells_after`
+  // is told so by a line in the log; none: never.
+  explicit LinkState(std::string who, std::optional<std::chrono::milliseconds> tells_after = {})
+      : who_(std::move(who)), tells_after_(tells_after) {}
 
   // --- Events, on ckpt-snap ---
   void attached(const format::RunId& run);
@@ -41,6 +44,7 @@ class LinkState {
   void next_capture(Step step);
   void level_reached(Step step, Level level);
   void step_dropped(Step step);
+  void restore_filling(node::Filling filling);
   void restore_offered(node::SlotOffer offer);
   void begun(node::Begun begun);
   void closed(Status status);
@@ -76,16 +80,19 @@ class LinkState {
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
   MappedSlot give_back(const Granted& granted);
 
-  void ask_begin();  // Before a restore is asked for.
-  bool ask_fresh();  // Before a fresh start is; false: it has begun meanwhile.
+  // Before a restore, or a fresh start, is asked for: the number to ask with. None: it has begun
+  // meanwhile.
+  std::uint64_t ask_begin();
+  std::optional<std::uint64_t> ask_fresh();
   bool has_begun() const;
   Status wait_fresh(Deadline deadline) const;
   struct OfferedSlot {
     node::SlotOffer offer;
     MappedSlot slot;
   };
-  // The next offer, or none: the restore has ended, see `begun_answer`.
-  Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline);
+  // The next offer, or none: the restore has ended, see `begun_answer`. While it waits, `watch` is
+  // told how the engine gets on.
+  Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {});
   Result<node::Begun> begun_answer() const;
 
   Status ask_status();  // Before the engine is asked. Errors: unavailable (there is none now).
@@ -115,8 +122,10 @@ class LinkState {
     std::vector<GrantedSlot> taken;
     Step next_capture{};
 
+    std::uint64_t ask = 0;  // What was asked last; answers to anything before are late.
     std::optional<node::Begun> begun;
     std::deque<OfferedSlot> offers;
+    std::optional<node::Filling> filling;  // Since it was asked, or the last offer.
     std::optional<Status> closed;
     std::optional<std::string> status;  // As the engine told it to who asks now.
 
@@ -147,10 +156,14 @@ class LinkState {
 
   // Waits for `holds`, or for the end of the session, which is the error.
   template <class Holds>
-  Status wait_for(Deadline deadline, const char* what, Holds holds) const;
+  Status wait_for(Deadline deadline, std::string_view what, Holds holds,
+                  std::string_view late = "the deadline passed") const;
+  void tell_of_slots(Deadline deadline) const;
   Unexpected end_of(const View& view) const;
+  RestoreProgress restore_progress() const;
 
   std::string who_;
+  std::optional<std::chrono::milliseconds> tells_after_;
   Monitor<View> view_;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/kill_point.hpp"
+#include "client/attach_message.hpp"
 
 namespace ckpt::client {
 
@@ -25,7 +26,16 @@ bool is_our_own_failure(const Status& copied) {
          copied.error().code() != Errc::invalid_argument;
 }
 
+// A person begins to wonder.
+constexpr std::chrono::seconds slots_told_after{3};
+
 }  // namespace
+
+std::shared_ptr<LinkState> make_link_state(const Options& options) {
+  std::optional<milliseconds> tells_after;
+  if (options.rank == 0) tells_after = slots_told_after;
+  return std::make_shared<LinkState>(name_for_errors(options), tells_after);
+}
 
 SessionLink::SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side)
     : state_(std::move(state)), side_(std::move(side)), process_(::getpid()) {}
@@ -70,7 +80,7 @@ Status SessionLink::slots_status() const {
 
 Status SessionLink::start_fresh(Deadline deadline) {
   CKPT_CHECK(check_process());
-  if (state_->ask_fresh()) side_->post(control::StartFresh{});
+  if (const auto ask = state_->ask_fresh()) side_->post(control::StartFresh{*ask});
   return state_->wait_fresh(deadline);
 }
 
@@ -149,18 +159,18 @@ Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut&
                                       Deadline deadline) {
   CKPT_CHECK(check_process());
   const auto start = steady_clock::now();
-  state_->ask_begin();
-  side_->post(control::AskRestore{wanted});
+  const std::uint64_t ask = state_->ask_begin();
+  side_->post(control::AskRestore{ask, wanted});
 
   Restored restored;
   while (true) {
-    CKPT_TRY(auto next, state_->wait_offer(deadline));
+    CKPT_TRY(auto next, state_->wait_offer(deadline, watch_));
     if (!next) break;
     CKPT_POINT("load.offer");
     const node::SlotOffer& offer = next->offer;
     const std::uint64_t bytes = offer.record ? offer.record->bytes : 0;
     control::RestoreResult answer;
-    answer.attempt = offer.attempt;
+    answer.offer = offer.offer;
     std::optional<Error> ours;
     if (next->slot.bytes.size() < bytes || !offer.record) {
       answer.result = fail(Errc::unavailable, fmt::format("Slot {} is not mapped", offer.slot));

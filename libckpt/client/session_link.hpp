@@ -2,6 +2,7 @@
 // EngineSide, and waiting becomes waiting on the LinkState.
 #pragma once
 
+#include <ckpt/options.hpp>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,7 @@ class SessionLink final : public Link {
   void passed(Step step) override;
   Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
                            Deadline deadline) override;
+  void watch_restores(RestoreWatch watch) override { watch_ = std::move(watch); }
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, Deadline deadline) override;
   LinkCounters counters() const override;
@@ -65,7 +67,11 @@ class SessionLink final : public Link {
 
   std::shared_ptr<LinkState> state_;
   std::unique_ptr<EngineSide> side_;
+  RestoreWatch watch_;
   int process_;  // The pid that opened it.
 };
+
+// Of rank 0 it tells of a long wait for Slots: the others' waits are the same.
+std::shared_ptr<LinkState> make_link_state(const Options& options);
 
 }  // namespace ckpt::client

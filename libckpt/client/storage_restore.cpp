@@ -2,15 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <boost/asio/io_context.hpp>
-#include <exception>
-#include <optional>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "base/units.hpp"
-#include "os/pool_file_system.hpp"
+#include "client/blocking.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/run_catalog.hpp"
 
 namespace ckpt::client {
 
@@ -47,6 +44,10 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
   hooks.before_transfer = [deadline = request.deadline](std::uint64_t) {
     return check_deadline(deadline);
   };
+  if (RestoreTeller* const teller = request.teller; teller != nullptr) {
+    teller->begin(RestoreProgress::Phase::filling, "storage", loaded.record->bytes);
+    hooks.verified = [teller](std::uint64_t bytes) { teller->done(bytes); };
+  }
   const std::span<std::byte> target(loaded.memory.get(), loaded.record->bytes);
   CKPT_CO_CHECK(co_await storage::read_shard(files, found.directory, loaded.record, target,
                                              std::move(hooks)));
@@ -56,20 +57,8 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
 }  // namespace
 
 Result<LoadedShard> load_shard(LoadRequest request) {
-  asio::io_context context(1);
-  const auto clock = make_system_clock(context.get_executor());
-  const auto files = os::make_pool_file_system(os::disk_thread_count, os::DiskPriority::normal);
-  std::optional<Result<LoadedShard>> result;
-  std::exception_ptr thrown;
-  asio::co_spawn(context, load(*files, *clock, std::move(request)),
-                 [&](std::exception_ptr error, Result<LoadedShard> value) {
-                   thrown = error;
-                   result.emplace(std::move(value));
-                 });
-  context.run();
-  if (thrown) std::rethrow_exception(thrown);
-  if (!result) return fail(Errc::cancelled, "the reading of a checkpoint was ended");
-  return std::move(*result);
+  return run_blocking<LoadedShard>(
+      [&](os::FileSystem& files, Clock& clock) { return load(files, clock, std::move(request)); });
 }
 
 }  // namespace ckpt::client

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "client/restore_teller.hpp"
 #include "format/shard_record.hpp"
 
 namespace ckpt::client {
@@ -20,6 +21,7 @@ struct LoadRequest {
   std::uint32_t rank = 0;
   std::optional<std::uint32_t> world_size;  // That saved it; none: any.
   std::chrono::steady_clock::time_point deadline;
+  RestoreTeller* teller = nullptr;
 };
 
 struct FreeBytes {

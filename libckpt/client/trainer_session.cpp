@@ -1,10 +1,11 @@
 // A save:
-//  1. The step must grow; the policy and the agreement of the ranks must ask for it.
+//  1. The step must grow; the policy and the agreement of the ranks must ask for it. One that was
+//  refused may come again, unless a capture of it was begun or other ranks may wait for it.
 //  2. What is left of the capture before is copied, and told.
 //  3. Layout and Slots for what is registered now: only the first save waits for them.
 //  4. A granted Slot is taken; with none, the step is skipped, counted and told.
 //  5. The Snapshotter copies; whoever copies the last byte tells the engine that the Slot is
-//  filled.
+//  filled, or, where captures are held, leaves that to who judges the capture.
 #include "client/trainer_session.hpp"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
+#include "client/option_text.hpp"
 #include "format/torch_archive.hpp"
 #include "snapshot/policy.hpp"
 
@@ -29,6 +31,14 @@ constexpr std::chrono::milliseconds passed_interval{20};
 constexpr std::chrono::seconds ask_slots_interval{30};
 // Every language that reads a checkpoint's files has such a number.
 constexpr Step step_max{INT64_MAX};
+
+// Of a deadline that an option gives, who meets it is told which, and how long it was.
+Error named(Error error, Deadline deadline, std::string_view option,
+            std::chrono::milliseconds given) {
+  if (error.code() != Errc::unavailable || steady_clock::now() < deadline) return error;
+  return std::move(error).context(
+      fmt::format("not within {}, which is {}", option, show_duration(given)));
+}
 
 std::uint64_t skipped_for_want(const Stats& stats) {
   return stats.skipped_no_slot + stats.skipped_unavailable;
@@ -50,7 +60,8 @@ TrainerSession::TrainerSession(Options options, std::unique_ptr<Link> link,
 }
 
 TrainerSession::~TrainerSession() {
-  snapshotter_.reset();     // Waits: the listener, which is this, must still be whole.
+  snapshotter_.reset();  // Waits: the listener, which is this, must still be whole.
+  drop_held();
   devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
   collect();
   report();
@@ -58,6 +69,14 @@ TrainerSession::~TrainerSession() {
 
 Deadline TrainerSession::open_deadline() const {
   return steady_clock::now() + options_.open_deadline;
+}
+
+Status TrainerSession::tell_layout(Deadline deadline, std::string_view option,
+                                   std::chrono::milliseconds given) {
+  Status slots = link_->set_layout(layout_, deadline);
+  if (!slots) return fail(named(std::move(slots).error(), deadline, option, given));
+  is_layout_told_ = true;
+  return slots;
 }
 
 Status TrainerSession::check_open() const {
@@ -117,22 +136,36 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
     link_->skipped(step);
     return *reason;
   }
-  last_due_ = step;
-  account_.due();
+  const std::optional<Step> due_before = std::exchange(last_due_, step);
+  if (refused_ != step) account_.due();
   const Step agreed = link_->next_capture();
   Result<SaveOutcome> outcome = save_due(step, stream);
+  if (outcome) refused_.reset();
   if (outcome && *outcome == SaveOutcome::started) {
     captured_for_ = agreed;
     return outcome;
   }
-  link_->skipped(step);
   if (outcome) {
+    link_->skipped(step);
     account_.skipped(*outcome);
     return outcome;
+  }
+  refused_ = step;
+  if (must_be_skipped(step)) {
+    link_->skipped(step);
+  } else {
+    last_due_ = due_before;
+    link_->passed(step);
   }
   Error error = std::move(outcome).error().context(fmt::format("save step {}", number(step)));
   account_.failed(error);
   return fail(std::move(error));
+}
+
+// Who captured the step waits for us, until he hears that we skip it; then it stays skipped.
+bool TrainerSession::must_be_skipped(Step step) const {
+  const bool may_be_waited_for = has_begun_ && options_.world_size > 1;
+  return newest_begun_ == step || may_be_waited_for;
 }
 
 std::optional<SaveOutcome> TrainerSession::not_now(Step step, Due due) {
@@ -152,12 +185,13 @@ std::optional<SaveOutcome> TrainerSession::not_now(Step step, Due due) {
   return std::nullopt;
 }
 
-// For the coordinator to know how far we are; not for each step of a fast loop.
+// For the coordinator to know how far we are; not for each step of a fast loop. This step may still
+// be saved, due or not: only those before it are over.
 void TrainerSession::tell_passed(Step step) {
   const auto now = steady_clock::now();
-  if (now < tell_passed_from_) return;
+  if (step == Step{} || now < tell_passed_from_) return;
   tell_passed_from_ = now + passed_interval;
-  link_->skipped(step);
+  link_->skipped(Step{number(step) - 1});
 }
 
 Status TrainerSession::check_step(Step step) const {
@@ -168,6 +202,12 @@ Status TrainerSession::check_step(Step step) const {
   const bool goes_back = last_seen_ && step < *last_seen_;
   const bool is_repeated = last_due_ && step <= *last_due_;
   if (!goes_back && !is_repeated) return {};
+  if (step == refused_) {
+    return fail(Errc::invalid_argument,
+                fmt::format("save step {}: it was refused before and given up for all ranks; save "
+                            "a later step",
+                            number(step)));
+  }
   const Step newest = goes_back ? *last_seen_ : *last_due_;
   return fail(Errc::invalid_argument,
               fmt::format("save step {}: steps must grow, and step {} came before; to train again "
@@ -203,6 +243,7 @@ Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream s
   // Step 5.
   CKPT_ASSERT(!snapshotter_->is_running());
   granted_ = granted;
+  newest_begun_ = step;
   const auto names = blobs_.names();
   blob_names_.assign(names.begin(), names.end());
   snapshot::CaptureRequest request;
@@ -213,6 +254,7 @@ Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream s
   request.stream = stream;
   // An archive's headers are written when all else is there: the engine takes the checksums.
   request.with_checksums = options_.checksum_in_copy && !layout_.has_archives();
+  if (on_copied_) held_.begin(step);
   Status begun = snapshotter_->begin(request);
   if (begun) {
     account_.started(step);
@@ -231,22 +273,68 @@ void TrainerSession::capture_arrived(std::uint64_t bytes) {
 
 void TrainerSession::capture_ended(const snapshot::Captured& captured) {
   if (!captured.status) {
+    held_.forget();
     link_->abandon(granted_);
-  } else {
-    format::finish_archives(layout_, granted_.bytes);
-    CKPT_POINT("client.before_filled");
-    node::Filled filled;
-    filled.slot = granted_.slot;
-    filled.step = captured.step;
-    filled.layout_version = layout_.version;
-    filled.blob_bytes = captured.blob_bytes;
-    filled.blobs.assign(captured.blobs.begin(), captured.blobs.end());
-    filled.blob_names = blob_names_;
-    filled.chunk_bytes = chunk_bytes_;
-    filled.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
-    link_->filled(granted_, std::move(filled));
+    return account_.ended(captured);
   }
-  account_.ended(captured);
+  format::finish_archives(layout_, granted_.bytes);
+  CopiedCapture copied;
+  copied.bytes = captured.bytes;
+  copied.took = captured.took;
+  node::Filled& filled = copied.filled;
+  filled.slot = granted_.slot;
+  filled.step = captured.step;
+  filled.layout_version = layout_.version;
+  filled.blob_bytes = captured.blob_bytes;
+  filled.blobs.assign(captured.blobs.begin(), captured.blobs.end());
+  filled.blob_names = blob_names_;
+  filled.chunk_bytes = chunk_bytes_;
+  filled.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
+  if (!held_.is_held(captured.step)) return tell({std::move(copied), {}});
+  if (auto judged = held_.copied(std::move(copied))) return tell(std::move(*judged));
+  on_copied_(captured.step);
+}
+
+void TrainerSession::tell(HeldCapture::Judged judged) {
+  snapshot::Captured captured;
+  captured.step = judged.capture.filled.step;
+  captured.status = std::move(judged.verdict);
+  captured.bytes = judged.capture.bytes;
+  captured.took = judged.capture.took;
+  if (!captured.status) {
+    link_->abandon(granted_);
+    return account_.ended(captured);
+  }
+  CKPT_POINT("client.before_filled");
+  account_.ended(captured);  // First: whoever hears that the step is captured finds it counted.
+  link_->filled(granted_, std::move(judged.capture.filled));
+}
+
+Status TrainerSession::hold_captures(std::function<void(Step)> on_copied) {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  on_copied_ = std::move(on_copied);
+  return {};
+}
+
+Status TrainerSession::settle(Step step, Status verdict) {
+  CKPT_CHECK(check_open());
+  if (!verdict)
+    verdict = fail(Error(verdict.error()).context(fmt::format("capture step {}", number(step))));
+  if (auto judged = held_.judge(step, std::move(verdict))) tell(std::move(*judged));
+  return {};
+}
+
+void TrainerSession::drop_held() {
+  const std::optional<Step> step = held_.waiting();
+  if (!step) return;
+  auto judged = held_.judge(
+      *step, fail(Errc::unavailable,
+                  fmt::format("capture step {}: it was held, and nobody told whether its tensors "
+                              "had stayed as they were",
+                              number(*step))));
+  CKPT_ASSERT(judged.has_value());
+  tell(std::move(*judged));
 }
 
 Status TrainerSession::guard(Stream stream) {
@@ -263,6 +351,7 @@ Status TrainerSession::finish_capture(Stream stream) {
     CKPT_CHECK(snapshotter_->guard(stream));
     CKPT_CHECK(snapshotter_->wait_idle(steady_clock::now() + capture_end_deadline));
   }
+  drop_held();
   collect();
   return {};
 }
@@ -278,13 +367,20 @@ void TrainerSession::report() {
 }
 
 Status TrainerSession::prepare() {
+  return prepare_within("open_deadline", options_.open_deadline);
+}
+
+Status TrainerSession::prepare_restore() {
+  return prepare_within("restore_deadline", options_.restore_deadline);
+}
+
+Status TrainerSession::prepare_within(std::string_view option, std::chrono::milliseconds given) {
   CKPT_CHECK(check_open());
   CKPT_CHECK(finish_capture({}));
-  const Deadline deadline = open_deadline();
+  const Deadline deadline = steady_clock::now() + given;
   CKPT_TRY(const bool is_changed, update_layout());
   if (is_changed || !is_layout_told_ || !link_->is_ready()) {
-    CKPT_CHECK(link_->set_layout(layout_, deadline));
-    is_layout_told_ = true;
+    CKPT_CHECK(tell_layout(deadline, option, given));
   }
   // Until then captures go a slower way; it is no error.
   if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
@@ -372,13 +468,19 @@ Result<bool> TrainerSession::make_ready(Deadline deadline) {
 
 Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
   CKPT_CHECK(check_open());
+  if (level == Level::durable && options_.dir.empty()) {
+    return fail(Errc::invalid_argument,
+                fmt::format("wait until step {} is durable: job {} has no directory, so that "
+                            "nothing is stored; wait for committed, or open it with dir",
+                            number(step), options_.job));
+  }
   return link_->wait(step, level, deadline);
 }
 
 Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {
   CKPT_CHECK(check_open());
   is_partly_restored_ = false;
-  if (Status prepared = prepare(); !prepared) {
+  if (Status prepared = prepare_restore(); !prepared) {
     return fail(failed_to_restore(std::move(prepared).error(), step.has_value()));
   }
   std::optional<Error> refusal;
@@ -388,7 +490,9 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
     if (!copied) refusal.emplace(copied.error());
     return copied;
   };
-  auto restored = link_->restore(step, copy, steady_clock::now() + options_.restore_deadline);
+  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  auto restored = link_->restore(step, copy, deadline);
+  teller_.end();
   if (restored) {
     has_begun_ = has_trained_ = true;
     restore_failure_.reset();
@@ -400,11 +504,15 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
     return restored;
   }
   has_begun_ = false;  // The next save begins with the other ranks, or goes on as before.
-  Error error = std::move(restored).error();
+  Error error =
+      named(std::move(restored).error(), deadline, "restore_deadline", options_.restore_deadline);
   // Ours tells which tensor and which shapes; the one for all ranks only that somebody refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
-  const bool is_nothing_there = !step && error.code() == Errc::not_found && !is_partly_restored_;
-  if (is_nothing_there) restore_failure_.reset();
+  const bool is_nothing_there = error.code() == Errc::not_found && !is_partly_restored_;
+  if (is_nothing_there && !step) restore_failure_.reset();
+  // In mid-training a step that nobody has changes nothing: this session goes on where it was.
+  if (is_nothing_there && step && has_trained_)
+    has_begun_ = link_->start_fresh(open_deadline()).has_value();
   return fail(failed_to_restore(std::move(error), step.has_value()));
 }
 
@@ -424,7 +532,10 @@ Status TrainerSession::start_fresh() {
   restore_failure_.reset();
   if (has_begun_) return {};
   CKPT_CHECK(prepare());  // The beginning ends with the first Slot.
-  CKPT_CHECK(link_->start_fresh(open_deadline()));
+  const Deadline deadline = open_deadline();
+  if (Status fresh = link_->start_fresh(deadline); !fresh) {
+    return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
+  }
   has_begun_ = has_trained_ = true;
   return {};
 }
@@ -435,10 +546,7 @@ Status TrainerSession::copy_out(const format::ShardRecord& record, std::span<con
   const auto targets = registry_.targets();
   CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets));
   CKPT_CHECK(blobs_.check(record));
-  is_partly_restored_ = true;
-  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
-  CKPT_CHECK(snapshot::restore_tensors(record, slot, plan,
-                                       {devices_.devices(), devices_.threads(), deadline}));
+  CKPT_CHECK(copy_planned(record, slot, plan));
   blobs_.restore(record, slot);
   return {};
 }
@@ -455,11 +563,26 @@ Status TrainerSession::copy_chosen(const format::ShardRecord& record,
   const auto targets = registry.targets();
   constexpr auto some = snapshot::Wanted::some_tensors;
   CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets, some));
-  is_partly_restored_ = true;
-  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
-  CKPT_CHECK(snapshot::restore_tensors(record, slot, plan,
-                                       {devices_.devices(), devices_.threads(), deadline}));
+  CKPT_CHECK(copy_planned(record, slot, plan));
   blobs_.keep(record, slot);
+  return {};
+}
+
+Status TrainerSession::copy_planned(const format::ShardRecord& record,
+                                    std::span<const std::byte> slot,
+                                    const snapshot::RestorePlan& plan) {
+  is_partly_restored_ = true;
+  teller_.begin(RestoreProgress::Phase::copying, "own memory", record.bytes);
+  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  const auto copied = [this](std::uint64_t bytes) { teller_.done(bytes); };
+  return snapshot::restore_tensors(record, slot, plan,
+                                   {devices_.devices(), devices_.threads(), deadline, copied});
+}
+
+Status TrainerSession::watch_restores(RestoreWatch watch) {
+  CKPT_CHECK(check_open());
+  teller_.watch(watch);
+  link_->watch_restores(std::move(watch));
   return {};
 }
 
@@ -484,9 +607,12 @@ Result<Restored> TrainerSession::restore_loaded(LoadRequest request, const Choos
   const auto began_at = steady_clock::now();
   CKPT_CHECK(finish_capture({}));
   request.deadline = began_at + options_.restore_deadline;
-  CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
+  request.teller = &teller_;
   is_partly_restored_ = false;
-  Status copied = copy_out(*loaded.record, loaded.bytes(), choose);
+  auto read = load_shard(std::move(request));
+  Status copied = read ? copy_out(*read->record, read->bytes(), choose) : Status();
+  teller_.end();
+  CKPT_TRY(const LoadedShard loaded, std::move(read));
   if (!copied) return fail(failed_to_restore(std::move(copied).error(), true));
   Restored restored;
   restored.step = loaded.record->id.at.step;
@@ -509,6 +635,8 @@ void TrainerSession::continue_after(Step step) {
   is_partly_restored_ = false;
   last_seen_ = step;
   last_due_ = step;
+  refused_.reset();
+  newest_begun_.reset();
   captured_for_.reset();
 }
 

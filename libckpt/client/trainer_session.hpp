@@ -10,6 +10,7 @@
 #include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,10 +21,13 @@
 #include "base/units.hpp"
 #include "client/blob_store.hpp"
 #include "client/device_table.hpp"
+#include "client/held_capture.hpp"
 #include "client/link.hpp"
+#include "client/restore_teller.hpp"
 #include "client/save_account.hpp"
 #include "client/storage_restore.hpp"
 #include "client/tensor_registry.hpp"
+#include "snapshot/restorer.hpp"
 #include "snapshot/snapshotter.hpp"
 
 namespace ckpt::client {
@@ -48,13 +52,17 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
   Status prepare();
+  Status prepare_restore();
   Result<SaveOutcome> save(Step step, Stream stream, Due due);
   Status guard(Stream stream);
+  Status hold_captures(std::function<void(Step)> on_copied);
+  Status settle(Step step, Status verdict);
   Status wait(Step step, Level level, Deadline deadline);
   Result<Restored> restore(std::optional<Step> step, const ChooseTargets* choose = nullptr);
   Result<Restored> restore_from(std::string_view path);
   Result<Restored> restore_from(std::string_view path, std::uint32_t rank,
                                 const ChooseTargets& choose);
+  Status watch_restores(RestoreWatch watch);
   Status start_fresh();
   Status restored_ok(Step step);
   Stats stats();
@@ -70,21 +78,30 @@ class TrainerSession final : private snapshot::CaptureListener {
   // Why `step` is not captured; none: it is to be.
   std::optional<SaveOutcome> not_now(Step step, Due due);
   void tell_passed(Step step);
+  bool must_be_skipped(Step step) const;  // Rather than tried again.
   Result<SaveOutcome> save_due(Step step, Stream stream);
   Status begin_capture(const Granted& granted, Step step, Stream stream);
   // Copies what is left of the running capture, and takes account of how it ended.
   Status finish_capture(Stream stream);
+  // Nobody has judged the capture that was held: it must not be seen.
+  void drop_held();
+  void tell(HeldCapture::Judged judged);
   void collect();
   void report();
 
   // A Layout and a Snapshotter for what is registered now; true when the Layout is another.
   Result<bool> update_layout();
   Status make_snapshotter();
+  Status prepare_within(std::string_view option, std::chrono::milliseconds given);
+  // Waits for its Slots until the deadline, which this option gave.
+  Status tell_layout(Deadline deadline, std::string_view option, std::chrono::milliseconds given);
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);
   Status ask_slots(bool is_changed, Deadline deadline);
   Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
                   const ChooseTargets* choose = nullptr);
+  Status copy_planned(const format::ShardRecord& record, std::span<const std::byte> slot,
+                      const snapshot::RestorePlan& plan);
   Status copy_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
                      const ChooseTargets& choose);
   Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
@@ -104,6 +121,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   TensorRegistry registry_;
   BlobStore blobs_;
   SaveAccount account_;
+  RestoreTeller teller_;
 
   format::Layout layout_;
   std::optional<std::uint64_t> registry_version_;  // That layout_ was made from.
@@ -115,6 +133,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::optional<Step> captured_for_;  // By time: the announcement that was followed.
   std::chrono::steady_clock::time_point tell_passed_from_{};
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
+  std::optional<Step> refused_;   // The newest whose save was an error.
+  std::optional<Step> newest_begun_;
   bool is_partly_restored_ = false;
   std::optional<Error> slots_failure_;  // Why there are no Slots for the layout that was told.
   Deadline ask_slots_again_{};
@@ -122,6 +142,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::optional<Error> restore_failure_;  // What is stored may be good: saves must not replace it.
 
   // Of the running capture; read by who ends it.
+  HeldCapture held_;
+  std::function<void(Step)> on_copied_;  // None: captures are told at once.
   Granted granted_;
   std::vector<std::string> blob_names_;
 

@@ -175,6 +175,7 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
   CKPT_CO_TRY(const auto attached, co_await engine_.attach(std::move(request), *session));
   session->attached(engine_, attached);
   sessions_.push_back(session);
+  share_cores();
   const std::weak_ptr<TrainerSession> watched = session;
   std::function<void()> gone = [this, watched] {
     if (const auto dead = watched.lock()) detach(dead, "its process has ended");
@@ -222,8 +223,15 @@ void ControlServer::detach(const Session& session, const char* why) {
   CKPT_POINT("detach.before");
   log_info("{} {}", held->name(), why);
   if (const auto id = held->session()) engine_.detach(*id);
+  share_cores();
   // The engine calls it no more; what is queued may still go out.
   detached_.notify_all();
+}
+
+void ControlServer::share_cores() {
+  std::vector<pid_t> trainers;
+  for (const Session& session : sessions_) trainers.push_back(session->identity().pid);
+  cores_.settle(trainers);
 }
 
 // --- The command line ---

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "base/stop_gate.hpp"
+#include "daemon/core_share.hpp"
 #include "daemon/trainer_session.hpp"
 #include "os/runtime_directory.hpp"
 
@@ -69,6 +70,7 @@ class ControlServer {
   static Task<void> send(Connection connection, wire::control::Message message, Time deadline);
   Task<wire::control::Message> receive(Connection connection, Time deadline);
   void detach(const Session& session, const char* why);
+  void share_cores();
 
   asio::any_io_executor executor_;
   Clock& clock_;
@@ -78,6 +80,7 @@ class ControlServer {
   std::optional<os::LocalListener> listener_;
   std::list<Session> sessions_;  // Whose processes may still have Slots mapped.
   std::list<Connection> open_;   // To close them at the end.
+  CoreShare cores_;
   Signal detached_;
   StopGate connections_;  // Counts them.
   StopGate gate_;

@@ -25,6 +25,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "daemon/ready_file.hpp"
+#include "os/cores.hpp"
 #include "os/limits.hpp"
 #include "os/memory_available.hpp"
 #include "os/ring_file_system.hpp"
@@ -107,9 +108,13 @@ Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
     return fail(Errc::invalid_argument,
                 "choose a memory budget: the available memory cannot be read; name a size with "
                 "--memory-budget");
-  // Before there are threads: they inherit it.
+  // Before there are threads: they inherit both.
   if (const Status gave_way = os::give_way(options.nice); !gave_way)
     log_warning("training may be slowed by the daemon: {}", gave_way.error().message());
+  if (options.all_cores) {
+    if (const Status widened = os::use_all_cores(); !widened)
+      log_warning("the daemon stays where it was started: {}", widened.error().message());
+  }
   // Step 2.
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::move(options), std::move(directory), std::move(lock)));
@@ -187,8 +192,8 @@ void Daemon::take_apart() {
   signals_.cancel(ignored);
   server_.reset();
   engine_.reset();
-  // Without its clock every wait ends at once, and with it the coroutines that are left.
-  clock_.reset();
+  // Every wait ends at once, and with it the coroutines that are left.
+  clock_->close();
   context_.restart();
   context_.run_for(drain_time);
   if (context_.stopped()) return;

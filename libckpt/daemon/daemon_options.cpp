@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/units.hpp"
+#include "wire/address.hpp"
 
 namespace ckpt::daemon {
 
@@ -61,8 +62,8 @@ constexpr Flag flags[] = {
     {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"}, {"--listen", "LIBCKPT_LISTEN"},
     {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},       {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
     {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"}, {"--nice", "LIBCKPT_NICE"},
-    {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},    {"--log-level", "LIBCKPT_LOG_LEVEL"},
-    {"--foreground", "LIBCKPT_FOREGROUND"},
+    {"--all-cores", "LIBCKPT_ALL_CORES"},         {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
+    {"--log-level", "LIBCKPT_LOG_LEVEL"},         {"--foreground", "LIBCKPT_FOREGROUND"},
 };
 
 // CLI11 puts the file over the environment. Written as flags that come first, the environment is
@@ -82,6 +83,8 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   const CLI::Validator bytes([](std::string& text) { return check(text, parse_bytes); }, "SIZE");
   const CLI::Validator duration([](std::string& text) { return check(text, parse_duration); },
                                 "DURATION");
+  const CLI::Validator address([](std::string& text) { return check(text, wire::Address::parse); },
+                               "HOST:PORT");
   app.option_defaults()->take_last();
   app.set_config("--config", "", "Reads options from a file: name = value")
       ->take_last()
@@ -90,7 +93,8 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   app.add_option("--memory-budget", texts.memory_budget,
                  "Memory for Slots, as 64GiB; 0: half of what is available")
       ->check(bytes);
-  app.add_option("--listen", options.listen, "host:port for peers; default: as each job says");
+  app.add_option("--listen", options.listen, "host:port for peers; default: as each job says")
+      ->check(address);
   app.add_option("--idle-limit", texts.idle_limit, "Ends after so long without job or memory")
       ->check(duration)
       ->capture_default_str();
@@ -104,6 +108,9 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   app.add_option("--nice", options.nice, "How far it gives way to training, 0 to 19")
       ->check(CLI::Range(0, 19))
       ->capture_default_str();
+  app.add_flag("--all-cores", options.all_cores,
+               "Runs on every core that the kernel allows, not only where it was started; as when "
+               "a trainer starts it");
   app.add_option("--log-file", options.log_file, "Default: ckptd.log in the runtime directory");
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
@@ -164,6 +171,8 @@ std::vector<std::string> describe(const DaemonOptions& options) {
       "idle_limit=" + seconds(options.idle_limit),
       "job_idle_limit=" + seconds(options.job_idle_limit),
       "stop_deadline=" + seconds(options.stop_deadline),
+      fmt::format("nice={}", options.nice),
+      fmt::format("all_cores={}", options.all_cores),
       "log_file=" + (options.log_file.empty() ? "(standard error)" : options.log_file),
       "log_level=" + options.log_level,
   };

@@ -17,8 +17,9 @@ struct DaemonOptions {
   std::chrono::milliseconds idle_limit = std::chrono::hours(2);
   std::chrono::milliseconds job_idle_limit = std::chrono::hours(2);
   std::chrono::milliseconds stop_deadline = std::chrono::minutes(5);  // Of the flush at SIGTERM.
-  int nice = 10;         // Between 0 and 19: training goes first.
-  std::string log_file;  // Empty: ckptd.log in the runtime directory.
+  int nice = 10;           // Between 0 and 19: training goes first.
+  bool all_cores = false;  // Those too that whoever started it was not given.
+  std::string log_file;    // Empty: ckptd.log in the runtime directory.
   std::string log_level = "info";
   bool foreground = false;  // Logs to standard error, unless a log file is named.
 };

@@ -81,13 +81,17 @@ Job TrainerSession::send_all(std::shared_ptr<TrainerSession> self) {
     auto sent = co_await connection->send(std::move(message), deadline);
     if (!sent) {
       if (!self->is_closed_) log_info("{} cannot be told: {}", self->name(), sent.error().text());
-      self->close_connection();
+      // Its last captures may lie in the stream, not read yet: who reads comes to its end.
+      self->is_mute_ = connection->is_open();
+      self->outgoing_.clear();
+      if (!self->is_mute_) self->close_connection();
+      co_return;
     }
   }
 }
 
 void TrainerSession::enqueue(control::Message message, std::vector<os::Fd> descriptors) {
-  if (is_closed_) return;
+  if (is_closed_ || is_mute_) return;
   auto encoded = control::encode(message);
   if (!encoded) {
     log_error("{} {}", name(), encoded.error().message());
@@ -157,9 +161,14 @@ void TrainerSession::step_dropped(Step step) {
   enqueue(control::StepDropped{step});
 }
 
+void TrainerSession::restore_filling(node::Filling filling) {
+  enqueue(control::Filling{filling.bytes, filling.bytes_total, std::move(filling.source_name)});
+}
+
 void TrainerSession::restore_offered(node::SlotOffer offer) {
   control::Offer message;
-  message.attempt = offer.attempt;
+  message.ask = offer.ask;
+  message.offer = offer.offer;
   message.slot = offer.slot;
   message.source = offer.source;
   message.source_name = std::move(offer.source_name);
@@ -169,6 +178,7 @@ void TrainerSession::restore_offered(node::SlotOffer offer) {
 
 void TrainerSession::begun(node::Begun begun) {
   control::Begun message;
+  message.ask = begun.ask;
   message.start_id = begun.start_id;
   message.timeline = begun.timeline;
   message.restored = begun.restored;

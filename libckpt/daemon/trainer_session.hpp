@@ -57,6 +57,7 @@ class TrainerSession final : public node::SessionEvents {
   void next_capture(Step step) override;
   void level_reached(Step step, Level level) override;
   void step_dropped(Step step) override;
+  void restore_filling(node::Filling filling) override;
   void restore_offered(node::SlotOffer offer) override;
   void begun(node::Begun begun) override;
   void closed(Status status) override;
@@ -79,6 +80,7 @@ class TrainerSession final : public node::SessionEvents {
   Signal outgoing_changed_;
   std::vector<std::uint64_t> told_generations_;  // Of the Slots whose segments were sent.
   bool is_closed_ = false;
+  bool is_mute_ = false;  // The other side is gone, and is heard to the end.
 };
 
 }  // namespace ckpt::daemon

@@ -45,10 +45,13 @@ CudaDevice::~CudaDevice() {
   }
   queue_.changed.notify_all();
   if (thread_.joinable()) thread_.join();
+  const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
-  if (restored_ != nullptr) (void)queue_.driver.destroy_event(restored_);
-  if (restore_stream_ != nullptr) (void)queue_.driver.destroy_stream(restore_stream_);
-  queue_.close();
+  if (queue_.has_context()) {
+    if (restored_ != nullptr) (void)queue_.driver.destroy_event(restored_);
+    if (restore_stream_ != nullptr) (void)queue_.driver.destroy_stream(restore_stream_);
+    queue_.close();
+  }
   // The trainer's own hold on the primary context keeps it as long as it is wanted.
   (void)queue_.driver.release_context(handle_);
 }
@@ -81,6 +84,7 @@ void CudaDevice::run() {
     // Each time anew: one refusal must not leave the thread without them for good.
     const RelaxedCapture relaxed(queue_.driver);
     const CudaScope scope(queue_.driver, queue_.context);
+    (void)queue_.has_context();
     if (quiesce_ == Quiesce::asked) carry_out_quiesce(lock);
     if (is_stopping_ && queue_.runs.empty()) return;
     bool has_moved = false;
@@ -107,11 +111,20 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
   return std::make_unique<CudaRun>(queue_, plan_batches(list, limits_, begins_memory), listener);
 }
 
+Status CudaDevice::synchronize() const {
+  CKPT_CHECK(queue_.identity.check());
+  const CUresult result = queue_.driver.synchronize_context();
+  if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    return fail(Errc::unsupported,
+                "restore: a stream of the GPU is being captured into a CUDA graph: call it outside "
+                "of the capture");
+  return queue_.driver.check(result, "wait for what is queued on the GPU");
+}
+
 void CudaDevice::carry_out_quiesce(std::unique_lock<std::mutex>& lock) {
   quiesce_ = Quiesce::running;
   lock.unlock();
-  Status status = queue_.driver.check(queue_.driver.synchronize_context(),
-                                      "wait for what is queued on the GPU");
+  Status status = synchronize();
   lock.lock();
   quiesced_ = std::move(status);
   quiesce_ = Quiesce::none;
@@ -132,6 +145,7 @@ Status CudaDevice::quiesce(Deadline deadline) {
 
 Status CudaDevice::copy_in(std::byte* target, std::span<const std::byte> source) {
   if (source.empty()) return {};
+  CKPT_CHECK(queue_.identity.check());
   const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
@@ -142,6 +156,7 @@ Status CudaDevice::copy_in(std::byte* target, std::span<const std::byte> source)
 }
 
 Status CudaDevice::settle(Deadline deadline) {
+  CKPT_CHECK(queue_.identity.check());
   const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());

@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   Status open_streams();
   void start_thread();
   void run();
+  Status synchronize() const;
   void carry_out_quiesce(std::unique_lock<std::mutex>& lock);
 
   const CUdevice handle_;

@@ -13,6 +13,8 @@ namespace ckpt::device {
 namespace {
 
 constexpr int version_min = 11030;  // The first that has cuGetProcAddress.
+constexpr int version_of_entry_12000 = 12000;
+constexpr int version_of_context_id = 12000;
 constexpr int version_of_batch_copy = 12080;
 constexpr int version_of_batch_copy_without_index = 13000;
 
@@ -77,8 +79,8 @@ class CudaSymbols {
                               library_.name(), told(version_), told(version_min)));
     using Get12000 = std::remove_pointer_t<PFN_cuGetProcAddress_v12000>;
     using Get11030 = std::remove_pointer_t<PFN_cuGetProcAddress_v11030>;
-    if (auto newer = library_.symbol<Get12000>("cuGetProcAddress_v2")) {
-      entry_12000_ = *newer;
+    if (version_ >= version_of_entry_12000) {
+      CKPT_TRY(entry_12000_, library_.symbol<Get12000>("cuGetProcAddress_v2"));
       return {};
     }
     CKPT_TRY(entry_11030_, library_.symbol<Get11030>("cuGetProcAddress"));
@@ -96,7 +98,7 @@ Result<std::unique_ptr<CudaDriver>> CudaDriver::open() {
   auto driver = std::make_unique<CudaDriver>();
   driver->version = symbols.version();
   CKPT_CHECK(driver->find_functions(symbols));
-  CKPT_CHECK(driver->find_batch_copy(symbols));
+  CKPT_CHECK(driver->find_newer_functions(symbols));
   const auto start = [&]() -> Status {
     CKPT_CHECK(driver->check(driver->init(0), "initialise CUDA"));
     return driver->check(driver->get_device_count(&driver->device_count), "count the GPUs");
@@ -144,8 +146,10 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   return symbols.find(pointer_attribute, "cuPointerGetAttribute", 4000);
 }
 
-Status CudaDriver::find_batch_copy(const CudaSymbols& symbols) {
+Status CudaDriver::find_newer_functions(const CudaSymbols& symbols) {
   // Asked by the driver's own version: one that is newer than the driver is an error there.
+  if (version >= version_of_context_id)
+    CKPT_CHECK(symbols.find(context_id, "cuCtxGetId", version_of_context_id));
   if (version >= version_of_batch_copy_without_index)
     return symbols.find(copy_batch_13000, "cuMemcpyBatchAsync",
                         version_of_batch_copy_without_index);

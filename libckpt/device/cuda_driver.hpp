@@ -10,11 +10,18 @@
 #include <cudaTypedefs.h>
 
 #include <ckpt/result.hpp>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
 
 namespace ckpt::device {
+
+// The headers of CUDA 12 have no type for it.
+using CopyBatch13000 = CUresult(CUDAAPI*)(CUdeviceptr* targets, CUdeviceptr* sources,
+                                          std::size_t* sizes, std::size_t count,
+                                          CUmemcpyAttributes* attributes, std::size_t* first,
+                                          std::size_t attribute_count, CUstream stream);
 
 struct CudaDriver {
   // Loads CKPT_CUDA_DRIVER, else libcuda.so.1, and initialises it.
@@ -64,11 +71,13 @@ struct CudaDriver {
   PFN_cuPointerGetAttribute_v4000 pointer_attribute = nullptr;
   // At most one of the two: CUDA 13.0 took a parameter away.
   PFN_cuMemcpyBatchAsync_v12080 copy_batch_12080 = nullptr;
-  PFN_cuMemcpyBatchAsync_v13000 copy_batch_13000 = nullptr;
+  CopyBatch13000 copy_batch_13000 = nullptr;
+  // From CUDA 12.0 on, else null.
+  PFN_cuCtxGetId_v12000 context_id = nullptr;
 
  private:
   Status find_functions(const class CudaSymbols& symbols);
-  Status find_batch_copy(const class CudaSymbols& symbols);
+  Status find_newer_functions(const class CudaSymbols& symbols);
 };
 
 // Whether an error has destroyed its context: nothing that was queued there will run any more.

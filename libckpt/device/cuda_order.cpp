@@ -1,7 +1,5 @@
 #include "device/cuda_order.hpp"
 
-#include <algorithm>
-
 namespace ckpt::device {
 
 namespace {
@@ -13,11 +11,9 @@ bool is_default(CUstream stream) {
 
 }  // namespace
 
-CudaOrder::~CudaOrder() {
-  for (const auto& [context, event] : events_) {
-    const CudaScope scope(driver_, context);
-    (void)driver_.destroy_event(event);
-  }
+void CudaOrder::close(bool has_context) {
+  if (event_ != nullptr && has_context) (void)driver_.destroy_event(event_);
+  event_ = nullptr;
 }
 
 Result<std::vector<CudaOrder::Queue>> CudaOrder::queues_of(Stream stream) const {
@@ -48,29 +44,28 @@ Result<bool> CudaOrder::is_captured(Stream stream) const {
   return false;
 }
 
-Result<CUevent> CudaOrder::event_of(CUcontext context) {
-  const auto found = std::find_if(events_.begin(), events_.end(),
-                                  [&](const auto& known) { return known.first == context; });
-  if (found != events_.end()) return found->second;
-  CUevent event = nullptr;
-  CKPT_CHECK(
-      driver_.check(driver_.create_event(&event, CU_EVENT_DISABLE_TIMING), "create an event"));
-  events_.emplace_back(context, event);
-  return event;
-}
-
 Status CudaOrder::follow(CUstream ours, Stream stream) {
   CKPT_TRY(const auto queues, queues_of(stream));
-  for (const Queue& queue : queues) {
-    const CudaScope scope(driver_, queue.context);
-    CKPT_CHECK(scope.status());
-    CKPT_TRY(const CUevent event, event_of(queue.context));
-    CKPT_CHECK(driver_.check(driver_.record_event(event, queue.stream),
-                             "record an event on the trainer's stream"));
-    CKPT_CHECK(driver_.check(driver_.wait_event(ours, event, CU_EVENT_WAIT_DEFAULT),
-                             "let the copies wait for the trainer's stream"));
-  }
+  for (const Queue& queue : queues) CKPT_CHECK(follow_one(ours, queue));
   return {};
+}
+
+Status CudaOrder::follow_one(CUstream ours, const Queue& queue) {
+  const CudaScope scope(driver_, queue.context);
+  CKPT_CHECK(scope.status());
+  const bool is_kept = queue.context == context_;
+  CUevent event = is_kept ? event_ : nullptr;
+  if (event == nullptr)
+    CKPT_CHECK(
+        driver_.check(driver_.create_event(&event, CU_EVENT_DISABLE_TIMING), "create an event"));
+  if (is_kept) event_ = event;
+  CUresult result = driver_.record_event(event, queue.stream);
+  const bool is_recorded = result == CUDA_SUCCESS;
+  if (is_recorded) result = driver_.wait_event(ours, event, CU_EVENT_WAIT_DEFAULT);
+  // Who waits for it does so for what it was when the wait was queued.
+  if (!is_kept) (void)driver_.destroy_event(event);
+  return driver_.check(result, is_recorded ? "let the copies wait for the trainer's stream"
+                                           : "record an event on the trainer's stream");
 }
 
 Status CudaOrder::precede(CUevent event, Stream stream) {

@@ -1,16 +1,17 @@
 // CudaOrder: puts our copies after what a trainer has queued, and what it queues next after them.
 //
 // Both are events, so that the GPU waits and the host does not. An event belongs to the context of
-// the stream that it is recorded on, so there is one for each context that was seen.
+// the stream that it is recorded on. One of a context that is not ours is not kept: its context may
+// go before we do.
 //
 // Threads: one at a time. Lifetime: the driver and the context outlive it.
 #pragma once
 
 #include <ckpt/result.hpp>
 #include <ckpt/tensor.hpp>
-#include <utility>
 #include <vector>
 
+#include "base/assert.hpp"
 #include "device/cuda_driver.hpp"
 
 namespace ckpt::device {
@@ -18,7 +19,7 @@ namespace ckpt::device {
 class CudaOrder {
  public:
   CudaOrder(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
-  ~CudaOrder();
+  ~CudaOrder() { CKPT_ASSERT(event_ == nullptr); }
   CudaOrder(const CudaOrder&) = delete;
   CudaOrder& operator=(const CudaOrder&) = delete;
 
@@ -30,6 +31,9 @@ class CudaOrder {
   // What is queued on them from now on runs after `event`, which was recorded.
   Status precede(CUevent event, Stream stream);
 
+  // Before the order goes; without the context, its event went with that.
+  void close(bool has_context);
+
  private:
   struct Queue {
     CUstream stream = nullptr;
@@ -37,11 +41,11 @@ class CudaOrder {
   };
   // The stream, and our GPU's default stream beside one of another GPU.
   Result<std::vector<Queue>> queues_of(Stream stream) const;
-  Result<CUevent> event_of(CUcontext context);
+  Status follow_one(CUstream ours, const Queue& queue);
 
   const CudaDriver& driver_;
   const CUcontext context_;
-  std::vector<std::pair<CUcontext, CUevent>> events_;
+  CUevent event_ = nullptr;  // Of our context.
 };
 
 }  // namespace ckpt::device

@@ -19,7 +19,7 @@ Status CudaPinner::pin(std::span<std::byte> memory) {
         driver_.register_host(memory.data() + done, bytes, CU_MEMHOSTREGISTER_PORTABLE),
         fmt::format("pin {} bytes of a Slot of {}", bytes, memory.size()));
     if (!pinned) {
-      unpin(memory.first(done));
+      (void)unpin(memory.first(done));
       return pinned;
     }
     done += bytes;
@@ -27,14 +27,26 @@ Status CudaPinner::pin(std::span<std::byte> memory) {
   return {};
 }
 
-void CudaPinner::unpin(std::span<std::byte> memory) {
+bool CudaPinner::unpin(std::span<std::byte> memory) {
   const RelaxedCapture relaxed(driver_);
-  const CudaScope scope(driver_, context_);
-  for (std::uint64_t done = 0; done < memory.size(); done += pin_piece_bytes) {
-    const Status status =
-        driver_.check(driver_.unregister_host(memory.data() + done), "unpin a part of a Slot");
-    if (!status) log_warning("{}", status.error().message());
+  if (!identity_.check()) return true;  // What was pinned in the context went with it.
+  bool is_unpinned = true;
+  for (std::uint64_t done = 0; done < memory.size(); done += pin_piece_bytes)
+    is_unpinned = unpin_piece(memory.data() + done) && is_unpinned;
+  return is_unpinned;
+}
+
+bool CudaPinner::unpin_piece(std::byte* first) {
+  constexpr int attempts = 2;  // An error at a call need not be that call's.
+  Status status;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    const CudaScope scope(driver_, context_);
+    const CUresult result = driver_.unregister_host(first);
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) return true;
+    status = driver_.check(result, "unpin a part of a Slot");
   }
+  log_warning("{}; it stays mapped as long as this process lives", status.error().message());
+  return false;
 }
 
 }  // namespace ckpt::device

@@ -16,6 +16,15 @@ void CudaQueue::close() {
   if (ring_ != nullptr) (void)driver.free_host(ring_);
 }
 
+bool CudaQueue::has_context() {
+  if (is_context_gone_) return false;
+  Status status = identity.check();
+  if (status) return true;
+  is_context_gone_ = true;
+  if (!lost) lost = std::move(status).error();
+  return false;
+}
+
 Status CudaQueue::open() {
   const CudaScope scope(driver, context);
   CKPT_CHECK(scope.status());

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/assert.hpp"
-#include "device/cuda_driver.hpp"
+#include "device/cuda_context_identity.hpp"
 #include "device/gpus.hpp"
 #include "device/memory_pins.hpp"
 #include "device/token_bucket.hpp"
@@ -37,7 +37,9 @@ class CudaQueue {
             const GpuOptions& options)
       : driver(driver_in),
         context(context_in),
+        identity(driver_in, context_in),
         pins(pins_in),
+        is_batch_copy_usable(driver_in.has_batch_copy()),
         bucket(options.copy_rate, options.batch_bytes) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
@@ -45,7 +47,10 @@ class CudaQueue {
 
   // Errors: io, unavailable.
   Status open();
-  void close();  // Before the context is released.
+  void close();  // Before the context is released, while it lives.
+  // Learns whether the trainer has destroyed the context, which `lost` then says: no handle may be
+  // used any more. With the lock.
+  bool has_context();
   // A short gap between two batches, in which the copy engine takes what others have queued.
   Status queue_gap();
   // Makes the ring's halves at least so large; none may be in use for that.
@@ -56,6 +61,7 @@ class CudaQueue {
 
   const CudaDriver& driver;
   const CUcontext context;
+  const ContextIdentity identity;
   const MemoryPins& pins;
 
   std::mutex mutex;
@@ -64,6 +70,8 @@ class CudaQueue {
   std::size_t queued = 0;      // Batches on the stream that are not known to have ended.
   std::optional<Error> lost;   // The context is gone, and why.
   bool is_half_used[ring_halves] = {};
+  // Copies of small tensors go together: where the driver has that, and its GPU takes it.
+  bool is_batch_copy_usable;
   TokenBucket bucket;
   CUstream stream = nullptr;
 
@@ -71,6 +79,7 @@ class CudaQueue {
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;
+  bool is_context_gone_ = false;
 };
 
 }  // namespace ckpt::device

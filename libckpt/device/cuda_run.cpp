@@ -58,8 +58,13 @@ CudaRun::~CudaRun() {
   while (!wait_idle(std::chrono::steady_clock::now() + std::chrono::minutes(1))) {
     log_warning("still waiting for copies of a GPU");
   }
+  const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
-  for (const CUevent event : events_) (void)queue_.driver.destroy_event(event);
+  const Lock lock(queue_.mutex);
+  const bool has_context = queue_.has_context();
+  if (has_context)
+    for (const CUevent event : events_) (void)queue_.driver.destroy_event(event);
+  order_.close(has_context);
 }
 
 Status CudaRun::make_events() {
@@ -73,7 +78,7 @@ Status CudaRun::make_events() {
 }
 
 Status CudaRun::check_start(const CopyStart& start) {
-  if (queue_.lost) return fail(Error(*queue_.lost));
+  if (!queue_.has_context() || queue_.lost) return fail(Error(*queue_.lost));
   CKPT_TRY(const bool is_captured, order_.is_captured(start.stream));
   if (is_captured) return captured_error("save");
   CKPT_CHECK(make_events());
@@ -92,6 +97,7 @@ Status CudaRun::start(const CopyStart& start) {
     return {};
   }
   const RelaxedCapture relaxed(queue_.driver);
+  CKPT_CHECK(queue_.identity.check());
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
   {
@@ -172,7 +178,13 @@ Status CudaRun::queue_copies(std::span<const CudaCopy> copies, std::byte* ring_h
     sizes_.push_back(copy.bytes);
     ring_offset += copy.bytes;
   }
-  if (copies.size() > 1 && queue_.driver.has_batch_copy()) return queue_together(copies);
+  if (copies.size() > 1 && queue_.is_batch_copy_usable) {
+    const CUresult result = queue_together(copies);
+    if (result != CUDA_ERROR_NOT_SUPPORTED)
+      return queue_.driver.check(result, "queue a batch of copies from the GPU");
+    queue_.is_batch_copy_usable = false;
+    log_info("the driver copies small tensors of this GPU one by one: it does not take batches");
+  }
   for (std::size_t i = 0; i < copies.size(); ++i) {
     CKPT_CHECK(
         queue_.driver.check(queue_.driver.copy_to_host(reinterpret_cast<void*>(targets_[i]),
@@ -182,20 +194,19 @@ Status CudaRun::queue_copies(std::span<const CudaCopy> copies, std::byte* ring_h
   return {};
 }
 
-Status CudaRun::queue_together(std::span<const CudaCopy> copies) {
+CUresult CudaRun::queue_together(std::span<const CudaCopy> copies) {
   CUmemcpyAttributes attributes{};
   // Each source is read in the order of the stream: the trainer's last update wrote it.
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   std::size_t first = 0;
   std::size_t failed = 0;  // CUDA 12 promises nothing of a null pointer here.
   const CudaDriver& driver = queue_.driver;
-  const CUresult result =
-      driver.copy_batch_13000 != nullptr
-          ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(), copies.size(),
-                                    &attributes, &first, 1, queue_.stream)
-          : driver.copy_batch_12080(targets_.data(), sources_.data(), sizes_.data(), copies.size(),
-                                    &attributes, &first, 1, &failed, queue_.stream);
-  return driver.check(result, "queue a batch of copies from the GPU");
+  return driver.copy_batch_13000 != nullptr
+             ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(),
+                                       copies.size(), &attributes, &first, 1, queue_.stream)
+             : driver.copy_batch_12080(targets_.data(), sources_.data(), sizes_.data(),
+                                       copies.size(), &attributes, &first, 1, &failed,
+                                       queue_.stream);
 }
 
 void CudaRun::fail_with(Error error) {
@@ -215,6 +226,7 @@ Status CudaRun::fence(Stream stream) {
   const CudaScope scope(queue_.driver, queue_.context);
   Lock lock(queue_.mutex);
   if (state_ != State::running) return {};
+  if (!queue_.has_context()) return wait_on_host(lock);
   const auto is_captured = order_.is_captured(stream);
   const bool waits_on_gpu = scope.status() && is_captured && !*is_captured && !is_by_ring_;
   if (!waits_on_gpu) return wait_on_host(lock);
@@ -248,6 +260,7 @@ Status CudaRun::wait_idle(Deadline deadline) {
 
 bool CudaRun::advance(Lock& lock) {
   if (state_ != State::running) return false;
+  if (queue_.lost) fail_with(Error(*queue_.lost));
   const std::size_t ended_before = ended_;
   // Step 3.
   while (ended_ < next_ && has_batch_ended()) {
@@ -270,6 +283,7 @@ bool CudaRun::advance(Lock& lock) {
 }
 
 bool CudaRun::has_batch_ended() {
+  if (queue_.lost) return true;  // Nothing of it will run any more.
   const CUresult result = queue_.driver.query_event(events_[ended_]);
   if (is_answer(result)) return result == CUDA_SUCCESS;
   fail_with(queue_.driver.check(result, "copy from the GPU").error());

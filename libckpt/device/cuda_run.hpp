@@ -49,7 +49,7 @@ class CudaRun final : public CopyRun {
   bool may_queue();
   Status queue_batch();
   Status queue_copies(std::span<const CudaCopy> copies, std::byte* ring_half);
-  Status queue_together(std::span<const CudaCopy> copies);
+  CUresult queue_together(std::span<const CudaCopy> copies);
   std::byte* target_of(const CudaCopy& copy, std::byte* ring_half, std::uint64_t ring_offset) const;
   void queue_all_left();
   bool has_batch_ended();

@@ -13,6 +13,19 @@
 
 namespace ckpt::device {
 
+namespace {
+
+// Else the next mapping might get these addresses, and the driver would copy from and to the pages
+// of the old one. There is no object that lives as long as the process: hence the static.
+void keep_for_good(const std::shared_ptr<const void>& mapping) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(mapping);
+}
+
+}  // namespace
+
 MemoryPins::~MemoryPins() {
   stop();
   CKPT_ASSERT(held_.empty());  // Whoever holds memory holds us.
@@ -122,10 +135,11 @@ void MemoryPins::unpin(std::unique_lock<std::mutex>& lock, std::uint64_t id) {
   const std::span<std::byte> bytes = held_.at(id).bytes;
   std::shared_ptr<const void> mapping;
   lock.unlock();
-  pinner_->unpin(bytes);
+  const bool is_unpinned = pinner_->unpin(bytes);
   lock.lock();
   Held& held = held_.at(id);
-  held.state = State::waiting;
+  held.state = is_unpinned ? State::waiting : State::refused;
+  if (!is_unpinned) keep_for_good(held.mapping);
   if (held.is_let_go) {
     mapping = std::move(held.mapping);
     held_.erase(id);

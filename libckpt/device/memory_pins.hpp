@@ -5,7 +5,8 @@
 // Pinning takes about a tenth of a second for a GiB, so a thread of its own does it, `ckpt-pin`:
 // nothing else waits for it. What the driver refuses stays usable, by a slower way.
 //
-// Invariant: memory is never unmapped while it is pinned.
+// Invariant: memory is never unmapped while it is pinned: what the driver does not let go of stays
+//            mapped as long as the process lives.
 // Threads:   any. Lifetime: shared by all that hold memory in it; the Pinner only until stop().
 #pragma once
 
@@ -30,7 +31,8 @@ class Pinner {
   virtual ~Pinner() = default;
   // Errors: exhausted, io; then nothing of it is pinned.
   virtual Status pin(std::span<std::byte> memory) = 0;
-  virtual void unpin(std::span<std::byte> memory) = 0;
+  // False: the driver does not let go of all of it, which must then stay mapped.
+  virtual bool unpin(std::span<std::byte> memory) = 0;
 };
 
 class MemoryPins : public std::enable_shared_from_this<MemoryPins> {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "format/sealed_json.hpp"
@@ -43,6 +44,12 @@ Result<RestoreCount> read_restore_count(JsonReader& reader) {
 }
 
 }  // namespace
+
+bool is_abandoned(const std::vector<TimelineStart>& history, StepId at) {
+  return std::any_of(history.begin(), history.end(), [&](const TimelineStart& start) {
+    return start.has_base && at.timeline < start.timeline && at > start.base;
+  });
+}
 
 std::string render(const RunMarker& marker) {
   std::string out = begin_sealed_json(marker_format);

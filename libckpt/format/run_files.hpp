@@ -29,6 +29,9 @@ struct Timelines {
   bool operator==(const Timelines&) const = default;
 };
 
+// A later timeline was based on an older step than it: agree/timelines.hpp shows it.
+bool is_abandoned(const std::vector<TimelineStart>& history, StepId at);
+
 std::string render(const RunMarker& marker);
 std::string render(const Timelines& timelines);
 // Errors: corruption, version_mismatch.

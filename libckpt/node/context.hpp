@@ -1,6 +1,7 @@
 // EngineContext: what one engine shares with all its jobs.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "arena/arena_limits.hpp"
@@ -26,6 +27,9 @@ struct EngineContext {
     return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;
   }
 };
+
+// Told of the bytes of each Chunk that came into a Slot and was verified there.
+using BytesVerified = std::function<void(std::uint64_t bytes)>;
 
 // Held by the engine and by each of its jobs.
 using SharedContext = std::shared_ptr<EngineContext>;

@@ -222,18 +222,19 @@ Status Engine::skipped(SessionId session, Step step) {
                           [&](Job& job) { return job.skipped(session, step); });
 }
 
-Status Engine::start_fresh(SessionId session) {
-  return state_->with_job(session, "start", [&](Job& job) { return job.start_fresh(session); });
+Status Engine::start_fresh(SessionId session, std::uint64_t ask) {
+  return state_->with_job(session, "start",
+                          [&](Job& job) { return job.start_fresh(session, ask); });
 }
 
-Status Engine::ask_restore(SessionId session, std::optional<Step> wanted) {
+Status Engine::ask_restore(SessionId session, std::uint64_t ask, std::optional<Step> wanted) {
   return state_->with_job(session, "restore",
-                          [&](Job& job) { return job.ask_restore(session, wanted); });
+                          [&](Job& job) { return job.ask_restore(session, ask, wanted); });
 }
 
-Status Engine::restore_result(SessionId session, std::uint64_t attempt, Status result) {
+Status Engine::restore_result(SessionId session, std::uint64_t offer, Status result) {
   return state_->with_job(session, "restore", [&](Job& job) {
-    return job.restore_result(session, attempt, std::move(result));
+    return job.restore_result(session, offer, std::move(result));
   });
 }
 

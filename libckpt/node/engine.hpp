@@ -120,12 +120,12 @@ class Engine {
   Status skipped(SessionId session, Step step);
 
   // Slots are granted only after `begun`: a session either restores or starts fresh, with all
-  // ranks. Answered by begun.
-  Status start_fresh(SessionId session);
+  // ranks. Answered by begun. `ask` is the caller's number of it, which the answers have too.
+  Status start_fresh(SessionId session, std::uint64_t ask);
   // Answered by restore_offered (any number of times), then by begun.
-  Status ask_restore(SessionId session, std::optional<Step> wanted);
-  // ok: verified and copied. corruption: this copy is bad, offer another.
-  Status restore_result(SessionId session, std::uint64_t attempt, Status result);
+  Status ask_restore(SessionId session, std::uint64_t ask, std::optional<Step> wanted);
+  // Of the newest offer. ok: verified and copied. corruption: this copy is bad, offer another.
+  Status restore_result(SessionId session, std::uint64_t offer, Status result);
   Status restored_ok(SessionId session, Step step);
   // Stores the newest committed step that is not older than `step`, whatever the interval says.
   Status flush(SessionId session, Step step);

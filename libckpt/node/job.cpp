@@ -57,6 +57,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       directory_(first.dir),
       slots_(context_, first.job),
       changed_(context_.seams.clock),
+      stopped_(context_.seams.clock),
       coordinator_(coordinator_options(context_, first, boot_)) {
   shape_.job = first.job;
   trainer_seen_at_ = context_.seams.clock.now();
@@ -90,8 +91,9 @@ asio::awaitable<void> Job::heartbeat() {
   Clock& clock = context_.seams.clock;
   while (!gate_.is_stopping()) {
     touch();
-    auto slept = co_await sleep_until(clock, clock.after(context_.options.heartbeat_interval));
-    if (!slept) co_return;
+    // Not a sleep: whoever stops the job does not wait for its next beat.
+    auto waited = co_await stopped_.wait_until(clock.after(context_.options.heartbeat_interval));
+    if (!waited) co_return;
   }
 }
 
@@ -198,6 +200,7 @@ Task<void> Job::stop(Time deadline) {
   CKPT_POINT("stop.begin");
   gate_.stop();
   changed_.close();
+  stopped_.close();
   peers_->stop();
   replication_->stop();
   storage_->stop();

@@ -55,9 +55,9 @@ class Job : public std::enable_shared_from_this<Job> {
   Status check_attach(const AttachRequest& request) const;
   Result<Attached> attach(const AttachRequest& request, SessionEvents& events);
   Status set_layout(SessionId id, format::Layout layout);
-  Status start_fresh(SessionId id);
-  Status ask_restore(SessionId id, std::optional<Step> wanted);
-  Status restore_result(SessionId id, std::uint64_t attempt, Status result);
+  Status start_fresh(SessionId id, std::uint64_t ask);
+  Status ask_restore(SessionId id, std::uint64_t ask, std::optional<Step> wanted);
+  Status restore_result(SessionId id, std::uint64_t offer, Status result);
   Status restored_ok(SessionId id, Step step);
   Status flush(SessionId id, Step step);
   Status close(SessionId id, Duration deadline);
@@ -111,6 +111,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void adopt_shape(const AttachRequest& request);
   Session* find(SessionId id, Rank** rank = nullptr);
   Result<Session*> active(SessionId id, Rank** rank, const char* what);
+  void fence_all(std::int64_t attaching_process);
   void fence(Rank& rank, std::unique_ptr<Session> older);
   void continue_session(Session& session, const Continuation& continues);
   bool refuse_without_peers(Session& session, const char* what);
@@ -121,6 +122,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
   bool is_flush_awaited(const Session& session) const;
+  std::string waiting() const;   // What a start waits for, and degraded: what the job lacks; with
+  std::string degraded() const;  // what this node alone knows. Empty: nothing.
   std::string waiting_of(const Rank& rank) const;
   void tell_notice(const Rank& rank);
 
@@ -150,15 +153,15 @@ class Job : public std::enable_shared_from_this<Job> {
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
                    std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
-  Result<std::shared_ptr<arena::Slot>> slot_for_filling(std::uint32_t rank,
-                                                        const format::ShardId& id,
+  Result<std::shared_ptr<arena::Slot>> slot_for_filling(const format::ShardId& id,
                                                         std::uint64_t bytes);
-  Task<std::shared_ptr<arena::Slot>> fill_from_here(std::uint32_t rank, format::ShardId id,
-                                                    Digest digest);
-  Task<std::shared_ptr<arena::Slot>> fill_from_peer(std::uint32_t rank, format::ShardId id,
-                                                    Digest digest, std::string peer);
-  Task<std::shared_ptr<arena::Slot>> fill_from_storage(std::uint32_t rank, format::ShardId id,
-                                                       Digest digest);
+  BytesVerified tell_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
+  Task<std::shared_ptr<arena::Slot>> fill_from_here(format::ShardId id, Digest digest,
+                                                    SessionId for_whom);
+  Task<std::shared_ptr<arena::Slot>> fill_from_peer(format::ShardId id, Digest digest,
+                                                    std::string peer, SessionId for_whom);
+  Task<std::shared_ptr<arena::Slot>> fill_from_storage(format::ShardId id, Digest digest,
+                                                       SessionId for_whom);
 
   const SharedContext held_context_;  // A coroutine may hold a dropped job beyond the engine.
   EngineContext& context_;
@@ -175,10 +178,9 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<Replication> replication_;
   std::unique_ptr<JobStorage> storage_;
   StopGate gate_;
-  Signal changed_;
+  Signal changed_, stopped_;  // The second is only closed.
   bool is_update_posted_ = false, is_opened_ = false;
-  Time opened_at_{};
-  Time trainer_seen_at_{};
+  Time opened_at_{}, trainer_seen_at_{};
   std::optional<Time> ended_at_;
 
   // Agreement.
@@ -186,14 +188,12 @@ class Job : public std::enable_shared_from_this<Job> {
   format::NodeReport report_;
   format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;
-  bool was_coordinator_ = false;
   std::optional<std::uint64_t> start_announced_;  // Its history was stored, or could not be.
   std::vector<format::RestoreCount> counts_announced_;
-  bool is_announcing_ = false;
+  bool was_coordinator_ = false, is_announcing_ = false;
   agree::History history_;
   std::vector<format::RestoreCount> restore_counts_;
-  std::optional<format::StepId> committed_;
-  std::optional<format::StepId> durable_;
+  std::optional<format::StepId> committed_, durable_;
   bool is_flush_wanted_ = false;
 };
 

@@ -113,6 +113,8 @@ agree::ClusterView Job::view() const {
   view.members = members_;
   view.published = storage_->published();
   view.damaged_published = storage_->damaged_count();
+  view.unreadable = storage_->unreadable();
+  view.history_lost = storage_->history_lost();
   view.reports.push_back(report_);
   const Time now = context_.seams.clock.now();
   const bool may_still_arrive = now - opened_at_ < arrival_grace && !secret_.empty();
@@ -155,7 +157,8 @@ void Job::coordinate() {
       decree.start && decree.start->go && start_announced_ != decree.start->start_id;
   // That training got on, too: else a job that ends, and is started again elsewhere, looks as if it
   // had never got on from the step it restored.
-  const bool is_new = is_new_start || (decree.start && decree.restore_counts != counts_announced_);
+  const bool is_due = decree.restore_counts != counts_announced_ || storage_->is_history_due();
+  const bool is_new = is_new_start || (decree.start && is_due);
   if (shape_.has_storage && is_new) {
     if (!is_announcing_) {
       is_announcing_ = true;
@@ -263,8 +266,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->phase = StartPhase::idle;
     if (session->trained_before) train_on(*session);
     revoke_grants(rank);
-    session->events->begun(
-        {start.start_id, 0, std::nullopt, Error(start.error, start.reason), start.reason});
+    session->events->begun({session->ask, start.start_id, 0, std::nullopt,
+                            Error(start.error, start.reason), start.reason});
   } else if (start.go && (is_ready || !start.has_base)) {
     CKPT_POINT("load.done");
     session->phase = StartPhase::running;
@@ -278,7 +281,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     std::optional<format::StepId> base;
     if (start.has_base) base = start.base;
     revoke_grants(rank);
-    session->events->begun({start.start_id, start.timeline, base, std::nullopt, start.reason});
+    session->events->begun(
+        {session->ask, start.start_id, start.timeline, base, std::nullopt, start.reason});
   } else if (start.go) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (!session->is_copying && rank.fenced.empty() &&

@@ -18,6 +18,14 @@ namespace ckpt::node {
 
 using format::StartPhase;
 
+namespace {
+
+std::string joined(const std::string& first, const std::string& second) {
+  return first + (first.empty() || second.empty() ? "" : "; ") + second;
+}
+
+}  // namespace
+
 Status Job::check_attach(const AttachRequest& request) const {
   if (request.rank >= request.world_size) {
     return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {} ranks",
@@ -69,6 +77,8 @@ void Job::adopt_shape(const AttachRequest& request) {
 
 Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
   CKPT_CHECK(check_attach(request));
+  // Whoever is left of an older list may have its rank on another node by now.
+  if (request.incarnation > shape_.incarnation) fence_all(request.process);
   adopt_shape(request);
   CKPT_POINT("reg.before");
   Rank& rank = ranks_[request.rank];
@@ -103,6 +113,15 @@ void Job::continue_session(Session& session, const Continuation& continues) {
   session.current_start = continues.start_id;
   session.finished_start = continues.start_id;
   session.timeline = continues.timeline;
+}
+
+void Job::fence_all(std::int64_t attaching_process) {
+  for (auto& [number_of_rank, rank] : ranks_) {
+    const bool is_same =
+        rank.session && attaching_process != 0 && rank.session->process == attaching_process;
+    if (is_same) detach(rank.session->id);
+    if (rank.session) fence(rank, std::move(rank.session));
+  }
 }
 
 void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
@@ -162,20 +181,21 @@ bool Job::refuse_without_peers(Session& session, const char* what) {
               fmt::format("{} job {}: no secret: its {} nodes cannot agree on a step; give all of "
                           "them the same secret_file",
                           what, shape_.job, shape_.nodes.size()));
-  session.events->begun({0, 0, std::nullopt, std::move(error), {}});
+  session.events->begun({session.ask, 0, 0, std::nullopt, std::move(error), {}});
   return true;
 }
 
-Status Job::start_fresh(SessionId id) {
+Status Job::start_fresh(SessionId id, std::uint64_t ask) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "start"));
+  session->ask = ask;
   if (refuse_without_peers(*session, "start")) return {};
   if (session->phase == StartPhase::running || is_asking_after_training(*session)) {
     if (session->phase != StartPhase::running) withdraw(*session);
     if (session->events != nullptr) {
       revoke_grants(*rank);
       session->events->begun(
-          {session->current_start, session->timeline, std::nullopt, std::nullopt, {}});
+          {ask, session->current_start, session->timeline, std::nullopt, std::nullopt, {}});
     }
   } else if (session->phase != StartPhase::fresh) {
     session->phase = StartPhase::fresh;
@@ -205,9 +225,10 @@ void Job::train_on(Session& session) {
   session.failure.clear();
 }
 
-Status Job::ask_restore(SessionId id, std::optional<Step> wanted) {
+Status Job::ask_restore(SessionId id, std::uint64_t ask, std::optional<Step> wanted) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "restore"));
+  session->ask = ask;
   if (refuse_without_peers(*session, "restore")) return {};
   CKPT_POINT("load.select");
   session->trained_before =
@@ -225,10 +246,10 @@ Status Job::ask_restore(SessionId id, std::optional<Step> wanted) {
   return {};
 }
 
-Status Job::restore_result(SessionId id, std::uint64_t attempt, Status result) {
+Status Job::restore_result(SessionId id, std::uint64_t offer, Status result) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "restore"));
-  session->copy_result.emplace(attempt, std::move(result));
+  session->copy_result.emplace(offer, std::move(result));
   touch();
   return {};
 }
@@ -298,9 +319,9 @@ void Job::settle_closing(Rank& rank) {
         fail(Errc::unavailable,
              fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
                          shape_.job, rank.rank,
-                         !decree_.degraded.empty() ? decree_.degraded
-                         : is_settled ? "other ranks have not closed, or storage is slow"
-                                      : "a capture is not committed yet")));
+                         !degraded().empty() ? degraded()
+                         : is_settled        ? "other ranks have not closed, or storage is slow"
+                                             : "a capture is not committed yet")));
   }
 }
 
@@ -344,6 +365,16 @@ void Job::tell_levels(Session& session) {
   tell(durable_, session.durable_told, Level::durable);
 }
 
+std::string Job::waiting() const {
+  if (is_announcing_) return "the record of timelines is written in " + directory_;
+  // That a node does not answer may be why a start waits; the coordinator cannot know it of others.
+  return decree_.waiting.empty() ? std::string() : joined(decree_.waiting, peers_->trouble());
+}
+
+std::string Job::degraded() const {
+  return joined(decree_.degraded, peers_->trouble());
+}
+
 std::string Job::waiting_of(const Rank& rank) const {
   if (!rank.fenced.empty()) {
     return fmt::format("an older trainer of rank {}, pid {}, still has its Slots and must end",
@@ -351,13 +382,13 @@ std::string Job::waiting_of(const Rank& rank) const {
   }
   const StartPhase phase = rank.session->phase;
   const bool has_begun = phase == StartPhase::idle || phase == StartPhase::running;
-  return has_begun ? std::string() : decree_.waiting;
+  return has_begun ? std::string() : waiting();
 }
 
 void Job::tell_notice(const Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  Notice notice{waiting_of(rank), decree_.degraded};
+  Notice notice{waiting_of(rank), degraded()};
   if (notice == session->notice_told) return;
   session->notice_told = notice;
   session->events->noticed(std::move(notice));

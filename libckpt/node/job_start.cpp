@@ -23,6 +23,13 @@ namespace ckpt::node {
 using arena::Slot;
 using format::StartPhase;
 
+namespace {
+
+// Often enough for a person who watches.
+constexpr auto filling_interval = std::chrono::milliseconds(250);
+
+}  // namespace
+
 asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
                                        format::Start start) {
   const std::shared_ptr<Job> self = shared_from_this();
@@ -82,15 +89,15 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
     RestoreSource kind = RestoreSource::own_memory;
     std::string name = "own memory";
     if (source.empty()) {
-      slot = co_await fill_from_here(rank, shard, digest);
+      slot = co_await fill_from_here(shard, digest, id);
     } else if (source == "/") {
       kind = RestoreSource::storage;
       name = "storage";
-      slot = co_await fill_from_storage(rank, shard, digest);
+      slot = co_await fill_from_storage(shard, digest, id);
     } else {
       kind = RestoreSource::peer_memory;
       name = "node " + source;
-      slot = co_await fill_from_peer(rank, shard, digest, source);
+      slot = co_await fill_from_peer(shard, digest, source, id);
     }
     if (!slot) {
       if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
@@ -126,15 +133,18 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
                                   [&](const OwnSlot& own) { return own.slot == slot; });
   if (place == slots.end()) co_return fail(Errc::cancelled, "offer a shard: new Slots were made");
   session->copy_result.reset();
-  SlotOffer offered{start.attempt, static_cast<std::uint32_t>(place - slots.begin()),
-                    lease.shared_record(), source, std::move(name)};
+  // An answer that is late is one to an earlier offer, which may have been another step.
+  const std::uint64_t number_of_offer = context_.random.next();
+  SlotOffer offered{
+      session->ask,          number_of_offer, static_cast<std::uint32_t>(place - slots.begin()),
+      lease.shared_record(), source,          std::move(name)};
   session->events->restore_offered(std::move(offered));
   const Time deadline = context_.seams.clock.after(context_.options.restore_collect_deadline);
   while (true) {
     if (!is_waiting()) {
       co_return fail(Errc::cancelled, "offer a shard: the trainer died, or waits no more");
     }
-    if (session->copy_result && session->copy_result->first == start.attempt) break;
+    if (session->copy_result && session->copy_result->first == number_of_offer) break;
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());
     if (!*woken) co_return fail(Errc::unavailable, "offer a shard: the trainer does not answer");
@@ -148,17 +158,17 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
 }
 
 // A free Slot of the rank; if there is none, that of the step that is least worth keeping.
-Result<std::shared_ptr<Slot>> Job::slot_for_filling(std::uint32_t rank, const format::ShardId& id,
+Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
                                                     std::uint64_t bytes) {
-  auto& own = slots_.own(rank);
+  auto& own = slots_.own(id.rank);
   if (own.slots.empty()) {
     return fail(Errc::unavailable,
-                fmt::format("restore rank {}: its Slots are not made yet", rank));
+                fmt::format("restore rank {}: its Slots are not made yet", id.rank));
   }
   if (own.slot_bytes < bytes) {
     return fail(Errc::invalid_argument,
                 fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
-                            number(id.at.step), rank, arena::human_bytes(bytes),
+                            number(id.at.step), id.rank, arena::human_bytes(bytes),
                             arena::human_bytes(own.slot_bytes)));
   }
   OwnSlot* best = nullptr;
@@ -181,7 +191,7 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(std::uint32_t rank, const fo
     if (candidate.slot->state() == Slot::State::free) break;
   }
   if (best == nullptr) {
-    return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", rank));
+    return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", id.rank));
   }
   if (best->slot->state() == Slot::State::sealed) best->slot->retire();
   CKPT_ASSERT(best->slot->state() == Slot::State::free);
@@ -190,17 +200,40 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(std::uint32_t rank, const fo
   return best->slot;
 }
 
-Task<std::shared_ptr<Slot>> Job::fill_from_here(std::uint32_t rank, format::ShardId id,
-                                                Digest digest) {
+// Tells the trainer at once, and then now and then, how far the Slot is that it waits for.
+BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint64_t bytes_total) {
+  struct Told {
+    Filling filling;
+    Time next;
+  };
+  Clock& clock = context_.seams.clock;
+  auto told = std::make_shared<Told>();
+  told->filling = {0, bytes_total, std::move(source_name)};
+  told->next = clock.now();
+  BytesVerified tell = [this, &clock, id, told = std::move(told)](std::uint64_t bytes) {
+    told->filling.bytes += bytes;
+    if (clock.now() < told->next) return;
+    told->next = clock.after(filling_interval);
+    Session* session = find(id);
+    if (session != nullptr && session->events != nullptr)
+      session->events->restore_filling(told->filling);
+  };
+  tell(0);
+  return tell;
+}
+
+Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest digest,
+                                                SessionId for_whom) {
   const std::shared_ptr<Slot> source = slots_.find(id, digest);
   if (!source) co_return fail(Errc::not_found, "no copy in this node's memory");
-  for (const OwnSlot& own : slots_.own(rank).slots) {
+  for (const OwnSlot& own : slots_.own(id.rank).slots) {
     // It was offered already.
     if (own.slot == source) co_return fail(Errc::not_found, "no other copy in memory");
   }
   const arena::Lease lease(source);
   const format::ShardRecord& record = lease.record();
-  CKPT_CO_TRY(auto target, slot_for_filling(rank, id, record.bytes));
+  CKPT_CO_TRY(auto target, slot_for_filling(id, record.bytes));
+  const BytesVerified filled = tell_filling(for_whom, "own memory", record.bytes);
   for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
     const format::Extent chunk = record.chunk(index);
     const Crc32 crc = crc32_copy(target->memory().bytes().subspan(chunk.offset, chunk.bytes),
@@ -211,6 +244,7 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(std::uint32_t rank, format::Shar
       co_return fail(Errc::corruption, fmt::format("copy in memory: chunk {} of step {} is damaged",
                                                    index, number(id.at.step)));
     }
+    filled(chunk.bytes);
     co_await asio::post(context_.executor, asio::use_awaitable);
     if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   }
@@ -219,12 +253,13 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(std::uint32_t rank, format::Shar
   co_return target;
 }
 
-Task<std::shared_ptr<Slot>> Job::fill_from_peer(std::uint32_t rank, format::ShardId id,
-                                                Digest digest, std::string peer) {
+Task<std::shared_ptr<Slot>> Job::fill_from_peer(format::ShardId id, Digest digest, std::string peer,
+                                                SessionId for_whom) {
   CKPT_POINT("load.peer.first");
   CKPT_CO_TRY(auto record, co_await replication_->fetch_record(peer, id, digest));
-  CKPT_CO_TRY(auto target, slot_for_filling(rank, id, record->bytes));
-  auto fetched = co_await replication_->fetch(peer, record, digest, target);
+  CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
+  BytesVerified filled = tell_filling(for_whom, "node " + peer, record->bytes);
+  auto fetched = co_await replication_->fetch(peer, record, target, std::move(filled));
   CKPT_POINT("load.peer.last");
   if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   if (!fetched) {
@@ -236,12 +271,14 @@ Task<std::shared_ptr<Slot>> Job::fill_from_peer(std::uint32_t rank, format::Shar
   co_return target;
 }
 
-Task<std::shared_ptr<Slot>> Job::fill_from_storage(std::uint32_t rank, format::ShardId id,
-                                                   Digest digest) {
+Task<std::shared_ptr<Slot>> Job::fill_from_storage(format::ShardId id, Digest digest,
+                                                   SessionId for_whom) {
   CKPT_POINT("load.disk.read");
   CKPT_CO_TRY(auto record, co_await storage_->record_of(id, digest));
-  CKPT_CO_TRY(auto target, slot_for_filling(rank, id, record->bytes));
-  auto read = co_await storage_->read(record, target->memory().bytes().first(record->bytes));
+  CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
+  BytesVerified filled = tell_filling(for_whom, "storage", record->bytes);
+  const std::span<std::byte> place = target->memory().bytes().first(record->bytes);
+  auto read = co_await storage_->read(record, place, std::move(filled));
   CKPT_POINT("load.verify");
   if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   if (!read) {

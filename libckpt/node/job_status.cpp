@@ -197,8 +197,8 @@ json Job::status() const {
   status["sees_all_nodes"] = is_coordinator();
   status["committed"] = to_json(committed_);
   status["durable"] = to_json(durable_);
-  status["degraded"] = text_or_null(decree_.degraded);
-  status["waiting"] = text_or_null(decree_.waiting);
+  status["degraded"] = text_or_null(degraded());
+  status["waiting"] = text_or_null(waiting());
   status["ended"] = ended_at_.has_value();
   status["copies_go_to"] = replication_->targets();
   status["slot_bytes"] = slots_.bytes();
@@ -227,8 +227,12 @@ json Job::status() const {
   // Only the coordinator has everybody's report.
   if (is_coordinator()) {
     status["ranks_missing"] = ranks_missing(seen);
-    for (const Node& node : shape_.nodes)
-      status["if_node_died"].push_back(if_node_died(seen, rules, durable_, node.name));
+    for (const Node& node : shape_.nodes) {
+      json loss = if_node_died(seen, rules, durable_, node.name);
+      // What it had not saved at its end is no loss of any node's.
+      if (ended_at_) loss["steps_lost"] = 0;
+      status["if_node_died"].push_back(std::move(loss));
+    }
   }
   return status;
 }

@@ -7,6 +7,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
+#include "os/path.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
 #include "storage/publish.hpp"
@@ -17,8 +18,16 @@
 
 namespace ckpt::node {
 
+namespace {
+
+constexpr Duration history_again_after = std::chrono::seconds(5);
+
+}  // namespace
+
 JobStorage::JobStorage(Job& job)
-    : job_(job), flusher_(job.context().seams.files, job.context().seams.clock, {}) {
+    : job_(job),
+      flusher_(job.context().seams.files, job.context().seams.clock, {}),
+      aside_free_(job.context().seams.clock) {
   if (job.directory().empty()) published_.emplace();
 }
 
@@ -37,15 +46,9 @@ Task<format::RunId> JobStorage::open(std::string, std::string job) {
   order.attempt = random.next();
   CKPT_CO_TRY(const format::RunMarker marker,
               co_await storage::open_run_directory(site(), std::move(order)));
-  auto timelines = co_await storage::load_timelines(site(), marker.run);
-  if (timelines) {
-    stored_ = std::move(*timelines);
-  } else {
-    // Without the history nothing is fenced on storage: the newest published step is restored.
-    log_error("job={} the history of timelines is lost: {}", marker.job,
-              timelines.error().message());
-  }
   stored_.run = marker.run;
+  auto timelines = co_await load_history();
+  if (timelines) stored_ = std::move(*timelines);
   CKPT_CO_CHECK(co_await refresh_catalog());
   const std::string orphans =
       storage::describe_orphans({checkpoints_, rejected_}, std::optional(marker.run));
@@ -54,6 +57,7 @@ Task<format::RunId> JobStorage::open(std::string, std::string job) {
 }
 
 void JobStorage::stop() {
+  aside_free_.close();
   if (flush_report_.flush_id == 0) return;
   const auto& order = job_.decree().flush;
   if (order) flusher_.give_up(site().at(order->work_directory));
@@ -117,6 +121,12 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
   do {
     must_read_again_ = false;
     auto read = co_await refresh_catalog();
+    if (!read && read.error().code() == Errc::not_found) {
+      // Removed as a whole. It is made again as at the first start, and holds nothing.
+      auto kept = co_await keep_marker();
+      if (kept) read = co_await refresh_catalog();
+    }
+    unreadable_ = read ? "" : read.error().message();
     if (!read) {
       log_warning("job={} storage cannot be read, memory only: {}", job->shape().job,
                   read.error().message());
@@ -130,12 +140,31 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
 
 // Since the job was opened here, others may have begun timelines that our memory knows nothing of.
 asio::awaitable<void> JobStorage::learn_history() {
+  auto timelines = co_await load_history();
+  if (timelines) job_.learn_history(*timelines);
+  // Whoever reads it after our end must not miss what we know.
+  if (!history_lost().empty()) history_due_.emplace();
+}
+
+Task<format::Timelines> JobStorage::load_history() {
   auto timelines = co_await storage::load_timelines(site(), stored_.run);
+  history_error_ = timelines ? "" : timelines.error().message();
+  has_history_ = timelines && !timelines->history.empty();
   if (!timelines) {
-    log_warning("job={} {}", job_.shape().job, timelines.error().message());
-    co_return;
+    log_error("job={} the history of timelines is lost: {}", job_.shape().job, history_error_);
   }
-  job_.learn_history(*timelines);
+  co_return timelines;
+}
+
+std::string JobStorage::history_lost() const {
+  if (!history_error_.empty()) return history_error_;
+  // Each start records its timeline before anybody trains on it.
+  if (has_history_ || !published_ || published_->empty()) return {};
+  return fmt::format("there is none in {}", os::display(job_.directory()));
+}
+
+bool JobStorage::is_history_due() const {
+  return history_due_ && job_.context().seams.clock.now() >= *history_due_;
 }
 
 void JobStorage::mark_damaged(format::StepId at) {
@@ -220,7 +249,13 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard& shard) {
   }
   CKPT_POINT("flush.open_tmp");
   const std::string path = site().at(order.work_directory);
-  CKPT_CO_CHECK(co_await job_.context().seams.files.make_directory(path));
+  Status made = co_await job_.context().seams.files.make_directory(path);
+  if (!made && made.error().code() == Errc::not_found) {
+    // Somebody removed the whole directory. What is in memory goes into a new one.
+    CKPT_CO_CHECK(co_await keep_marker());
+    made = co_await job_.context().seams.files.make_directory(path);
+  }
+  CKPT_CO_CHECK(std::move(made));
   storage::ShardSource source;
   source.record = shard.lease->shared_record();
   source.slot = shard.lease->file_spans({0, source.record->bytes});
@@ -279,7 +314,6 @@ Task<void> JobStorage::keep_marker() {
     order.attempt = job_.context().random.next();
     order.is_running = true;
     marker = co_await storage::open_run_directory(site(), std::move(order));
-    if (marker) CKPT_CO_CHECK(co_await store_history(job_.history(), job_.decree().restore_counts));
   }
   if (!marker) co_return fail(std::move(marker).error());
   if (marker->run == stored_.run) co_return Status{};
@@ -290,8 +324,18 @@ Task<void> JobStorage::keep_marker() {
                   job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
 }
 
+// A published step without the record of its timeline would be restored by nobody.
+Task<void> JobStorage::keep_history() {
+  auto there = co_await load_history();
+  if (there && has_history_) co_return Status{};
+  auto stored = co_await store_history(job_.history(), job_.decree().restore_counts);
+  co_return stored;
+}
+
 Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
+  CKPT_CO_CHECK(co_await wait_aside_free());
   CKPT_CO_CHECK(co_await keep_marker());
+  CKPT_CO_CHECK(co_await keep_history());
   storage::PublishOrder order;
   order.work_name = publishing.order.work_directory;
   order.job = job_.shape().job;
@@ -331,15 +375,39 @@ void JobStorage::discard_older(std::uint64_t timeline, std::string kept) {
 
 asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::string kept) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
-  storage::StaleAttempts stale;
-  stale.timelines_below = timeline;
-  stale.keep.push_back(std::move(kept));
-  // A `latest` that is being published lies aside for a moment.
-  stale.with_files_aside = publishing_.empty();
-  auto discarded = co_await discard(std::move(stale));
+  auto discarded = co_await discard_aside();
+  if (discarded) {
+    storage::StaleAttempts stale;
+    stale.timelines_below = timeline;
+    stale.keep.push_back(std::move(kept));
+    stale.with_files_aside = false;
+    discarded = co_await discard(std::move(stale));
+  }
   if (discarded) co_return;
   log_warning("job={} what earlier attempts left stays: {}", job->shape().job,
               discarded.error().message());
+}
+
+// What we write aside must not be taken for what was left there: one after the other. And a
+// `latest` that is published lies aside for a moment.
+Task<void> JobStorage::discard_aside() {
+  CKPT_CO_CHECK(co_await wait_aside_free());
+  if (!publishing_.empty()) co_return Status{};
+  is_aside_in_use_ = true;
+  storage::StaleAttempts stale;
+  stale.timelines_below = 0;
+  auto discarded = co_await discard(std::move(stale));
+  is_aside_in_use_ = false;
+  aside_free_.notify_all();
+  co_return discarded;
+}
+
+Task<void> JobStorage::wait_aside_free() {
+  while (is_aside_in_use_) {
+    const Time soon = job_.context().seams.clock.after(history_again_after);
+    CKPT_CO_CHECK(co_await aside_free_.wait_until(soon));
+  }
+  co_return Status{};
 }
 
 Task<void> JobStorage::discard(storage::StaleAttempts stale) {
@@ -350,8 +418,19 @@ Task<void> JobStorage::discard(storage::StaleAttempts stale) {
   co_return Status{};
 }
 
+// One after the other: each adds to what the one before has written.
 Task<void> JobStorage::store_history(agree::History history,
                                      std::vector<format::RestoreCount> counts) {
+  CKPT_CO_CHECK(co_await wait_aside_free());
+  is_aside_in_use_ = true;
+  auto stored = co_await add_to_history(std::move(history), std::move(counts));
+  is_aside_in_use_ = false;
+  aside_free_.notify_all();
+  co_return stored;
+}
+
+Task<void> JobStorage::add_to_history(agree::History history,
+                                      std::vector<format::RestoreCount> counts) {
   format::Timelines timelines;
   timelines.run = stored_.run;
   timelines.history = std::move(history);
@@ -359,13 +438,25 @@ Task<void> JobStorage::store_history(agree::History history,
   // A coordinator of nodes that we do not see may have begun a timeline since we last read: what it
   // abandoned stays abandoned.
   auto there = co_await storage::load_timelines(site(), stored_.run);
+  history_due_.reset();
   if (there) {
     timelines.history = agree::merge(timelines.history, there->history);
     timelines.restore_counts = agree::fill_in(timelines.restore_counts, there->restore_counts);
-    if (timelines == *there) co_return Status{};
+    if (timelines == *there) {
+      // Also when it was another coordinator that mended it.
+      has_history_ = !there->history.empty();
+      history_error_.clear();
+      co_return Status{};
+    }
   }
   const std::uint64_t attempt = job_.context().random.next();
   auto stored = co_await storage::store_timelines(site(), std::move(timelines), attempt);
+  if (stored) {
+    has_history_ = true;
+    history_error_.clear();
+  } else {
+    history_due_ = job_.context().seams.clock.after(history_again_after);
+  }
   co_return stored;
 }
 
@@ -392,10 +483,11 @@ Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_of(format::S
 }
 
 Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
-                            std::span<std::byte> target) {
+                            std::span<std::byte> target, BytesVerified verified) {
   const std::string name = name_of(record->id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   storage::TransferHooks hooks;
+  hooks.verified = std::move(verified);
   auto read = co_await storage::read_shard(job_.context().seams.files, site().at(name),
                                            std::move(record), target, std::move(hooks));
   co_return read;

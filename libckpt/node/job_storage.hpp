@@ -18,6 +18,7 @@
 #include "arena/slot.hpp"
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
+#include "node/context.hpp"
 #include "storage/catalog.hpp"
 #include "storage/removal.hpp"
 
@@ -39,9 +40,14 @@ class JobStorage {
 
   // What storage holds. None: it is being read, or was never. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
-  std::size_t damaged_count() const;     // Published once, and not to be trusted now.
-  void read_catalog();                   // In the background; touches the job when done.
-  void forget_catalog();                 // And reads it anew.
+  std::size_t damaged_count() const;  // Published once, and not to be trusted now.
+  // Why the last reading of what it holds failed; empty: it did not.
+  const std::string& unreadable() const { return unreadable_; }
+  // Why nobody knows from storage which steps were abandoned; empty: it is known.
+  std::string history_lost() const;
+  bool is_history_due() const;  // It could not be stored, or is gone from storage: try again.
+  void read_catalog();          // In the background; touches the job when done.
+  void forget_catalog();        // And reads it anew.
   void mark_damaged(format::StepId at);  // A file of it failed verification.
 
   // Our share of a flush; a second call with the same order does nothing.
@@ -61,7 +67,8 @@ class JobStorage {
 
   // Errors: not_found, corruption.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
-  Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target);
+  Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
+                  BytesVerified verified);
 
  private:
   // Our shards of a flush, held from the order on: a newer commit must not free them.
@@ -77,9 +84,14 @@ class JobStorage {
   Task<void> publish_and_retain(agree::Publishing publishing);
   asio::awaitable<void> run_discard(std::uint64_t timeline, std::string kept);
   Task<void> discard(storage::StaleAttempts stale);
+  Task<void> discard_aside();
+  Task<void> wait_aside_free();
   void count_failure(const Error& error);
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
+  Task<format::Timelines> load_history();
+  Task<void> add_to_history(agree::History history, std::vector<format::RestoreCount> counts);
+  Task<void> keep_history();
   Task<void> keep_marker();
   Task<void> refresh_catalog();
   storage::Site site() const;
@@ -93,6 +105,12 @@ class JobStorage {
   std::vector<storage::Checkpoint> checkpoints_;
   std::set<format::StepId> damaged_;
   std::vector<storage::Rejected> rejected_;
+  std::string unreadable_;
+  std::string history_error_;
+  bool has_history_ = false;      // On storage, when it was last read or written.
+  bool is_aside_in_use_ = false;  // Files are written aside, or removed there.
+  Signal aside_free_;
+  std::optional<Time> history_due_;  // None: what we know is stored.
   format::FlushReport flush_report_;
   std::uint64_t publishing_id_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.

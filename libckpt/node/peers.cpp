@@ -64,6 +64,31 @@ bool Peers::is_live(const std::string& node) const {
   return now - *peer->second.heard_at < job_.context().options.peer_lost_after;
 }
 
+std::string Peers::trouble() const {
+  const Time now = job_.context().seams.clock.now();
+  std::string all;
+  for (const auto& [node, peer] : peers_) {
+    if (!peer.unreached_since ||
+        now - *peer.unreached_since < job_.context().options.peer_lost_after) {
+      continue;
+    }
+    all += fmt::format("{}node {} is not reached: {}", all.empty() ? "" : "; ", node, peer.failure);
+  }
+  return all;
+}
+
+void Peers::note_attempt(const std::string& node, const std::string& failure) {
+  const auto peer = peers_.find(node);
+  if (peer == peers_.end()) return;
+  if (failure.empty()) {
+    peer->second.unreached_since.reset();
+  } else if (!peer->second.unreached_since) {
+    peer->second.unreached_since = job_.context().seams.clock.now();
+  }
+  peer->second.failure = failure;
+  job_.touch();
+}
+
 Task<std::shared_ptr<wire::Connection>> Peers::dial(std::string node, wire::Purpose purpose,
                                                     std::uint64_t* boot) {
   const auto peer = peers_.find(node);
@@ -98,6 +123,7 @@ asio::awaitable<void> Peers::control(std::string node) {
   Errc complained_of{};  // Another reason is news: "refused" must not hide behind "not up yet".
   while (!is_stopping_ && peers_.contains(node)) {
     auto connection = co_await dial(node, wire::Purpose::control, nullptr);
+    note_attempt(node, connection ? std::string() : connection.error().message());
     if (connection) {
       backoff = redial_after;
       const auto sent = std::make_shared<Sent>();

@@ -29,6 +29,8 @@ class Peers {
 
   // Heard from within the limit. We ourselves are not a peer.
   bool is_live(const std::string& node) const;
+  // Why nodes have not been reached for as long as makes one lost; empty: all were, or it is early.
+  std::string trouble() const;
   // Serves a control connection that a peer opened and authenticated.
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
   // A connection of our own, authenticated, for shards.
@@ -40,10 +42,13 @@ class Peers {
     std::string address;
     std::optional<Time> heard_at;
     bool is_dialing = false;  // Its control loop runs.
+    std::optional<Time> unreached_since;
+    std::string failure;  // Of the last attempt to reach it.
   };
   struct Sent;
 
   asio::awaitable<void> control(std::string node);
+  void note_attempt(const std::string& node, const std::string& failure);  // Empty: reached.
   Task<void> tell(std::shared_ptr<wire::Connection> connection, std::string node,
                   std::shared_ptr<Sent> sent);
   asio::awaitable<void> listen_to(std::shared_ptr<wire::Connection> connection,

@@ -345,12 +345,16 @@ Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::
 }
 
 Task<void> Replication::fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
-                              Digest, std::shared_ptr<Slot> target) {
+                              std::shared_ptr<Slot> target, BytesVerified verified) {
   CKPT_CO_TRY(auto connection, co_await fetch_connection(std::move(peer)));
   const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
   replicate::ChunkSet have(record->chunk_crcs.size());
+  replicate::TransferOptions options = transfer_options();
+  options.on_chunk = [record, verified](std::size_t index) {
+    verified(record->chunk(index).bytes);
+  };
   auto fetched = co_await replicate::fetch_shard(*connection, job_.context().seams.clock, record,
-                                                 bytes, std::move(have), transfer_options());
+                                                 bytes, std::move(have), std::move(options));
   connection->close();
   co_return fetched;
 }

@@ -15,6 +15,7 @@
 
 #include "arena/slot.hpp"
 #include "base/signal.hpp"
+#include "node/context.hpp"
 #include "replicate/peer_service.hpp"
 
 namespace ckpt::node {
@@ -37,7 +38,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
                                                                 format::ShardId id, Digest digest);
   // Fills `target`, which the caller has begun to fill.
   Task<void> fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
-                   Digest digest, std::shared_ptr<arena::Slot> target);
+                   std::shared_ptr<arena::Slot> target, BytesVerified verified);
 
   // Nodes that keep copies of ours; for status.
   const std::vector<std::string>& targets() const { return targets_; }

@@ -27,6 +27,7 @@ struct Session {
   // Under which it takes part in a Start. It changes when the trainer asks anew or asks no more, so
   // that a Start of what it asked before is over for it and for the others.
   std::uint64_t asker = 0;
+  std::uint64_t ask = 0;        // The trainer's own number of what it asked last, for the answers.
   bool trained_before = false;  // It goes on as it was when the restore it asks for fails.
   std::optional<Step> wanted;
   std::uint64_t attempt = 0;         // Of `current_start`, while ready or failed.
@@ -34,7 +35,7 @@ struct Session {
   std::uint64_t finished_start = 0;  // The last Start that ended for this session.
   std::uint64_t timeline = 0;
   bool is_copying = false;  // A coroutine fills and offers the shard.
-  std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Attempt and the trainer's answer.
+  std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
 
   // What it captured.

@@ -104,10 +104,10 @@ Status SessionCalls::carry_out(control::Message message) {
             return engine_.arrived(session_, it.slot, it.bytes);
           },
           [&](control::Skipped& it) { return engine_.skipped(session_, it.step); },
-          [&](control::StartFresh&) { return engine_.start_fresh(session_); },
-          [&](control::AskRestore& it) { return engine_.ask_restore(session_, it.wanted); },
+          [&](control::StartFresh& it) { return engine_.start_fresh(session_, it.ask); },
+          [&](control::AskRestore& it) { return engine_.ask_restore(session_, it.ask, it.wanted); },
           [&](control::RestoreResult& it) {
-            return engine_.restore_result(session_, it.attempt, std::move(it.result));
+            return engine_.restore_result(session_, it.offer, std::move(it.result));
           },
           [&](control::RestoredOk& it) { return engine_.restored_ok(session_, it.step); },
           [&](control::Flush& it) { return engine_.flush(session_, it.step); },

@@ -17,17 +17,26 @@
 
 namespace ckpt::node {
 
-// SlotOffer: a shard to copy into the trainer's tensors, for one attempt of a restore.
+// SlotOffer: a shard to copy into the trainer's tensors. Only the answer to the newest one counts.
 struct SlotOffer {
-  std::uint64_t attempt = 0;
-  std::uint32_t slot = 0;  // One of the session's own Slots: its memory is mapped there.
+  std::uint64_t ask = 0;    // As given to ask_restore.
+  std::uint64_t offer = 0;  // Which one it is: random.
+  std::uint32_t slot = 0;   // One of the session's own Slots: its memory is mapped there.
   std::shared_ptr<const format::ShardRecord> record;
   RestoreSource source = RestoreSource::own_memory;
   std::string source_name;
 };
 
+// Filling: how much of the shard that a restore waits for is in a Slot, and verified.
+struct Filling {
+  std::uint64_t bytes = 0;
+  std::uint64_t bytes_total = 0;
+  std::string source_name;  // As in SlotOffer.
+};
+
 // Begun: how the session starts: the answer to ask_restore, or to the first save without one.
 struct Begun {
+  std::uint64_t ask = 0;       // As given to ask_restore or start_fresh.
   std::uint64_t start_id = 0;  // Kept by the Link for its Continuation.
   std::uint64_t timeline = 0;
   std::optional<format::StepId> restored;  // None: nothing to restore (not_found), or nobody asked.
@@ -53,6 +62,9 @@ class SessionEvents {
   virtual void next_capture(Step step) = 0;           // Capture nothing below it.
   virtual void level_reached(Step step, Level level) = 0;
   virtual void step_dropped(Step step) = 0;  // Given up by all ranks.
+  virtual void restore_filling(Filling filling) {
+    (void)filling;
+  }  // Before an offer, now and then.
   virtual void restore_offered(SlotOffer offer) = 0;
   virtual void begun(Begun begun) = 0;
   virtual void closed(Status status) = 0;                     // The answer to close().

@@ -117,7 +117,9 @@ Task<void> LocalConnection::State::send(std::shared_ptr<State> self, LocalMessag
   const auto is_between_messages = std::make_shared<bool>(true);
   auto sent =
       co_await write_local_message(self->socket, std::move(message), deadline, is_between_messages);
-  if (!sent) self->judge(sent.error(), *is_between_messages);
+  // What the other side said before it went can still be received.
+  const bool is_gone = !sent && sent.error().cause() == std::errc::broken_pipe;
+  if (!sent && !is_gone) self->judge(sent.error(), *is_between_messages);
   co_return sent;
 }
 

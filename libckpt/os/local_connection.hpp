@@ -56,7 +56,8 @@ class LocalConnection {
   // Errors: unavailable (deadline, or the other side is gone), cancelled (closed by us),
   // corruption, version_mismatch, exhausted (a body over the limit, or our descriptors), io.
   Task<LocalMessage> receive(Time deadline);
-  // Success means handed to the kernel, not received. Our descriptors are closed afterwards.
+  // Success means handed to the kernel, not received. Our descriptors are closed afterwards. When
+  // the other side is gone, what it said before can still be received.
   // Errors: unavailable, cancelled, exhausted (too many senders), invalid_argument (too large), io.
   Task<void> send(LocalMessage message, Time deadline);
 

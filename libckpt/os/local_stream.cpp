@@ -35,7 +35,8 @@ struct ControlBuffer {
 };
 
 Unexpected peer_gone(std::string_view doing) {
-  return fail(Errc::unavailable, fmt::format("{}: the other side is gone", doing));
+  return fail(Errc::unavailable, fmt::format("{}: the other side is gone", doing),
+              std::make_error_code(std::errc::broken_pipe));
 }
 
 Unexpected stream_failure(std::string_view doing, int error) {

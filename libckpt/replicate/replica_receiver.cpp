@@ -102,7 +102,7 @@ Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerI
   // Step 1.
   auto offer = decode_offer(message, std::move(from));
   message.body = std::vector<std::byte>();
-  auto reserved = offer ? sink.reserve(*offer) : fail(std::move(offer).error());
+  auto reserved = offer ? sink.reserve(*offer) : fail(offer.error());
   if (!reserved) {
     auto refused = co_await refuse(stream, std::move(reserved).error());
     if (!refused) connection.close();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/assert.hpp"
@@ -17,7 +18,12 @@ class ChunkRestore final : public device::CopyThreads::Work {
  public:
   ChunkRestore(const format::ShardRecord& record, std::span<const std::byte> slot,
                const RestorePlan& plan, const RestoreMeans& means)
-      : Work(record.chunk_crcs.size()), record_(record), slot_(slot), plan_(plan), means_(means) {}
+      : Work(record.chunk_crcs.size()),
+        record_(record),
+        slot_(slot),
+        plan_(plan),
+        means_(means),
+        caller_(std::this_thread::get_id()) {}
   ~ChunkRestore() override { means_.threads.retire(*this); }
 
   Status run() {
@@ -25,6 +31,7 @@ class ChunkRestore final : public device::CopyThreads::Work {
     Status status = means_.threads.help(*this, means_.deadline);
     if (!status) has_failed_.store(true, std::memory_order_relaxed);  // The rest is left out.
     means_.threads.retire(*this);
+    tell(0);  // What others copied last.
     return failure_ ? std::move(status) : std::move(failure_);
   }
 
@@ -32,18 +39,22 @@ class ChunkRestore final : public device::CopyThreads::Work {
   void carry_out(std::size_t chunk) override {
     if (has_failed_.load(std::memory_order_relaxed)) return;
     Status status = restore(chunk);
-    if (status || has_failed_.exchange(true)) return;
+    if (status) return tell(record_.chunk(chunk).bytes);
+    if (has_failed_.exchange(true)) return;
     failure_ = std::move(status);
   }
   void ended() override {}
 
   Status restore(std::size_t chunk);
+  void tell(std::uint64_t bytes);
   Unexpected mismatch(std::size_t chunk) const;
 
   const format::ShardRecord& record_;
   const std::span<const std::byte> slot_;
   const RestorePlan& plan_;
   const RestoreMeans& means_;
+  const std::thread::id caller_;
+  std::atomic<std::uint64_t> untold_bytes_{0};
   std::atomic<bool> has_failed_{false};
   Status failure_;  // Written by the one thread that set has_failed_.
 };
@@ -60,6 +71,12 @@ Status ChunkRestore::restore(std::size_t chunk) {
     CKPT_CHECK(means_.devices[piece.device]->copy_in(piece.target, source));
   }
   return {};
+}
+
+void ChunkRestore::tell(std::uint64_t bytes) {
+  untold_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  if (!means_.copied || std::this_thread::get_id() != caller_) return;
+  means_.copied(untold_bytes_.exchange(0, std::memory_order_relaxed));
 }
 
 Unexpected ChunkRestore::mismatch(std::size_t chunk) const {

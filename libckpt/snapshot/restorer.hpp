@@ -9,6 +9,7 @@
 #include <ckpt/result.hpp>
 #include <ckpt/tensor.hpp>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,8 @@ struct RestoreMeans {
   std::span<device::Device* const> devices;  // Indexed by Target::device.
   device::CopyThreads& threads;
   device::Deadline deadline;
+  // Told on the calling thread, now and then, of so many more bytes copied.
+  std::function<void(std::uint64_t bytes)> copied;
 };
 // Errors: corruption (names step, Chunk and tensor), unavailable (the deadline passed), those of
 // the

@@ -29,9 +29,9 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
   for (PlannedRun& planned : plan_.runs) {
     CKPT_ASSERT(planned.device < plan.devices.size());
     has_checksums_ = has_checksums_ && plan.devices[planned.device]->has_checksums();
-    Run run{planned.is_guarded, std::make_unique<RunEnd>(*this), nullptr};
-    run.run = plan.devices[planned.device]->make_run(std::move(planned.list), *run.end);
-    runs_.push_back(std::move(run));
+    auto end = std::make_unique<RunEnd>(*this);
+    auto run = plan.devices[planned.device]->make_run(std::move(planned.list), *end);
+    runs_.push_back({planned.is_guarded, std::move(end), std::move(run)});
   }
 }
 

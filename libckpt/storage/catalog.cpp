@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <tuple>
 
@@ -46,6 +47,15 @@ Checkpoint describe(const Manifest& manifest, std::string name) {
 
 namespace {
 
+// How often what cannot be read is tried, and how long after the first time.
+constexpr int rounds_max = 3;
+constexpr Duration pause = std::chrono::milliseconds(200);
+
+// Whether a disk that failed so may do better at once. A directory on a full one cannot be synced.
+bool may_pass(const Error& error) {
+  return error.code() == Errc::io || error.code() == Errc::exhausted;
+}
+
 // Every file that the manifest names is there, and has its size.
 Task<void> check_files(Site site, std::string name, std::shared_ptr<const Manifest> manifest) {
   for (const format::ShardPart& shard : manifest->shards) {
@@ -83,6 +93,52 @@ Task<Checkpoint> examine(Site site, std::string name, std::optional<format::RunI
   co_return describe(*manifest, name);
 }
 
+// What is rejected here is abandoned by whoever then restores an older step, so a disk that fails
+// is asked again, and only what it still does not give is rejected.
+Task<Catalog> examine_all(Site site, std::vector<StepDirectory> names,
+                          std::optional<format::RunId> run) {
+  Catalog catalog;
+  for (int round = 1; !names.empty(); ++round) {
+    std::vector<StepDirectory> failed;
+    for (const StepDirectory& parsed : names) {
+      const std::string name = step_directory_name(parsed.step, parsed.generation);
+      auto checkpoint = co_await examine(site, name, run);
+      if (checkpoint) {
+        catalog.checkpoints.push_back(std::move(checkpoint).value());
+        continue;
+      }
+      const Errc code = checkpoint.error().code();
+      if (may_pass(checkpoint.error()) && round < rounds_max) {
+        failed.push_back(parsed);
+        continue;
+      }
+      catalog.rejected.push_back(
+          Rejected{name, code, checkpoint.error().message(), code == Errc::invalid_argument});
+    }
+    names = std::move(failed);
+    if (names.empty()) break;
+    CKPT_CO_CHECK(co_await sleep_until(site.clock(), site.clock().after(pause * round)));
+  }
+  co_return catalog;
+}
+
+Task<std::vector<os::Entry>> list_once(Site site, bool make_durable) {
+  CKPT_CO_TRY(auto entries, co_await site.files().list(site.at(".")));
+  if (make_durable) {
+    CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  }
+  co_return entries;
+}
+
+// Who cannot list the directory restores from memory alone, which may be older than what is stored.
+Task<std::vector<os::Entry>> list_again_and_again(Site site, bool make_durable) {
+  for (int round = 1;; ++round) {
+    auto listed = co_await list_once(site, make_durable);
+    if (listed || !may_pass(listed.error()) || round == rounds_max) co_return listed;
+    CKPT_CO_CHECK(co_await sleep_until(site.clock(), site.clock().after(pause * round)));
+  }
+}
+
 // Of two generations of one step of one timeline, the later one counts.
 void drop_doubles(Catalog& catalog) {
   auto& all = catalog.checkpoints;
@@ -106,10 +162,7 @@ void drop_doubles(Catalog& catalog) {
 
 Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   Catalog catalog;
-  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
-  if (options.make_durable) {
-    CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
-  }
+  CKPT_CO_TRY(const auto entries, co_await list_again_and_again(site, options.make_durable));
   std::vector<StepDirectory> names;
   for (const os::Entry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
@@ -124,17 +177,10 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   std::sort(names.begin(), names.end(), [](const StepDirectory& left, const StepDirectory& right) {
     return std::pair(left.step, left.generation) < std::pair(right.step, right.generation);
   });
-  for (const StepDirectory& parsed : names) {
-    const std::string name = step_directory_name(parsed.step, parsed.generation);
-    auto checkpoint = co_await examine(site, name, options.run);
-    if (checkpoint) {
-      catalog.checkpoints.push_back(std::move(checkpoint).value());
-    } else {
-      const bool is_other = checkpoint.error().code() == Errc::invalid_argument;
-      catalog.rejected.push_back(
-          Rejected{name, checkpoint.error().code(), checkpoint.error().message(), is_other});
-    }
-  }
+  auto examined = co_await examine_all(site, std::move(names), options.run);
+  if (!examined) co_return fail(std::move(examined).error());
+  catalog.checkpoints = std::move(examined->checkpoints);
+  std::ranges::move(examined->rejected, std::back_inserter(catalog.rejected));
   drop_doubles(catalog);
   co_return catalog;
 }

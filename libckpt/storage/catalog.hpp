@@ -22,6 +22,7 @@ struct Checkpoint {
   std::uint64_t bytes = 0;                 // Of all its files but the manifest.
   std::vector<Digest> digests;             // Of the records, by rank.
   std::uint64_t created_unix_seconds = 0;  // As its writer's clock had it; for people.
+  bool is_abandoned = false;               // By a restore to an older step; see run_catalog.hpp.
 };
 
 struct Rejected {

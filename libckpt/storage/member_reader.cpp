@@ -85,6 +85,7 @@ Task<void> read_chunk(Reading& reading, std::size_t index) {
     co_return fail(Errc::corruption, fmt::format("read {}: chunk {} does not match its checksum",
                                                  files_of(reading, segments), index));
   }
+  if (reading.hooks.verified) reading.hooks.verified(chunk.bytes);
   if (index == 0) CKPT_POINT("load.disk.read");
   co_return Status();
 }
@@ -226,36 +227,6 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
     if (!known.contains(entry.name)) report.foreign.push_back(entry.name);
   }
   co_return report;
-}
-
-Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path) {
-  FoundCheckpoint found;
-  const auto itself = co_await read_manifest_at(files, os::join(path, "."));
-  if (itself) {
-    found.directory = path;
-    found.manifest = *itself;
-    co_return found;
-  }
-  if (itself.error().code() != Errc::not_found) co_return fail(itself.error());
-  const Site site(files, clock, path);
-  CatalogOptions options;
-  options.make_durable = false;
-  auto catalog = co_await read_catalog(site, options);
-  if (!catalog) co_return fail(std::move(catalog).error().context("look for a checkpoint"));
-  if (catalog->checkpoints.empty()) {
-    std::string text = "no complete checkpoint in " + path;
-    Errc code = Errc::not_found;
-    for (const Rejected& rejected : catalog->rejected) {
-      text += fmt::format("; {}: {}", rejected.name, rejected.reason);
-      // Who finds nothing begins anew: not where a checkpoint lies that is only damaged.
-      if (rejected.code == Errc::corruption) code = Errc::corruption;
-    }
-    co_return fail(code, text);
-  }
-  const Checkpoint& newest = catalog->checkpoints.back();
-  found.directory = site.at(newest.name);
-  CKPT_CO_TRY(found.manifest, co_await read_manifest(site, newest.name));
-  co_return found;
 }
 
 }  // namespace ckpt::storage

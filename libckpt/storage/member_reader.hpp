@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "format/manifest.hpp"
 #include "os/file_system.hpp"
 #include "storage/member_writer.hpp"
@@ -42,14 +41,5 @@ struct CheckpointReport {
 // Reads everything. Errors: those of the manifest (not_found: it is no complete checkpoint),
 // io (of the directory; of a file it is that file's problem).
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory);
-
-struct FoundCheckpoint {
-  std::string directory;
-  std::shared_ptr<const format::Manifest> manifest;
-};
-
-// `path` is a checkpoint's directory, or one that holds checkpoints: then the newest complete one.
-// Errors: not_found (says what was there instead), corruption (all that is there is damaged), io.
-Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path);
 
 }  // namespace ckpt::storage

@@ -7,8 +7,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
+#include "base/units.hpp"
 #include "format/shard_part.hpp"
 #include "os/path.hpp"
 #include "storage/chunk_map.hpp"
@@ -40,6 +44,14 @@ Task<Crc32> hash(const TransferHooks& hooks, std::span<const std::byte> bytes, C
   co_return done;
 }
 
+Crc32 crc_of_zeros(std::uint64_t bytes) {
+  static constexpr std::array<std::byte, page_bytes> zeros{};
+  Crc32 crc = 0;
+  for (std::uint64_t left = bytes; left > 0; left -= std::min<std::uint64_t>(left, zeros.size()))
+    crc = crc32(std::span(zeros).first(std::min<std::uint64_t>(left, zeros.size())), crc);
+  return crc;
+}
+
 Task<void> open_members(Writing& writing) {
   for (std::size_t index = 0; index < writing.members.size(); ++index) {
     const std::string path =
@@ -68,10 +80,14 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
   }
   Crc32 whole = 0;
   for (const Segment& segment : segments) {
-    Crc32 crc = 0;
-    const auto pieces = pieces_at(writing.source.slot, segment.extent);
-    for (const auto piece : pieces) {
-      CKPT_CO_TRY(crc, co_await hash(writing.hooks, piece, crc));
+    // What lies in no file is read back as zeros: a Slot that was sealed with something else there
+    // would make a checkpoint that nobody can restore.
+    Crc32 crc = segment.member ? 0 : crc_of_zeros(segment.extent.bytes);
+    if (segment.member) {
+      const auto pieces = pieces_at(writing.source.slot, segment.extent);
+      for (const auto piece : pieces) {
+        CKPT_CO_TRY(crc, co_await hash(writing.hooks, piece, crc));
+      }
     }
     whole = crc32_combine(whole, crc, segment.extent.bytes);
     writing.crcs[index].emplace_back(crc, segment.extent.bytes);

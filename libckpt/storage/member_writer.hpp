@@ -33,6 +33,8 @@ struct TransferHooks {
   std::function<Task<Crc32>(std::span<const std::byte> bytes, Crc32 before)> hash;
   // Before this many bytes are moved; may wait, or fail to end it (cancelled).
   std::function<Task<void>(std::uint64_t bytes)> before_transfer;
+  // After this many were read, and verified; when reading only.
+  std::function<void(std::uint64_t bytes)> verified;
 };
 
 // `work_directory` exists; its path is marked (Site::at). Returns the record's digest.

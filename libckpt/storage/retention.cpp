@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/kill_point.hpp"
+#include "base/log.hpp"
 #include "storage/removal.hpp"
+#include "storage/run_catalog.hpp"
 
 namespace ckpt::storage {
 
@@ -15,7 +18,8 @@ std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpo
   std::vector<std::size_t> order(checkpoints.size());
   for (std::size_t index = 0; index < order.size(); ++index) order[index] = index;
   std::sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
-    return std::pair(checkpoints[left].at, left) < std::pair(checkpoints[right].at, right);
+    return std::tuple(!checkpoints[left].is_abandoned, checkpoints[left].at, left) <
+           std::tuple(!checkpoints[right].is_abandoned, checkpoints[right].at, right);
   });
   if (max_ckpt_num == 0 || order.size() <= max_ckpt_num) return {};
   order.resize(order.size() - max_ckpt_num);
@@ -41,7 +45,7 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
   if (order.max_ckpt_num == 0) co_return deleted;
   CatalogOptions options;
   options.run = order.run;
-  CKPT_CO_TRY(const Catalog catalog, co_await read_catalog(site, options));
+  CKPT_CO_TRY(Catalog catalog, co_await read_catalog(site, options));
   for (const Rejected& rejected : catalog.rejected) {
     // It may be the newest: what cannot be read now is no reason to delete something else.
     if (!is_verdict(rejected.code)) {
@@ -50,6 +54,8 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
                                  rejected.reason));
     }
   }
+  const auto marked = co_await mark_abandoned(site, order.run, catalog);
+  if (!marked) log_warning("storage: the oldest go first: {}", marked.error().message());
   const auto chosen =
       select_for_deletion(catalog.checkpoints, order.max_ckpt_num, order.protected_steps);
   CKPT_POINT("prune.select");

@@ -1,7 +1,8 @@
 // Retention: which checkpoints to delete, and deleting them.
 //
 // The newest is never deleted, nor what is protected (the step that runs restore from, the last one
-// known good). The order is that of recovery: newer timelines first, then newer steps.
+// known good). The order is that of recovery: newer timelines first, then newer steps; what a
+// restore has abandoned goes before all that it could still take.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace ckpt::storage {
 
-// Pure. Indices into `checkpoints`, oldest first. `max_ckpt_num` 0: all are kept.
+// Pure. Indices into `checkpoints`, least wanted first. `max_ckpt_num` 0: all are kept.
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
                                              std::uint32_t max_ckpt_num,
                                              std::span<const format::StepId> protected_steps);

@@ -47,20 +47,32 @@ Task<void> make_run_directory(Site site) {
   co_return synced;
 }
 
+// Another node, which begins a timeline just now, may take what lies aside for one left behind.
+Task<void> remove_aside(Site site, std::string aside) {
+  Status removed = co_await site.files().remove_file(aside);
+  if (!removed && removed.error().code() == Errc::not_found) removed = Status();
+  co_return removed;
+}
+
 // False: another node was faster.
 Task<bool> create_marker(Site site, RunOrder order) {
   format::RunMarker marker;
   marker.job = order.job;
   marker.run = order.fresh_run;
   const std::string aside = site.at(aside_name(run_marker_name, order.attempt));
-  CKPT_CO_CHECK(co_await site.files().write_small(aside, bytes_of_text(format::render(marker))));
-  CKPT_POINT("run.marker.before");
-  constexpr auto mode = os::RenameMode::no_replace;
-  Status renamed = co_await site.files().rename(aside, site.at(run_marker_name), mode);
-  CKPT_POINT("run.marker.after");
-  if (renamed) co_return true;
+  constexpr int attempts_max = 3;
+  Status renamed;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    CKPT_CO_CHECK(co_await site.files().write_small(aside, bytes_of_text(format::render(marker))));
+    CKPT_POINT("run.marker.before");
+    constexpr auto mode = os::RenameMode::no_replace;
+    renamed = co_await site.files().rename(aside, site.at(run_marker_name), mode);
+    CKPT_POINT("run.marker.after");
+    if (renamed) co_return true;
+    if (renamed.error().code() != Errc::not_found) break;  // Else it was removed meanwhile.
+  }
   if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
-  CKPT_CO_CHECK(co_await site.files().remove_file(aside));
+  CKPT_CO_CHECK(co_await remove_aside(site, aside));
   co_return false;
 }
 
@@ -82,7 +94,7 @@ Task<void> refuse_orphans(Site site) {
 Task<void> prove_writable(Site site, std::uint64_t attempt) {
   const std::string probe = site.at(aside_name(run_marker_name, attempt));
   Status written = co_await site.files().write_small(probe, bytes_of_text("probe\n"));
-  const Status removed = co_await site.files().remove_file(probe);
+  const Status removed = co_await remove_aside(site, probe);
   if (!written) {
     co_return fail(std::move(written).error().context("prove that " + site.directory() +
                                                       " can be written to"));

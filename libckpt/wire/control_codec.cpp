@@ -68,17 +68,20 @@ auto fields(Is<Flush> auto& it) {
 auto fields(Is<Notice> auto& it) {
   return std::tie(it.waiting, it.degraded);
 }
+auto fields(Is<Filling> auto& it) {
+  return std::tie(it.bytes, it.bytes_total, it.source_name);
+}
 auto fields(Is<Skipped> auto& it) {
   return std::tie(it.step);
 }
-auto fields(Is<StartFresh> auto&) {
-  return std::tuple<>();
+auto fields(Is<StartFresh> auto& it) {
+  return std::tie(it.ask);
 }
 auto fields(Is<AskRestore> auto& it) {
-  return std::tie(it.wanted);
+  return std::tie(it.ask, it.wanted);
 }
 auto fields(Is<RestoreResult> auto& it) {
-  return std::tie(it.attempt, it.result);
+  return std::tie(it.offer, it.result);
 }
 auto fields(Is<RestoredOk> auto& it) {
   return std::tie(it.step);
@@ -114,10 +117,10 @@ auto fields(Is<StepDropped> auto& it) {
   return std::tie(it.step);
 }
 auto fields(Is<Offer> auto& it) {
-  return std::tie(it.attempt, it.slot, it.source, it.source_name, it.record);
+  return std::tie(it.ask, it.offer, it.slot, it.source, it.source_name, it.record);
 }
 auto fields(Is<Begun> auto& it) {
-  return std::tie(it.start_id, it.timeline, it.restored, it.result, it.reason);
+  return std::tie(it.ask, it.start_id, it.timeline, it.restored, it.result, it.reason);
 }
 auto fields(Is<Closed> auto& it) {
   return std::tie(it.result);
@@ -269,7 +272,7 @@ constexpr std::array<std::string_view, kind_count> names = {
     "goodbye",      "attach_answer", "slot_segments", "slots_ready",    "slots_failed", "granted",
     "next_capture", "level_reached", "step_dropped",  "offer",          "begun",        "closed",
     "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer",
-    "arrived",      "flush",         "notice"};
+    "arrived",      "flush",         "notice",        "filling"};
 
 template <class Wanted, std::size_t index = 0>
 constexpr std::uint16_t kind_of() {

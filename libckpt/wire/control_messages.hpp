@@ -68,12 +68,16 @@ struct Abandon {
 struct Skipped {
   Step step{};
 };
-struct StartFresh {};
+// The answers to these two say which one they answer: it may be late, and the trainer ask anew.
+struct StartFresh {
+  std::uint64_t ask = 0;
+};
 struct AskRestore {
+  std::uint64_t ask = 0;
   std::optional<Step> wanted;
 };
 struct RestoreResult {
-  std::uint64_t attempt = 0;
+  std::uint64_t offer = 0;
   Status result;
 };
 struct RestoredOk {
@@ -118,14 +122,14 @@ struct StepDropped {
   Step step{};
 };
 struct Offer {
-  std::uint64_t attempt = 0;
+  std::uint64_t ask = 0, offer = 0;
   std::uint32_t slot = 0;
   RestoreSource source = RestoreSource::own_memory;
   std::string source_name;
   std::shared_ptr<const format::ShardRecord> record;
 };
 struct Begun {
-  std::uint64_t start_id = 0, timeline = 0;
+  std::uint64_t ask = 0, start_id = 0, timeline = 0;
   std::optional<format::StepId> restored;
   Status result;
   std::string reason;  // Why this step; for people.
@@ -171,6 +175,12 @@ struct Flush {
 struct Notice {
   std::string waiting;   // What its calls wait for.
   std::string degraded;  // What the job lacks, or why its steps are not stored.
+};
+// Daemon to trainer, a few times a second while it brings the shard that a restore waits for.
+struct Filling {
+  std::uint64_t bytes = 0;  // So many are there, and verified.
+  std::uint64_t bytes_total = 0;
+  std::string source_name;
 };
 
 }  // namespace ckpt::wire::control

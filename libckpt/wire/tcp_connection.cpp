@@ -103,7 +103,7 @@ TcpConnection::TcpConnection(asio::ip::tcp::socket socket, Clock& clock, std::st
 }
 
 TcpConnection::~TcpConnection() {
-  close();
+  TcpConnection::close();
 }
 
 void TcpConnection::close() {

@@ -65,7 +65,7 @@ Task<std::shared_ptr<Connection>> accept_on(std::shared_ptr<Port> port) {
 class TcpListener : public Listener {
  public:
   explicit TcpListener(std::shared_ptr<Port> port) : port_(std::move(port)) {}
-  ~TcpListener() override { close(); }
+  ~TcpListener() override { TcpListener::close(); }
 
   Task<std::shared_ptr<Connection>> accept() override { return accept_on(port_); }
   void close() override {

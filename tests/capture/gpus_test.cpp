@@ -28,7 +28,9 @@ std::string refusal() {
 
 TEST_CASE("gpus: a machine without driver, or without GPU, is told so", "[unit][device]") {
   (void)stand_in();
-  const std::string ours = std::getenv("CKPT_CUDA_DRIVER");
+  const char* const driver = std::getenv("CKPT_CUDA_DRIVER");
+  REQUIRE(driver != nullptr);
+  const std::string ours = driver;
   ::setenv("CKPT_CUDA_DRIVER", "/nowhere/libcuda.so.1", 1);
   const std::string absent = refusal();
   ::setenv("CKPT_CUDA_DRIVER", ours.c_str(), 1);
@@ -57,8 +59,12 @@ TEST_CASE("gpus: errors that only a new process cures are told apart", "[unit][d
 }
 
 TEST_CASE("gpus: small tensors go together where the driver can", "[unit][device]") {
-  for (const auto& [version, is_together] :
-       {std::pair{12000, false}, {12080, true}, {12090, true}, {13000, true}, {13010, true}}) {
+  for (const auto& [version, is_together] : {std::pair{11040, false},
+                                             {12000, false},
+                                             {12080, true},
+                                             {12090, true},
+                                             {13000, true},
+                                             {13010, true}}) {
     WorldOptions options;
     options.words = fmt::format("version={}", version);
     CaptureWorld world(options);
@@ -67,6 +73,17 @@ TEST_CASE("gpus: small tensors go together where the driver can", "[unit][device
     REQUIRE(world.good() == 3);
     REQUIRE((stand_in().counts().batches > 0) == is_together);
   }
+}
+
+TEST_CASE("gpus: a GPU that takes no batches has its small tensors copied one by one",
+          "[unit][device]") {
+  WorldOptions options;
+  options.words = "refuses_batches=1";
+  CaptureWorld world(options);
+  INFO(world.first_error());
+  REQUIRE(world.run(3));
+  REQUIRE(world.good() == 3);
+  REQUIRE(stand_in().counts().batches == 0);
 }
 
 TEST_CASE("gpus: what is no memory of the GPU is refused", "[unit][device]") {
@@ -79,8 +96,14 @@ TEST_CASE("gpus: what is no memory of the GPU is refused", "[unit][device]") {
   REQUIRE(gpus->device_of(here, 0));
   const auto elsewhere = gpus->device_of(here, 1);
   REQUIRE_THAT(elsewhere.error().text(), Contains("lies on GPU 0, and GPU 1 was said"));
-  const auto host = gpus->device_of(&on_the_host, 0);
-  REQUIRE_THAT(host.error().text(), Contains("is no memory of GPU 0"));
+  void* pinned = nullptr;
+  REQUIRE(trainer.driver().allocate_host(&pinned, 16, 0) == CUDA_SUCCESS);
+  for (const void* host :
+       {static_cast<const void*>(&on_the_host), const_cast<const void*>(pinned)}) {
+    const auto refused = gpus->device_of(host, 0);
+    REQUIRE_THAT(refused.error().text(), Contains("is no memory of GPU 0"));
+  }
+  REQUIRE(trainer.driver().free_host(pinned) == CUDA_SUCCESS);
   for (const int index : {-1, 2}) {
     const auto none = gpus->device_of(here, index);
     REQUIRE(none.error().code() == Errc::invalid_argument);

@@ -146,4 +146,22 @@ TEST_CASE("pins: what is let go while it waits to be pinned is never pinned", "[
   REQUIRE(pinned_ranges() == 0);
 }
 
+TEST_CASE("pins: what the driver does not let go of at once is asked again, and else stays mapped",
+          "[unit][device]") {
+  // The next mapping may get its address, and the driver would copy from the pages of this one.
+  const auto [failures, is_unmapped] = GENERATE(std::pair{1, true}, std::pair{2, false});
+  INFO(failures << " failures");
+  PinnedProcess process(fmt::format("fail_unpins={}", failures));
+  auto mapping = std::make_shared<Mapping>(page_bytes);
+  const std::weak_ptr<Mapping> watched = mapping;
+  auto held = process.hold(mapping);
+  mapping.reset();
+  process.settle();
+  held.reset();
+  process.pins->stop();
+  REQUIRE(watched.expired() == is_unmapped);
+  REQUIRE(pinned_ranges() == (is_unmapped ? 0 : 1));
+  REQUIRE(std::string(stand_in().violations()) == "");
+}
+
 }  // namespace ckpt::test

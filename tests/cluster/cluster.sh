@@ -34,6 +34,12 @@ expect() {  # expect WHAT PATTERN FILE...
   grep -qE "$pattern" "$@" || die "$what: no line like '$pattern' in $*"
   say "$what: $(grep -hE -m 1 "$pattern" "$@" | cut -c1-160)"
 }
+expect_times() {  # expect_times COUNT WHAT PATTERN FILE
+  local count
+  count=$(grep -cE "$3" "$4")
+  [ "$count" -eq "$1" ] || die "$2: $count lines, not $1, like '$3'"
+  say "$2: $count lines"
+}
 has_line() {  # has_line PATTERN FILE
   grep -qsE "$1" "$2"
 }
@@ -69,7 +75,14 @@ case_quickstart() {
     expect "the end" "rank $rank: [0-9]+ bytes of weights, bit for bit equal" "$output"
   done
   expect "the replaced node" "rank 0 on C: resumed after step [0-9]+ from node B" "$output"
-  expect "steps lost" "steps lost: [0-9]+; from the loss" "$output"
+  # Three losses, two ranks: what each recovery tells is whole.
+  local seconds='[0-9]+\.[0-9]{3} s$' resumed='resumed after step [1-9][0-9]* from'
+  expect_times 3 "reached" '^   was at step [1-9][0-9]*, the newest committed one known' "$output"
+  expect_times 6 "step, source, bytes, seconds" \
+    "^   rank [01] on [ABC]: $resumed .+: [1-9][0-9]* bytes in $seconds" \
+    "$output"
+  expect_times 3 "steps lost" "^   steps lost: [0-9]+; from the loss to training again: $seconds" \
+    "$output"
   expect "nothing left" "clean: no process, no socket, no namespace, no memory" "$output"
 }
 case_no_secret() {

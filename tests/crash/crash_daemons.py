@@ -39,7 +39,7 @@ def trainer_outlives_daemons(tools):
                 raise Failure(f"the trainer ended early ({trainer.events.path})")
             if count == WARM_RESTARTS:
                 before = usage(trainer.pid)
-        compare("the trainer", before, trainer.pid)
+        compare(tools, "the trainer", before, trainer.pid)
         check_not_stalled(trainer.events)
 
 

@@ -69,6 +69,10 @@ bool Gpu::write(void* target, std::span<const std::byte> bytes) const {
   return true;
 }
 
+std::string Gpu::violations() const {
+  return control_.violations();
+}
+
 void Gpu::read(std::span<std::byte> target, const void* source) const {
   control_.run_all();
   control_.peek(number_of(source), target.data(), target.size());

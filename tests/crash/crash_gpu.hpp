@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 
 namespace ckpt::test {
 struct StandInControl;
@@ -27,6 +28,8 @@ class Gpu {
   bool write(void* target, std::span<const std::byte> bytes) const;
   // After all that is queued.
   void read(std::span<std::byte> target, const void* source) const;
+  // What was done that a real driver leaves undefined; empty: nothing.
+  std::string violations() const;
 
  private:
   explicit Gpu(const ckpt::test::StandInControl& control) : control_(control) {}

@@ -6,7 +6,7 @@ What was half copied is poison there, so that a Slot which is published too earl
 import functools
 import signal
 
-from crash_lab import Failure, Lab
+from crash_lab import Failure, Lab, wait_until
 from crash_labels import HITS, Promises, train
 from crash_zombies import stopped_trainer_is_replaced
 
@@ -18,6 +18,8 @@ EVERY_CALL_KILLS = 1000  # --kills: so many, and a trainer is killed at each cal
 ERRORS = (700, 214)  # An illegal address; an uncorrectable error of its memory.
 GPU_WAS_LOST = 7  # A trainer's exit code.
 LABEL = "gpu.before_batch"
+DEATHS, DEATHS_LEAST = 12, 5
+SECONDS = 30
 
 killed = set()
 
@@ -60,6 +62,31 @@ def lost_at(tools, copy, error):
         lab.check_directory()
 
 
+def outlives_daemons(tools):
+    """Its Slots go with each daemon, in mid-copy: let go by the driver before they are unmapped.
+    The trainer itself looks at what the stand-in says of that."""
+    with Lab(tools, "gpu-daemons") as lab:
+        lab.gpu = "seed=6"
+        lab.start_daemon()
+        trainer = lab.start_trainer("--steps", 3000, "--step-us", 3000, "--settle", "committed",
+                                    "--close")
+        deaths = 0
+        while trainer.poll() is None and deaths < DEATHS:
+            begun = trainer.events.newest("saving")
+            wait_until(lambda: trainer.events.newest("committed") > begun or
+                       trainer.poll() is not None, SECONDS, f"a step of daemon {deaths}")
+            lab.kill_daemon()
+            deaths += 1
+            lab.start_daemon(must_be_ready=False)
+            wait_until(lambda: trainer.events.newest("restarts") >= deaths or
+                       trainer.poll() is not None, SECONDS, f"the trainer to see death {deaths}")
+        lab.finish(trainer)
+        if deaths < DEATHS_LEAST:
+            raise Failure(f"only {deaths} daemons died before the trainer ended")
+        lab.gpu = None
+        lab.check_directory()
+
+
 def stopped_in_mid_copy(tools):
     stopped_trainer_is_replaced(tools, LABEL, gpu="seed=3")
 
@@ -90,6 +117,7 @@ def tasks(tools, arguments):
         for error in ERRORS:
             chosen.append((f"lost in copy {copy} by {error}",
                            functools.partial(lost_at, tools, copy, error)))
+    chosen.append((f"{DEATHS} daemons die", functools.partial(outlives_daemons, tools)))
     chosen.append(("stopped in mid-copy, replaced, woken",
                    functools.partial(stopped_in_mid_copy, tools)))
     return [task for task in chosen if arguments.only in task[0]]

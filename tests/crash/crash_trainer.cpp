@@ -340,8 +340,15 @@ int main(int count, char** texts) {
   if (!checkpointer) return complain(events, 2, "open: " + checkpointer.error().message());
   events.say("opened");
   std::unique_ptr<crash::Gpu> gpu;
-  if (arguments.is_set("gpu") && (gpu = crash::Gpu::open()) == nullptr)
+  if (arguments.is_set("gpu")) gpu = crash::Gpu::open();
+  if (arguments.is_set("gpu") && gpu == nullptr)
     return complain(events, 2, "CKPT_CUDA_DRIVER names no stand-in driver");
-  Training training(arguments, gpu.get(), std::move(*checkpointer), events);
-  return training.run();
+  int code = 0;
+  {
+    Training training(arguments, gpu.get(), std::move(*checkpointer), events);
+    code = training.run();
+  }
+  // After the last handle was let go.
+  const std::string wrong = gpu != nullptr ? gpu->violations() : "";
+  return wrong.empty() ? code : complain(events, 8, "the GPU's driver: " + wrong);
 }

@@ -42,7 +42,8 @@ def stopped_trainer_is_replaced(tools, point, gpu=None):
         promises = Promises()
         lab.start_daemon()
         train(lab, promises)
-        stopped = lab.start_trainer("--steps", 30, "--settle", "committed",
+        # Steps enough for four captures, however many are skipped on a busy machine.
+        stopped = lab.start_trainer("--steps", 1000, "--settle", "committed",
                                     points=f"{point}=stop@4")
         wait_until(lambda: is_stopped(stopped.pid) or stopped.poll() is not None, 20,
                    "the trainer to be stopped")

@@ -2,7 +2,7 @@
 """The crash suite: kills real trainers and daemons, and holds the library to what it promised.
 
   run_crash.py SCENARIO --bin DIR --trainer FILE --sources DIR
-               [--seed N] [--kills N] [--only LABEL] [--lanes N]
+               [--seed N] [--kills N] [--only LABEL] [--lanes N] [--sanitized]
 
 SCENARIO: labels, random, zombies, leaks, daemons, strangers or gpu.
 
@@ -42,6 +42,7 @@ class Tools:
         self.sources = arguments.sources
         self.stand_in = arguments.stand_in
         self.must_keep = arguments.keep
+        self.are_sanitized = arguments.sanitized
         self.points_log = os.path.join(folder, "points.log")
 
     def labels_hit(self):
@@ -90,6 +91,8 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="say each run and its seconds")
     parser.add_argument("--keep", action="store_true", help="keep the files of all runs")
     parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument("--sanitized", action="store_true",
+                        help="a sanitizer is in the programs: their memory tells nothing")
     arguments = parser.parse_args()
     arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
     began = time.monotonic()
@@ -99,6 +102,8 @@ def main():
         tools = Tools(arguments, folder)
         scenario = SCENARIOS[arguments.scenario]
         print(f"crash {arguments.scenario}: seed {arguments.seed}", flush=True)
+        if tools.are_sanitized and scenario in (crash_daemons, crash_leaks):
+            print("memory is not compared under a sanitizer, which keeps some of what was freed")
         failures = run_all(scenario.tasks(tools, arguments), arguments.lanes, arguments.verbose)
         finish = getattr(scenario, "finish", None)
         if finish and not arguments.only:

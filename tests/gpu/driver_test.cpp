@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/cuda_batches.hpp"
+#include "device/cuda_context_identity.hpp"
 #include "device/gpus.hpp"
 #include "gpu/gpu_trainer.hpp"
 #include "os/mapped_segments.hpp"
@@ -195,7 +196,7 @@ TEST_CASE("gpu driver: both signatures of the batched copy do the same", "[gpu]"
   const auto trainer = open_trainer();
   const auto stream = static_cast<CUstream>(trainer->stream().handle);
   const auto older = trainer->find<PFN_cuMemcpyBatchAsync_v12080>("cuMemcpyBatchAsync", 12080);
-  const auto newer = trainer->find<PFN_cuMemcpyBatchAsync_v13000>("cuMemcpyBatchAsync", 13000);
+  const auto newer = trainer->find<device::CopyBatch13000>("cuMemcpyBatchAsync", 13000);
   CHECK((older != nullptr) == (trainer->driver().version >= 12080));
   CHECK((newer != nullptr) == (trainer->driver().version >= 13000));
   CHECK(trainer->driver().has_batch_copy() == (older != nullptr));
@@ -254,6 +255,102 @@ TEST_CASE("gpu driver: memory of a stream-ordered pool is captured as any other"
     for (std::uint32_t i = 0; i < 8; ++i) CHECK(holds(found.subspan(i * piece, piece), i + 1));
   }
   for (std::byte* const part : parts) CHECK(release(on_gpu(part), stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("gpu driver: memory that is mapped piece by piece is captured as one", "[gpu]") {
+  // PyTorch's expandable segments: neighbours in one range of addresses, each with memory of its
+  // own behind it.
+  const auto trainer = open_trainer();
+  const auto reserve = trainer->find<PFN_cuMemAddressReserve_v10020>("cuMemAddressReserve", 10020);
+  const auto make = trainer->find<PFN_cuMemCreate_v10020>("cuMemCreate", 10020);
+  const auto map = trainer->find<PFN_cuMemMap_v10020>("cuMemMap", 10020);
+  const auto open = trainer->find<PFN_cuMemSetAccess_v10020>("cuMemSetAccess", 10020);
+  const auto unmap = trainer->find<PFN_cuMemUnmap_v10020>("cuMemUnmap", 10020);
+  const auto release = trainer->find<PFN_cuMemRelease_v10020>("cuMemRelease", 10020);
+  const auto give_back = trainer->find<PFN_cuMemAddressFree_v10020>("cuMemAddressFree", 10020);
+  if (reserve == nullptr || make == nullptr) {
+    WARN("no answer: this driver maps no memory");
+    return;
+  }
+  constexpr std::size_t count = 4;
+  CUmemAllocationProp kind{};
+  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;  // Of GPU 0.
+  CUdeviceptr first = 0;
+  REQUIRE(reserve(&first, count * piece, 0, 0, 0) == CUDA_SUCCESS);
+  std::vector<std::byte*> parts;
+  for (std::size_t i = 0; i < count; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    REQUIRE(make(&handle, piece, &kind, 0) == CUDA_SUCCESS);
+    REQUIRE(map(first + i * piece, piece, 0, handle, 0) == CUDA_SUCCESS);
+    REQUIRE(release(handle) == CUDA_SUCCESS);  // Lives as long as it is mapped.
+    parts.push_back(at(first + i * piece));
+  }
+  const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  REQUIRE(open(first, count * piece, &access, 1) == CUDA_SUCCESS);
+  CUdeviceptr begin = 0;
+  CHECK(trainer->driver().pointer_attribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                            first + piece) == CUDA_SUCCESS);
+  WARN("the second piece begins " << first + piece - begin << " bytes after its range");
+  for (std::uint32_t i = 0; i < count; ++i) trainer->fill(parts[i], i + 1, piece / sizeof(i));
+  {
+    Captures captures(parts, 0);
+    captures.start(trainer->stream());
+    const auto found = captures.end();
+    for (std::uint32_t i = 0; i < count; ++i) CHECK(holds(found.subspan(i * piece, piece), i + 1));
+  }
+  trainer->synchronize();
+  CHECK(unmap(first, count * piece) == CUDA_SUCCESS);
+  CHECK(give_back(first, count * piece) == CUDA_SUCCESS);
+}
+
+TEST_CASE("gpu driver: managed memory is captured, or refused in words", "[gpu]") {
+  const auto trainer = open_trainer();
+  const auto allocate = trainer->find<PFN_cuMemAllocManaged_v6000>("cuMemAllocManaged", 6000);
+  if (allocate == nullptr) {
+    WARN("no answer: this driver has no managed memory");
+    return;
+  }
+  CUdeviceptr address = 0;
+  REQUIRE(allocate(&address, piece, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  trainer->fill(at(address), 9, piece / sizeof(std::uint32_t));
+  const auto pins = std::make_shared<device::MemoryPins>();
+  const auto gpus = device::Gpus::open({}, pins).value();
+  if (const auto found = gpus->device_of(at(address), 0); !found) {
+    WARN("managed memory: " << found.error().message());
+    CHECK(found.error().code() == Errc::invalid_argument);
+  } else {
+    Captures captures({at(address)}, 0);
+    captures.start(trainer->stream());
+    CHECK(holds(captures.end(), 9));
+  }
+  pins->stop();
+  trainer->synchronize();
+  CHECK(trainer->driver().free(address) == CUDA_SUCCESS);
+}
+
+TEST_CASE("gpu driver: a context that was reset is told from the one that comes next", "[gpu]") {
+  using Reset = PFN_cuDevicePrimaryCtxReset_v11000;
+  const auto reset = open_trainer()->find<Reset>("cuDevicePrimaryCtxReset", 11000);
+  REQUIRE(reset != nullptr);
+  const auto driver = device::CudaDriver::open().value();
+  if (driver->context_id == nullptr) {
+    WARN("no answer: this driver is older than CUDA 12.0");
+    return;
+  }
+  CUcontext before = nullptr;
+  CUcontext after = nullptr;
+  REQUIRE(driver->retain_context(&before, 0) == CUDA_SUCCESS);
+  const device::ContextIdentity identity(*driver, before);
+  CHECK(identity.check());
+  REQUIRE(reset(0) == CUDA_SUCCESS);
+  CHECK_FALSE(identity.check());
+  REQUIRE(driver->retain_context(&after, 0) == CUDA_SUCCESS);
+  CHECK_FALSE(identity.check());
+  CHECK(device::ContextIdentity(*driver, after).check());
+  WARN("the next context has " << (after == before ? "the same" : "another") << " address");
+  CHECK(driver->release_context(0) == CUDA_SUCCESS);
+  CHECK(driver->release_context(0) == CUDA_SUCCESS);
 }
 
 TEST_CASE("gpu driver: a stream that is captured into a graph is seen, and its graph survives",

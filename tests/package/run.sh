@@ -7,22 +7,10 @@ set -u
 cd "$(dirname "$0")/../.."
 . tests/packages.sh
 build=${1:-build/dev}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-prefix=$scratch/prefix
-status=0
+subject=
+. tests/package/check.sh
 
-check() {  # check NAME COMMAND...
-  local name=$1
-  shift
-  if "$@" >"$scratch/log" 2>&1; then
-    echo "ok package: $name"
-  else
-    echo "FAILED package: $name"
-    tail -n 30 "$scratch/log"
-    status=1
-  fi
-}
+prefix=$scratch/prefix
 fails() {
   ! "$@"
 }

@@ -6,23 +6,11 @@
 #         time where ccache has nothing, so only `tests/run.sh --deep package` runs it.
 set -u
 cd "$(dirname "$0")/../.."
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+subject=
+. tests/package/check.sh
+
 clone=${1:-$scratch/clone}
 export PATH=/usr/bin:/bin LIBCKPT_RUNTIME_DIR=$scratch/runtime
-status=0
-
-check() {  # check NAME COMMAND...
-  local name=$1
-  shift
-  if "$@" >"$scratch/log" 2>&1; then
-    echo "ok package: $name"
-  else
-    echo "FAILED package: $name"
-    tail -n 30 "$scratch/log"
-    status=1
-  fi
-}
 make_wheel() {
   { [ -d "$clone" ] || git clone -q . "$clone"; } &&
     (cd "$clone" && "$scratch/venv/bin/pip" wheel -q --no-deps -w "$scratch" ./bindings/python)

@@ -15,6 +15,8 @@ numpy = pytest.importorskip("numpy")
 
 from torch.nn.utils import prune  # noqa: E402
 
+import libckpt  # noqa: E402
+
 SIZE = 96  # A square has the same shape when it is transposed.
 ROWS = 1024  # More than is kept in a buffer when it moves.
 
@@ -261,6 +263,40 @@ def test_two_tensors_that_want_one_name_are_both_kept(job):
         assert torch.equal(restored["a.b"], items["a.b"])
 
 
+def module_of(value):
+    module = torch.nn.Module()
+    module.b = torch.nn.Parameter(torch.full((4,), value))
+    return module
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+def test_tensors_that_want_one_name_are_restored_in_any_order(job, is_module):
+    def part(value):
+        return module_of(value) if is_module else {"b": torch.full((4,), value)}
+
+    def content(a):
+        return a.b if is_module else a["b"]
+
+    saved = {"a.b": torch.full((4,), 5.0), "a": part(7.0)}
+    session = job()
+    step = save(session, 1, saved)
+    for names in (["a.b", "a"], ["a", "a.b"]):
+        fresh = {"a.b": torch.full((4,), 9.0), "a": part(0.0)}
+        into = {name: fresh[name] for name in names}
+        session.restore(into, step=step)
+        assert torch.equal(into["a.b"], saved["a.b"])
+        assert torch.equal(content(into["a"]), content(saved["a"]))
+
+
+def test_a_part_is_not_taken_for_an_item_of_that_name(job):
+    session = job()
+    step = save(session, 1, {"a.b": torch.ones(4)})
+    with pytest.raises(libckpt.InvalidArgument, match='part of item "a.b" and is one of item "a"'):
+        session.restore({"a": module_of(3.0)}, step=step, strict=False)
+    with pytest.raises(libckpt.InvalidArgument, match="restore before it failed"):
+        session.save(step + 1, {"a": torch.ones(1)})
+
+
 def test_small_tensors_at_a_new_address_each_time_change_nothing_that_is_registered(job):
     module, session = Parts(), job()
     told = []
@@ -283,3 +319,22 @@ def test_small_tensors_at_a_new_address_each_time_change_nothing_that_is_registe
     restored = session.restore(step=step).items["drawn"]
     assert torch.equal(restored["state"], kept[-1][0])
     assert numpy.array_equal(restored["array"], kept[-1][1])
+
+
+def test_an_optimizer_whose_hooks_nobody_calls_has_nothing_left_for_later(job):
+    """As torch.compile of some versions leaves the optimizers of torch."""
+
+    class Unhooked(torch.optim.SGD):
+        pass
+
+    hooked = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    model = torch.nn.Linear(2, 2)
+    optimizer = Unhooked(model.parameters(), lr=0.1)
+    session = job().guard(optimizer, hooked)
+    items = {"model": model, "other": hooked.param_groups[0]["params"][0]}
+    session.save(1, items).captured.result(30)
+    assert session._tensors.guarded_names() == {"model.weight", "model.bias", "other"}
+    Unhooked.step = torch.optim.SGD.step.__wrapped__
+    Unhooked.step.hooked = True
+    session.save(2, items).captured.result(30)
+    assert session._tensors.guarded_names() == {"other"}

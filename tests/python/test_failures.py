@@ -19,9 +19,11 @@ import time
 import pytest
 
 import libckpt
-from libckpt import errors
+from libckpt import _launch, _ranks, errors
 
 torch = pytest.importorskip("torch")
+
+from libckpt import _outbox  # noqa: E402
 
 HEADER = pathlib.Path(__file__).parents[2] / "libckpt" / "include" / "ckpt" / "error.hpp"
 
@@ -49,8 +51,13 @@ def test_each_errc_has_one_class():
         ({"no_such_option": 1}, "no option no_such_option"),
         ({"save_mem_interval": "15 parsecs"}, "15 parsecs"),
         ({"rank": "one"}, "option rank: 'one' is of the wrong type"),
+        ({"open_deadline": "5"}, "option open_deadline: '5' is of the wrong type"),
         ({"rank": 3, "world_size": 2}, "rank"),
         ({"keep": 1, "max_ckpt_num": 1}, "are the same"),
+        ({"keep": -1}, "option keep: -1 was given"),
+        ({"max_ckpt_num": "3"}, "option max_ckpt_num: '3' was given"),
+        ({"dir": ""}, "option dir: it is empty"),
+        ({"save_mem_interval": 0}, "option save_mem_interval: 0 was given"),
     ],
 )
 def test_a_wrong_option_is_named(job, options, message):
@@ -59,11 +66,18 @@ def test_a_wrong_option_is_named(job, options, message):
 
 
 def test_a_job_has_one_session_in_a_process(job):
-    first = job("one")
+    first = job("one", open_deadline="30s", restore_deadline=30)
     with pytest.raises(libckpt.InvalidArgument, match="close that one first"):
         job("one")
     first.close()
     job("one")
+
+
+def test_only_optimizers_are_guarded(job):
+    model = torch.nn.Linear(2, 2)
+    for given, kind in ((None, "NoneType"), (model, "Linear"), ([], "list")):
+        with pytest.raises(libckpt.InvalidArgument, match=f"guard: {kind} was given"):
+            job(kind).guard(given)
 
 
 def test_a_closed_session_says_so(job):
@@ -135,8 +149,80 @@ def test_a_pickle_is_not_opened_by_a_session_without_pickles(job):
     session = job()
     session.save(1, {"odd": collections.Counter("a")}).captured.result(30)
     session.abandon()
-    with pytest.raises(libckpt.Unsupported, match="free of pickles"):
+    with pytest.raises(libckpt.Unsupported, match='item "odd" was pickled.*allow_pickle=True'):
         job(allow_pickle=False).restore()
+
+
+TEXTS = [  # What is done, what it raises, and what its text names: the thing and the way out.
+    (lambda session: session.save(2, [1]), libckpt.InvalidArgument, 'items: .*a list was given'),
+    (lambda session: session.save(2, {3: 4}), libckpt.InvalidArgument, "with the name 3 was given"),
+    (
+        lambda session: session.restore({"t": torch.ones(2)}),
+        libckpt.InvalidArgument,
+        r'tensor "t" is F32 \[2\] here and F32 \[3\] there; with strict=False',
+    ),
+    (
+        lambda session: session.restore({"n": {}}),
+        libckpt.InvalidArgument,
+        'item "n" was not saved; with strict=False',
+    ),
+    (
+        lambda session: session.guard(torch.nn.Linear(1, 1)),
+        libckpt.InvalidArgument,
+        "guard: Linear was given: an optimizer of torch",
+    ),
+    (
+        lambda session: session.close() or session.restore(),
+        libckpt.InvalidArgument,
+        "job job: the session was closed: open another with libckpt.init",
+    ),
+]
+
+
+@pytest.mark.parametrize(("do", "kind", "text"), TEXTS)
+def test_an_error_names_what_it_is_about_and_what_to_do(job, do, kind, text):
+    session = job()
+    session.save(1, {"t": torch.ones(3)}).captured.result(30)
+    with pytest.raises(kind, match=text):
+        do(session)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        ("not_due", "was not due by save_mem_interval"),
+        ("skipped_unavailable", "the daemon or its memory could not be had"),
+        ("skipped_by_agreement", "the ranks had agreed on a later step"),
+        ("disabled", "LIBCKPT_DISABLE"),
+        ("failed", r'session\.counts\(\)\["last_error"\]'),
+    ],
+)
+def test_who_waits_for_a_save_that_was_none_is_told_why(job, outcome, text):
+    ticket = libckpt.Ticket(job(), 3, outcome, 0.0)
+    with pytest.raises(libckpt.NotFound, match=f"step 3 will not be captured: its save .*{text}"):
+        ticket.captured.result(30)
+
+
+@pytest.mark.parametrize("variable", ["RANK", "LIBCKPT_PORT"])
+def test_a_number_of_the_environment_that_is_none_is_named(runtime, monkeypatch, variable):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv(variable, "one")
+    with pytest.raises(libckpt.InvalidArgument, match=f"{variable}: 'one' is in the environment"):
+        _launch.complete({"job": "job"})
+        _launch._exchange({"job": "job", "interface": "127.0.0.1"}, _ranks.Ranks("job"))
+
+
+def test_an_outbox_whose_memory_stays_full_says_what_to_look_at(runtime, tmp_path, monkeypatch):
+    monkeypatch.setattr(_outbox, "SLOT_DEADLINE", 0.0)
+    box = _outbox.Outbox("job", tmp_path / "dir")
+    ticket = libckpt.Ticket(box.session, 1, "skipped_no_slot", 0.0)
+    monkeypatch.setattr(box.session, "save", lambda step, items: ticket)
+    try:
+        with pytest.raises(libckpt.Unavailable, match="was skipped, as all Slots .*`ckpt status`"):
+            box.capture({"a": 1})
+    finally:
+        box.close()
 
 
 def test_a_failing_save_is_counted_and_told_but_does_not_raise(job, caplog):
@@ -215,20 +301,37 @@ def small_disk(tmp_path):
 def test_a_full_disk_does_not_stop_what_memory_does(job, small_disk):
     session = job(dir=small_disk / "dir", save_storage_interval=1)
     large = torch.ones(1 << 20)
-    with pytest.raises(libckpt.Unavailable):
-        session.save(1, {"a": large}).durable.result(2)
-    assert "step 1 is not stored" in session.status()["last_error"]
+    ticket = session.save(1, {"a": large})
+    patience = time.monotonic() + 60
+    while "step 1 is not stored" not in (problem := session.status()["last_error"]):
+        assert time.monotonic() < patience, problem
+        with pytest.raises(libckpt.Unavailable):
+            ticket.durable.result(0.05)
+    assert str(small_disk / "dir") in problem
+    assert "No space left on device" in problem
     session.save(2, {"a": large}).committed.result(30)
     assert session.restore().step == 2
     assert session.status()["durable"] is None
 
 
-def test_the_debug_mode_names_who_changes_a_tensor(job, caplog):
+def write_through_data(tensor):
+    tensor.data.add_(1)
+
+
+def write_through_numpy(tensor):
+    tensor.detach().numpy()[0, 0] += 1
+
+
+# Neither moves the tensor's version counter.
+@pytest.mark.parametrize("write", [write_through_data, write_through_numpy])
+def test_the_debug_mode_names_who_changes_a_tensor(job, caplog, write):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = job(debug=True).guard(optimizer)
     session.save(1, {"model": model})
-    model.weight.data.add_(1)  # Its version counter does not move.
+    counted = model.weight._version
+    write(model.weight)
+    assert model.weight._version == counted
     with caplog.at_level(logging.ERROR, logger="libckpt"):
         optimizer.step()
     assert ["model.weight" in record.getMessage() for record in caplog.records] == [True]

@@ -10,8 +10,10 @@ import dataclasses
 import gc
 import itertools
 import logging
+import math
 import pathlib
 import random
+import re
 import signal
 import threading
 
@@ -59,6 +61,7 @@ VALUES = [
     ["", "\ud800", "\0", "é\n", "a" * 100_000],
     collections.OrderedDict([("b", 1), ("a", torch.ones(2))]),
     collections.defaultdict(list, {"a": [1]}),
+    collections.defaultdict(list, {"a": torch.ones(2), 1: [torch.zeros(1)]}),
     [(1, [2]), [3, (4,)], (), [], {}, ((),)],
     {1: "int", "1": "text", None: 0, (1, "a"): 2, 2.5: 3, b"b": 4},
     {1: torch.ones(1), "1": torch.ones(2), True: 3},
@@ -164,6 +167,15 @@ def test_a_tensor_without_bytes_of_its_own_is_refused(job):
             session.save(step, {"model": {"odd": tensor}})
 
 
+def test_a_tensor_that_turns_sparse_is_refused_by_name(job):
+    session = job()
+    for step in (1, 2):
+        session.save(step, {"model": {"odd": torch.eye(3)}}).captured.result(30)
+    for step in (3, 4):
+        with pytest.raises(libckpt.Unsupported, match=r'"model\.odd".*to_dense'):
+            session.save(step, {"model": {"odd": torch.eye(3).to_sparse()}})
+
+
 def test_plain_data_that_is_too_large_is_refused_by_name(job):
     session = job()
     with pytest.raises(libckpt.Exhausted, match='item "long" the largest.*blob_capacity'):
@@ -204,6 +216,188 @@ def test_what_is_nested_is_filled_where_it_is(job):
     assert items["run"]["model"] is model
     assert items["run"]["more"] is inner
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_parameters_in_containers_are_filled_where_an_optimizer_has_them(job):
+    """Another tensor in their place would never be trained, and nobody would be told."""
+
+    def trainer(seed):
+        generator = torch.Generator().manual_seed(seed)
+        weights = [torch.rand(4, 3, generator=generator) for _ in range(4)]
+        params = {
+            "layers": [torch.nn.Parameter(weights[0]), weights[1].requires_grad_()],
+            "turned": torch.nn.Parameter(weights[2].t()),  # Not contiguous.
+            "frozen": torch.nn.Parameter(weights[3], requires_grad=False),
+        }
+        params["tied"] = params["layers"][0]
+        leaves = [*params["layers"], params["turned"]]
+        return {"params": params, "optimizer": torch.optim.SGD(leaves, lr=0.1, momentum=0.9)}
+
+    def train(items):
+        params = items["params"]
+        loss = (params["layers"][0] * params["tied"] * params["layers"][1] * params["frozen"]).sum()
+        (loss + params["turned"].square().sum()).backward()
+        items["optimizer"].step()
+        items["optimizer"].zero_grad()
+
+    first, second = trainer(1), trainer(2)
+    train(first)
+    session = job()
+    session.save(1, first).captured.result(30)
+    before = {**second["params"], "layers": list(second["params"]["layers"])}
+    session.restore(second)
+    assert second["params"]["tied"] is before["tied"] is second["params"]["layers"][0]
+    assert second["params"]["turned"] is before["turned"]
+    train(first)
+    train(second)
+    for name in ("tied", "turned", "frozen"):
+        assert torch.equal(first["params"][name], second["params"][name]), name
+    assert torch.equal(first["params"]["layers"][1], second["params"]["layers"][1])
+    with pytest.raises(libckpt.InvalidArgument, match=r'"params\.frozen" is F32 \[4, 3\] here'):
+        session.save(2, {"params": {"frozen": torch.nn.Parameter(torch.ones(5))}})
+        session.wait(2, "committed")
+        session.restore({"params": {"frozen": second["params"]["frozen"]}})
+
+
+def test_tensors_in_containers_are_filled_unless_others_have_their_memory(job):
+    """As averages of weights, which begin as the weights themselves."""
+    model = torch.nn.Linear(3, 3)
+    averages = {name: part + 1.0 for name, part in model.state_dict().items()}
+    last = torch.full((3,), 5.0)
+    session = job()
+    session.save(
+        1, {"model": model, "averages": averages, "seen": {"last": last, "best": last + 1}}
+    ).captured.result(30)
+    weight, average = model.weight.detach().clone(), averages["weight"].clone()
+    with torch.no_grad():
+        model.weight.zero_()
+
+    one = torch.zeros(3)
+    alone = torch.zeros(3, 3)
+    items = {
+        "averages": {"weight": alone, "bias": model.state_dict()["bias"]},
+        "model": model,
+        "seen": {"last": one, "best": one},
+    }
+    session.restore(items)
+    assert torch.equal(model.weight, weight)
+    assert items["averages"]["weight"] is alone
+    assert torch.equal(alone, average)
+    assert torch.equal(items["averages"]["bias"], model.bias + 1.0)
+    assert items["seen"]["last"].eq(5.0).all()
+    assert items["seen"]["best"].eq(6.0).all()
+
+
+def test_what_state_dict_and_parameters_answer_is_filled_where_the_model_has_it(job):
+    """What everybody gave to torch.save; also in memory that is not contiguous."""
+
+    def model():
+        made = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 2), torch.nn.BatchNorm2d(3))
+        return made.to(memory_format=torch.channels_last)
+
+    def items(model, shadow):
+        return {"model": model.state_dict(), "shadow": [[part] for part in shadow]}
+
+    first, second = model(), model()
+    shadow = [part.detach() + 1 for part in first.parameters()]
+    others = [torch.zeros_like(part) for part in shadow]
+    session = job()
+    session.save(1, items(first, shadow)).captured.result(30)
+    with torch.no_grad():
+        for part in second.parameters():
+            part.zero_()
+    session.restore(items(second, others))
+    assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
+    assert all(map(torch.equal, shadow, others))
+
+    session.save(2, {"model": list(first.parameters())}).captured.result(30)
+    with torch.no_grad():
+        for part in second.parameters():
+            part.zero_()
+    session.restore({"model": list(second.parameters())})
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
+
+
+def test_tensors_that_were_tied_and_are_not_here_are_both_filled(job):
+    tied = torch.full((4,), 3.0)
+    session = job()
+    session.save(1, {"all": [tied, {"again": tied}], "turn": tied}).captured.result(30)
+    one, other = torch.zeros(4), torch.zeros(4)
+    session.restore({"all": [one, {"again": other}], "turn": torch.zeros(4)})
+    assert one.eq(3).all()
+    assert other.eq(3).all()
+    assert one.data_ptr() != other.data_ptr()
+
+
+def test_a_nested_tensor_of_another_shape_is_refused_or_named(job, caplog):
+    session = job()
+    session.save(1, {"model": torch.nn.Linear(3, 3).state_dict()}).captured.result(30)
+    items = {"model": torch.nn.Linear(3, 4).state_dict()}
+    with pytest.raises(libckpt.InvalidArgument, match=r'"model\.weight" is F32 \[4, 3\] here'):
+        session.restore(items)
+    with caplog.at_level(logging.WARNING, logger="libckpt"):
+        session.restore(items, strict=False)
+    assert "2 tensor(s) in containers could not be filled" in caplog.text
+    assert "model.weight, model.bias" in caplog.text
+
+
+def test_a_tensor_of_another_shape_stays_when_not_strict(job, caplog):
+    session = job()
+    session.save(1, {"one": torch.ones(1)}).captured.result(30)
+    larger = torch.zeros(3)
+    with caplog.at_level(logging.WARNING, logger="libckpt"):
+        session.restore({"one": larger}, strict=False)
+    assert larger.eq(0).all()
+    assert 'tensor "one" stays as it is' in caplog.text
+
+
+def test_memory_that_others_share_is_named_when_it_is_not_filled(job, caplog):
+    session = job()
+    session.save(1, {"seen": {"last": torch.ones(3), "best": torch.zeros(3)}}).captured.result(30)
+    one = torch.full((3,), 2.0)
+    with caplog.at_level(logging.WARNING, logger="libckpt"):
+        session.restore({"seen": {"last": one, "best": one}})
+    assert "seen.last, seen.best" in caplog.text
+
+
+def test_a_state_dict_that_nobody_loads_is_named(job, caplog):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    session = job()
+    items = {"run": {"optimizer": optimizer.state_dict(), "model": model.state_dict()}}
+    session.save(1, items).captured.result(30)
+    fresh = torch.optim.Adam(model.parameters()).state_dict()
+    state = torch.nn.Linear(2, 2, bias=False).state_dict()
+    with caplog.at_level(logging.WARNING, logger="libckpt"):
+        session.restore({"run": {"optimizer": fresh, "model": state}})
+    assert '"run.optimizer" is the state_dict() of an optimizer' in caplog.text
+    assert '"run.model" is the state_dict() of a module, which has no bias' in caplog.text
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(job):
+    session = job()
+    session.save(1, {"a": torch.ones(3), "b": torch.ones(2, 3)}).captured.result(30)
+    kept = torch.zeros(3)
+    with pytest.raises(libckpt.InvalidArgument, match=r'"b" cannot be filled: it is expanded'):
+        session.restore({"a": kept, "b": torch.zeros(3).expand(2, 3)})
+    assert kept.eq(0).all()
+    locked = numpy.zeros(3, dtype="float32")
+    locked.flags.writeable = False
+    with pytest.raises(libckpt.InvalidArgument, match='"a" cannot be filled: .*read-only'):
+        session.restore({"a": locked, "b": torch.zeros(2, 3)})
+
+
+def test_a_restore_that_fails_at_an_optimizer_tells_that_the_model_was_overwritten(job):
+    model = torch.nn.Linear(2, 2)
+    session = job()
+    session.save(
+        1, {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    ).captured.result(30)
+    groups = torch.optim.SGD([{"params": [part]} for part in model.parameters()], lr=0.1)
+    with pytest.raises(libckpt.InvalidArgument, match="does not take.*do not train on with them"):
+        session.restore({"model": model, "optimizer": groups})
 
 
 def test_what_is_nested_is_compared_as_all_else(job):
@@ -269,6 +463,26 @@ def test_what_cannot_be_filled_is_told(job, caplog):
         session.restore({"no load": NoLoad()})
 
 
+def test_plain_values_that_differ_are_named_in_one_warning(job, caplog):
+    there = {"w": numpy.ones(3), "epoch": 7, "name": "run", "loss": math.nan, "best": (7, 2, [1]),
+             "same": 5, "lr": 0.5, "progress": {"epoch": 7}}  # fmt: skip
+    here = {"w": numpy.zeros(3), "epoch": 0, "name": "", "loss": math.nan, "best": (0, 2, [0]),
+            "same": 5, "lr": None, "progress": {"epoch": 0}}  # fmt: skip
+    session = job()
+    session.save(1, there)
+    restored = session.restore(here)
+    assert (here["epoch"], here["best"], here["progress"]) == (0, (0, 2, [1]), {"epoch": 7})
+    assert (restored.items["epoch"], restored.items["best"]) == (7, (7, 2, [1]))
+    told = [record.getMessage() for record in caplog.records if "plain value" in record.message]
+    assert len(told) == 1 and "Restored.items" in told[0]
+    assert re.findall(r'"(\S+)" was saved as (\S+) and is (\S+) here', told[0]) == [
+        ("epoch", "7", "0"), ("name", "'run'", "''"), ("best.0", "7", "0"), ("lr", "0.5", "None"),
+    ]  # fmt: skip
+    caplog.clear()
+    session.restore(restored.items)
+    assert not caplog.records  # What is equal is not told of.
+
+
 def test_an_optimizer_of_another_model_is_named(job):
     def optimizer(count):
         return torch.optim.Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(count)])
@@ -283,7 +497,7 @@ def test_what_cannot_be_unpickled_is_told(job, monkeypatch):
     session = job()
     session.save(1, {"x": Progress(1)}).captured.result(30)
     monkeypatch.delitem(globals(), "Progress")
-    with pytest.raises(libckpt.InvalidArgument, match="cannot be unpickled here.*importable"):
+    with pytest.raises(libckpt.InvalidArgument, match='"x" cannot be unpickled here.*importable'):
         session.restore()
 
 
@@ -461,3 +675,13 @@ def test_a_job_with_an_odd_name_works_or_is_refused_by_name(job, tmp_path):
         assert session.restore().step == 1
         worked.append(f"dir-{number}")
     assert {path.name for path in tmp_path.iterdir()} - {"runtime"} == set(worked)
+
+
+def test_the_structure_of_very_many_tensors_finds_room(job):
+    parts = {f"layers.{i}.weight": torch.full((1,), i) for i in range(90_000)}
+    session = job()
+    session.save(1, {"parts": parts})
+    session.wait(1, "captured", 60)
+    restored = session.restore().items["parts"]
+    assert restored.keys() == parts.keys()
+    assert [int(tensor) for tensor in restored.values()] == list(range(90_000))

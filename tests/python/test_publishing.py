@@ -57,25 +57,38 @@ def cut_everywhere(monkeypatch, prepare, publish, check):
 
 def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     exp_dir = tmp_path / "exp"
+    names = ("model.pt", "state.json")
 
     def prepare():
         shutil.rmtree(tmp_path / "exp", ignore_errors=True)
         exp_dir.mkdir()
         (tmp_path / "member").write_text("2")
-        for name in ("model.pt", "state.json"):
-            (exp_dir / name).write_text("1")
         sets = PublishedSets(exp_dir)
+        (sets.work.begin("zero") / "best.pt").write_text("best")
+        (sets.work.folder("zero") / "old.pt").write_text("old")
+        sets.publish("zero", {})
+        for name in (*names, "plain.txt"):
+            (exp_dir / name).write_text("1")
         (sets.work.begin("two") / "state.json").write_text("2")
-        sets.work.note("two", {"step": 1})
+        deleted = {name: _work.identity(exp_dir / name) for name in ("old.pt", "plain.txt")}
+        sets.work.note("two", {"step": 1, "deleted": deleted})
 
     def publish():
         sets = PublishedSets(exp_dir)
-        for name, _ in sets.work.noted():
-            sets.publish(name, {"model.pt": tmp_path / "member"})
+        for name, facts in sets.work.noted():
+            sets.publish(name, {"model.pt": tmp_path / "member"}, facts)
 
     def check(is_done=False):
-        found = {(exp_dir / name).read_text() for name in ("model.pt", "state.json")}
+        found = {(exp_dir / name).read_text() for name in names}
         assert found == {"2"} if is_done else len(found) == 1
+        assert (exp_dir / "best.pt").read_text() == "best"
+        if found == {"1"}:  # What goes with the new set goes after it has come.
+            assert ((exp_dir / "old.pt").read_text(), (exp_dir / "plain.txt").read_text()) == (
+                "old",
+                "1",
+            )
+        if is_done:
+            assert sorted(os.listdir(exp_dir)) == [".libckpt", "best.pt", *names]
 
     assert cut_everywhere(monkeypatch, prepare, publish, check) > 20
 

@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 
@@ -18,16 +17,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from trainers import ports  # noqa: E402
+
 STEPS = 12
 OF_ALL = ("model.", "optimizer.")  # What ranks share out.
 ADAM = ("step", "exp_avg", "exp_avg_sq")
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Cluster:
@@ -40,6 +35,7 @@ class Cluster:
         self.do(f". examples/training/nodes.sh; nodes_open '{scratch}'")
         self.spaces = self.do('echo "$nodes_prefix"')
         self.port = self.do('echo "$nodes_port"')
+        self._reserved = []
         self._environments = {}
 
     def do(self, command):
@@ -68,10 +64,11 @@ class Cluster:
         return self._environments[name]
 
     def start(self, nodes, job, *arguments, **environment):
+        self._reserved.append(ports.reserve())
         common = {
             "WORLD_SIZE": str(len(nodes)),
             "MASTER_ADDR": self.node(nodes[0])["ADDRESS"],
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": str(self._reserved[-1].getsockname()[1]),
             **environment,
         }
         each = [self.node(name) | common for name in nodes]
@@ -92,6 +89,8 @@ class Cluster:
 
     def close(self):
         """What is left of it."""
+        for reserved in self._reserved:
+            reserved.close()
         left = self.do("nodes_close 2>&1")
         self._shell.communicate("exit\n", timeout=60)
         return left
@@ -157,6 +156,9 @@ def test_a_node_is_lost_with_its_memory_and_the_job_ends_as_if_it_had_not(cluste
     expected = results(whole)
     assert all(losses and weights for losses, weights in expected)
     assert all(float(said(whole, rank, "share")[0][0]) < 0.65 for rank in (0, 1))
+    for rank in (0, 1):  # The Slots of the beginning had room for all that came.
+        before, after = said(whole, rank, "slots")
+        assert before == after
 
     job = cluster.start("AB", "job", STEPS, HOLD_AT="7")
     job.wait_until_said("r0 made 7 ")
@@ -201,11 +203,27 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     assert said(log, 1, "source")[0] == ["storage", str(count)]
 
 
+def test_damage_costs_another_number_of_ranks_one_step(cluster, tmp_path):
+    directory = tmp_path / "dir"
+    job = cluster.start("AB", "job", STEPS, directory).finish()
+    for name in "AB":
+        cluster.stop(name)
+    older, newest = sorted(directory.glob("step-*"))[-2:]
+    damaged = newest / "rank-00001.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    log = cluster.start("ABC", "job", STEPS, directory).finish()
+    step = int(older.name.removeprefix("step-"))
+    assert [began(log, rank) for rank in range(3)] == [(step, states(job)[step])] * 3
+    assert log.count(f"step {int(newest.name.removeprefix('step-'))} is passed over") == 1
+
+
 @pytest.mark.slow
 def test_the_example_runs_as_printed_and_torchrun_resumes_it_from_memory():
     example = ROOT / "examples" / "ddp_trainer.py"
     done = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
-                          timeout=240, check=False)  # fmt: skip
+                          timeout=900, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert "rank 1 is killed at step 33" in done.stdout
     began = re.findall(r"(\d) rank\(s\), from step (\d+)", done.stdout)

@@ -196,12 +196,12 @@ def test_a_file_that_one_rank_saves_waits_for_no_other(runtime, tmp_path, monkey
     libckpt.torch._boxes.clear()
 
 
-def test_a_disabled_session_looks_at_no_checkpoint_of_other_ranks(runtime, tmp_path):
+def test_a_disabled_session_looks_at_no_checkpoint_of_other_ranks(job, tmp_path):
     step = tmp_path / "dir" / "step-000000001"
     step.mkdir(parents=True)
     manifest = {"format": "libckpt-manifest", "timeline": 1, "step": 1, "shards": [{}, {}]}
     (step / "manifest.json").write_text(json.dumps(manifest))
-    session = libckpt.init("job", dir=tmp_path / "dir", disable=True)
+    session = job(dir=tmp_path / "dir", disable=True)
     assert session.restore_or({"a": {}}, default="nothing") == "nothing"
 
 

@@ -46,6 +46,37 @@ def test_every_type_and_shape_comes_back(job, dtype):
     assert [str(tuple(tensor.shape)) for tensor in restored.values()] == list(restored)
 
 
+ALL_TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded"])
+def test_each_type_that_this_torch_has_comes_back(job, is_guarded):
+    """Those of few bits and the quantised ones too, of which torch can do little but move them."""
+    bytes_by_type, tensors = {}, {}
+    for seed, (name, dtype) in enumerate(ALL_TYPES.items()):
+        content = torch.bool if dtype == torch.bool else torch.uint8
+        raw = some(content, (1 << 14,), seed).view(torch.uint8)
+        bytes_by_type[name] = raw
+        tensors[name] = torch.nn.Parameter(raw.view(dtype), requires_grad=False)
+    assert {"torch.complex32", "torch.float8_e4m3fn", "torch.qint8"} <= tensors.keys()
+    expected = {name: raw.clone() for name, raw in bytes_by_type.items()}
+    session = job()
+    optimizer = torch.optim.SGD(tensors.values(), lr=0.1)
+    if is_guarded:
+        session.guard(optimizer)
+    ticket = session.save(1, {"tensors": tensors})
+    optimizer.step()
+    for raw in bytes_by_type.values():
+        raw.zero_()
+    ticket.captured.result(30)
+    session.restore({"tensors": tensors})
+    for name, raw in bytes_by_type.items():
+        assert torch.equal(raw, expected[name]), name
+    made = session.restore().items["tensors"]
+    assert all(made[name].dtype == dtype for name, dtype in ALL_TYPES.items())
+    assert all(torch.equal(made[name].view(torch.uint8), expected[name]) for name in expected)
+
+
 def test_a_tensor_is_restored_where_it_is(job):
     tensor = some(torch.float32, (33, 7))
     expected, address = bytes_of(tensor), tensor.data_ptr()

@@ -73,14 +73,14 @@ Task<void> SimTrainer::begin() {
     co_return fail(Errc::cancelled, "killed");
   }
   CKPT_CO_CHECK(engine_->set_layout(*session_, layout_));
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, plan_.wanted));
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, 1, plan_.wanted));
   const Time deadline = clock_.after(begin_deadline);
   while (!begun_) {
     if (offer_ && !memories_.empty()) {
       CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(20)));
       if (is_dead_) co_return fail(Errc::cancelled, "killed");
       const node::SlotOffer offer = *std::exchange(offer_, std::nullopt);
-      CKPT_CO_CHECK(engine_->restore_result(*session_, offer.attempt, check(offer)));
+      CKPT_CO_CHECK(engine_->restore_result(*session_, offer.offer, check(offer)));
     }
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));
     if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
@@ -141,11 +141,11 @@ Task<void> SimTrainer::retract() {
   const bool has_base = begun_->restored.has_value();
   std::optional<Step> wanted;
   if (random_.one_in(2)) wanted = Step{1'000'000};  // Nobody ever had it.
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, wanted));
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, 1, wanted));
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(200)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
   offer_.reset();
-  CKPT_CO_CHECK(engine_->start_fresh(*session_));
+  CKPT_CO_CHECK(engine_->start_fresh(*session_, 1));
   const bool goes_on = !begun_->error && begun_->timeline == timeline_;
   if (!goes_on && has_base) {
     oracle_.violated(fmt::format("rank {}: a restore that was given up moved it from timeline {}",
@@ -165,6 +165,8 @@ Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
   facts.step = step;
   facts.timeline = timeline_;
   CKPT_CO_TRY(const auto header, format::render_header(layout_, facts));
+  // The padding too, as the library does: what flipped in it must not be sealed.
+  std::ranges::fill(bytes.first(format::covered_bytes(layout_, 0)), std::byte{});
   std::memcpy(bytes.data(), header.data(), header.size());
   // Killed in mid-copy, it leaves half of the new bytes over the old.
   fill_expected(bytes.subspan(tensor.offset, tensor.bytes / 2), rank(), timeline_, step);
@@ -190,7 +192,7 @@ Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
 void SimTrainer::wake_as_zombie() {
   if (!session_) return;
   const Status begun = engine_->begin(*session_, 0, Step{1'000'000});
-  const Status asked = engine_->ask_restore(*session_, std::nullopt);
+  const Status asked = engine_->ask_restore(*session_, 1, std::nullopt);
   if (begun || asked) {
     oracle_.violated(fmt::format("I5: a fenced trainer of rank {} was obeyed", rank()));
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/units.hpp"
@@ -80,6 +81,7 @@ World::World(WorldOptions options)
   // since nothing else is a reason to lose it.
   is_noisy_ = random_.one_in(4);
   if (is_noisy_) network_.set_options(noise());
+  flips_memory_ = random_.one_in(4);
 }
 
 World::~World() {
@@ -184,12 +186,12 @@ void World::launch() {
     if (is_left_out && machines_.contains(member)) memory_lost(member);
   }
   members_ = alive;
-  std::optional<Step> wanted;
+  wanted_.reset();
   if (may_ask_older_ && committed_ && random_.one_in(4) && number(committed_->step) > 2) {
-    wanted = Step{number(committed_->step) - random_.below(2)};
+    wanted_ = Step{number(committed_->step) - random_.below(2)};
   }
   log_info("launch {}: nodes {} wanted {}", group_, fmt::join(members_, ","),
-           wanted ? number(*wanted) : 0);
+           wanted_ ? number(*wanted_) : 0);
   trainers_.assign(world_size_, nullptr);
   for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
     Machine& machine = *machines_.at(alive[rank % alive.size()]);
@@ -207,8 +209,10 @@ void World::launch() {
     plan.request.secret = "0123456789abcdef0123456789abcdef";
     plan.group = group_;
     plan.seed = random_.next();
-    plan.wanted = wanted;
+    plan.wanted = wanted_;
     plan.skip_one_in = skip_one_in_;
+    // What flips before the daemon has hashed it cannot be told from what was captured.
+    if (flips_memory_) plan.lets_daemon_hash_one_in = std::numeric_limits<std::uint64_t>::max();
     plan.retracts_one_in = options_.trainers_retract && has_faults_ ? 20 : 0;
     trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
     asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
@@ -293,9 +297,22 @@ void World::disturb_disk() {
   disk_.fail_at(random_.below(40), fault);
 }
 
+// A copy that is damaged is as good as lost, whichever it is.
+void World::flip_memory() {
+  if (machines_.empty()) return;
+  auto victim = machines_.begin();
+  std::advance(victim, static_cast<std::ptrdiff_t>(random_.below(machines_.size())));
+  log_info("flips in the memory of {}", victim->first);
+  for (std::uint64_t flips = 1 + random_.below(8); flips > 0; --flips) {
+    victim->second->memory.flip_a_bit(random_);
+  }
+  memory_lost(victim->first);
+}
+
 void World::inject_fault() {
   ++outcome_.kills;
   log_info("fault at {} ms", now_.time_since_epoch() / std::chrono::milliseconds(1));
+  if (flips_memory_ && random_.one_in(2)) flip_memory();
   const std::uint64_t last_of_nodes_and_disk = 5;
   switch (random_.below(is_noisy_ ? last_of_nodes_and_disk + 1 : 8)) {
     case 0:
@@ -380,6 +397,7 @@ void World::began(std::uint32_t rank, std::uint64_t group, const node::Begun& be
                                            number(begun.restored->step))
                              : "nothing"));
   }
+  check_durable(begun);
   for (const format::StepId& at : abandoned_) {
     if (begun.restored && at == *begun.restored) {
       violated(fmt::format("I3: restored the abandoned timeline {} step {}", at.timeline,
@@ -404,8 +422,26 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
   }
   if (level == Level::durable && (!durable_ || at > *durable_)) {
     durable_ = at;
+    durable_is_demanded_ = true;
     ++outcome_.publications;
     check_storage();
+  }
+}
+
+// I4: the first restore after a promise reaches what was called durable, whatever else was lost. A
+// later one may go back behind it: without progress the step is suspect.
+void World::check_durable(const node::Begun& begun) {
+  const bool is_demanded = std::exchange(durable_is_demanded_, false);
+  if (!durable_ || (begun.restored && *begun.restored >= *durable_)) return;
+  const bool is_older = begun.restored && begun.restored->step < durable_->step;
+  const bool is_the_wanted = begun.restored && begun.restored->step == wanted_;
+  const bool was_wanted = may_ask_older_ && (is_older || is_the_wanted);
+  if (is_demanded && !was_wanted) {
+    violated(fmt::format(
+        "I4: durable timeline {} step {}, restored {}", durable_->timeline, number(durable_->step),
+        begun.restored ? fmt::format("timeline {} step {}", begun.restored->timeline,
+                                     number(begun.restored->step))
+                       : "nothing"));
   }
 }
 

@@ -79,10 +79,12 @@ class World final : public Oracle {
   void kill_random_trainer();
   void kill_random_machine();
   void disturb_disk();
+  void flip_memory();
   void calm();
   void memory_lost(const std::string& node);
 
   // Checks.
+  void check_durable(const node::Begun& begun);
   void check_storage();
   void check_converges();
 
@@ -102,8 +104,10 @@ class World final : public Oracle {
   std::uint64_t owner_ = 0;
   std::optional<Time> relaunch_at_;
   bool may_ask_older_ = false;
+  std::optional<Step> wanted_;  // By the newest launch; of whichever timeline has it.
   bool has_faults_ = true;
   bool is_noisy_ = false;
+  bool flips_memory_ = false;
   std::map<std::uint64_t, Group> groups_;
   std::uint64_t skip_one_in_ = 0;
 
@@ -114,6 +118,7 @@ class World final : public Oracle {
   bool was_whole_at_commit_ = false;  // All members alive and connected for long enough.
   Time disturbed_at_{};               // Last time that a node or a link was lost.
   std::optional<format::StepId> durable_;
+  bool durable_is_demanded_ = false;    // Of the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
 };
 

@@ -16,6 +16,7 @@ struct FakeClock::State {
   using Key = std::pair<Time, std::uint64_t>;
   Time now{std::chrono::hours(1)};
   std::uint64_t registered = 0;
+  bool is_closed = false;
   std::map<Key, std::shared_ptr<Entry>> waiting;
 
   class Handle : public Timer {
@@ -48,6 +49,11 @@ FakeClock::FakeClock(asio::io_context& context)
     : context_(context), state_(std::make_shared<State>()) {}
 
 FakeClock::~FakeClock() {
+  FakeClock::close();
+}
+
+void FakeClock::close() {
+  state_->is_closed = true;
   // What is dropped may own timers of this clock: they must find the map empty, not half cleared.
   const auto dropped = std::exchange(state_->waiting, {});
 }
@@ -62,6 +68,7 @@ std::chrono::system_clock::time_point FakeClock::wall_time() const {
 }
 
 std::unique_ptr<Timer> FakeClock::call_at(Time deadline, std::function<void()> expired) {
+  if (state_->is_closed) return std::make_unique<Timer>();
   const auto entry = std::make_shared<Entry>(std::move(expired));
   const State::Key key{deadline, state_->registered++};
   if (deadline <= state_->now) {

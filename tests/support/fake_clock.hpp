@@ -22,6 +22,7 @@ class FakeClock : public Clock {
   Time now() const override;
   std::chrono::system_clock::time_point wall_time() const override;
   std::unique_ptr<Timer> call_at(Time deadline, std::function<void()> expired) override;
+  void close() override;
 
   // Runs what is ready without letting time pass.
   void poll();

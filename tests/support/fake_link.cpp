@@ -63,6 +63,7 @@ std::optional<client::Granted> FakeLink::take_slot(Step step) {
 }
 
 void FakeLink::filled(const client::Granted& granted, node::Filled filled) {
+  if (node_->on_filled) node_->on_filled();
   const std::lock_guard lock(node_->mutex);
   format::ShardRecord record;
   record.job = "fake";

@@ -8,6 +8,7 @@
 
 #include <ckpt/result.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,7 @@ struct FakeNode {
   std::optional<Error> slots_error;  // They cannot be made.
   bool dies_after_copying = false;   // In a restore, and takes its steps along.
   Step next_capture{};
+  std::function<void()> on_filled;  // Before it is taken, on the thread that copied last.
   Status closing;
   std::optional<Step> lost;  // With a daemon that died.
   std::uint64_t timeline = 1;

@@ -6,20 +6,25 @@
 #include <vector>
 
 #include "arena/slot_memory.hpp"
+#include "base/random.hpp"
 
 namespace ckpt::test {
 
 class HeapMemory final : public arena::SlotMemory {
  public:
-  explicit HeapMemory(std::uint64_t bytes) : bytes_(bytes) {}
-  std::span<std::byte> bytes() override { return bytes_; }
+  using Bytes = std::shared_ptr<std::vector<std::byte>>;
+
+  explicit HeapMemory(std::uint64_t bytes)
+      : HeapMemory(std::make_shared<Bytes::element_type>(bytes)) {}
+  explicit HeapMemory(Bytes bytes) : bytes_(std::move(bytes)) {}
+  std::span<std::byte> bytes() override { return *bytes_; }
   std::vector<os::FileSpan> file_spans(std::uint64_t offset, std::uint64_t bytes) override {
-    return {os::FileSpan{std::span(bytes_).subspan(offset, bytes), -1, 0}};
+    return {os::FileSpan{std::span(*bytes_).subspan(offset, bytes), -1, 0}};
   }
   std::vector<arena::SegmentView> segments() const override { return {}; }
 
  private:
-  std::vector<std::byte> bytes_;
+  Bytes bytes_;
 };
 
 class HeapSource final : public arena::MemorySource {
@@ -27,10 +32,22 @@ class HeapSource final : public arena::MemorySource {
   Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t bytes) override {
     if (allocations_left && (*allocations_left)-- == 0)
       co_return fail(Errc::exhausted, "no memory in this test");
-    std::unique_ptr<arena::SlotMemory> memory = std::make_unique<HeapMemory>(bytes);
+    auto content = std::make_shared<std::vector<std::byte>>(bytes);
+    given_.push_back(content);
+    std::unique_ptr<arena::SlotMemory> memory = std::make_unique<HeapMemory>(std::move(content));
     co_return memory;
   }
+  // Of whatever Slot, in use or not: as memory that fails.
+  void flip_a_bit(Random& random) {
+    std::erase_if(given_, [](const auto& given) { return given.expired(); });
+    if (given_.empty()) return;
+    const auto content = given_[random.below(given_.size())].lock();
+    (*content)[random.below(content->size())] ^= static_cast<std::byte>(1 << random.below(8));
+  }
   std::optional<std::uint32_t> allocations_left;  // None: all there are.
+
+ private:
+  std::vector<std::weak_ptr<std::vector<std::byte>>> given_;
 };
 
 }  // namespace ckpt::test

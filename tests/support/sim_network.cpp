@@ -68,7 +68,7 @@ class SimNetwork::End : public wire::Connection, public std::enable_shared_from_
         remote_(std::move(remote)),
         readable_(*host_->clock),
         writable_(*host_->clock) {}
-  ~End() override { close(); }
+  ~End() override { End::close(); }
 
   static void join(const std::shared_ptr<End>& left, const std::shared_ptr<End>& right) {
     left->attach(right);

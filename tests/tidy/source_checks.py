@@ -156,6 +156,8 @@ _NAMES = [
     (re.compile(r"\b\w+Impl\b"), "Impl, outside a pimpl"),
     (re.compile(r"(?<![.>:\w])get_\w+\s*\("), "a function whose name begins with get_"),
     (re.compile(r"\busing namespace std\b"), "using namespace std"),
+    (re.compile(r"\bPFN_\w+_v(?:12(?:09|[1-9]\d)\d|1[3-9]\d{3})\b"),
+     "a type that headers of CUDA 12.8 do not have"),
 ]
 _IN_TESTS = [
     (re.compile(r"\bthis_thread::sleep_\w+|\busleep\s*\(|(?<![\w.>])sleep\s*\("),

@@ -7,6 +7,8 @@ import subprocess
 
 FORMAT = "/usr/bin/clang-format-19"
 TIDY = "/usr/bin/clang-tidy-19"
+CMAKE = "/usr/bin/cmake"
+PACKAGES = "/usr/include/"  # Where the headers of Debian's packages are.
 
 
 def formatting(tree):
@@ -42,19 +44,38 @@ def scripts(tree):
     return findings
 
 
+def compile_commands(root):
+    """Of all that clang can compile here, in a build tree of its own; None: it cannot be made."""
+    build = root / "build/tidy"
+    steps = [[CMAKE, "--preset", "clang", "-B", str(build), "-DCKPT_BUILD_BENCH=ON",
+              "-DCKPT_NVCC=OFF"],  # Whose output is made in no build here.
+             [CMAKE, "--build", str(build), "--target", "ckpt_precompiled"]]
+    for step in steps:
+        if subprocess.run(step, cwd=root, capture_output=True, check=False).returncode != 0:
+            return None
+    return build / "compile_commands.json"
+
+
 def clang_tidy(tree):
-    """clang-tidy with .clang-tidy, over what build/clang compiles."""
-    build = tree.root / "build/clang"
-    commands = build / "compile_commands.json"
-    if not commands.exists():
-        return ["build/clang is not built: run cmake --preset clang, then build ckpt_precompiled"]
-    files = sorted({entry["file"] for entry in json.loads(commands.read_text())
-                    if "/libckpt/" in entry["file"] and entry["file"].endswith(".cpp")})
+    """clang-tidy with .clang-tidy, over every .cpp that is compiled here."""
+    commands = compile_commands(tree.root)
+    if commands is None:
+        return ["build/tidy: cmake --preset clang, or the build of ckpt_precompiled, fails"]
+    compiled = {os.path.relpath(entry["file"], tree.root)
+                for entry in json.loads(commands.read_text())}
+    files = sorted(compiled.intersection(tree.files(".cpp")))
+    if not files:
+        return ["build/tidy compiles nothing of this tree"]
 
     def run(path):
-        done = subprocess.run([TIDY, "--quiet", "-p", str(build), path],
-                              capture_output=True, text=True)
-        return [line for line in done.stdout.splitlines() if "warning:" in line or "error:" in line]
+        done = subprocess.run([TIDY, "--quiet", "-p", str(commands.parent), path],
+                              cwd=tree.root, capture_output=True, text=True)
+        found = [line for line in done.stdout.splitlines()
+                 if ("warning:" in line or "error:" in line) and not line.startswith(PACKAGES)]
+        if done.returncode != 0 and not found:
+            found = [f"{path}:1: {TIDY} ended with {done.returncode}: {done.stderr.strip()[-200:]}"]
+        print(f"    {path}: {len(found)}", flush=True)
+        return found
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return sorted({finding for found in pool.map(run, files) for finding in found})
 

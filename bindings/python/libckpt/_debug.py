@@ -31,7 +31,8 @@ class Mutations:
         for name in changed:
             logger.error(
                 'libckpt: tensor "%s" changed while it was captured, before the guarded '
-                "optimizer's step: the capture may mix two steps",
+                "optimizer's step: the capture may mix two steps; call session.finish_capture() "
+                "before what changes it",
                 name,
             )
         return changed

@@ -8,6 +8,7 @@ import collections
 import enum
 import logging
 import random
+import reprlib
 import sys
 import types
 
@@ -22,25 +23,102 @@ CONSTANTS = (
 )  # fmt: skip
 
 
+NOT_SAVED = "was not saved; with strict=False it stays as it is"
+
+
 def load(into, values, strict):
     """Fills the items of `into`, each from the value of its name."""
+    kept = []
     for name, item in into.items():
         if name not in values:
             if strict:
-                raise errors.InvalidArgument(f'restore: item "{name}" was not saved')
+                raise errors.InvalidArgument(f'restore: item "{name}" {NOT_SAVED}')
             continue
         value = values[name]
         if isinstance(item, _members.TorchMember):
             item = item.content
+        for part in _states_in(name, item, value):
+            logger.warning("libckpt: restore: item %s", part)
         if _tensors.is_tensor(item) and _tensors.is_tensor(value):
-            _tensors.copy(value, item)
-        elif fill(name, item, value, strict) is not item and not _is_constant(item):
+            _fill_tensor(name, item, value, strict)
+            continue
+        filled = fill(name, item, value, strict)
+        if _is_constant(item):
+            kept += _differences(name, item, filled)
+        elif filled is not item:
             logger.warning(
                 'libckpt: restore: item "%s", a %s, cannot be filled where it is: take it from '
                 "Restored.items",
                 name,
                 type(item).__name__,
             )
+    if kept:
+        logger.warning(
+            "libckpt: restore: %d plain value(s) of the items stay as they are, since nothing in "
+            "them can be filled: %s; take the saved ones from Restored.items, or keep such values "
+            "in a dictionary, which is filled",
+            len(kept),
+            "; ".join(kept[:5]),
+        )
+
+
+def _differences(name, here, there):
+    """What to tell of an item that is a constant: where it is not as what should stand for it."""
+    if isinstance(here, tuple) and isinstance(there, tuple) and len(here) == len(there):
+        for i, (part, other) in enumerate(zip(here, there, strict=True)):
+            yield from _differences(f"{name}.{i}", part, other)
+    elif not _tensors.is_tensor(here) and not _is_equal(here, there):
+        yield f'"{name}" was saved as {reprlib.repr(there)} and is {reprlib.repr(here)} here'
+
+
+def _is_equal(here, there):
+    try:
+        return here is there or bool(here == there) or bool(here != here and there != there)  # NaN
+    except Exception:  # Anybody's __eq__; that of an array has many answers.
+        return False
+
+
+def _fill_tensor(name, item, value, strict):
+    here, there = _tensors.stored_form(item), _tensors.stored_form(value)
+    if here == there:
+        _tensors.copy(value, item)
+    elif strict:
+        raise errors.InvalidArgument(
+            f'restore: tensor "{name}" is {_form(here)} here and {_form(there)} there; with '
+            "strict=False it stays as it is"
+        )
+    else:
+        logger.warning(
+            'libckpt: restore: tensor "%s" stays as it is: it is %s here and %s there',
+            name, _form(here), _form(there),
+        )  # fmt: skip
+
+
+def _form(form):
+    return f"{form[0]} {list(form[1])}"
+
+
+def _states_in(name, item, value):
+    """What to tell of the answers of state_dict() in plain data: who gave them keeps his own
+    numbers, and sees no tensor that is added."""
+    if isinstance(item, dict) and isinstance(value, dict):
+        if set(item) == {"state", "param_groups"}:
+            yield (
+                f'"{name}" is the state_dict() of an optimizer, which does not see that it is '
+                "filled: give the optimizer itself, or call its load_state_dict"
+            )
+            return
+        added = [key for key in value if key not in item and _tensors.is_tensor(value[key])]
+        if added and hasattr(item, "_metadata"):
+            yield (
+                f'"{name}" is the state_dict() of a module, which has no {", ".join(added[:5])}: '
+                "only the dictionary has them now"
+            )
+        for key, part in item.items():
+            yield from _states_in(f"{name}.{key}", part, value.get(key))
+    elif isinstance(item, (list, tuple)) and isinstance(value, (list, tuple)):
+        for i, (part, other) in enumerate(zip(item, value, strict=False)):
+            yield from _states_in(f"{name}.{i}", part, other)
 
 
 def fill(name, item, value, strict):
@@ -51,6 +129,10 @@ def fill(name, item, value, strict):
         _fill_module(name, item, value, strict)
     elif not isinstance(item, type) and (_items.has_state(item) or _items.can_load(item)):
         _fill_owner(name, item, value, strict)
+    elif _tensors.is_tensor(item) and _tensors.is_tensor(value) and _tensors.is_trained(item):
+        # With strict, those of other types or shapes were refused before.
+        if _tensors.stored_form(item) == _tensors.stored_form(value):
+            _tensors.copy(value, item)
     elif isinstance(item, dict) and isinstance(value, dict):
         _fill_dictionary(name, item, value, strict)
     elif isinstance(item, list) and isinstance(value, list):
@@ -65,7 +147,7 @@ def fill(name, item, value, strict):
 def _fill_dictionary(name, item, value, strict):
     gone = [key for key, part in item.items() if key not in value and _has_owner(part)]
     if gone and strict:
-        raise errors.InvalidArgument(f'restore: item "{name}.{gone[0]}" was not saved')
+        raise errors.InvalidArgument(f'restore: item "{name}.{gone[0]}" {NOT_SAVED}')
     filled = {
         key: fill(f"{name}.{key}", item[key], part, strict) if key in item else part
         for key, part in value.items()
@@ -77,7 +159,7 @@ def _fill_dictionary(name, item, value, strict):
 
 def _filled_parts(name, item, value, strict):
     if strict and len(item) > len(value) and any(map(_has_owner, item[len(value) :])):
-        raise errors.InvalidArgument(f'restore: item "{name}.{len(value)}" was not saved')
+        raise errors.InvalidArgument(f'restore: item "{name}.{len(value)}" {NOT_SAVED}')
     return [
         fill(f"{name}.{i}", item[i], part, strict) if i < len(item) else part
         for i, part in enumerate(value)

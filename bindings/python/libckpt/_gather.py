@@ -1,7 +1,8 @@
 """Gather: a restore in which each rank reads its share, and the ranks hand one another the rest.
 
     the same number of ranks     each its own shard, as the daemons agreed; then the shares go round
-    another number of ranks      the newest published step; rank r reads the shards r, r + n, ...
+    another number of ranks      the newest published step that is whole and that no restore has
+                                 abandoned; rank r reads the shards r, r + n, ...
 
 A rank that has no shard of its own takes what is not shared from rank 0's.
 """
@@ -10,7 +11,7 @@ import json
 import logging
 import zlib
 
-from libckpt import _restore, _storage, errors
+from libckpt import _core, _restore, errors
 from libckpt._shares import SHARES
 
 logger = logging.getLogger("libckpt")
@@ -29,39 +30,96 @@ class Gather:
 
         The answer tells besides what the library's does how many ranks saved the step.
         """
-        ranks, structure, failure = self._ranks, None, None
         try:
             answer = self._client.restore(step, targets.choose)
-            answer["world_size"] = ranks.world_size
-        except (errors.NotFound, errors.Unsupported) as reason:
-            answer = self._find_other_world(step, reason)
-        try:
-            structure = self._read(answer, targets)
-        except errors.NotFound as error:  # It is there, so nobody is to begin anew.
-            failure = errors.StorageError(str(error))
-        except errors.CheckpointError as error:
-            failure = error
-        ranks.agree("shards", failure)
+        except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
+            return self._restore_published(step, targets, reason)
+        answer["world_size"] = self._ranks.world_size
+        structure, failure = self._try_to_read(answer, targets)
+        self._ranks.agree("shards", failure)
         self._complete(answer["step"], structure, targets)
-        if "path" in answer:
-            self._client.start_fresh()  # The daemons know of no restore.
         return answer, structure
 
-    def _find_other_world(self, step, reason):
-        """What another number of ranks published; raises the reason when there is nothing."""
+    def _restore_published(self, step, targets, reason):
+        """The newest whole one that any number of ranks published, by names."""
+        ranks, damaged, overwritten = self._ranks, [], set()
+        for answer in self._find_published(step, reason):
+            structure, failure = self._try_to_read(answer, targets)
+            failures = ranks.failures("shards", failure)
+            damage = [told for told in failures if told[1] == errors.Corruption.__name__]
+            if failures and failures == damage:  # Of files that are the same for all ranks.
+                damaged.append(f"step {answer['step']} is passed over: {damage[0][2]}")
+                overwritten |= targets.placed.keys()
+                if ranks.rank == 0:
+                    logger.warning("libckpt: job %s: %s", ranks.job, damaged[-1])
+                continue
+            ranks.raise_for(failures, failure)
+            self._warn_of_other_ranks(answer)
+            self._complete(answer["step"], structure, targets)
+            left = None
+            if not overwritten <= targets.placed.keys():
+                left = errors.StorageError(
+                    f"restore step {answer['step']}: it lacks "
+                    f"{', '.join(sorted(overwritten - targets.placed.keys())[:5])}, which a newer "
+                    "one, that is damaged, may have overwritten; do not train on with them"
+                )
+            ranks.agree("remains", left)
+            self._client.start_fresh()  # The daemons know of no restore.
+            return answer, structure
+        raise errors.Corruption("restore: no checkpoint is whole: " + "; ".join(damaged))
+
+    def _find_published(self, step, reason):
+        """Newest first; raises the reason when the daemons had all there is."""
+        ranks, directory = self._ranks, self._directory
+        if not ranks.can_talk or not directory:
+            raise reason
+        is_damage = isinstance(reason, errors.Corruption)
+        found = ranks.decide(
+            "published",
+            is_damage,
+            lambda said: _published(directory, step, ranks.world_size, any(said)),
+        )
+        if ranks.rank == 0:
+            for damage in found["damage"]:
+                logger.warning("libckpt: job %s: %s: %s", ranks.job, directory, damage)
+            if found["newer"]:
+                logger.warning(
+                    "libckpt: job %s: step %d, which is newer, is abandoned only when a step of "
+                    "these ranks is published: until then a restart begins with it",
+                    ranks.job, found["newer"][0],
+                )  # fmt: skip
+        if found["checkpoints"] and found["history_lost"] and step is None:
+            raise errors.Corruption(
+                "restore: the history of the job's timelines is lost "
+                f"({found['history_lost']}), so that a step which a restore to an older one "
+                f"abandoned, may be step {found['checkpoints'][0]['step']}, cannot be told from "
+                "the newest: restore a step by its number"
+            ) from reason
+        if found["checkpoints"]:
+            return found["checkpoints"]
+        if found["abandoned"]:
+            raise type(reason)(
+                f"{reason}; step {found['abandoned'][0]} was abandoned by a restore to an older one"
+            ) from reason
+        raise reason
+
+    def _warn_of_other_ranks(self, answer):
         ranks = self._ranks
-        if not ranks.can_talk or not self._directory:
-            raise reason
-        found = ranks.decide("other world", None, lambda _: _published(self._directory, step))
-        if found is None or found["world_size"] == ranks.world_size:
-            raise reason
         if ranks.rank == 0:
             logger.warning(
                 "libckpt: job %s: step %d was saved by %d ranks, this job has %d: it is restored "
                 "by names, from all of its shards",
-                ranks.job, found["step"], found["world_size"], ranks.world_size,
+                ranks.job, answer["step"], answer["world_size"], ranks.world_size,
             )  # fmt: skip
-        return found
+
+    def _try_to_read(self, answer, targets):
+        """(structure, failure): one of them."""
+        try:
+            return self._read(answer, targets), None
+        except errors.NotFound as error:  # It is there, so nobody is to begin anew.
+            return None, errors.StorageError(str(error))
+        except errors.CheckpointError as error:
+            return None, error
 
     def _read(self, answer, targets):
         """The structure of this rank's shard; of another world, the shards are read first."""
@@ -70,12 +128,18 @@ class Gather:
         if is_other:
             targets.of_a_share = True
             own = ranks.rank if ranks.rank < saved_by else 0
+            found = answer["step"], answer["timeline"]
             answer.update(self._client.restore_from(answer["path"], own, targets.choose))
+            if found != (answer["step"], answer["timeline"]):
+                raise errors.StorageError(
+                    f"restore step {found[0]}: rank {ranks.rank} sees another checkpoint at "
+                    f"{answer['path']}: all nodes must see the same directory"
+                )
         structure = self._registration.structure()
         if structure is None:
             raise errors.Corruption(
                 f"restore step {answer['step']}: it does not tell what its tensors are parts of: "
-                "it was not saved by this package"
+                "it was not saved by this package: the tensors are in its safetensors files"
             )
         self._owners = structure.pop(SHARES, {})
         if is_other:
@@ -123,14 +187,24 @@ class Gather:
         return union
 
 
-def _published(directory, step):
-    """Where the newest checkpoint is, or that of the step, and how many ranks saved it."""
-    for path in reversed(_storage.steps(directory)):
-        manifest = _storage.read_manifest(path)
-        if manifest is not None and step in (None, manifest["step"]):
-            return {
-                "path": str(path),
-                "step": manifest["step"],
-                "world_size": len(manifest["shards"]),
-            }
-    return None
+def _published(directory, step, world_size, is_damage):
+    """Newest first the checkpoints that may be restored, or those of the step; what is damaged."""
+    try:
+        found, damage, history_lost = _core.published(directory)
+    except errors.CheckpointError as error:  # All ranks wait for this answer.
+        nothing = dict.fromkeys(("checkpoints", "abandoned", "newer"), [])
+        return nothing | {"damage": [str(error)], "history_lost": ""}
+    wanted = [each for each in found if step in (None, each["step"])]
+    living = [each for each in wanted if not each["is_abandoned"]]
+    # What this number of ranks saved is the daemons' to restore: they tried, or would not have it.
+    theirs = [each["world_size"] == world_size for each in living]
+    if all(theirs if is_damage else theirs[:1]):
+        living = []
+    newer = found[: found.index(living[0])] if living else []
+    return {
+        "checkpoints": living,
+        "abandoned": [each["step"] for each in wanted if each["is_abandoned"]],
+        "newer": [each["step"] for each in newer if not each["is_abandoned"]],
+        "damage": damage,
+        "history_lost": history_lost,
+    }

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 
-from libckpt import _ranks, errors
+from libckpt import _ranks, _settings, errors
 
 PORT = 29411  # Of the nodes' daemons, unless the option `port` says otherwise.
 
@@ -17,10 +17,10 @@ def complete(options):
     """(options, ranks): rank, world size, and for several nodes their list and a common secret."""
     options = dict(options)
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        options["rank"] = int(os.environ["RANK"])
-        options["world_size"] = int(os.environ["WORLD_SIZE"])
+        options["rank"] = _number("RANK")
+        options["world_size"] = _number("WORLD_SIZE")
     ranks = _ranks.of(options, can_talk=not _is_disabled(options))
-    if "nodes" in options or os.environ.get("LIBCKPT_NODES"):
+    if "nodes" in options or _settings.told("nodes"):
         return options, ranks
     if ranks.are_several:
         _exchange(options, ranks)
@@ -30,8 +30,18 @@ def complete(options):
     return options, ranks
 
 
+def _number(variable, default=0):
+    text = os.environ.get(variable)
+    try:
+        return default if text is None else int(text)
+    except ValueError as error:
+        raise errors.InvalidArgument(
+            f"{variable}: {text!r} is in the environment: a whole number is wanted"
+        ) from error
+
+
 def _is_disabled(options):
-    told = options.get("disable", os.environ.get("LIBCKPT_DISABLE", ""))
+    told = options.get("disable", _settings.told("disable"))
     return str(told).lower() in ("1", "true", "yes", "on")
 
 
@@ -61,20 +71,20 @@ def _common_address(options, ranks):
 
 
 def _given_address(options):
-    return options.get("interface") or os.environ.get("LIBCKPT_INTERFACE")
+    return options.get("interface") or _settings.told("interface")
 
 
 def _exchange(options, ranks):
     """All ranks tell node and address; several nodes get a list, an incarnation and a secret."""
-    node = options.get("node") or os.environ.get("LIBCKPT_NODE") or socket.gethostname()
-    port = options.get("port") or int(os.environ.get("LIBCKPT_PORT", PORT))
+    node = options.get("node") or _settings.told("node") or socket.gethostname()
+    port = options.get("port") or _number("LIBCKPT_PORT", _settings.told("port") or PORT)
     domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
     address = _common_address(options, ranks)
     told = {
         "name": node,
         "node": f"{node}@{address}:{port}/{domain}",
         "is_hidden": _is_loopback(address) and not _given_address(options),
-        "has_secret": bool(options.get("secret_file") or os.environ.get("LIBCKPT_SECRET_FILE")),
+        "has_secret": bool(options.get("secret_file") or _settings.told("secret_file")),
         "incarnation": _next_incarnation(options),
     }
     common = ranks.decide("node", told, _in_common)
@@ -114,7 +124,7 @@ def _in_common(told):
 
 def _own_file(options, kind):
     """Where this user keeps something about the job on this node."""
-    directory = options.get("runtime_dir") or os.environ.get("LIBCKPT_RUNTIME_DIR")
+    directory = options.get("runtime_dir") or _settings.told("runtime_dir")
     directory = pathlib.Path(directory or pathlib.Path.home() / ".cache" / "libckpt")
     return directory / f"{kind}-{options['job']}"
 

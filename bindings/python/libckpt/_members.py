@@ -66,7 +66,8 @@ def _pickle(name, content, storages):
         Pickler(into, protocol=PROTOCOL).dump(content)
     except Exception as error:
         raise InvalidArgument(
-            f'item "{name}" is a {type(content).__name__} and cannot be pickled ({error})'
+            f'item "{name}" is a {type(content).__name__} and cannot be pickled ({error}): '
+            "leave that part out, or give its state_dict()"
         ) from error
     return into.getvalue()
 

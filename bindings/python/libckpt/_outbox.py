@@ -14,8 +14,9 @@ import pathlib
 import time
 import typing
 
-from libckpt import _storage, errors
+from libckpt import _lost, _storage, errors
 from libckpt.session import init
+from libckpt.ticket import said
 
 logger = logging.getLogger("libckpt")
 
@@ -53,13 +54,18 @@ class Outbox:
     def capture(self, items):
         """Captures the items; returns the outbox's own step. It waits for memory, not storage."""
         deadline = time.monotonic() + SLOT_DEADLINE
-        self._step += 1
         while True:
+            self._step += 1  # Also of a retry: the session counts the one that was skipped.
             ticket = self.session.save(self._step, items)
             if ticket:
                 return self._step
-            if time.monotonic() > deadline or ticket.outcome == "disabled":
-                raise errors.Unavailable(f"the save answered {ticket.outcome}")
+            if ticket.outcome == "disabled":
+                raise errors.Unavailable(f"the save {said(ticket.outcome)}")
+            if time.monotonic() > deadline:
+                raise errors.Unavailable(
+                    f"the save {said(ticket.outcome)}, for {SLOT_DEADLINE:.0f} s: "
+                    "`ckpt status` tells what holds the memory, or keeps it from storage"
+                )
             if ticket.outcome == "skipped_no_slot":
                 time.sleep(0.005)  # One becomes free when a step is on storage.
             else:
@@ -68,6 +74,7 @@ class Outbox:
     def post(self, step, publish, weights=None):
         """`publish(step directory, files by member)` is called when the step is on storage.
 
+        `publish.paths`: what it makes, which is told where it comes to nothing.
         `weights` is the name for the file that holds the items that are tensors. A step that a
         newer one overtook on the way there is published as (None, None).
         """
@@ -93,6 +100,7 @@ class Outbox:
                 self.directory,
                 error,
             )
+            _lost.note(publish.paths, error)
         self.waiting.pop(0)
         return True
 
@@ -130,17 +138,38 @@ def find_step(directory, step, weights=None):
     return None, None
 
 
+def settle_to(box, left, deadline=SLOT_DEADLINE):
+    """Waits until at most so many saves of the box are on their way: of those a newer one may
+    overtake all but the first."""
+    ends = time.monotonic() + deadline
+    while len(box.waiting) > left:
+        first = _first()  # None in a fork, whose copy of the box is not its own.
+        if first is None or not first.publish_first(max(0.0, ends - time.monotonic())):
+            return
+
+
+def _first():
+    """The outbox with the oldest save that waits; none: nothing waits."""
+    boxes = [box for box in _outboxes if box.waiting and box.is_ours()]
+    return min(boxes, key=lambda box: box.waiting[0].number, default=None)
+
+
 def settle(wait=False, deadline=DURABLE_DEADLINE):
     """Publishes what is on storage by now; with `wait`, all that was posted."""
     ends = time.monotonic() + (deadline if wait else 0)
     while True:
-        boxes = [box for box in _outboxes if box.waiting and box.is_ours()]
-        if not boxes:
+        first = _first()
+        if first is None:
             _unwatch()
             return
-        first = min(boxes, key=lambda box: box.waiting[0].number)
         if not first.publish_first(ends - time.monotonic() if wait else 0):
             return
+
+
+def waiting_paths():
+    """What is not published yet."""
+    boxes = [box for box in _outboxes if box.is_ours()]
+    return [str(path) for box in boxes for saved in box.waiting for path in saved.publish.paths]
 
 
 def _watch():
@@ -158,3 +187,5 @@ def _unwatch():
 @atexit.register
 def _leave():
     settle(wait=True, deadline=EXIT_DEADLINE)
+    for box in [box for box in _outboxes if box.is_ours() and not box.waiting]:
+        box.close()  # All of it is published: nobody comes back for its memory.

@@ -95,10 +95,17 @@ class Ranks:
 
     def agree(self, what, error):
         """Returns when no rank has an error to tell; else all raise."""
+        self.raise_for(self.failures(what, error), error)
+
+    def failures(self, what, error):
+        """The errors of all ranks, each as [rank, name, text]."""
         told = None if error is None else [type(error).__name__, str(error)]
-        failures = [
-            (rank, *said) for rank, said in enumerate(self.exchange(what, told)) if said is not None
+        return [
+            [rank, *said] for rank, said in enumerate(self.exchange(what, told)) if said is not None
         ]
+
+    def raise_for(self, failures, error):
+        """Raises the own error, or else the first of them, if there is one."""
         if error is not None:
             raise error
         if failures:

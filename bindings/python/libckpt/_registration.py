@@ -10,11 +10,13 @@ import json
 import mmap
 import os
 import weakref
+import zlib
 
-from libckpt import _core, _resizing, _tensors, _views, errors
+from libckpt import _core, _resizing, _tensors, _views, _written, errors
 
 STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
+TOLD_BYTES_MAX = 512  # Of each tensor in a structure that is deflated where it has no room.
 BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
 
 
@@ -22,40 +24,116 @@ class Registration:
     def __init__(self, options):
         self.client = _core.Client(options)
         self.optimizers = []  # Weak references to those that are guarded.
-        self.stream = 0
+        self._replayed = set()  # Addresses that the replays of a CUDA graph write, unasked.
+        self._written = _written.Written(self.client)
+        self._left_for_later = ()  # Of what is registered: name, address, whether in a member.
+        self._names_then = 0  # How many had been written when it was registered.
+        self._stream = None  # That the newest save was ordered by; None: no GPU.
+        self._captured = []  # The GPUs of the newest capture.
         self._process = os.getpid()
         self._views = _views.Views()
-        self._gpu = (None, None)  # Some views, and the first GPU of them.
+        self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # As the library was told.
         self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
+        self._deflated = (None, None)  # The newest structure that had no room, and what has.
         self._held = ()  # Keeps the tensors of the running capture alive.
+        self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
 
     def guard(self, optimizer):
         self.optimizers.append(weakref.ref(optimizer))
         _resizing.watch(self)
 
+    def before_step(self, optimizer):
+        """Before the update of any optimizer is queued."""
+        if _tensors.is_recording_graph():
+            # Its replays will not ask: from now on no save leaves its tensors for later.
+            self.optimizers = [each for each in self.optimizers if each() is not optimizer]
+            self._replayed.update(_tensors.addresses_of(optimizer))
+        self._written.before_step()
+        self.finish_here()
+
+    def finish_here(self):
+        """What is queued from now on may change the tensors, on the streams that are current now:
+        the update need not be where the save was."""
+        running = self._written.running()
+        streams = _tensors.current_streams(self._captured)
+        if self._stream is not None:
+            streams.append(self._stream)
+        for handle in dict.fromkeys(stream.cuda_stream for stream in streams) or [0]:
+            self.client.guard(handle)
+        if running is not None:
+            self._written.settle(running)
+
     def finish(self):
         """When it returns, the running capture has left the tensors."""
         if os.getpid() == self._process:
             with contextlib.suppress(errors.CheckpointError):  # The guard tells of it.
-                self.client.guard(self.stream)
+                self.finish_here()
 
     def capture(self, step, taken, always):
         """(outcome, views by name). `taken` is what items.take_all answered."""
         structure, tensors, members = taken
         # What a capture still reads must stay: also when the next one registers other tensors.
-        self.client.guard(self.stream)
+        self.finish_here()
         views = self.view(tensors)
         self.register(views, members)
         self._set_structure(structure)
-        self.stream = _tensors.current_stream(self._first_gpu(views))
-        outcome = self.client.save(step, self.stream, always)
-        self._held = (views, members)
+        gpus = self._gpus_of(views, members)
+        self._written.begin(step, self._counted(tensors))
+        outcome = "failed"
+        try:
+            outcome = self._save(step, gpus, always)
+        finally:
+            self._written.began(outcome == "started")
+        if outcome == "started":
+            self._captured = gpus
+        self._hold(outcome, views, members)
         return outcome, views
 
+    def _counted(self, tensors):
+        """By name, those that are left for later: the tensors by which all writes are counted."""
+        if not any(is_in_member for *_, is_in_member in self._left_for_later):
+            return {name: tensors[name] for name, *_ in self._left_for_later}
+        # A member has storages, which do not count: the optimizer has their tensors.
+        owned = _tensors.guarded_tensors(self.optimizers)
+        return {
+            name: owned[address] if is_in_member else tensors[name]
+            for name, address, is_in_member in self._left_for_later
+        }
+
+    def _save(self, step, gpus, always):
+        # The library takes one stream, and knows of the default streams of other GPUs.
+        first, *others = _tensors.current_streams(gpus) or [None]
+        others = [other for other in others if other.cuda_stream != 0]
+        for other in others:
+            first.wait_stream(other)
+        self._stream = first
+        outcome = self.client.save(step, first.cuda_stream if first else 0, always)
+        for other in others:
+            other.wait_stream(first)  # Which waits for what was copied before the call returned.
+        return outcome
+
+    def _hold(self, outcome, views, members):
+        """A guard has the GPU wait, not us: what its copies still read must not be given to others
+        by an allocator that knows nothing of them."""
+        if outcome == "started" or self._stream is None:
+            self._held, self._left = (views, members), None  # The copies before have ended.
+        elif self._left is None:
+            self._left = self._stream.record_event()
+        elif self._left.query():
+            self._held = (views, members)
+
     def _set_structure(self, structure):
+        content = structure.encode()
         try:
-            self.client.set_blob(STRUCTURE, structure.encode())
+            try:
+                self.client.set_blob(STRUCTURE, content)
+            except errors.Exhausted:
+                if len(content) > content.count(b'"t":"') * TOLD_BYTES_MAX:
+                    raise  # It is not for the tensors, whose names are much alike.
+                if self._deflated[0] != content:
+                    self._deflated = (content, zlib.compress(content, 1))
+                self.client.set_blob(STRUCTURE, self._deflated[1])
         except errors.Exhausted as error:
             parts = json.loads(structure)
             sizes = {name: len(json.dumps(part)) for name, part in parts.items()}
@@ -67,22 +145,39 @@ class Registration:
             ) from error
 
     def view(self, tensors):
-        return self._views.of(tensors)
+        try:
+            return self._views.of(tensors)
+        except (RuntimeError, NotImplementedError):
+            # What was looked at before may have changed its kind: torch's words name no item.
+            for name, tensor in tensors.items():
+                _tensors.check(name, tensor)
+            raise
 
-    def _first_gpu(self, views):
-        if self._gpu[0] is not views:
-            self._gpu = (views, _tensors.first_gpu(views.values()))
-        return self._gpu[1]
+    def _gpus_of(self, views, members):
+        if members:
+            entries = (view for entries in members.values() for view in entries.values())
+            self._gpus = (None, _tensors.gpus_of([*views.values(), *entries]))
+        elif self._gpus[0] is not views:
+            self._gpus = (views, _tensors.gpus_of(views.values()))
+        return self._gpus[1]
 
     def register(self, views, members):
         """Makes what is registered exactly this."""
         guarded = _tensors.guarded_ranges(self.optimizers)
+        for address in self._replayed & guarded.keys():
+            del guarded[address]
         if not members and self._is_registered(views, guarded):
             return
         wanted = (
-            [_told(name, view, guarded) for name, view in views.items()],
+            [self._told(name, name, view, guarded) for name, view in views.items()],
             [
-                (name, [_told(entry, view, guarded) for entry, view in entries.items()])
+                (
+                    name,
+                    [
+                        self._told(entry, f"{name}//{entry}", view, guarded)
+                        for entry, view in entries.items()
+                    ],
+                )
                 for name, entries in members.items()
             ],
         )
@@ -90,14 +185,34 @@ class Registration:
             self._registered = None
             self.client.update(*wanted)
             self._registered = wanted
+            self._left_for_later = [
+                *((name, address, False) for name, address, *_, is_left in wanted[0] if is_left),
+                *(
+                    (f"{member}//{entry}", address, True)
+                    for member, entries in wanted[1]
+                    for entry, address, *_, is_left in entries
+                    if is_left
+                ),
+            ]
         self._as_registered = (views, guarded)
+        self._names_then = len(self._written.names)
 
     def _is_registered(self, views, guarded):
         """Whether these very views, and no members, are what is registered; the usual case."""
         if self._registered is None or self._registered[1]:
             return False
         known, guarded_then = self._as_registered
-        return views is known and guarded == guarded_then
+        is_as_then = views is known and guarded == guarded_then
+        return is_as_then and len(self._written.names) == self._names_then
+
+    def _told(self, name, whole_name, view, guarded):
+        is_guarded = (
+            not view.is_buffered
+            and 0 < view.nbytes <= guarded.get(view.address, 0)
+            and whole_name not in self._written.names
+            and _tensors.counts_writes(view.kept)
+        )
+        return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
 
     def forget(self):
         """After a restore the library may know other tensors than before."""
@@ -106,22 +221,31 @@ class Registration:
     def guarded_names(self):
         return {name for name, *_, is_guarded in (self._registered or ((),))[0] if is_guarded}
 
-    def reserve(self, views, members, room):
-        """Registers what is there, and makes Slots that also hold `room` bytes if that is more."""
-        self.client.guard(self.stream)  # What is held for the running capture is let go.
+    def reserve(self, views, members, room, prepare=None):
+        """Registers what is there, and makes Slots that also hold `room` bytes if that is more.
+
+        `prepare`: how it waits for them, if not as the client's `prepare` does.
+        """
+        prepare = prepare or self.client.prepare
+        self.finish_here()
         self.register(views, members)
-        self._held = (views, members)
+        if self.client.blob(STRUCTURE) is None:
+            self.client.set_blob(STRUCTURE, b"")  # A Slot has room for it from the beginning.
         known = sum(view.nbytes for view in views.values())
         if room <= known:
-            self.client.prepare()
-            return
+            prepare()
+        else:
+            self._prepare_with_room(room - known, prepare)
+        self._held, self._left = (views, members), None  # The copies before have ended.
+
+    def _prepare_with_room(self, room, prepare):
         # Only its size counts: nobody reads or writes the memory.
-        placeholder = _Untouched(room - known)
-        stand_in = (ROOM, placeholder.address, "U8", (room - known,), -1, False)
+        placeholder = _Untouched(room)
+        stand_in = (ROOM, placeholder.address, "U8", (room,), -1, False)
         tensors, archives = self._registered
         self.client.update([*tensors, stand_in], archives)
         try:
-            self.client.prepare()
+            prepare()
         finally:
             self.client.update(tensors, archives)
             placeholder.close()
@@ -132,16 +256,21 @@ class Registration:
     def structure(self):
         """What the restored step's tensors are parts of; none: it does not tell."""
         content = self.client.blob(STRUCTURE)
-        return None if content is None else json.loads(content)
+        if not content:
+            return None
+        if content.startswith(b"{"):
+            return json.loads(content)
+        try:
+            return json.loads(zlib.decompress(content))
+        except (zlib.error, ValueError) as error:
+            raise errors.Corruption(f"the items' structure cannot be read: {error}") from error
 
     def let_go(self):
-        self._held, self._registered, self._as_registered = (), None, ({}, {})
-        self._views, self._gpu = _views.Views(), (None, None)
-
-
-def _told(name, view, guarded):
-    is_guarded = not view.is_buffered and 0 < view.nbytes <= guarded.get(view.address, 0)
-    return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
+        """When the library has let go of them."""
+        self._written.stop()
+        self._held, self._left, self._stream, self._captured = (), None, None, []
+        self._registered, self._as_registered = None, ({}, {})
+        self._views, self._gpus = _views.Views(), (None, [])
 
 
 class _Untouched:

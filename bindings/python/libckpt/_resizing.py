@@ -2,7 +2,8 @@
 
 With a guard, tensors are read after the save returned. The session keeps tensors and storages that
 the trainer drops, but a storage that is resized gives its memory back at once, whoever holds it.
-So, once a session guards, the functions that resize let every running capture read its rest first.
+So, once a session guards, the functions that resize let every running capture read its rest first,
+and so does `set_`, which else would count as a write to what is captured.
 """
 
 import functools
@@ -23,6 +24,7 @@ def watch(registration):
         (torch.UntypedStorage, "resize_"),
         (torch.Tensor, "resize_"),
         (torch.Tensor, "resize_as_"),
+        (torch.Tensor, "set_"),
     ):
         _replaced.append(name)
         setattr(kind, name, _after_captures(getattr(kind, name)))

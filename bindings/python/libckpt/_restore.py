@@ -1,19 +1,30 @@
 """Restore: brings a step's tensors to where they belong, in place where that is possible."""
 
+import json
+
 from libckpt import _digest, _registration, _tensors, _views, errors, items as _items
 
 
 class Restored:
     """What a restore brought: the step, its source, and the items that were made anew."""
 
+    step: int
+    timeline: int
+    source: str  # "own_memory", "peer_memory" or "storage".
+    source_name: str
+    bytes: int
+    seconds: float
+    world_size: int  # Of those who saved it.
+    items: dict
+
     def __init__(self, answer, values):
         self.step = answer["step"]
         self.timeline = answer["timeline"]
-        self.source = answer["source"]  # "own_memory", "peer_memory" or "storage".
+        self.source = answer["source"]
         self.source_name = answer["source_name"]
         self.bytes = answer["bytes"]
         self.seconds = answer["seconds"]
-        self.world_size = answer["world_size"]  # Of those who saved it.
+        self.world_size = answer["world_size"]
         self.items = values
 
     def __repr__(self):
@@ -26,8 +37,15 @@ class Targets:
     Of a share, what is not there is looked for in complete() only.
     """
 
-    def __init__(self, into, here, strict, of_a_share=False):
+    def __init__(self, into, taken, strict, of_a_share=False):
+        structure, here, _ = taken
+        self._structure = structure  # As text: what the tensors here are parts of.
+        self._shared_here = _shared_names(here)
+        self._shared = self._shared_here  # Names that several tensors want, here or there.
         self._in_place = _writable(into, here)
+        # Of plain data: written where they are, unless others have a part of their memory.
+        self._nested = {name: t for name, t in _nested_in(into, here) if name not in self._in_place}
+        self._alike = _names_by_memory(here)
         self._strict = strict and bool(into)
         self.of_a_share = of_a_share
         self.placed = {}  # By name, the trainer's own tensors that were filled.
@@ -36,11 +54,13 @@ class Targets:
         self.tied = {}  # By name, the name whose bytes it has.
 
     def choose(self, step, stored):
+        _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
+        self._shared = self._shared_here | _shared_names(name for name, *_ in stored)
         if self._strict:
             there = {name: (kind, tuple(shape)) for name, kind, shape, _ in stored}
-            _compare(step, there, self._in_place, self.of_a_share)
+            self._compare(step, there, self.of_a_share)
         return self._choose(stored)
 
     def choose_more(self, names):
@@ -54,11 +74,12 @@ class Targets:
     def complete(self, step, nodes):
         """Makes places for what no shard here has; `nodes` of the structure by name are all."""
         forms = {name: _tensors.described_form(node) for name, node in nodes.items()}
+        self._shared = self._shared | _shared_names(nodes)
         if self._strict:
-            _compare(step, forms, self._in_place)
+            self._compare(step, forms)
         for name, form in forms.items():
             if not self._has(name):
-                self._target(name, *form)
+                self._target(name, *form, self._in_place_for(name))
 
     def flat_bytes(self, name):
         """The tensor's place as a row of bytes."""
@@ -66,20 +87,57 @@ class Targets:
         found = self.placed.get(source)
         return _digest.flat_bytes(self.loaded[source] if found is None else found)
 
+    def _compared(self):
+        """What must be there, in type and shape, when the restore is strict. Arrays in plain data
+        may grow: whoever reads them takes them from there."""
+        nested = {name: t for name, t in self._nested.items() if _tensors.is_torch(t)}
+        return {**self._in_place, **nested}
+
     def _has(self, name):
         return any(name in found for found in (self.placed, self.loaded, self.tied))
 
     def _choose(self, stored):
         chosen = []
+        self.tied.update({name: alias for name, _, _, alias in stored if alias})
+        names = {name for name, _, _, _ in stored}
         for name, type_name, shape, alias in stored:
-            if alias:
-                self.tied[name] = alias
-            elif name != _registration.ROOM:
-                chosen.append(self._target(name, type_name, shape))
+            if not alias and name != _registration.ROOM:
+                own = self._in_place_for(name)
+                if own is None and self._is_free(name, names):
+                    own = self._nested[name]
+                chosen.append(self._target(name, type_name, shape, own))
         return chosen
 
-    def _target(self, name, type_name, shape):
-        tensor = self._in_place.get(name)
+    def _is_free(self, name, stored):
+        """Whether nothing but what is to be the same there has the memory of the nested tensor."""
+        if name not in self._nested or _wanted(name) in self._shared:
+            return False
+        alike = self._alike[_tensors.memory_of(self._nested[name])]
+        source = self.tied.get(name, name)
+        return all(other in stored and self.tied.get(other, other) == source for other in alike)
+
+    def _in_place_for(self, name):
+        """None, too, where only the structure can tell which tensor it is: it is copied later."""
+        return None if _wanted(name) in self._shared else self._in_place.get(name)
+
+    def _compare(self, step, there, of_a_share=False):
+        wanted = self._compared()
+        missing = sorted(set(wanted) - set(there))
+        if missing and not of_a_share:
+            raise errors.InvalidArgument(
+                f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
+                f"{', '.join(missing[:5])}; with strict=False they stay as they are"
+            )
+        for name in filter(there.__contains__, wanted):
+            form = _tensors.stored_form(wanted[name])
+            if _wanted(name) not in self._shared and form != there[name]:
+                raise errors.InvalidArgument(
+                    f'restore step {step}: tensor "{name}" is {form[0]} {list(form[1])} here and '
+                    f"{there[name][0]} {list(there[name][1])} there; with strict=False it stays as "
+                    "it is"
+                )
+
+    def _target(self, name, type_name, shape, tensor):
         view = _view_in_place(tensor, type_name, shape)
         if view is not None:
             self.placed[name] = tensor
@@ -94,16 +152,66 @@ class Targets:
         return (name, address, type_name, shape, -1, False)
 
     def tensors(self, structure):
-        """By name, the tensors that the structure asks for."""
+        """By name, the tensors that the structure asks for: those here, where it can be."""
+        self._check_items(structure)
         found = {}
-        for node in tensor_nodes(structure):
+        nodes = list(tensor_nodes(structure))
+        names = {node["t"] for node in nodes}
+        for node in nodes:
             name = node["t"]
             source = self.tied.get(name, name)
             if source in self.placed:
-                found[name] = self.placed[source]
+                found[name] = self._filled(name, self.placed[source], names)
             elif source in self.loaded:
-                found[name] = _tensors.dress(self.loaded[source], node)
+                made = _tensors.dress(self.loaded[source], node)
+                found[name] = self._filled(name, made, names)
         return found
+
+    def _filled(self, name, value, names):
+        """The nested tensor of that name, if it may have the value: one that is not contiguous, or
+        that is a tensor of its own here, and was tied there."""
+        own = self._nested.get(name)
+        if own is None or own is value or _tensors.is_same(own, value):
+            return value if own is None else own
+        fits = _tensors.stored_form(own) == _tensors.stored_form(value)
+        if not fits or _tensors.why_not_writable(own) or not self._is_free(name, names):
+            return value
+        _tensors.copy(value, own)
+        return own
+
+    def replaced(self, found):
+        """The names of nested tensors that others stand for in `found`, what tensors() answered."""
+        return [name for name, own in self._nested.items() if found.get(name, own) is not own]
+
+    def _check_items(self, structure):
+        """An item "a.b" has the name of the part b of an item "a"."""
+        if not any("." in name for name in structure) and "." not in self._structure:
+            return
+        here, there = _items_by_name(json.loads(self._structure)), _items_by_name(structure)
+        for name in [*self.placed, *self._nested]:
+            if name in here and name in there and here[name] != there[name]:
+                raise errors.InvalidArgument(
+                    f'restore: tensor "{name}" was saved as a part of item "{there[name]}" and is '
+                    f'one of item "{here[name]}" here, which was overwritten: give the items the '
+                    "names that they were saved under, and restore again"
+                )
+
+
+def _wanted(name):
+    """The name without what items.Taker puts behind one that another tensor has."""
+    return name.rstrip("'")
+
+
+def _shared_names(names):
+    seen, shared = set(), set()
+    for name in map(_wanted, names):
+        (shared if name in seen else seen).add(name)
+    return shared
+
+
+def _items_by_name(structure):
+    """By name of the tensor, the item that it is a part of."""
+    return {node["t"]: item for item, part in structure.items() for node in tensor_nodes(part)}
 
 
 def tensor_nodes(node):
@@ -125,7 +233,32 @@ def _writable(into, here):
     for module in _modules_in(into):
         prefix = f"{module}."
         in_place.update({name: t for name, t in here.items() if name.startswith(prefix)})
+    in_place.update({name: t for name, t in _nested_in(into, here) if _tensors.is_trained(t)})
     return in_place
+
+
+def _nested_in(into, here):
+    """(name, tensor) of the tensors that containers of plain data hold, at any depth."""
+    for name, item in into.items():
+        if isinstance(item, dict):
+            parts = {f"{name}.{key}": part for key, part in item.items()}
+        elif isinstance(item, (list, tuple)):
+            parts = {f"{name}.{i}": part for i, part in enumerate(item)}
+        else:
+            continue
+        for key, part in parts.items():
+            # Not what has another name here, since two wanted one.
+            is_named_so = here.get(key) is part and f"{key}'" not in here
+            if is_named_so and _tensors.is_tensor(part):
+                yield key, part
+        yield from _nested_in(parts, here)
+
+
+def _names_by_memory(here):
+    names = {}
+    for name, tensor in here.items():
+        names.setdefault(_tensors.memory_of(tensor), []).append(name)
+    return names
 
 
 def _modules_in(items):
@@ -139,26 +272,17 @@ def _modules_in(items):
             yield from _modules_in({f"{name}.{i}": part for i, part in enumerate(item)})
 
 
+def _check_writable(step, tensors, stored):
+    for name, tensor in tensors.items():
+        problem = _tensors.why_not_writable(tensor) if name in stored else ""
+        if problem:
+            raise errors.InvalidArgument(
+                f'restore step {step}: tensor "{name}" cannot be filled: {problem}'
+            )
+
+
 def _view_in_place(tensor, type_name, shape):
     if tensor is None or not _tensors.is_writable(tensor):
         return None
     view = _views.view_of("", tensor)
     return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None
-
-
-def _compare(step, there, in_place, of_a_share=False):
-    missing = sorted(set(in_place) - set(there))
-    if missing and not of_a_share:
-        raise errors.InvalidArgument(
-            f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
-            f"{', '.join(missing[:5])}; with strict=False they stay as they are"
-        )
-    for name, tensor in in_place.items():
-        if name not in there:
-            continue
-        type_name, shape = _tensors.stored_form(tensor)
-        if (type_name, shape) != there[name]:
-            raise errors.InvalidArgument(
-                f'restore step {step}: tensor "{name}" is {type_name} {list(shape)} here and '
-                f"{there[name][0]} {list(there[name][1])} there"
-            )

@@ -98,13 +98,25 @@ def dress(content, description):
     if "torch" in description:
         import torch
 
-        kind = getattr(torch, description["torch"])
+        kind = _torch_type(description["torch"])
         if content.nbytes == 0:
             return torch.empty(description["shape"], dtype=kind, device="cpu")
         return torch.from_numpy(content).view(kind).reshape(description["shape"])
     import numpy
 
     return content.view(numpy.dtype(description["numpy"])).reshape(description["shape"])
+
+
+def _torch_type(name):
+    import torch
+
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype):
+        raise Unsupported(
+            f"a saved tensor is of the type {name}, which torch {torch.__version__} does not have: "
+            "restore it with the version that saved it, or a newer one"
+        )
+    return kind
 
 
 def host_bytes(type_name, shape):
@@ -142,9 +154,7 @@ def described_form(description):
     if "torch" in description:
         type_name = TORCH_NAMES.get(f"torch.{description['torch']}")
         if type_name is None:
-            import torch
-
-            return "U8", (*shape, getattr(torch, description["torch"]).itemsize)
+            return "U8", (*shape, _torch_type(description["torch"]).itemsize)
         return type_name, shape
     import numpy
 
@@ -158,6 +168,34 @@ def is_writable(tensor):
     if is_torch(tensor):
         return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
     return tensor.flags.c_contiguous and tensor.flags.writeable
+
+
+def why_not_writable(tensor):
+    """Why no value can be copied to where it is; none: one can."""
+    if not is_torch(tensor):
+        return "" if tensor.flags.writeable else "the array is read-only: give a copy of it"
+    if tensor.layout != sys.modules["torch"].strided:
+        return f"its layout is {tensor.layout}: give it as to_dense()"
+    if any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True)):
+        return "it is expanded, so that many of its elements are one: give its clone()"
+    return ""
+
+
+def is_trained(tensor):
+    """Whether an optimizer may hold it, so that another one in its place would be of no use."""
+    return is_torch(tensor) and (
+        tensor.requires_grad or isinstance(tensor, sys.modules["torch"].nn.Parameter)
+    )
+
+
+def memory_of(tensor):
+    """The same for tensors that share memory, whatever part of it each of them has."""
+    if is_torch(tensor):
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    base = tensor
+    while is_numpy(base.base):
+        base = base.base
+    return base.__array_interface__["data"][0]
 
 
 def is_same(one, other):
@@ -181,33 +219,84 @@ def copy(source, target):
 def guarded_ranges(optimizers):
     """Bytes by address of what only these optimizers change: their parameters and their state."""
     ranges = {}
-    for reference in optimizers:
-        optimizer = reference()
-        if optimizer is None:
-            continue
-        for group in optimizer.param_groups:
-            ranges.update((part.data_ptr(), part.nbytes) for part in group["params"])
-        for state in optimizer.state.values():
-            if isinstance(state, dict):
-                parts = (part for part in state.values() if is_torch(part))
-                ranges.update((part.data_ptr(), part.nbytes) for part in parts)
+    for tensors in _owned(optimizers):
+        ranges.update((tensor.data_ptr(), tensor.nbytes) for tensor in tensors)
     ranges.pop(0, None)
     return ranges
 
 
-def first_gpu(views):
-    """Of those that the tensors lie on; None: none."""
-    return min({view.gpu for view in views if view.gpu >= 0}, default=None)
+def guarded_tensors(optimizers):
+    """The same tensors by address."""
+    return {tensor.data_ptr(): tensor for tensors in _owned(optimizers) for tensor in tensors}
 
 
-def current_stream(gpu):
-    """The stream that the newest work on the GPU was queued on; 0 without one."""
-    return 0 if gpu is None else sys.modules["torch"].cuda.current_stream(gpu).cuda_stream
+def addresses_of(optimizer):
+    """Of all that its step may change."""
+    return {tensor.data_ptr() for tensors in _tensors_of(optimizer) for tensor in tensors}
+
+
+def _owned(optimizers):
+    for reference in optimizers:
+        optimizer = reference()
+        if optimizer is None or may_be_replayed(optimizer) or not calls_hooks(optimizer):
+            continue
+        yield from _tensors_of(optimizer)
+
+
+def _tensors_of(optimizer):
+    for group in optimizer.param_groups:
+        yield group["params"]
+    for state in optimizer.state.values():
+        if isinstance(state, dict):
+            yield [part for part in state.values() if is_torch(part)]
+
+
+def counts_writes(kept):
+    """Whether torch counts the writes to what is kept of a tensor; a storage is that of one."""
+    if is_torch(kept):
+        return not kept.is_inference()
+    return not is_numpy(kept)
+
+
+def may_be_replayed(optimizer):
+    """Whether its step may lie in a CUDA graph, whose replays call no hook of an optimizer."""
+    return any(group.get("capturable") for group in optimizer.param_groups)
+
+
+def calls_hooks(optimizer):
+    """Whether its step still calls the hooks that are registered with it. torch.compile of some
+    versions takes what calls them off the optimizers of torch, for good."""
+    kind, base = type(optimizer), sys.modules["torch"].optim.Optimizer
+    step, wrap = getattr(kind, "step", None), getattr(base, "profile_hook_step", None)
+    if wrap is None or not getattr(step, "hooked", False):
+        return True  # It has a way of its own.
+    code = wrap(step).__code__
+    while step is not None and getattr(step, "__code__", None) is not code:
+        step = getattr(step, "__wrapped__", None)
+    return step is not None
+
+
+def is_recording_graph():
+    """Whether what is queued now would go into a CUDA graph instead of being run."""
+    cuda = sys.modules["torch"].cuda
+    return cuda.is_initialized() and cuda.is_current_stream_capturing()
+
+
+def gpus_of(views):
+    """Those that the tensors lie on."""
+    return sorted({view.gpu for view in views if view.gpu >= 0})
+
+
+def current_streams(gpus):
+    """The stream of each GPU that work is queued on now."""
+    cuda = sys.modules["torch"].cuda if gpus else None
+    return [cuda.current_stream(gpu) for gpu in gpus]
 
 
 # Bytes of state for each byte of a parameter, of the usual optimizers.
 STATE_OF = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "SGD": 1, "RMSprop": 2,
             "Adagrad": 1, "Adadelta": 2, "Rprop": 2, "Lion": 1}  # fmt: skip
+STATE_MORE = ("amsgrad", "centered")  # With each of these options one more.
 STATE_BYTES_EACH = 256  # Step counters, and what lies between them.
 
 
@@ -218,8 +307,9 @@ def expected_bytes(optimizers, views):
         optimizer = reference()
         if optimizer is None or optimizer.state:
             continue
-        factor = STATE_OF.get(type(optimizer).__name__, 2)
+        usual = STATE_OF.get(type(optimizer).__name__, 2)
         for group in optimizer.param_groups:
+            factor = usual + sum(bool(group.get(option)) for option in STATE_MORE)
             for parameter in group["params"]:
                 if parameter.requires_grad:
                     total += factor * parameter.nbytes + STATE_BYTES_EACH

@@ -123,6 +123,7 @@ class TrainerFolders:
             return
         try:
             folders.work.sync(str(number))
+            _outbox.settle_to(self._box, 1)  # Each that was asked for is to come.
             files = {name: TorchMember(part) for name, part in members.items()}
             step = self._box.capture({**weights.tensors, **files})
         except errors.CheckpointError as error:
@@ -163,10 +164,16 @@ class _Publish:
 
     def __init__(self, owner, folders, number):
         self._owner, self._folders, self.number = owner, folders, str(number)
+        self.paths = [folders.path(number)]
 
     def __call__(self, path, files):
         if files is None:  # A newer one overtook it on its way to storage.
             self._folders.work.drop(self.number)
+            logger.warning(
+                "libckpt: %s does not come: a newer save overtook it on its way to storage, which "
+                "is slower than the Trainer saves; save less often, or to faster storage",
+                self._folders.path(self.number),
+            )
             return
         self._folders.publish(int(self.number), files)
         self._owner.rotate(self._folders)

@@ -3,7 +3,7 @@
 import json
 import logging
 
-from libckpt import errors
+from libckpt import _settings, errors
 from libckpt._fill import load
 from libckpt.rng import RNG
 from libckpt.session import init
@@ -22,8 +22,10 @@ class TrainerMemory:
         self._guarded = None
         self.session = None
         self.failure = None  # Why the newest step could not be had.
+        if not _settings.told("blob_capacity"):
+            options = {"blob_capacity": BLOB_CAPACITY, **options}
         try:
-            self.session = init(job, blob_capacity=BLOB_CAPACITY, **options)
+            self.session = init(job, **options)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
@@ -39,7 +41,10 @@ class TrainerMemory:
         try:
             self.session.prepare(self.items())
         except errors.CheckpointError as error:
-            logger.error("libckpt: %s", error)
+            logger.error(
+                "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
+                error,
+            )
 
     def capture(self):
         """Captures the state after the newest step, once."""

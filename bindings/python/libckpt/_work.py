@@ -70,6 +70,21 @@ def bring(file, target):
     os.chmod(target, target.parent.stat().st_mode & 0o666)
 
 
+def files_of(folder):
+    """All files below it, links among them, relative to it."""
+    found = []
+    for directory, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(directory, name))]
+        found += [os.path.relpath(os.path.join(directory, name), folder) for name in names + links]
+    return sorted(found)
+
+
+def identity(path):
+    """Which file lies there, as plain data."""
+    status = os.lstat(path)
+    return [status.st_dev, status.st_ino, status.st_mtime_ns]
+
+
 def link_or_copy(source, target):
     """The same bytes under a second name; where there are no hard links, a copy."""
     source = os.path.realpath(source)
@@ -92,5 +107,6 @@ def sync(path):
 def sync_tree(folder):
     for directory, _, names in os.walk(folder):
         for name in names:
-            sync(pathlib.Path(directory) / name)
+            if not os.path.islink(os.path.join(directory, name)):
+                sync(pathlib.Path(directory) / name)
         sync(directory)

@@ -21,6 +21,7 @@ PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
 DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
+ALLOW = "open it with allow_pickle=True if you trust whoever saved it"
 RESERVED = "libckpt."  # The names that the structure and its neighbours have.
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
@@ -123,6 +124,8 @@ class Taker:
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
             self._depth -= 1
             return f'{{"{"l" if kind is list else "u"}":[{",".join(parts)}]}}'
+        if kind is collections.defaultdict and has_tensor(value):
+            return self._default_dictionary(name, value)
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
             return self._dictionary(name, value)
         return self._pickled(name, value)
@@ -194,6 +197,14 @@ class Taker:
         self._depth -= 1
         return text
 
+    def _default_dictionary(self, name, value):
+        """A plain one, when what makes its values cannot be saved."""
+        node = self._dictionary(name, value)
+        try:
+            return f'{{"e":[{self.take(f"{name}.factory", value.default_factory)},{node}]}}'
+        except (InvalidArgument, Unsupported):
+            return node
+
     def _pairs(self, name, keys, parts):
         if not all(type(key) is str for key in keys):
             pairs = [
@@ -246,6 +257,11 @@ class Giver:
         self.tensors = tensors
         self.members = members
         self.allow_pickle = allow_pickle
+        self._item = ""
+
+    def give_item(self, name, node):
+        self._item = name
+        return self.give(node)
 
     def give(self, node):
         (kind, value), *_ = node.items()
@@ -256,7 +272,10 @@ class Giver:
 
     def _give_a(self, name):
         if not self.allow_pickle:
-            raise Unsupported("a saved item is a torch member, and this session is free of pickles")
+            raise Unsupported(
+                f'saved item "{self._item}" is a torch member, which holds a pickle, and this '
+                f"session is free of pickles: {ALLOW}"
+            )
         return _members.load(name, self.members[name])
 
     def _give_v(self, value):
@@ -267,6 +286,10 @@ class Giver:
 
     def _give_o(self, node):
         return collections.OrderedDict(self.give(node))
+
+    def _give_e(self, parts):
+        factory, node = parts
+        return collections.defaultdict(self.give(factory), self.give(node))
 
     def _give_f(self, value):
         return float(value)
@@ -291,13 +314,16 @@ class Giver:
 
     def _give_p(self, value):
         if not self.allow_pickle:
-            raise Unsupported("a saved item was pickled, and this session is free of pickles")
+            raise Unsupported(
+                f'saved item "{self._item}" was pickled, and this session is free of pickles: '
+                f"{ALLOW}"
+            )
         try:
             return pickle.loads(base64.b64decode(value))
         except Exception as error:  # What an unpickling runs may raise anything.
             raise InvalidArgument(
-                f"a saved item cannot be unpickled here ({error!r}): what it was made of must be "
-                "importable under the same name"
+                f'saved item "{self._item}" cannot be unpickled here ({error!r}): what it was made '
+                "of must be importable under the same name"
             ) from error
 
 
@@ -324,6 +350,12 @@ def _has_private_buffers(module):
     return getattr(module, "broadcast_buffers", True) is False
 
 
+def _kinds_of(items):
+    if not isinstance(items, dict):
+        return f"a {type(items).__name__}"
+    return f"one with the name {next(name for name in items if type(name) is not str)!r}"
+
+
 def take_all(items, allow_pickle=True, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
@@ -331,7 +363,10 @@ def take_all(items, allow_pickle=True, known=None, replicas=None):
     tensors that ranks may have alike, and what each is.
     """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
-        raise InvalidArgument("items: a dictionary from names to what is to be saved is wanted")
+        raise InvalidArgument(
+            "items: a dictionary from names to what is to be saved is wanted, as "
+            f'{{"model": model}}, and {_kinds_of(items)} was given'
+        )
     for name in items:
         _check_name(name)
     taker = Taker(allow_pickle, known, replicas)
@@ -349,7 +384,7 @@ def give_all(structure, tensors, members, allow_pickle=True):
     """The items again, as plain values. A member that is not among `members` is left out."""
     giver = Giver(tensors, members, allow_pickle)
     try:
-        return {name: giver.give(node) for name, node in structure.items()}
+        return {name: giver.give_item(name, node) for name, node in structure.items()}
     except CheckpointError:
         raise
     except (AttributeError, KeyError, ValueError, TypeError) as error:

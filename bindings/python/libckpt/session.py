@@ -17,13 +17,17 @@ import threading
 import time
 import weakref
 
-from libckpt import _debug, _fill, _gather, _launch, _programs, _registration, _restore, _shares
+from libckpt import _debug, _fill, _gather, _hooks, _launch, _programs, _progress, _registration
+from libckpt import _restore, _settings, _shares
 from libckpt import errors, items as _items
 from libckpt.ticket import LEVELS, Ticket
 
 logger = logging.getLogger("libckpt")
 
 DEADLINE = 60.0
+OVERWRITTEN = (
+    "the restore overwrote a part of the tensors and then failed: do not train on with them"
+)
 FAILURES_TOLD_EVERY, FAILURES_KNOWN = 60.0, 64
 STEP_MAX = (1 << 63) - 1
 _DIGITS = re.compile(r"\d+")
@@ -43,14 +47,17 @@ def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, a
     raise_on_error: failing saves raise; else they are logged and counted.
     allow_pickle: False refuses what only a pickle could hold.
     debug: looks for tensors that change while they are captured; by default LIBCKPT_DEBUG=1.
-    Everything else is an option of the library, under its name there.
+    Everything else is an option of the library, under its name there. What is not given here is
+    taken from the environment (LIBCKPT_DIR), then from the file LIBCKPT_CONFIG; then the defaults.
     """
     if max_ckpt_num is not None and keep is not None:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
+    _check_options(dir, max_ckpt_num, keep, options.get("save_mem_interval"))
     given = {key: value for key, value in options.items() if value is not None}
     given["job"] = job
     if dir is not None:
         given["dir"] = os.path.abspath(os.fspath(dir))
+    if _settings.directory(given) and not _settings.told("save_storage_interval"):
         given.setdefault("save_storage_interval", "15min")
     count = max_ckpt_num if max_ckpt_num is not None else keep
     if count is not None:
@@ -60,16 +67,36 @@ def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, a
     return Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
 
 
+def _check_options(dir, max_ckpt_num, keep, save_mem_interval):
+    if dir is not None and not os.fspath(dir):
+        raise errors.InvalidArgument(
+            "option dir: it is empty, which would be the current directory: give one (\".\" for "
+            "that one), or None for memory only"
+        )
+    for name, count in (("max_ckpt_num", max_ckpt_num), ("keep", keep)):
+        if count is not None and (not hasattr(count, "__index__") or operator.index(count) < 0):
+            raise errors.InvalidArgument(
+                f"option {name}: {count!r} was given: it is a number of checkpoints, 0 or None "
+                "for all"
+            )
+    if save_mem_interval == 0:
+        raise errors.InvalidArgument(
+            "option save_mem_interval: 0 was given: no step would ever be due; give steps from 1, "
+            'or a time as "60s"'
+        )
+
+
 class Session:
     """One at a time for a job and rank in a process; calls come from any thread, and wait for one
     another where they must."""
 
     def __init__(self, options, *, raise_on_error=False, allow_pickle=True, debug=False):
         options, self._ranks = _launch.complete(options)
-        if os.environ.get("LIBCKPT_DAEMON_PATH") is None and _programs.daemon_path():
+        if not _settings.told("daemon_path") and _programs.daemon_path():
             options.setdefault("daemon_path", _programs.daemon_path())
-        options.setdefault("blob_capacity", _registration.BLOB_CAPACITY)
-        self.job, self.dir = options["job"], options.get("dir")
+        if not _settings.told("blob_capacity"):
+            options.setdefault("blob_capacity", _registration.BLOB_CAPACITY)
+        self.job, self.dir = options["job"], _settings.directory(options)
         self.rank, self.world_size = options.get("rank", 0), options.get("world_size", 1)
         self._key = (self.job, self.rank)
         other = _jobs_here.get(self._key)
@@ -102,18 +129,27 @@ class Session:
     def guard(self, *optimizers):
         """From now on the optimizers' parameters and state may be copied after a save returned.
 
-        Each `optimizer.step()` waits for what is left first. Returns the session.
+        Each step of any optimizer waits for what is left first. When something else changes them
+        meanwhile, that capture is dropped and told by name, and they are copied before a save
+        returns from then on. Returns the session.
         """
         session = weakref.ref(self)
 
-        def before_step(*_):
+        def before_step(optimizer, *_):
             alive = session()
             if alive is not None:
-                alive.finish_capture()
+                alive._before_step(optimizer)
 
+        for optimizer in optimizers:
+            if not callable(getattr(optimizer, "register_step_pre_hook", None)):
+                raise errors.InvalidArgument(
+                    f"guard: {type(optimizer).__name__} was given: an optimizer of torch is "
+                    "wanted, which has register_step_pre_hook"
+                )
         for optimizer in optimizers:
             self._tensors.guard(optimizer)
             self._hooks.append(optimizer.register_step_pre_hook(before_step))
+        _hooks.watch(self)
         return self
 
     def save_checkpoint_if_needed(self, step, items):
@@ -125,13 +161,22 @@ class Session:
         return self._save(step, items, always=True)
 
     def finish_capture(self):
-        """When it returns, the running capture has left the tensors; `guard` calls it by itself."""
+        """When it returns, the running capture has left the tensors; `guard` calls it by itself.
+
+        On a GPU: for what is queued from now on, on the streams that are current.
+        """
+        self._finish_capture(self._tensors.finish_here)
+
+    def _before_step(self, optimizer):
+        self._finish_capture(lambda: self._tensors.before_step(optimizer))
+
+    def _finish_capture(self, finish):
         if self._is_out_of_reach() or self.is_closed:
             return
         try:
             if self._mutations:
                 self._mutations.check()
-            self._client.guard(self._tensors.stream)
+            finish()
         except errors.CheckpointError as error:
             self._tell(error)
 
@@ -204,9 +249,10 @@ class Session:
     def restore(self, into=None, step=None, strict=True):
         """The newest step that all ranks can have, or `step`, into the items of `into`.
 
-        Modules and tensors are filled where they are; what has `load_state_dict` gets its state;
-        dictionaries are updated. `Restored.items` has all items as plain values. With strict, names
-        and shapes must be those of `into`; without, what fits is taken.
+        Modules, parameters and tensors are filled where they are; what has `load_state_dict` gets
+        its state; dictionaries are updated. `Restored.items` has all items as plain values; of
+        numbers, strings and tuples only it has them, and the log names those that differ. With
+        strict, names and shapes must be those of `into`; without, what fits is taken.
         What another number of ranks saved comes from storage; a rank that was not there has the
         rest of rank 0's, and its random generators are seeded anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,
@@ -215,7 +261,7 @@ class Session:
         """
         self._check_open()
         step = None if step is None else _number(step)
-        with self._turn:
+        with self._turn, _progress.shown(self._client, self.rank):
             try:
                 restored = self._restore(into, step, strict)
             except errors.NotFound:
@@ -237,26 +283,48 @@ class Session:
 
     def _restore(self, into, step, strict):
         into = into or {}
-        _, here, members = _items.take_all(into, self._allow_pickle)
-        targets = _restore.Targets(into, here, strict, self._ranks.are_several)
+        taken = _items.take_all(into, self._allow_pickle)
+        _, here, members = taken
+        targets = _restore.Targets(into, taken, strict, self._ranks.are_several)
         self._make_room(into, here, members)
         answer, structure = self._gather.restore(step, targets)
         self._tensors.forget()
-        values = _items.give_all(
-            structure, targets.tensors(structure), targets.members, self._allow_pickle
-        )
-        _fill.load(self._shares.known_here(into, answer), values, strict)
+        try:
+            values = self._give(into, answer, structure, targets, strict)
+        except errors.CheckpointError as error:
+            if not into:
+                raise
+            raise type(error)(f"{error}; {OVERWRITTEN}") from error
         self._must_confirm = answer["step"] if "path" not in answer else None
         return _restore.Restored(answer, values)
+
+    def _give(self, into, answer, structure, targets, strict):
+        """The items' values, with which `into` is filled."""
+        found = targets.tensors(structure)
+        values = _items.give_all(structure, found, targets.members, self._allow_pickle)
+        _fill.load(self._shares.known_here(into, answer), values, strict)
+        replaced = targets.replaced(found)
+        if replaced:
+            logger.warning(
+                "libckpt: restore: %d tensor(s) in containers could not be filled where they are, "
+                "new ones stand in their place: %s; they have another type or shape here, or share "
+                "memory with what differs there: who holds the old ones must take the new ones",
+                len(replaced),
+                ", ".join(replaced[:5]),
+            )
+        return values
 
     def _make_room(self, into, here, members):
         """Slots for the step that is to come."""
         stored = self._stored_bytes()
+        prepare = self._client.prepare_restore
         if not self._ranks.are_several:
-            self._tensors.reserve(self._tensors.view(here), members, stored)
+            views = self._tensors.view(here)
+            expected = self._tensors.expected_bytes(views)
+            self._tensors.reserve(views, members, max(stored, expected), prepare)
             return
         room = self._shares.expected_bytes(into, self._tensors.optimizers, self._allow_pickle)
-        self._tensors.reserve({}, {}, max(stored, room))
+        self._tensors.reserve({}, {}, max(stored, room), prepare)
 
     def restore_or(self, into, default=None, strict=True):
         """The step that was restored into the items, or `default` when there is none."""
@@ -282,7 +350,7 @@ class Session:
     def wait(self, step, level, deadline=DEADLINE):
         """Waits until the step, or a newer one, is captured, replicated, committed or durable."""
         self._check_open()
-        self._client.guard(self._tensors.stream)
+        self._tensors.finish_here()
         self._client.wait(_number(step), level, deadline)
 
     def flush(self, deadline=DEADLINE):
@@ -315,12 +383,12 @@ class Session:
     def close(self, deadline=DEADLINE):
         """Flushes the newest committed step and frees the job's memory. Idempotent."""
         if not self.is_closed and not self._is_out_of_reach():
-            self._let_go().close(deadline)
+            self._end(lambda client: client.close(deadline))
 
     def abandon(self):
         """Lets go without closing, as a death would: the daemon keeps what it holds."""
         if not self.is_closed and not self._is_out_of_reach():
-            self._let_go().drop()
+            self._end(lambda client: client.drop())
 
     @property
     def is_closed(self):
@@ -340,23 +408,28 @@ class Session:
         with contextlib.suppress(Exception):
             self.abandon()
 
-    def _let_go(self):
+    def _end(self, end):
         for hook in self._hooks:
             hook.remove()
+        with contextlib.suppress(errors.CheckpointError):  # What it cannot settle is dropped.
+            self._tensors.finish_here()
         client, self._client = self._client, None
-        with contextlib.suppress(errors.CheckpointError):
-            client.guard(self._tensors.stream)
-        self._tensors.let_go()
         if _jobs_here.get(self._key) is self:
             del _jobs_here[self._key]
-        return client
+        try:
+            end(client)  # Waits for the running capture, which still reads what is held.
+        finally:
+            self._tensors.let_go()
 
     def _check_open(self):
         if self.is_closed:
-            raise errors.InvalidArgument(f"job {self.job}: the session was closed")
+            raise errors.InvalidArgument(
+                f"job {self.job}: the session was closed: open another with libckpt.init"
+            )
         if self._is_out_of_reach():
             raise errors.InvalidArgument(
-                f"job {self.job}: this process was forked from the trainer, which has the session"
+                f"job {self.job}: this process was forked from the trainer, which has the session: "
+                "call it there"
             )
 
     def _is_out_of_reach(self):

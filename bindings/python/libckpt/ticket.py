@@ -5,6 +5,21 @@ from libckpt.errors import NotFound
 LEVELS = ("captured", "replicated", "committed", "durable")
 
 
+_WORDS = {
+    "not_due": "was not due by save_mem_interval: call save() to have it all the same",
+    "skipped_no_slot": "was skipped, as all Slots are in use",
+    "skipped_unavailable": "was skipped, as the daemon or its memory could not be had just then",
+    "skipped_by_agreement": "was skipped, as the ranks had agreed on a later step",
+    "disabled": "did nothing, as libckpt is disabled (LIBCKPT_DISABLE, or the option)",
+    "failed": 'failed: session.counts()["last_error"] tells why',
+}
+
+
+def said(outcome):
+    """In words that follow "the save"."""
+    return _WORDS.get(outcome, f"answered {outcome}")
+
+
 class Future:
     """One level of one step."""
 
@@ -17,13 +32,10 @@ class Future:
         Raises NotFound at once when the save did not start, Unavailable when the time is over.
         """
         if self._outcome != "started":
-            raise NotFound(f"step {self._step} will not be {self._level}: its save {self._said()}")
+            raise NotFound(
+                f"step {self._step} will not be {self._level}: its save {said(self._outcome)}"
+            )
         self._session.wait(self._step, self._level, timeout)
-
-    def _said(self):
-        return {"skipped_no_slot": "was skipped, as all Slots are in use"}.get(
-            self._outcome, f"answered {self._outcome}"
-        )
 
     def done(self):
         """Whether it has; never waits."""

@@ -15,19 +15,23 @@ import logging
 import os
 import pathlib
 import re
+import shutil
 import threading
 import time
 
 import torch
 
-from libckpt import _collect, _outbox, _published, _work, errors
+from libckpt import _collect, _lost, _outbox, _published, _staging, _work, errors
 from libckpt._members import TorchMember
 
 __all__ = ["checkpoint", "load", "resume", "save", "wait"]
 
 logger = logging.getLogger("libckpt")
 
-_boxes = {}  # By what they publish: a directory of sets, or a file.
+BOXES_MAX = 2  # That are open: a loop may write to a new directory each time.
+FILE = "file"  # The member of a save, whatever its path: so the next one finds Slots that fit.
+
+_boxes = {}  # By where their steps are; the last is the one that was used last.
 _block = threading.Lock()  # One block at a time: it replaces functions of modules.
 
 
@@ -39,80 +43,154 @@ def checkpoint(directory, *, step):
     whatever means. When it raises, nothing of it is published. Tensors given to `torch.save` are
     copied when the block ends; small files are written at once, aside.
     """
-    directory = pathlib.Path(os.path.realpath(directory))
+    spelled, directory = directory, pathlib.Path(os.path.realpath(directory))
     directory.mkdir(parents=True, exist_ok=True)
     if not _block.acquire(blocking=False):
-        raise errors.InvalidArgument("checkpoint: there is a block already; they do not nest")
+        raise errors.InvalidArgument(
+            f"checkpoint in {spelled}: another block has not ended, and they do not nest: end "
+            "that one first"
+        )
     try:
         _outbox.settle()
         sets = _published.PublishedSets(directory)
         box = _box(directory, sets.private / "job", sets)
         name = f"{step:09d}-{os.getpid()}-{time.time_ns():x}"
         folder = sets.work.begin(name)
-        objects = {}
+        staging = _staging.Staging(
+            directory, folder, _outbox.MEMBERS_MAX, lambda changed: _settle_for(box, changed)
+        )
         before = _seen(directory)
+        collector = _collect.Collector(spelled, staging)
         try:
-            with _collect.Collector(directory, folder, lambda c, n: _take(objects, c, n)):
+            with collector:
                 yield folder
         except BaseException:
             sets.work.drop(name)
             raise
-        _tell_of_others(directory, before)
-        _hand_over(box, sets, name, objects)
+        _tell_of_others(directory, before, collector.led_out)
+        if staging.is_empty():
+            sets.work.drop(name)
+            logger.warning(
+                "libckpt: checkpoint in %s: the block of step %s wrote nothing below it; what was "
+                "published stays", directory, step,
+            )  # fmt: skip
+            return
+        _hand_over(box, sets, name, staging)
     finally:
         _block.release()
 
 
 def _box(path, directory, sets=None):
-    """The outbox of the path; None when none can be opened, which is told."""
-    key = str(path)
-    if key not in _boxes or not _boxes[key].is_ours():
-        if sets is not None:
-            sets.work.drop_all()  # Of a process before: who resumed without it began elsewhere.
-        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name)[:60]
-        job = f"torch-{readable}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-        try:
-            # Who saves to a path saves it alone, also where torchrun has started others.
-            _boxes[key] = _outbox.Outbox(job, directory, rank=0, world_size=1)
-        except errors.CheckpointError as error:
-            logger.error("libckpt: %s: %s; stock torch saves instead", path, error)
-            return None
+    """The outbox that keeps its steps in the directory; None when none can be opened, which is
+    told. `path` is what it is for."""
+    key = str(directory)
+    if key in _boxes and _boxes[key].is_ours():
+        _boxes[key] = _boxes.pop(key)  # The last is the one that was used last.
+        return _boxes[key]
+    _close_boxes(BOXES_MAX - 1)
+    if sets is not None:
+        sets.work.drop_all()  # Of a process before: who resumed without it began elsewhere.
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name)[:60]
+    job = f"torch-{readable}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
+    try:
+        # Who saves to a path saves it alone, also where torchrun has started others.
+        _boxes[key] = _outbox.Outbox(job, directory, rank=0, world_size=1)
+    except errors.CheckpointError as error:
+        logger.error("libckpt: %s: %s; stock torch saves instead", path, error)
+        return None
     return _boxes[key]
 
 
-def _take(objects, content, name):
-    if len(objects) >= _outbox.MEMBERS_MAX and name not in objects:
-        return False  # As many members as a step can have: stock torch writes the others aside.
-    objects[name] = content
-    return True
+def _close_boxes(count):
+    """Leaves at most so many open, those that were used last: each has memory of the daemon's."""
+    for key in [key for key, box in _boxes.items() if not box.is_ours()]:
+        del _boxes[key]
+    while len(_boxes) > count:
+        idle = [key for key, box in _boxes.items() if not box.waiting]
+        if idle:
+            _boxes.pop(idle[0]).close()
+        else:
+            _outbox.settle(wait=True)
 
 
-def _hand_over(box, sets, name, objects):
-    items = {member: TorchMember(content) for member, content in objects.items()}
+def _capture(box, items):
+    """In the memory of the others, when there is no other."""
+    try:
+        return box.capture(items)
+    except errors.Exhausted:
+        _outbox.settle(wait=True)
+        others = [key for key, other in _boxes.items() if other is not box]
+        if not others:
+            raise
+        for key in others:
+            _boxes.pop(key).close()
+    return box.capture(items)
+
+
+def _settle_for(box, name):
+    """Who reads or changes a name has what an earlier block made of it."""
+    if box is not None and any(saved.publish.has(name) for saved in box.waiting):
+        _outbox.settle(wait=True)
+
+
+class _PublishSet:
+    """Publishes what one block wrote; called when its members are on storage."""
+
+    def __init__(self, sets, name, staging):
+        self._sets, self._name = sets, name
+        self.names, self.facts = staging.names(), staging.facts()
+
+    @property
+    def paths(self):
+        return [self._sets.directory / name for name in sorted(self.names)]
+
+    def has(self, name):
+        return name in self.names or name in self.facts["deleted"]
+
+    def __call__(self, path, files):
+        if files is None:  # A newer one overtook it, which has all that it has.
+            self._sets.work.drop(self._name)
+        else:
+            self._sets.publish(self._name, files, self.facts)
+
+
+def _hand_over(box, sets, name, staging):
+    publish = _PublishSet(sets, name, staging)
+    items = {member: TorchMember(content) for member, content in staging.objects.items()}
     try:
         if box is None:
             raise errors.Unavailable("there is no session")
+        _make_replaceable(box, publish)
         sets.work.sync(name)  # Before anybody may publish it.
-        step = box.capture(items)
+        step = _capture(box, items)
     except errors.CheckpointError as error:
         if box is not None:
-            logger.error("libckpt: checkpoint %s: %s; stock torch saves instead", name, error)
-        for member, content in objects.items():
+            logger.error("libckpt: checkpoint in %s: %s; stock torch saves instead",
+                         sets.directory, error)  # fmt: skip
+        for member, content in staging.objects.items():
             path = sets.work.folder(name) / member
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save(content, path)
         _outbox.settle(wait=True)
-        sets.publish(name, {})
+        publish(None, {})
         return
-    sets.work.note(name, {"step": step})
-
-    def publish(path, files):
-        if path is None:
-            sets.work.drop(name)
-        else:
-            sets.publish(name, files)
-
+    sets.work.note(name, {"step": step, **publish.facts})
     box.post(step, publish)
+
+
+def _make_replaceable(box, publish):
+    """A save may overtake those before it on the way to storage: they are then never published, so
+    it must do all that they do, or come after them."""
+    for saved in box.waiting:
+        earlier = saved.publish
+        if earlier.names - publish.names - publish.facts["deleted"].keys():
+            _outbox.settle(wait=True)
+            return
+    for saved in box.waiting:
+        facts = saved.publish.facts
+        deleted = facts["deleted"] | publish.facts["deleted"]
+        publish.facts["deleted"] = {n: deleted[n] for n in deleted if n not in publish.names}
+        publish.facts["removed"] = sorted({*facts["removed"], *publish.facts["removed"]})
 
 
 def _seen(directory):
@@ -124,7 +202,14 @@ def _seen(directory):
     return found
 
 
-def _tell_of_others(directory, before):
+def _tell_of_others(directory, before, led_out):
+    for path in sorted(led_out):
+        logger.error(
+            "libckpt: checkpoint in %s: %s leads out of it, and is not part of the set: its folder "
+            "is a link to elsewhere",
+            directory,
+            path,
+        )
     for name, seen in _seen(directory).items():
         if before.get(name) != seen:
             logger.error(
@@ -147,7 +232,7 @@ def resume(directory, deadline=10.0):
         while True:
             path, files = _outbox.find_step(sets.private / "job", note["step"])
             if path is not None:
-                sets.publish(name, files)
+                sets.publish(name, files, note)
                 return True
             if time.monotonic() > ends:
                 break
@@ -166,15 +251,17 @@ def save(content, path, *arguments, **options):
     if arguments or options or not is_path or _block.locked():
         return torch.save(content, path, *arguments, **options)
     path = pathlib.Path(os.path.realpath(path))
-    box = _box(path, path.parent / ".libckpt" / "files" / path.name)
-    _outbox.settle(wait=box is None or bool(box.waiting))  # A path has one save on its way.
+    _outbox.settle()
+    box = _box(path.parent, path.parent / ".libckpt" / "files")
+    # One save of a directory is on its way: another could overtake it.
+    _outbox.settle(wait=box is None or bool(box.waiting))
     if box is not None:
         try:
-            step = box.capture({path.name: TorchMember(content)})
+            step = _capture(box, {FILE: TorchMember(content)})
         except errors.CheckpointError as error:
             logger.error("libckpt: save %s: %s; stock torch saves instead", path, error)
         else:
-            box.post(step, lambda _, files: _work.place(files[path.name], path))
+            box.post(step, _PlaceFile(path))
             return None
     _outbox.settle(wait=True)
     aside = path.with_name(f".{path.name}.stock")
@@ -184,12 +271,59 @@ def save(content, path, *arguments, **options):
     return None
 
 
+class _PlaceFile:
+    """Gives the file its name; the daemon's directory of it goes: who deletes the file is to have
+    its space back."""
+
+    def __init__(self, path):
+        self._path = path
+        self.paths = [path]
+
+    def __call__(self, step_directory, files):
+        _work.place(files[FILE], self._path)
+        shutil.rmtree(step_directory, ignore_errors=True)
+
+
 def load(path, *arguments, **options):
-    """As torch.load; what this process has saved but not published yet is waited for."""
-    wait()
+    """As torch.load; what this process has saved but not published yet is waited for.
+
+    Raises StorageError when what was saved to the path was lost, Unavailable when it does not come.
+    """
+    _outbox.settle(wait=True)
+    if isinstance(path, (str, os.PathLike)):
+        reason = _lost.reason(path)
+        if reason is not None:
+            raise errors.StorageError(
+                f"load {path}: what was saved to it is lost, and what was there before is not it "
+                f"(torch.load reads that): {reason}"
+            )
+        if os.path.realpath(path) in _outbox.waiting_paths():
+            raise errors.Unavailable(f"load {path}: what was saved to it is not on storage yet")
     return torch.load(path, *arguments, **options)
 
 
 def wait():
-    """Waits until all that was saved so far is on storage and published."""
+    """Waits until all that was saved so far is on storage and published.
+
+    Raises StorageError, once, when some of it was lost since the last call, with a daemon that was
+    killed or on a full disk: these paths have what was there before. Unavailable: not in 10 min.
+    """
     _outbox.settle(wait=True)
+    lost = _lost.take_untold()
+    if lost:
+        raise errors.StorageError(
+            f"wait: what was saved to {_listed(lost)} is lost, save it again: "
+            f"{next(iter(lost.values()))}"
+        )
+    late = _outbox.waiting_paths()
+    if late:
+        raise errors.Unavailable(
+            f"wait: what was saved to {_listed(late)} is not on storage yet (`ckpt status` tells "
+            "what keeps it from there)"
+        )
+
+
+def _listed(paths, count=8):
+    paths = list(dict.fromkeys(paths))
+    more = f" and {len(paths) - count} more" if len(paths) > count else ""
+    return ", ".join(paths[:count]) + more

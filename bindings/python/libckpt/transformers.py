@@ -25,6 +25,7 @@ __all__ = ["Callback", "TrainerWrapper"]
 
 logger = logging.getLogger("libckpt")
 
+VERSION_MIN = 5
 LOADERS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state")
 
 
@@ -82,7 +83,9 @@ class Callback(transformers.TrainerCallback):
     def _train(self, stock, resume_from_checkpoint=None, *arguments, **options):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._newest()
-        return stock(resume_from_checkpoint, *arguments, **options)
+        answer = stock(resume_from_checkpoint, *arguments, **options)
+        _outbox.settle(wait=True)  # Of a Transformers whose training ends without _finalize.
+        return answer
 
     def _newest(self):
         """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
@@ -167,6 +170,11 @@ class Callback(transformers.TrainerCallback):
 
 
 def _problem_of(trainer):
+    if int(transformers.__version__.partition(".")[0]) < VERSION_MIN:
+        return (
+            f"Transformers {transformers.__version__} is installed, whose Trainer is another one: "
+            f"its steps are not captured in memory; libckpt wants {VERSION_MIN}.0 or newer"
+        )
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return (
             "it is sharded by DeepSpeed or FSDP, whose pieces libckpt.transformers does not know: "

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "failure.hpp"
 #include "options.hpp"
@@ -42,6 +44,20 @@ const char* name_of(SaveOutcome outcome) {
       return "disabled";
     case SaveOutcome::skipped_by_agreement:
       return "skipped_by_agreement";
+  }
+  return "unknown";
+}
+
+const char* name_of(RestoreProgress::Phase phase) {
+  switch (phase) {
+    case RestoreProgress::Phase::waiting:
+      return "waiting";
+    case RestoreProgress::Phase::filling:
+      return "filling";
+    case RestoreProgress::Phase::copying:
+      return "copying";
+    case RestoreProgress::Phase::ended:
+      return "ended";
   }
   return "unknown";
 }
@@ -186,6 +202,12 @@ void Client::prepare() {
   check(checkpointer().prepare());
 }
 
+void Client::prepare_restore() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().prepare_restore());
+}
+
 std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
@@ -198,6 +220,32 @@ void Client::guard(std::uint64_t stream) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   check(checkpointer().guard(stream_of(stream)));
+}
+
+void Client::hold(bool holds) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  std::function<void(Step)> on_copied;
+  if (holds) on_copied = [this](Step step) { judge_.add(step); };
+  check(checkpointer().hold_captures(std::move(on_copied)));
+}
+
+void Client::settle(std::uint64_t step, const std::string& problem) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  Status verdict;
+  if (!problem.empty()) verdict = fail(Errc::unavailable, problem);
+  check(checkpointer().settle(Step{step}, std::move(verdict)));
+}
+
+void Client::start_judging(nb::callable judge) {
+  judge_.start(std::move(judge));
+}
+
+void Client::stop_judging() {
+  const nb::gil_scoped_release release;
+  judge_.end();
+  judge_.join();
 }
 
 void Client::wait(std::uint64_t step, const std::string& level, double seconds) {
@@ -247,6 +295,8 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
     const std::lock_guard lock(mutex_);
     return run(checkpointer(), ask);
   }();
+  if (!raised.is_valid()) std::swap(raised, raised_);
+  raised_.reset();
   if (raised.is_valid()) {
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
     throw nb::python_error();
@@ -260,6 +310,28 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
   answer["bytes"] = restored->bytes;
   answer["seconds"] = seconds_of(restored->took);
   return answer;
+}
+
+void Client::watch_restores(nb::object watch) {
+  const bool is_watched = !watch.is_none();
+  watch_ = std::move(watch);
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  RestoreWatch told;
+  if (is_watched) told = [this](const RestoreProgress& progress) { tell(progress); };
+  check(checkpointer().watch_restores(std::move(told)));
+}
+
+// An interrupt by the keyboard, say, is raised when the restore is over: half of one helps nobody.
+void Client::tell(const RestoreProgress& progress) {
+  const nb::gil_scoped_acquire acquire;
+  if (raised_.is_valid()) return;
+  try {
+    watch_(name_of(progress.phase), progress.bytes, progress.bytes_total, progress.source_name,
+           progress.waiting);
+  } catch (nb::python_error& error) {
+    raised_ = nb::borrow(error.value());
+  }
 }
 
 void Client::start_fresh() {
@@ -323,6 +395,7 @@ std::string Client::status() {
 void Client::close(double seconds) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
+  judge_.end();
   if (!checkpointer_) return;
   const Status closed = checkpointer_->close(milliseconds_of(seconds));
   checkpointer_.reset();
@@ -332,6 +405,7 @@ void Client::close(double seconds) {
 void Client::drop() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
+  judge_.end();
   checkpointer_.reset();
 }
 

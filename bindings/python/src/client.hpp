@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "capture_judge.hpp"
+
 namespace ckpt::python {
 
 // A mutex that tells whether somebody wants it: who has it for long lets others go first.
@@ -43,10 +45,18 @@ class Client {
   void set_blob(const std::string& name, const nanobind::bytes& content);
   nanobind::object blob(const std::string& name);
   void prepare();
+  void prepare_restore();
 
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
   std::string save(std::uint64_t step, std::uint64_t stream, bool always);
   void guard(std::uint64_t stream);
+  // Whether captures are told only once settle() has judged them; an empty problem: all is well.
+  void hold(bool holds);
+  void settle(std::uint64_t step, const std::string& problem);
+  // `judge(step)` is called on a thread of its own for the newest held capture whose last byte was
+  // copied; it settles it. After stop_judging() it is not called any more.
+  void start_judging(nanobind::callable judge);
+  void stop_judging();
   // Others get their turn while it waits: the training thread must not wait for what is waited for.
   void wait(std::uint64_t step, const std::string& level, double seconds);
   // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
@@ -54,6 +64,8 @@ class Client {
   // The same of any rank's shard of a published checkpoint.
   nanobind::dict restore_from(const std::string& path, std::uint32_t rank,
                               const nanobind::callable& choose);
+  // `watch(phase, bytes, bytes_total, source_name, waiting)` is told by each restore; none: nobody.
+  void watch_restores(nanobind::object watch);
   void start_fresh();
   void restored_ok(std::uint64_t step);
   nanobind::dict stats();
@@ -71,14 +83,18 @@ class Client {
   // Restores by `run(checkpointer, choose)`.
   template <class Run>
   nanobind::dict restore_by(const nanobind::callable& choose, const Run& run);
+  void tell(const RestoreProgress& progress);
   void replace_tensors(const std::map<std::string, TensorRef>& wanted,
                        const std::vector<std::string>& order);
   void replace_archives(std::map<std::string, Archive> wanted);
 
   SharedTurn mutex_;
+  CaptureJudge judge_;  // Outlives the Checkpointer, whose threads add to it.
   std::optional<Checkpointer> checkpointer_;
   std::map<std::string, TensorRef> tensors_;
   std::map<std::string, Archive> archives_;
+  nanobind::object watch_;  // Guarded by the GIL, as is what it raised.
+  nanobind::object raised_;
 };
 
 }  // namespace ckpt::python

@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ckpt/published.hpp>
 #include <cstring>
 
 #include "client.hpp"
 #include "failure.hpp"
 #include "glance.hpp"
+#include "instructions.hpp"
 
 namespace nb = nanobind;
 using ckpt::python::Client;
@@ -34,11 +36,34 @@ bool exchange(const std::string& one, const std::string& other) {
                               "exchange " + one + " and " + other + ": " + std::strerror(errno));
 }
 
+// The checkpoints of a directory, newest first, what is damaged there, why its history is lost.
+nb::tuple published(const std::string& directory) {
+  const ckpt::Published found = [&] {
+    const nb::gil_scoped_release release;
+    return ckpt::python::take(ckpt::list_published(directory));
+  }();
+  nb::list checkpoints;
+  for (const ckpt::PublishedCheckpoint& each : found.checkpoints) {
+    nb::dict told;
+    told["path"] = each.path;
+    told["step"] = number(each.step);
+    told["timeline"] = each.timeline;
+    told["world_size"] = each.world_size;
+    told["is_abandoned"] = each.is_abandoned;
+    checkpoints.append(told);
+  }
+  return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
   ckpt::python::register_failures();
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
+  module.def("published", &published, nb::arg("directory"));
+  module.def("ask_main_thread", &ckpt::python::ask_main_thread);
+  module.def("main_thread_passes", &ckpt::python::main_thread_passes);
+  module.def("instructions", &ckpt::python::instructions, nb::arg("threads"));
   nb::class_<Forms>(module, "Forms")
       .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
       .def("fit", &Forms::fit, nb::arg("tensors"));
@@ -51,12 +76,18 @@ NB_MODULE(_core, module) {
       .def("set_blob", &Client::set_blob, nb::arg("name"), nb::arg("content"))
       .def("blob", &Client::blob, nb::arg("name"))
       .def("prepare", &Client::prepare)
+      .def("prepare_restore", &Client::prepare_restore)
       .def("save", &Client::save, nb::arg("step"), nb::arg("stream") = 0, nb::arg("always") = false)
       .def("guard", &Client::guard, nb::arg("stream") = 0)
+      .def("hold", &Client::hold, nb::arg("holds"))
+      .def("settle", &Client::settle, nb::arg("step"), nb::arg("problem"))
+      .def("start_judging", &Client::start_judging, nb::arg("judge"))
+      .def("stop_judging", &Client::stop_judging)
       .def("wait", &Client::wait, nb::arg("step"), nb::arg("level"), nb::arg("seconds"))
       .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"))
       .def("restore_from", &Client::restore_from, nb::arg("path"), nb::arg("rank"),
            nb::arg("choose"))
+      .def("watch_restores", &Client::watch_restores, nb::arg("watch").none())
       .def("start_fresh", &Client::start_fresh)
       .def("restored_ok", &Client::restored_ok, nb::arg("step"))
       .def("stats", &Client::stats)

@@ -27,7 +27,12 @@ std::vector<Node> nodes_from(nb::handle value) {
   return nodes;
 }
 
+// A number of seconds, or a time as "15min".
 std::chrono::milliseconds duration_from(nb::handle value) {
+  if (nb::isinstance<nb::str>(value)) {
+    const Interval interval = interval_from(value);
+    if (interval.steps == 0) return interval.time;  // Else it is no time, and no number either.
+  }
   return std::chrono::milliseconds(static_cast<std::int64_t>(nb::cast<double>(value) * 1000));
 }
 

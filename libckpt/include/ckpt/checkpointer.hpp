@@ -13,6 +13,7 @@
 #include <ckpt/export.hpp>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
+#include <ckpt/progress.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>
@@ -42,7 +43,8 @@ class CKPT_EXPORT Checkpointer {
 
   Checkpointer(Checkpointer&&) noexcept;
   Checkpointer& operator=(Checkpointer&&) noexcept;
-  ~Checkpointer();  // As a death of the trainer: the daemon keeps what it holds.
+  // As a death of the trainer: the daemon keeps what it holds. What an embedded engine holds goes.
+  ~Checkpointer();
 
   // Registers a tensor under a unique name. Two names with the same bytes are tied: stored once.
   // Tensors may be added, and removed, between saves; that makes a new version of the Layout.
@@ -66,11 +68,14 @@ class CKPT_EXPORT Checkpointer {
   Status set_blob(std::string name, std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
-  // Waits until the Slots for what is registered exist. Optional: restore() and the first save of a
-  // session do the same, for at most `open_deadline`; no other save ever waits.
+  // Waits until the Slots for what is registered exist, for at most `open_deadline`. Optional: the
+  // first save of a session does the same, and no other save ever waits. A restore waits for them
+  // as long as `restore_deadline`, as does prepare_restore(), which is for what registers more room
+  // than it will restore into.
   // Errors: exhausted (the budget is too small, with the numbers), unavailable (not in time; they
   //         are being made, and steps are skipped until then).
   Status prepare();
+  Status prepare_restore();
 
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
@@ -88,9 +93,20 @@ class CKPT_EXPORT Checkpointer {
   // For tensors on a GPU it does not wait on the host, and lifts the limit `gpu_copy_rate`.
   Status guard(Stream stream = {});
 
+  // For who can tell whether guarded tensors were written in spite of it all, as a framework can
+  // that counts writes. While `on_copied` is set, a capture is told to nobody until settle() has
+  // judged it; one that the next call finds without a verdict is dropped. `on_copied` hears that
+  // the last byte was copied, on any thread, and must neither wait nor call the Checkpointer.
+  // Errors: those of guard, for the capture that runs.
+  Status hold_captures(std::function<void(Step)> on_copied);
+  // The verdict on a held capture, given after `on_copied` or after guard(): when it is an error,
+  // the capture is dropped, counted as failed and logged with it. Another step is no matter.
+  Status settle(Step step, Status verdict);
+
   // Waits until `step`, or a newer one, has reached `level`. For `durable` it is stored at once,
   // whatever `save_storage_interval` says.
-  // Errors: unavailable (the deadline passed), not_found (the step was skipped or given up).
+  // Errors: unavailable (the deadline passed), not_found (the step was skipped or given up),
+  // invalid_argument (`durable` of a job without a directory).
   Status wait(Step step, Level level, std::chrono::milliseconds deadline);
 
   // Copies the newest step that all ranks can have into the registered tensors. All ranks call it;
@@ -110,6 +126,8 @@ class CKPT_EXPORT Checkpointer {
   // The shard of any rank of one, whatever number of ranks saved it, into what `choose` answers.
   Result<Restored> restore_from(std::string_view path, std::uint32_t rank,
                                 const ChooseTargets& choose);
+  // Restores from now on tell `watch` how far they are; an empty one ends it.
+  Status watch_restores(RestoreWatch watch);
 
   // Begins without what is stored: a new timeline from the tensors as they are. The first save of a
   // session does it by itself, but not after a restore that failed, unless nothing was found at

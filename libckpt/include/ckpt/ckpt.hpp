@@ -5,6 +5,8 @@
 #include <ckpt/error.hpp>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
+#include <ckpt/progress.hpp>
+#include <ckpt/published.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>

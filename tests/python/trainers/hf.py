@@ -1,21 +1,23 @@
 """A Trainer of Transformers over a tiny GPT-2, to be killed at any step.
 
 hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper, callback, overriding (a subclass with a save of
-its own), reading (a callback that wants the folder in on_save), pushing (to the hub) or forgetful
-(what is in memory cannot be restored); ARGUMENTS is JSON for TrainingArguments, besides "resume",
-what train() is called with, "width", of the model, and "ranks". Says "made STEP" and, at the end,
-the digests of the losses and of the weights; of several ranks, rank 0 says it.
+its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
+(what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
+asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
+"width", of the model, and "ranks". Says "made STEP" and, at the end, the digests of the losses and
+of the weights; of several ranks, rank 0 says it.
 """
 
 import ctypes
+import gc
 import hashlib
 import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 
+import ports
 import torch
 import transformers
 
@@ -86,9 +88,11 @@ def make_trainer(output, kind, **options):
         args=transformers.TrainingArguments(output_dir=output, **settings),
         train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
     )  # fmt: skip
-    if kind in ("wrapper", "overriding", "reading", "pushing", "forgetful"):
+    if kind in ("wrapper", "overriding", "reading", "pushing", "forgetful", "unfinalized"):
         import libckpt.transformers
 
+        if kind == "unfinalized":
+            libckpt.transformers.Callback._finalize = lambda _, stock, *arguments: stock(*arguments)
         trainer = libckpt.transformers.TrainerWrapper(trainer)
     if kind == "pushing":
         trainer.args.push_to_hub = True  # Now: the constructor would look for the hub.
@@ -117,24 +121,43 @@ def results(trainer):
 
 def become_rank(count):
     """Forks the ranks; returns in each of them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     parent, children = os.getpid(), []
-    for rank in range(count):
-        children.append(os.fork())
-        if children[-1] == 0:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
-                              LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
-                              MASTER_PORT=str(port))  # fmt: skip
-            if rank > 0:
-                sys.stdout = open(os.devnull, "w")
-            return
-    ended = [os.waitpid(child, 0)[1] for child in children]
+    with ports.reserve() as reserved:
+        for rank in range(count):
+            children.append(os.fork())
+            if children[-1] == 0:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(1)
+                port = reserved.getsockname()[1]
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
+                                  LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
+                                  MASTER_PORT=str(port))  # fmt: skip
+                if rank > 0:
+                    sys.stdout = open(os.devnull, "w")
+                return
+        ended = [os.waitpid(child, 0)[1] for child in children]
     sys.exit(any(ended))
+
+
+def train(output, kind, resume, options):
+    trainer = make_trainer(output, kind, **options)
+    trainer.train(resume_from_checkpoint=resume)
+    if kind == "unfinalized":
+        found = pathlib.Path(output).glob("checkpoint-*")
+        print("at the end of train()", [int(path.name.partition("-")[2]) for path in found])
+    return results(trainer)
+
+
+def leave_group():
+    """Torch's threads end here: one that wants the interpreter when that has ended, terminates us.
+
+    They also stay while a model that was made parallel does, so none may be left.
+    """
+    torch.distributed.destroy_process_group()
+    gc.collect()
+    names = [name.read_text().strip() for name in pathlib.Path("/proc/self/task").glob("*/comm")]
+    assert not [name for name in names if "gloo" in name], names
 
 
 def main(output, kind, options):
@@ -146,11 +169,11 @@ def main(output, kind, options):
     resume = options.pop("resume", None)
     if kind == "stock":
         sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
-    trainer = make_trainer(output, kind, **options)
-    trainer.train(resume_from_checkpoint=resume)
-    losses, weights = results(trainer)
+    losses, weights = train(output, kind, resume, options)
     print("losses", losses)
     print("weights", weights, flush=True)
+    if ranks > 1:
+        leave_group()
 
 
 if __name__ == "__main__":

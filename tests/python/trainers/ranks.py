@@ -41,6 +41,11 @@ def digest(*states):
     return total.hexdigest()
 
 
+def own_slots(session):
+    """Their sizes, as the daemon tells them."""
+    return sorted({slot["bytes"] for slot in session.status()["daemon"]["slots"] if slot["own"]})
+
+
 def make_model():
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.BatchNorm1d(256),
@@ -73,6 +78,7 @@ def train(job, steps, directory=None):
         session.prepare(items)
     parameters = [dict(inner.named_parameters()), optimizer.state_dict()["state"]]
     say("began at", start, digest(*parameters, dict(inner.named_buffers())))
+    say("slots", *own_slots(session))
     for step in range(start + 1, int(steps) + 1):
         loss = model(torch.randn(16, 64) * random.random()).square().mean()
         optimizer.zero_grad()
@@ -91,6 +97,7 @@ def train(job, steps, directory=None):
         if step == int(os.environ.get("HOLD_AT", 0)):
             signal.pause()
     status = session.status()
+    say("slots", *own_slots(session))
     whole = sum(3 * part.nbytes for part in inner.parameters())  # With Adam's two for each.
     say("share", status["bytes_captured"] / max(1, status["saves_started"]) / whole)
     say("losses", hashlib.sha256(repr(progress["losses"]).encode()).hexdigest())

@@ -1,2 +1,2 @@
 # Forgets that a restore to an older step abandons what came after it.
-s/return start\.has_base && at\.timeline < start\.timeline && at > start\.base;/return start.has_base \&\& at.timeline > start.timeline + 1000;/
+s/return format::is_abandoned\(history, at\);/return at.timeline > newest_timeline(history) + 1000;/

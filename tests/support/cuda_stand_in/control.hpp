@@ -23,8 +23,8 @@ struct StandInCounts {
 
 struct StandInControl {
   // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
-  // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 drop_wait=4", see Settings in
-  // world.hpp. Unknown words are an error.
+  // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 fail_unpins=1
+  // refuses_batches=1 drop_wait=4", see Settings in world.hpp. Unknown words are an error.
   // The environment's CKPT_CUDA_STAND_IN is read in the same way at the first call.
   bool (*reset)(const char* words);
   StandInCounts (*counts)();
@@ -41,6 +41,8 @@ struct StandInControl {
   void (*plant)(std::uint64_t after, int error);
   // The function that the newest error was planted at; empty: none yet.
   const char* (*failed_call)();
+  // As at the end of a process, where the driver goes before those that use it.
+  void (*shut_down)();
   // A function by name and version, as cuGetProcAddress finds it.
   void* (*find)(const char* name, int version);
 };

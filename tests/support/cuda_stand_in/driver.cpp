@@ -1,6 +1,6 @@
 // The stand-in's front: functions with the driver's names, found through cuGetProcAddress only.
 //
-// None of them is exported by its own name but the two that the real library is opened by, so that
+// None of them is exported by its own name but those that the real library is opened by, so that
 // code which links against the driver instead of asking for versions does not get far.
 #include <cuda.h>
 
@@ -42,6 +42,8 @@ bool read_settings(const char* words, Settings& settings) {
       {"fail_copy", &Settings::fail_copy},
       {"pin_call_max", &Settings::pin_call_max},
       {"pin_total_max", &Settings::pin_total_max},
+      {"fail_unpins", &Settings::fail_unpins},
+      {"refuses_batches", &Settings::refuses_batches},
       {"drop_wait", &Settings::drop_wait}};
   const std::string text = words != nullptr ? words : "";
   for (std::size_t at = 0; at < text.size();) {
@@ -76,7 +78,7 @@ class Call {
   // `name` is that of the function which makes it.
   explicit Call(Needs needs = Needs::context, bool is_counted = true,
                 const char* name = __builtin_FUNCTION())
-      : lock_(world_mutex()), world_(world()) {
+      : lock_(world_mutex()), world_(world()), is_counted_(is_counted) {
     if (is_counted) result_ = world_.enter(name);
     Context* const context = current.empty() ? nullptr : current.back();
     if (result_ != CUDA_SUCCESS) {
@@ -86,7 +88,7 @@ class Call {
     if (needs == Needs::nothing) return;
     if (context == nullptr) {
       result_ = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (context->retains == 0) {
+    } else if (context->retains == 0 || !context->is_active) {
       result_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     } else {
       result_ = context->lost;
@@ -100,9 +102,15 @@ class Call {
 
   // Null: no such stream, which `result` then says.
   StreamQueue* stream(CUstream handle) {
-    if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+    if (handle == nullptr || handle == CU_STREAM_LEGACY)
       return &world_.default_stream(*current.back());
+    if (handle == CU_STREAM_PER_THREAD) return &world_.per_thread_stream(*current.back());
     const auto found = world_.streams.find(handle);
+    if (found != world_.streams.end() && found->second->is_gone) {
+      if (is_counted_) world_.violate("a stream of a context that is no more was used");
+      result_ = CUDA_ERROR_INVALID_HANDLE;
+      return nullptr;
+    }
     if (found != world_.streams.end() && !found->second->is_destroyed) return found->second.get();
     result_ = CUDA_ERROR_INVALID_HANDLE;
     return nullptr;
@@ -130,12 +138,20 @@ class Call {
   // calling thread is in the relaxed one: they break that capture.
   void must_not_break_graphs() {
     if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return;
-    for (const auto& [handle, stream] : world_.streams)
-      if (stream->is_capturing) world_.violate("a call has broken the capture of a CUDA graph");
+    for (const auto& [handle, stream] : world_.streams) {
+      if (!stream->is_capturing || stream->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
+      const bool is_of_all = capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                             stream->capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+      if (is_of_all || stream->capture_thread == std::this_thread::get_id())
+        world_.violate("a call has broken the capture of a CUDA graph");
+    }
   }
   EventState* event(CUevent handle) {
     const auto found = world_.events.find(handle);
     if (found != world_.events.end()) return found->second.get();
+    for (const auto& former : world_.former_events)
+      if (reinterpret_cast<CUevent>(former.get()) == handle)
+        world_.violate("an event that is no more was used");
     result_ = CUDA_ERROR_INVALID_HANDLE;
     return nullptr;
   }
@@ -150,6 +166,7 @@ class Call {
 
   std::unique_lock<std::mutex> lock_;
   World& world_;
+  const bool is_counted_;
   CUresult result_ = CUDA_SUCCESS;
 };
 
@@ -190,6 +207,7 @@ CUresult retain(CUcontext* context, CUdevice device) {
   if (call.fails()) return call.result();
   Context* const found = call->contexts[static_cast<std::size_t>(device)].get();
   ++found->retains;
+  call->activate(*found);
   ++call->counts.retained_contexts;
   *context = reinterpret_cast<CUcontext>(found);
   return CUDA_SUCCESS;
@@ -203,11 +221,50 @@ CUresult release(CUdevice device) {
   --call->counts.retained_contexts;
   return CUDA_SUCCESS;
 }
+CUresult reset_primary(CUdevice device) {
+  Call call(Call::Needs::nothing);
+  if (call.fails()) return call.result();
+  call->destroy(*call->contexts[static_cast<std::size_t>(device)]);
+  return CUDA_SUCCESS;
+}
+CUresult create_context(CUcontext* context, unsigned int, CUdevice device) {
+  Call call(Call::Needs::nothing);
+  if (call.fails()) return call.result();
+  auto made = std::make_unique<Context>();
+  made->device = device;
+  made->is_primary = false;
+  made->retains = 1;
+  call->activate(*made);
+  current.push_back(made.get());
+  *context = reinterpret_cast<CUcontext>(made.get());
+  call->others.push_back(std::move(made));
+  return CUDA_SUCCESS;
+}
+CUresult destroy_context(CUcontext handle) {
+  Call call(Call::Needs::nothing);
+  if (call.fails()) return call.result();
+  auto* const context = reinterpret_cast<Context*>(handle);
+  if (context->is_primary || !context->is_active) return CUDA_ERROR_INVALID_CONTEXT;
+  call->destroy(*context);
+  if (!current.empty() && current.back() == context) current.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult context_id(CUcontext handle, unsigned long long* id) {
+  Call call(Call::Needs::nothing);
+  if (call.fails()) return call.result();
+  const auto* const context = reinterpret_cast<const Context*>(handle);
+  if (context == nullptr || !context->is_active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
 CUresult push(CUcontext context) {
   Call call(Call::Needs::nothing);
   if (call.fails()) return call.result();
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  current.push_back(reinterpret_cast<Context*>(context));
+  auto* const pushed = reinterpret_cast<Context*>(context);
+  if (pushed != nullptr && !pushed->is_primary && !pushed->is_active)
+    call->violate("a context that is no more was used");
+  if (pushed == nullptr || !pushed->is_active) return CUDA_ERROR_INVALID_CONTEXT;
+  current.push_back(pushed);
   return CUDA_SUCCESS;
 }
 CUresult pop(CUcontext* context) {
@@ -222,6 +279,9 @@ CUresult synchronize() {
   Call call;
   if (call.fails()) return call.result();
   call.must_not_break_graphs();
+  for (const auto& [handle, stream] : call->streams)
+    if (stream->is_capturing && stream->context == current.back())
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   call->run_all();
   return current.back()->lost;
 }
@@ -293,12 +353,16 @@ CUresult is_capturing(CUstream handle, CUstreamCaptureStatus* status) {
   }
   return CUDA_SUCCESS;
 }
-CUresult begin_capture(CUstream handle, CUstreamCaptureMode) {
+CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode) {
   Call call;
   if (call.fails()) return call.result();
   StreamQueue* const stream = call.stream(handle);
   if (stream == nullptr) return call.result();
+  if (stream == &call->default_stream(*stream->context))
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   stream->is_capturing = true;
+  stream->capture_mode = mode;
+  stream->capture_thread = std::this_thread::get_id();
   return CUDA_SUCCESS;
 }
 CUresult end_capture(CUstream handle, CUgraph*) {
@@ -324,6 +388,7 @@ CUresult destroy_event(CUevent handle) {
   Call call;
   if (call.fails()) return call.result();
   if (call.event(handle) == nullptr) return call.result();
+  call->former_events.push_back(std::move(call->events.at(handle)));
   call->events.erase(handle);
   --call->counts.live_events;
   return CUDA_SUCCESS;
@@ -411,6 +476,7 @@ CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* siz
   if (handle == nullptr || handle == CU_STREAM_LEGACY || count == 0 || attribute_count != 1 ||
       *first != 0)
     return CUDA_ERROR_INVALID_VALUE;
+  if (call->settings.refuses_batches != 0) return CUDA_ERROR_NOT_SUPPORTED;
   StreamQueue* const stream = call.working_stream(handle);
   if (stream == nullptr) return call.result();
   if (attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
@@ -434,11 +500,15 @@ CUresult copy_batch_12080(CUdeviceptr* targets, CUdeviceptr* sources, std::size_
 
 CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
   Call call;
-  return call.fails() ? call.result() : call->allocate(*current.back(), bytes, address);
+  if (call.fails()) return call.result();
+  call.must_not_break_graphs();
+  return call->allocate(*current.back(), bytes, address);
 }
 CUresult free_memory(CUdeviceptr address) {
   Call call;
-  return call.fails() ? call.result() : call->free(address);
+  if (call.fails()) return call.result();
+  call.must_not_break_graphs();
+  return call->free(address);
 }
 CUresult memory_info(std::size_t* free, std::size_t* total) {
   Call call;
@@ -453,13 +523,14 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned int) {
   call.must_not_break_graphs();
   *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(*address, 0xab, bytes);
-  const CUresult result = call->pin(*address, bytes, true);
+  const CUresult result = call->pin(*current.back(), *address, bytes, true);
   if (result != CUDA_SUCCESS) std::free(*address);
   return result;
 }
 CUresult free_host(void* address) {
   Call call;
   if (call.fails()) return call.result();
+  call.must_not_break_graphs();
   const CUresult result = call->unpin(address, true);
   if (result == CUDA_SUCCESS) std::free(address);
   return result;
@@ -470,16 +541,28 @@ CUresult register_host(void* address, std::size_t bytes, unsigned int flags) {
   call.must_not_break_graphs();
   if ((flags & CU_MEMHOSTREGISTER_PORTABLE) == 0)
     call->violate("memory was pinned for one context only");
-  return call->pin(address, bytes, false);
+  return call->pin(*current.back(), address, bytes, false);
 }
 CUresult unregister_host(void* address) {
   Call call;
-  return call.fails() ? call.result() : call->unpin(address, false);
+  if (call.fails()) return call.result();
+  call.must_not_break_graphs();
+  return call->unpin(address, false);
 }
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Call call;
   if (call.fails()) return call.result();
   const auto device = call->device_of(address);
+  const bool is_host =
+      call->kind_of(reinterpret_cast<const void*>(address), 1) == World::HostKind::pinned;
+  if (is_host && attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+    *static_cast<unsigned int*>(data) = CU_MEMORYTYPE_HOST;
+    return CUDA_SUCCESS;
+  }
+  if (is_host && attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+    *static_cast<int*>(data) = current.back()->device;
+    return CUDA_SUCCESS;
+  }
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
     *static_cast<int*>(data) = *device;
@@ -513,6 +596,10 @@ const std::vector<Known>& functions() {
       known("cuDeviceGet", 2000, device_at),
       known("cuDevicePrimaryCtxRetain", 7000, retain),
       known("cuDevicePrimaryCtxRelease", 11000, release),
+      known("cuDevicePrimaryCtxReset", 11000, reset_primary),
+      known("cuCtxCreate", 3020, create_context),
+      known("cuCtxDestroy", 4000, destroy_context),
+      known("cuCtxGetId", 12000, context_id),
       known("cuCtxPushCurrent", 4000, push),
       known("cuCtxPopCurrent", 4000, pop),
       known("cuCtxSynchronize", 2000, synchronize),
@@ -575,6 +662,7 @@ StandInCounts control_counts() {
 }
 const char* control_violations() {
   const std::lock_guard lock(world_mutex());
+  world().check_pinned_is_mapped();
   return world().violations.c_str();
 }
 int control_launch(void* handle, void (*work_function)(void*), void* argument) {
@@ -610,6 +698,10 @@ const char* control_failed_call() {
   const std::lock_guard lock(world_mutex());
   return world().failed_call.c_str();
 }
+void control_shut_down() {
+  const std::lock_guard lock(world_mutex());
+  world().shut_down();
+}
 void* control_find(const char* name, int version) {
   void* address = nullptr;
   (void)find(name, &address, version);
@@ -628,14 +720,20 @@ STAND_IN_EXPORT CUresult cuDriverGetVersion(int* version) {
 #undef cuGetProcAddress
 STAND_IN_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** address, int version,
                                              cuuint64_t, CUdriverProcAddressQueryResult* found) {
+  // Drivers before it have the older one alone.
+  if (ckpt::test::world().settings.version < 12000) std::abort();
   const CUresult result = ckpt::test::find(name, address, version);
   if (found != nullptr)
     *found =
         *address != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return result;
 }
+STAND_IN_EXPORT CUresult cuGetProcAddress(const char* name, void** address, int version,
+                                          cuuint64_t) {
+  return ckpt::test::find(name, address, version);
+}
 STAND_IN_EXPORT const ckpt::test::StandInControl cuda_stand_in = {
-    ckpt::test::control_reset,   ckpt::test::control_counts, ckpt::test::control_violations,
-    ckpt::test::control_launch,  ckpt::test::control_peek,   ckpt::test::control_poke,
-    ckpt::test::control_run_all, ckpt::test::control_plant,  ckpt::test::control_failed_call,
-    ckpt::test::control_find};
+    ckpt::test::control_reset,     ckpt::test::control_counts, ckpt::test::control_violations,
+    ckpt::test::control_launch,    ckpt::test::control_peek,   ckpt::test::control_poke,
+    ckpt::test::control_run_all,   ckpt::test::control_plant,  ckpt::test::control_failed_call,
+    ckpt::test::control_shut_down, ckpt::test::control_find};

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -64,6 +65,7 @@ std::vector<std::size_t> World::shuffled(std::size_t count) {
 CUresult World::enter(const char* name) {
   ++calls_;
   counts.calls = calls_;
+  if (is_shut_down_) return CUDA_ERROR_DEINITIALIZED;
   if (settings.kill_at != 0 && calls_ == settings.kill_at) ::raise(SIGKILL);
   if (settings.eager != 0) run_all();
   if (settings.fail_at == 0 || calls_ != settings.fail_at) return CUDA_SUCCESS;
@@ -92,6 +94,7 @@ void World::run_all() {
 }
 
 bool World::step() {
+  if (is_shut_down_) return false;
   std::vector<StreamQueue*> ready;
   const auto consider = [&](StreamQueue& stream) {
     if (stream.queue.empty() || stream.context->lost != CUDA_SUCCESS) return;
@@ -139,6 +142,61 @@ void World::lose(Context& context, CUresult error) {
   context.lost = error;
 }
 
+void World::activate(Context& context) {
+  if (context.is_active) return;
+  context.is_active = true;
+  context.id = ++context_ids_;
+}
+
+// Who waits for it elsewhere goes on.
+void World::drop_work(StreamQueue& stream) {
+  for (const Work& work : stream.queue) {
+    work.mark->is_done = true;
+    if (work.is_to_host) bytes_queued_ -= work.host_bytes;
+  }
+  stream.queue.clear();
+}
+
+void World::destroy(Context& context) {
+  context.is_active = false;
+  context.lost = CUDA_SUCCESS;
+  for (auto& [handle, stream] : streams) {
+    if (stream->context != &context || stream->is_gone) continue;
+    drop_work(*stream);
+    counts.live_streams -= stream->is_destroyed ? 0 : 1;
+    stream->is_gone = true;
+    stream->is_capturing = false;
+  }
+  drop_work(default_stream(context));
+  std::erase_if(per_thread_streams_, [&](const auto& one) { return one.first.first == &context; });
+  for (auto event = events.begin(); event != events.end();) {
+    if (event->second->context != &context) {
+      ++event;
+      continue;
+    }
+    former_events.push_back(std::move(event->second));
+    event = events.erase(event);
+    --counts.live_events;
+  }
+  std::erase_if(allocations_, [&](const auto& one) {
+    if (one.second.context != &context) return false;
+    ::munmap(one.second.backing, one.second.bytes);
+    return true;
+  });
+  std::erase_if(pinned_, [&](const auto& one) {
+    if (one.second.context != &context) return false;
+    if (one.second.is_ours) std::free(reinterpret_cast<void*>(one.first));
+    return true;
+  });
+  counts.pinned_ranges = pinned_.size();
+}
+
+void World::shut_down() {
+  is_shut_down_ = true;
+  pinned_.clear();
+  counts.pinned_ranges = 0;
+}
+
 void World::queue(StreamQueue& stream, Work work) {
   StreamQueue& legacy = default_stream(*stream.context);
   if (&stream == &legacy) {
@@ -166,6 +224,17 @@ StreamQueue& World::default_stream(Context& context) {
   return *stream;
 }
 
+StreamQueue& World::per_thread_stream(Context& context) {
+  StreamQueue*& known = per_thread_streams_[{&context, std::this_thread::get_id()}];
+  if (known == nullptr) {
+    auto stream = std::make_unique<StreamQueue>();
+    stream->context = &context;
+    known = stream.get();
+    streams[reinterpret_cast<CUstream>(known)] = std::move(stream);
+  }
+  return *known;
+}
+
 // --- Memory of the GPUs ---
 
 CUresult World::allocate(Context& context, std::size_t bytes, CUdeviceptr* address) {
@@ -183,7 +252,7 @@ CUresult World::allocate(Context& context, std::size_t bytes, CUdeviceptr* addre
   if (backing == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<CUdeviceptr>(front_ + front_used_);
   front_used_ += rounded;
-  allocations_[*address] = {context.device, rounded, static_cast<std::byte*>(backing)};
+  allocations_[*address] = {&context, context.device, rounded, static_cast<std::byte*>(backing)};
   return CUDA_SUCCESS;
 }
 
@@ -238,7 +307,13 @@ World::HostKind World::kind_of(const void* address, std::size_t bytes) const {
   return is_touched ? HostKind::torn : HostKind::pageable;
 }
 
-CUresult World::pin(void* address, std::size_t bytes, bool is_ours) {
+void World::check_pinned_is_mapped() {
+  for (const auto& [first, pinned] : pinned_)
+    if (!is_mapped(reinterpret_cast<const void*>(first), pinned.bytes))
+      violate("memory was unmapped while pinned");
+}
+
+CUresult World::pin(Context& context, void* address, std::size_t bytes, bool is_ours) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   // Pages are pinned, so that two ranges must not share one.
@@ -253,12 +328,16 @@ CUresult World::pin(void* address, std::size_t bytes, bool is_ours) {
   }
   if (!is_ours && bytes > settings.pin_call_max) return CUDA_ERROR_INVALID_VALUE;
   if (total > settings.pin_total_max) return CUDA_ERROR_OUT_OF_MEMORY;
-  pinned_[reinterpret_cast<std::uintptr_t>(address)] = {bytes, is_ours};
+  pinned_[reinterpret_cast<std::uintptr_t>(address)] = {&context, bytes, is_ours};
   counts.pinned_ranges = pinned_.size();
   return CUDA_SUCCESS;
 }
 
 CUresult World::unpin(void* address, bool is_ours) {
+  if (!is_ours && settings.fail_unpins > 0) {
+    --settings.fail_unpins;
+    return CUDA_ERROR_UNKNOWN;
+  }
   const auto found = pinned_.find(reinterpret_cast<std::uintptr_t>(address));
   if (found == pinned_.end() || found->second.is_ours != is_ours)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

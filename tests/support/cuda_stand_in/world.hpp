@@ -18,6 +18,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/cuda_stand_in/control.hpp"
@@ -36,7 +37,9 @@ struct Settings {
   std::uint64_t fail_copy = 0;  // The copy that ends with `error`, as an error of the GPU.
   std::uint64_t pin_call_max = 1ull << 30;  // Bytes of one registration.
   std::uint64_t pin_total_max = ~0ull;
-  std::uint64_t drop_wait = 0;  // The cuStreamWaitEvent that is forgotten: a planted bug.
+  std::uint64_t fail_unpins = 0;      // So many of the first calls that unregister memory fail.
+  std::uint64_t refuses_batches = 0;  // 1: cuMemcpyBatchAsync is there, and not for this GPU.
+  std::uint64_t drop_wait = 0;        // The cuStreamWaitEvent that is forgotten: a planted bug.
 };
 
 // Whether an error destroys the context that it is said of.
@@ -50,7 +53,10 @@ using MarkPtr = std::shared_ptr<Mark>;
 
 struct Context {
   int device = 0;
-  std::uint64_t retains = 0;
+  std::uint64_t id = 0;       // Another one after each reset.
+  std::uint64_t retains = 0;  // Of a primary context; of another: whether it still is.
+  bool is_primary = true;
+  bool is_active = false;
   CUresult lost = CUDA_SUCCESS;  // The error that destroyed it.
 };
 
@@ -70,7 +76,10 @@ struct StreamQueue {
   Context* context = nullptr;
   bool is_blocking = true;  // Takes part in the order of the default stream.
   bool is_capturing = false;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::thread::id capture_thread;
   bool is_destroyed = false;
+  bool is_gone = false;  // With its context.
   std::deque<Work> queue;
   MarkPtr last;
 };
@@ -97,7 +106,13 @@ class World {
 
   void queue(StreamQueue& stream, Work work);
   StreamQueue& default_stream(Context& context);
+  // Of the calling thread.
+  StreamQueue& per_thread_stream(Context& context);
   void lose(Context& context, CUresult error);
+  void activate(Context& context);
+  // All that was made in it, and the work under way.
+  void destroy(Context& context);
+  void shut_down();
 
   // --- Memory of the GPUs ---
   CUresult allocate(Context& context, std::size_t bytes, CUdeviceptr* address);
@@ -112,7 +127,8 @@ class World {
   // --- Memory of the host ---
   enum class HostKind : std::uint8_t { pageable, pinned, torn };
   HostKind kind_of(const void* address, std::size_t bytes) const;
-  CUresult pin(void* address, std::size_t bytes, bool is_ours);
+  CUresult pin(Context& context, void* address, std::size_t bytes, bool is_ours);
+  void check_pinned_is_mapped();
   CUresult unpin(void* address, bool is_ours);
 
   CUresult copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
@@ -125,23 +141,29 @@ class World {
   StandInCounts counts;
   std::string violations;
   std::string failed_call;                         // The newest that an error was planted at.
-  std::vector<std::unique_ptr<Context>> contexts;  // By device.
+  std::vector<std::unique_ptr<Context>> contexts;  // The primary ones, by device.
+  std::vector<std::unique_ptr<Context>> others;    // Made by cuCtxCreate; never forgotten.
   std::map<CUstream, std::unique_ptr<StreamQueue>> streams;
   std::map<CUevent, std::unique_ptr<EventState>> events;
+  // Events that are no more. They keep their addresses, so that whoever still uses one is seen.
+  std::vector<std::unique_ptr<EventState>> former_events;
   std::uint64_t waits = 0;
 
  private:
   struct Allocation {
+    Context* context = nullptr;
     int device = 0;
     std::size_t bytes = 0;
     std::byte* backing = nullptr;
   };
   struct Pinned {
+    Context* context = nullptr;
     std::size_t bytes = 0;
     bool is_ours = false;  // By cuMemHostAlloc.
   };
 
   bool step();  // False: nothing can run.
+  void drop_work(StreamQueue& stream);
   void advance(StreamQueue& stream);
   void end_copy(StreamQueue& stream, const std::function<void()>& transfer);
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
@@ -158,6 +180,9 @@ class World {
   std::size_t front_used_ = 0;
   std::map<std::uintptr_t, Pinned> pinned_;
   std::map<Context*, std::unique_ptr<StreamQueue>> default_streams_;
+  std::map<std::pair<Context*, std::thread::id>, StreamQueue*> per_thread_streams_;
+  std::uint64_t context_ids_ = 0;
+  bool is_shut_down_ = false;
 };
 
 }  // namespace ckpt::test

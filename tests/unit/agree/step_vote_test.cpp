@@ -102,11 +102,23 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   scene.view.damaged_published = 3;
   REQUIRE(vote(scene).reason.find("3 checkpoints on storage are damaged") != std::string::npos);
   REQUIRE(vote(scene).reason.find("no other can be restored") != std::string::npos);
-  scene.view.damaged_published = 0;
   scene.view.published->push_back({{1, Step{3}}, 4, {digest(1), digest(2), digest(3), digest(4)}});
+  REQUIRE(vote(scene).error == Errc::corruption);
+  REQUIRE(vote(scene).reason.find("step 3, was taken by 4 ranks") != std::string::npos);
+  scene.view.damaged_published = 0;
   const agree::Vote outcome = vote(scene);
   REQUIRE(outcome.error == Errc::unsupported);
   REQUIRE(outcome.reason.find("4 ranks") != std::string::npos);
+}
+
+TEST_CASE("vote: storage that cannot be read is no empty storage", "[unit][agree]") {
+  Scene scene(2);
+  scene.view.unreadable = "io: list /scratch/job";
+  CHECK(vote(scene).error == Errc::unavailable);
+  CHECK(vote(scene).reason.find("storage cannot be read: io: list /scratch/job") !=
+        std::string::npos);
+  scene.hold_everywhere(1, 4);
+  CHECK(vote(scene).chosen == format::StepId{1, Step{4}});  // Memory needs no storage.
 }
 
 TEST_CASE("vote: what another number of ranks published since is not passed by", "[unit][agree]") {
@@ -122,6 +134,13 @@ TEST_CASE("vote: what another number of ranks published since is not passed by",
   SECTION("unless this job has got on from it") {
     scene.hold_everywhere(3, 21);
     REQUIRE(vote(scene).chosen == format::StepId{3, Step{21}});
+  }
+  SECTION("nor where nothing else is left") {
+    agree::VoteRules rules;
+    rules.history = {{1, false, {}}, {2, true, {1, Step{5}}}};  // Steps 6 to 10 were abandoned.
+    const agree::Vote none = vote(scene, rules);
+    REQUIRE(none.error == Errc::unsupported);
+    REQUIRE(none.reason.find("step 20, was taken by 1 ranks") != std::string::npos);
   }
   SECTION("unless it was abandoned") {
     agree::VoteRules rules;

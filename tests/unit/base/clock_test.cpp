@@ -15,6 +15,11 @@
 namespace ckpt::test {
 namespace {
 
+std::unique_ptr<Clock> make_clock(bool is_fake, asio::io_context& context) {
+  if (is_fake) return std::make_unique<FakeClock>(context);
+  return make_system_clock(context.get_executor());
+}
+
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
@@ -102,13 +107,7 @@ TEST_CASE("clock: a sleep ends with success at its deadline", "[unit][base]") {
 
 TEST_CASE("clock: destroying the clock ends a sleep with cancelled", "[unit][base]") {
   asio::io_context context;
-  std::unique_ptr<Clock> clock;
-  const bool is_fake = GENERATE(false, true);
-  if (is_fake) {
-    clock = std::make_unique<FakeClock>(context);
-  } else {
-    clock = make_system_clock(context.get_executor());
-  }
+  std::unique_ptr<Clock> clock = make_clock(GENERATE(false, true), context);
   std::optional<Status> ended;
   asio::co_spawn(context, sleep_and_tell(*clock, clock->after(hours(1)), ended), asio::detached);
   context.poll();
@@ -119,6 +118,25 @@ TEST_CASE("clock: destroying the clock ends a sleep with cancelled", "[unit][bas
   REQUIRE(ended);
   REQUIRE(!*ended);
   CHECK(ended->error().code() == Errc::cancelled);
+}
+
+TEST_CASE("clock: one that is closed ends every wait, also later ones, and tells the time",
+          "[unit][base]") {
+  asio::io_context context;
+  const std::unique_ptr<Clock> clock = make_clock(GENERATE(false, true), context);
+  std::optional<Status> first, second;
+  asio::co_spawn(context, sleep_and_tell(*clock, clock->after(hours(1)), first), asio::detached);
+  context.poll();
+  clock->close();
+  asio::co_spawn(context, sleep_and_tell(*clock, clock->now(), second), asio::detached);
+  context.restart();
+  context.run();
+  for (const auto& ended : {first, second}) {
+    REQUIRE(ended);
+    REQUIRE(!*ended);
+    CHECK(ended->error().code() == Errc::cancelled);
+  }
+  CHECK(clock->now() > Time());
 }
 
 TEST_CASE("clock: destroying the context with a sleeper in it crashes nobody", "[unit][base]") {

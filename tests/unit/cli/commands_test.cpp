@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "base/units.hpp"
+#include "cli/cgroup.hpp"
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
 #include "support/temporary_directory.hpp"
@@ -83,13 +84,15 @@ struct Place {
     answer.err = text_of(err);
     return answer;
   }
-  // Of the daemon that runs there.
-  void limit_file_size(rlim_t bytes) const {
+  pid_t daemon() const {
     const auto text = os::read_file(options.runtime_dir + "/ckptd.json", 4096);
     REQUIRE(text);
+    return nlohmann::json::parse(*text)["pid"];
+  }
+  // Of the daemon that runs there.
+  void limit_file_size(rlim_t bytes) const {
     const rlimit limit{bytes, RLIM_INFINITY};
-    const pid_t pid = nlohmann::json::parse(*text)["pid"];
-    REQUIRE(::prlimit(pid, RLIMIT_FSIZE, &limit, nullptr) == 0);
+    REQUIRE(::prlimit(daemon(), RLIMIT_FSIZE, &limit, nullptr) == 0);
   }
   std::string runtime() const { return " --runtime-dir '" + options.runtime_dir + "'"; }
 
@@ -119,6 +122,17 @@ struct Trainer {
   std::vector<float> weights;
   std::optional<Checkpointer> checkpointer;
 };
+
+// What doctor has found of `name`.
+std::string member(const nlohmann::json& told, const std::string& name, const char* what) {
+  for (const auto& finding : told["findings"]) {
+    if (finding["name"] == name) return finding[what].get<std::string>();
+  }
+  return "missing";
+}
+std::string grade(const nlohmann::json& told, const std::string& name) {
+  return member(told, name, "grade");
+}
 
 void flip_a_byte(const std::string& path, std::streamoff offset) {
   ::chmod(path.c_str(), 0600);
@@ -150,6 +164,7 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   CHECK(place.ckpt("stats").code == 2);
   CHECK(place.ckpt("status --colour").code == 2);
   CHECK(Contains(place.ckpt("stats").err)("`ckpt --help` lists the commands"));
+  CHECK(Contains(place.ckpt("stats").err)("there is no command \"stats\""));
   CHECK(place.ckpt("status --json --colour").json()["error"]["code"] == "invalid argument");
   CHECK(place.ckpt("verify").code == 2);
   CHECK(place.ckpt("drop").code == 2);
@@ -233,6 +248,34 @@ TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
   const Answer empty = place.ckpt("status" + place.runtime());
   CHECK(empty.code == 1);
   CHECK(Contains(empty.out)("missing: no rank has a trainer\n"));
+}
+
+TEST_CASE("cli: a job that was closed in order has nothing to lose", "[unit][cli]") {
+  const Place place;
+  Trainer trainer(place.options);
+  trainer.save(3, Level::committed);
+  // Its next step is due and not saved: there are no Slots yet for what was added.
+  std::vector<float> more(6 * MiB / sizeof(float));
+  TensorRef tensor;
+  tensor.data = more.data();
+  tensor.dtype = DType::f32;
+  tensor.shape = {static_cast<std::int64_t>(more.size())};
+  REQUIRE(trainer.checkpointer->add("more", tensor));
+  REQUIRE(::kill(place.daemon(), SIGSTOP) == 0);
+  const auto skipped = trainer.checkpointer->save(Step{7});
+  REQUIRE(::kill(place.daemon(), SIGCONT) == 0);
+  REQUIRE(skipped);
+  REQUIRE(*skipped == SaveOutcome::skipped_unavailable);
+  REQUIRE(trainer.checkpointer->close(patience));
+
+  const Answer closed = place.ckpt("status" + place.runtime());
+  INFO(closed.out);
+  CHECK(closed.code == 0);
+  CHECK(Contains(closed.out)("nothing: it has ended, with step 3, from storage"));
+  CHECK_FALSE(Contains(closed.out)("lost"));
+  const auto json = place.ckpt("status --json" + place.runtime()).json();
+  CHECK(json["jobs"][0]["if_node_died"][0]["steps_lost"] == 0);
+  CHECK(json["jobs"][0]["ranks"][0]["last_seen"] == 7);
 }
 
 TEST_CASE("cli: recover explains, drop frees, stop ends", "[unit][cli]") {
@@ -412,6 +455,35 @@ TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged
   CHECK(Contains(manifest.out)("manifest.json"));
 }
 
+TEST_CASE("cli: ls marks what a restore has abandoned, and no newest is among it", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  {
+    Trainer trainer(place.options);
+    trainer.save(2, Level::durable);
+    trainer.save(4, Level::durable);
+  }
+  {
+    Trainer trainer(place.options);
+    const auto restored = trainer.checkpointer->restore(Step{2});
+    if (!restored) FAIL(restored.error().message());
+    REQUIRE(restored->step == Step{2});
+  }
+  REQUIRE(place.ckpt("stop --no-flush" + place.runtime()).code == 0);
+
+  const Answer listed = place.ckpt("ls " + dir);
+  INFO(listed.out << listed.err);
+  CHECK(listed.code == 0);
+  CHECK(Contains(listed.out)("abandoned"));
+  const auto json = place.ckpt("ls --json " + dir).json();
+  CHECK(json["newest"] == "step-000000002");
+  CHECK(json["checkpoints"][0]["abandoned"] == false);
+  CHECK(json["checkpoints"][1]["abandoned"] == true);
+  const auto verified = place.ckpt("verify --newest --json " + dir).json();
+  REQUIRE(verified["checkpoints"].size() == 1);
+  CHECK(Contains(verified["checkpoints"][0].dump())("step-000000002"));
+}
+
 TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]") {
   const Place place;
   const std::string dir = "'" + place.options.dir + "'";
@@ -475,16 +547,12 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   CHECK(Contains(well.out)("environment LIBCKPT_MEMORY_BUDGET"));
   CHECK(std::filesystem::is_empty(place.options.dir));
 
-  const auto grade = [](const nlohmann::json& told, const std::string& name) {
-    for (const auto& finding : told["findings"]) {
-      if (finding["name"] == name) return finding["grade"].get<std::string>();
-    }
-    return std::string("missing");
-  };
   const auto json = place.ckpt("doctor --json" + here, "LIBCKPT_MEMORY_BUDGET=16MiB").json();
   CHECK(grade(json, "options") == "good");
   CHECK(grade(json, "memory") == "good");
   CHECK(grade(json, "daemon") == "good");
+  CHECK(grade(json, "port") == "good");
+  CHECK(grade(json, "locked memory") != "missing");
   CHECK(json["options"].size() > 20);
 
   const Answer broken = place.ckpt("doctor --json --dir /nonexistent" + place.runtime(),
@@ -497,6 +565,85 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   CHECK(grade(told, "memory") == "trouble");
   CHECK(grade(told, "storage") == "trouble");
   CHECK(grade(told, "secret") == "trouble");
+
+  // 192.0.2.0/24 is for documents: no machine has an address of it.
+  const auto elsewhere = place.ckpt("doctor --json" + here,
+                                    "LIBCKPT_NODES=A@192.0.2.1:7711,B@127.0.0.2:7711 "
+                                    "LIBCKPT_WORLD_SIZE=2 LIBCKPT_NODE=A");
+  CHECK(grade(elsewhere.json(), "port") == "trouble");
+}
+
+TEST_CASE("cli: doctor tries the port where the daemon would listen", "[unit][cli]") {
+  const Place place;
+  // 192.0.2.0/24 is for documents: no machine has an address of it.
+  const auto port = [&](const std::string& address, const std::string& environment) {
+    const std::string job = "LIBCKPT_WORLD_SIZE=2 LIBCKPT_NODE=A LIBCKPT_NODES=A@" + address +
+                            ",B@127.0.0.2:7711 " + environment;
+    const auto told = place.ckpt("doctor --json" + place.runtime(), job).json();
+    return member(told, "port", "grade") + ": " + member(told, "port", "text");
+  };
+  // A port that nobody listens on now: each test has its own.
+  const std::string own = std::to_string(20'000 + ::getpid() % 10'000);
+  const std::string other = std::to_string(30'000 + ::getpid() % 2'000);
+  CHECK(port("127.0.0.1:" + own, "") == "good: 127.0.0.1:" + own + " is free");
+  CHECK(port("192.0.2.1:" + own, "LIBCKPT_INTERFACE=127.0.0.1") ==
+        "good: 127.0.0.1:" + own + " is free");
+  CHECK(port("127.0.0.1:" + own, "LIBCKPT_PORT=" + other) ==
+        "good: 127.0.0.1:" + other + " is free");
+  const std::string elsewhere = port("127.0.0.1:" + own, "LIBCKPT_INTERFACE=192.0.2.1");
+  CHECK(elsewhere.starts_with("trouble: "));
+  CHECK(Contains(elsewhere)("192.0.2.1:" + own));
+  // The daemon reads its environment; its trainer's options go over it.
+  CHECK(port("127.0.0.1:" + own, "LIBCKPT_LISTEN=192.0.2.1:7711").starts_with("trouble: "));
+  CHECK(port("127.0.0.1:" + own, "LIBCKPT_LISTEN=192.0.2.1:7711 LIBCKPT_PORT=" + other) ==
+        "good: 127.0.0.1:" + other + " is free");
+  // An engine that is embedded listens as the job says.
+  CHECK(port("127.0.0.1:" + own, "LIBCKPT_INTERFACE=192.0.2.1 LIBCKPT_EMBEDDED=true") ==
+        "good: 127.0.0.1:" + own + " is free");
+}
+
+TEST_CASE("cli: doctor refuses the options that open refuses", "[unit][cli]") {
+  const Place place;
+  const auto told = [&](const std::string& environment) {
+    return place.ckpt("doctor --json" + place.runtime(), environment).json();
+  };
+  CHECK(grade(told("LIBCKPT_JOB=a"), "options") == "good");
+  const auto job = told("LIBCKPT_JOB=a/b");
+  CHECK(job["good"] == false);
+  CHECK(grade(job, "options") == "trouble");
+  CHECK(Contains(member(job, "options", "text"))("option job = \"a/b\" (environment LIBCKPT_JOB)"));
+
+  const std::string log = place.directory.file("trainer.log");
+  CHECK(grade(told("LIBCKPT_LOG_FILE_PATH=" + log), "log") == "good");
+  CHECK_FALSE(std::filesystem::exists(log));
+  CHECK(grade(told("LIBCKPT_LOG_FILE_PATH=" + log + "/of/nobody"), "log") == "trouble");
+  CHECK(grade(told("LIBCKPT_LOG_FILE_PATH=" + place.options.dir), "log") == "trouble");
+
+  const auto daemon = told("LIBCKPT_IDLE_LIMIT=soon");
+  CHECK(grade(daemon, "program") == "trouble");
+  CHECK(Contains(member(daemon, "program", "text"))("\"soon\""));
+}
+
+TEST_CASE("cli: doctor says with what the daemon dies", "[unit][cli]") {
+  const Place place;
+  // A daemon is where its trainer is: here.
+  const auto here = os::read_file("/proc/self/cgroup", 65536);
+  REQUIRE(here);
+  const cli::Cgroup group = cli::parse_cgroup(*here, cli::is_in_container("self"));
+  const auto expected = [&](const std::string& who) {
+    return group.dies_with.empty()
+               ? who + " is in " + group.path + ", and dies with nothing else"
+               : who + " dies with " + group.dies_with + "; it is in " + group.path;
+  };
+  const auto before = place.ckpt("doctor --json" + place.runtime()).json();
+  CHECK(member(before, "cgroup", "text") == expected("a daemon that is started here"));
+  CHECK(grade(before, "cgroup") == (group.dies_with.empty() ? "good" : "note"));
+  CHECK(member(before, "cgroup", "advice") == group.advice);
+  const Trainer trainer(place.options);
+  const auto told = place.ckpt("doctor --json" + place.runtime()).json();
+  CHECK(member(told, "cgroup", "text") == expected("the daemon"));
+  const auto embedded = place.ckpt("doctor --json" + place.runtime(), "LIBCKPT_EMBEDDED=true");
+  CHECK(member(embedded.json(), "cgroup", "text") == "embedded: no daemon is started");
 }
 
 }  // namespace ckpt

@@ -7,10 +7,13 @@
 #include <array>
 #include <catch2/catch.hpp>
 
+#include "base/log.hpp"
 #include "base/units.hpp"
 
 namespace ckpt::client {
 namespace {
+
+using Catch::Matchers::Contains;
 
 const Deadline passed = Deadline::min();
 
@@ -28,11 +31,13 @@ struct Session {
   }
   void begin(std::uint64_t timeline = 1) {
     node::Begun begun;
+    begun.ask = ask;
     begun.timeline = timeline;
     state.begun(begun);
   }
 
   LinkState state{"rank 0 of job test"};
+  std::uint64_t ask = 0;                                    // What was asked last.
   std::vector<std::weak_ptr<std::vector<std::byte>>> seen;  // To tell whether it is still mapped.
 };
 
@@ -75,6 +80,28 @@ TEST_CASE("link state: a Slot too small for the newest layout is not taken", "[u
   CHECK(session.state.wait_slots(passed));
   session.state.slot_granted(0);
   CHECK(session.state.take_slot(Step{1})->generation == 12);
+}
+
+TEST_CASE("link state: who waits for Slots is told how large they are, rank 0 in the log",
+          "[unit][client]") {
+  static std::vector<std::string> logged;
+  logged.clear();
+  const bool tells = GENERATE(true, false);
+  std::optional<std::chrono::milliseconds> tells_after;
+  if (tells) tells_after = std::chrono::milliseconds(0);
+  LinkState state("rank 0 of job test", tells_after);
+  state.attached({1, 2});
+  state.ask_layout(3 * MiB);
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+  const Status late = state.wait_slots(soon);
+  Log::set_sink(nullptr);
+  REQUIRE_FALSE(late);
+  CHECK_THAT(late.error().text(), Contains("make Slots of 3.0 MiB: not done yet"));
+  REQUIRE(logged.size() == (tells ? 1 : 0));
+  if (tells)
+    CHECK_THAT(logged[0], Contains("rank 0 of job test: preparing memory") && Contains("3.0 MiB"));
 }
 
 TEST_CASE("link state: a layout that fits leaves the grants as they are", "[unit][client]") {
@@ -210,6 +237,40 @@ TEST_CASE("link state: a deadline that passes says what was waited for", "[unit]
   CHECK_FALSE(session.state.counters().last_error.empty());  // It was the newest failure.
 }
 
+TEST_CASE("link state: whoever watches a restore is told how the engine gets on",
+          "[unit][client]") {
+  Session session;
+  session.ask = session.state.ask_begin();
+  session.state.noticed({"rank 1 is not attached", ""});
+  std::vector<RestoreProgress> told;
+  const RestoreWatch watch = [&](const RestoreProgress& progress) {
+    told.push_back(progress);
+    if (told.size() == 1) {
+      session.state.noticed({});
+      session.state.restore_filling({3 * MiB, 5 * MiB, "node B"});
+    } else if (told.size() == 2) {
+      session.state.lost("killed");
+    } else {
+      session.state.attached({1, 2});
+      session.begin();
+    }
+  };
+  const Deadline later = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  const auto offer = session.state.wait_offer(later, watch);
+  REQUIRE(offer);
+  CHECK_FALSE(*offer);
+  REQUIRE(told.size() == 3);
+  CHECK(told[0].phase == RestoreProgress::Phase::waiting);
+  CHECK(told[0].waiting == "rank 1 is not attached");
+  CHECK(told[1].phase == RestoreProgress::Phase::filling);
+  CHECK(told[1].bytes == 3 * MiB);
+  CHECK(told[1].bytes_total == 5 * MiB);
+  CHECK(told[1].source_name == "node B");
+  CHECK(told[1].waiting.empty());
+  CHECK(told[2].phase == RestoreProgress::Phase::waiting);  // What was filled went with its engine.
+  CHECK(told[2].waiting == "the daemon is away");
+}
+
 TEST_CASE("link state: a daemon that does not answer is named until it does", "[unit][client]") {
   Session session;
   session.begin();
@@ -339,7 +400,7 @@ TEST_CASE("link state: a step that died with its engine is not waited for", "[un
     CHECK(verdict(Step{7}, Level::committed) == Errc::not_found);
   }
   SECTION("another timeline comes to the same step again") {
-    session.state.ask_begin();
+    session.ask = session.state.ask_begin();
     session.begin(2);
     session.make_slots();
     session.state.slot_granted(0);
@@ -351,7 +412,7 @@ TEST_CASE("link state: another timeline's levels say nothing of this one", "[uni
   Session session;
   session.begin(1);
   session.state.level_reached(Step{7}, Level::durable);
-  session.state.ask_begin();
+  session.ask = session.state.ask_begin();
   session.begin(2);
   CHECK(session.state.identity().timeline == 2);
   CHECK_FALSE(session.state.wait_level(Step{7}, Level::captured, passed));
@@ -360,33 +421,55 @@ TEST_CASE("link state: another timeline's levels say nothing of this one", "[uni
 TEST_CASE("link state: offers come in order, then the answer", "[unit][client]") {
   Session session;
   session.make_slots();
-  session.state.ask_begin();
+  session.ask = session.state.ask_begin();
   CHECK(session.state.wait_offer(passed).error().code() == Errc::unavailable);
   for (std::uint32_t slot = 0; slot < 3; ++slot) {
     node::SlotOffer offer;
-    offer.attempt = slot + 1;
+    offer.ask = session.ask;
+    offer.offer = slot + 1;
     offer.slot = slot;
     session.state.restore_offered(offer);
   }
   CHECK((*session.state.wait_offer(passed))->slot.generation == 10);
-  CHECK((*session.state.wait_offer(passed))->offer.attempt == 2);
+  CHECK((*session.state.wait_offer(passed))->offer.offer == 2);
   CHECK((*session.state.wait_offer(passed))->slot.owner == nullptr);  // There is no Slot 2.
   session.begin();
   CHECK_FALSE(session.state.wait_offer(passed)->has_value());
   CHECK(session.state.begun_answer()->timeline == 1);
 }
 
+TEST_CASE("link state: a late answer to what was given up answers nothing", "[unit][client]") {
+  Session session;
+  session.make_slots();
+  const std::optional<std::uint64_t> given_up = session.state.ask_fresh();
+  REQUIRE(given_up);
+  session.ask = session.state.ask_begin();
+  REQUIRE(session.ask != *given_up);
+  node::Begun late;
+  late.ask = *given_up;
+  session.state.begun(late);  // It would say that there is nothing to restore.
+  node::SlotOffer offer;
+  offer.ask = *given_up;
+  session.state.restore_offered(offer);
+  CHECK(session.state.wait_offer(passed).error().code() == Errc::unavailable);
+  CHECK_FALSE(session.state.begun_answer());
+  session.begin(3);
+  REQUIRE(session.state.wait_offer(passed));
+  CHECK(session.state.begun_answer()->timeline == 3);
+}
+
 TEST_CASE("link state: a fresh start needs the answer and a grant", "[unit][client]") {
   Session session;
   session.make_slots();
-  session.state.ask_begin();
+  session.ask = session.state.ask_begin();
   CHECK_FALSE(session.state.wait_fresh(passed));
   session.begin();
   CHECK_FALSE(session.state.wait_fresh(passed));
   session.state.slot_granted(0);
   CHECK(session.state.wait_fresh(passed));
-  session.state.ask_begin();
+  session.ask = session.state.ask_begin();
   node::Begun failed;
+  failed.ask = session.ask;
   failed.error = Error(Errc::corruption, "no good copy");
   session.state.begun(failed);
   CHECK(session.state.wait_fresh(passed).error().code() == Errc::corruption);
@@ -429,11 +512,11 @@ TEST_CASE("link state: nothing below the next capture is captured", "[unit][clie
 
 TEST_CASE("link state: what was agreed in one timeline does not bind the next", "[unit][client]") {
   Session session;
-  session.state.begun({1, 1, std::nullopt, std::nullopt});
+  session.state.begun({0, 1, 1, std::nullopt, std::nullopt});
   session.state.next_capture(Step{1000});
-  session.state.begun({1, 1, std::nullopt, std::nullopt});  // Told again: the same timeline.
+  session.state.begun({0, 1, 1, std::nullopt, std::nullopt});  // Told again: the same timeline.
   CHECK(session.state.next_capture() == Step{1000});
-  session.state.begun({2, 2, format::StepId{1, Step{5}}, std::nullopt});
+  session.state.begun({0, 2, 2, format::StepId{1, Step{5}}, std::nullopt});
   CHECK(session.state.next_capture() == Step{0});
 }
 

@@ -1,7 +1,10 @@
 // Goal:   every option means the same from code, environment and file, in this order, and a wrong
 //         one is told with its name, its value and where it came from.
 // Method: the environment and a file in a temporary directory are set for each case, then resolved.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <cctype>
 #include <ckpt/options.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -56,6 +59,39 @@ std::string refusal(const Options& options) {
   REQUIRE_FALSE(resolved);
   REQUIRE(resolved.error().code() == Errc::invalid_argument);
   return resolved.error().text();
+}
+
+// Every option, at a value that is not its default.
+Options all_set() {
+  Options options = minimal();
+  options.dir = "/ckpt";
+  options.rank = 3;
+  options.world_size = 8;
+  options.nodes = {Node::parse("A@a:1/r1").value(), Node::parse("B@b:2").value()};
+  options.node = "B";
+  options.incarnation = 5;
+  options.save_mem_interval = {0, std::chrono::minutes(5)};
+  options.save_storage_interval = {100, {}};
+  options.max_ckpt_num = 4;
+  options.memory_budget = 5 << 20;
+  options.replicas = 3;
+  options.own_slots = 4;
+  options.blob_capacity = 12345;
+  options.copy_threads = 7;
+  options.gpu_copy_rate = 20 << 20;
+  options.runtime_dir = "/run/x";
+  options.daemon_path = "/bin/ckptd";
+  options.embedded = true;
+  options.secret_file = "/secret";
+  options.interface = "10.0.0.2";
+  options.port = 7711;
+  options.log_file_path = "/log";
+  options.raise_on_error = true;
+  options.disable = true;
+  options.checksum_in_copy = false;
+  options.open_deadline = std::chrono::milliseconds(1500);
+  options.restore_deadline = std::chrono::hours(1);
+  return options;
 }
 
 }  // namespace
@@ -132,34 +168,7 @@ TEST_CASE("options: explain tells where each value came from", "[unit][client]")
 }
 
 TEST_CASE("options: what is shown can be read back, for every option", "[unit][client]") {
-  Options options = minimal();
-  options.dir = "/ckpt";
-  options.rank = 3;
-  options.world_size = 8;
-  options.nodes = {Node::parse("A@a:1/r1").value(), Node::parse("B@b:2").value()};
-  options.node = "B";
-  options.incarnation = 5;
-  options.save_mem_interval = {0, std::chrono::minutes(5)};
-  options.save_storage_interval = {100, {}};
-  options.max_ckpt_num = 4;
-  options.memory_budget = 5 << 20;
-  options.replicas = 3;
-  options.own_slots = 4;
-  options.blob_capacity = 12345;
-  options.copy_threads = 7;
-  options.gpu_copy_rate = 20 << 20;
-  options.runtime_dir = "/run/x";
-  options.daemon_path = "/bin/ckptd";
-  options.embedded = true;
-  options.secret_file = "/secret";
-  options.interface = "10.0.0.2";
-  options.port = 7711;
-  options.log_file_path = "/log";
-  options.raise_on_error = true;
-  options.disable = true;
-  options.checksum_in_copy = false;
-  options.open_deadline = std::chrono::milliseconds(1500);
-  options.restore_deadline = std::chrono::hours(1);
+  const Options options = all_set();
   Options back;
   const Options defaults;
   for (const client::OptionField& field : client::option_fields()) {
@@ -167,6 +176,39 @@ TEST_CASE("options: what is shown can be read back, for every option", "[unit][c
     REQUIRE(field.show(options) != field.show(defaults));  // Every option is covered here.
     REQUIRE(field.parse(back, field.show(options)));
     REQUIRE(field.show(back) == field.show(options));
+  }
+}
+
+TEST_CASE("options: every option is read from the environment and from the file",
+          "[unit][client]") {
+  const Options wanted = all_set();
+  const bool is_file = GENERATE(false, true);
+  std::string file = "job = gpt2\n";
+  for (const client::OptionField& field : client::option_fields()) {
+    // Who disables the library needs no other option.
+    if (field.name == "job" || field.name == "disable") continue;
+    file += fmt::format("{} = {}\n", field.name, field.show(wanted));
+  }
+  Environment environment;
+  environment.write_file(is_file ? file : "");
+  if (!is_file) {
+    for (const client::OptionField& field : client::option_fields()) {
+      if (field.name == "disable") continue;
+      std::string name = "LIBCKPT_";
+      for (const char letter : field.name) name += static_cast<char>(std::toupper(letter));
+      environment.set(name, field.show(wanted));
+    }
+  }
+  const auto resolved = Options::resolve({});
+  if (!resolved) FAIL(resolved.error().message());
+  const auto rows = explain({}).value();
+  REQUIRE(rows.size() == client::option_fields().size());
+  for (const OptionOrigin& row : rows) {
+    if (row.name == "disable") continue;
+    INFO(row.name << " from " << row.origin);
+    const client::OptionField* field = client::find_option_field(row.name);
+    REQUIRE(field->show(*resolved) == field->show(wanted));
+    REQUIRE_THAT(row.origin, Catch::Matchers::StartsWith(is_file ? "file " : "environment "));
   }
 }
 

@@ -4,6 +4,7 @@
 //         on the real file system, and restored from there.
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <ckpt/published.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -142,6 +143,48 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
     REQUIRE(restored->step == Step{3});
     REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{3}));
   }
+}
+
+TEST_CASE("restore from storage: whoever watches is told, until told otherwise", "[unit][client]") {
+  const Directory directory;
+  Trainer trainer;
+  trainer.save(7);
+  publish(directory.path(), trainer.node->shards[0]);
+  std::vector<RestoreProgress> told;
+  REQUIRE(trainer.session.watch_restores(
+      [&](const RestoreProgress& progress) { told.push_back(progress); }));
+  const auto restored = trainer.session.restore_from(directory.path());
+  REQUIRE(restored);
+  REQUIRE_FALSE(told.empty());
+  CHECK(told.front().phase == RestoreProgress::Phase::filling);
+  CHECK(told.front().bytes == 0);
+  CHECK(told.front().bytes_total == restored->bytes);
+  CHECK(told.front().source_name == "storage");
+  CHECK(told.back().phase == RestoreProgress::Phase::ended);
+  REQUIRE(trainer.session.watch_restores({}));
+  told.clear();
+  REQUIRE(trainer.session.restore_from(directory.path()));
+  CHECK(told.empty());
+}
+
+TEST_CASE("list published: newest first, and what is damaged is told", "[unit][client]") {
+  const Directory directory;
+  {
+    Trainer trainer;
+    for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
+    for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
+  }
+  std::filesystem::resize_file(directory.path() + "/step-000000009/manifest.json", 100);
+  const auto published = list_published(directory.path());
+  if (!published) FAIL(published.error().message());
+  REQUIRE(published->checkpoints.size() == 2);
+  REQUIRE(published->checkpoints[0].step == Step{7});
+  REQUIRE(published->checkpoints[0].path == directory.path() + "/step-000000007");
+  REQUIRE(published->checkpoints[0].world_size == 1);
+  REQUIRE(published->checkpoints[1].step == Step{3});
+  REQUIRE(published->damage.size() == 1);
+  REQUIRE_THAT(published->damage[0], Contains("step-000000009"));
+  REQUIRE(list_published(directory.path() + "/nothing").error().code() == Errc::not_found);
 }
 
 TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit][client]") {

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <ckpt/checkpointer.hpp>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -55,7 +56,9 @@ TEST_CASE("stored steps: why a step is not stored reaches the trainer", "[unit][
   Trainer trainer;
   REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
   REQUIRE(trainer.checkpointer->wait(Step{3}, Level::committed, soon));
-  std::filesystem::remove_all(trainer.directory.file("checkpoints"));
+  const std::string directory = trainer.directory.file("checkpoints");
+  std::filesystem::remove_all(directory);
+  std::ofstream(directory) << "in its place";  // Else it would be made again.
   const auto deadline = std::chrono::steady_clock::now() + soon;
   Status durable;
   do {

@@ -75,12 +75,27 @@ TEST_CASE("daemon options: wrong use is exit code 2 and says what is wrong", "[u
   CHECK(parse({"--log-level", "loud"}).exit_code == 2);
   CHECK(parse({"--nice", "20"}).exit_code == 2);
   CHECK(parse({"--nice", "-1"}).exit_code == 2);
+  const auto listen = parse({"--listen", "10.0.0.1"});
+  CHECK(listen.exit_code == 2);
+  CHECK(contains(listen.text, "\"10.0.0.1\": there is no port"));
 }
 
 TEST_CASE("daemon options: a file that is named and missing is wrong use", "[unit][daemon]") {
   CHECK(parse({"--config", "/nonexistent/ckptd.conf"}).exit_code == 2);
   const Environment config("LIBCKPT_DAEMON_CONFIG", "/nonexistent/ckptd.conf");
   CHECK(parse({}).exit_code == 2);
+}
+
+TEST_CASE("daemon options: who starts it says whether it keeps to the cores that it was given",
+          "[unit][daemon]") {
+  CHECK_FALSE(parse({}).options.all_cores);
+  CHECK(parse({"--all-cores"}).options.all_cores);
+  {
+    const Environment wide("LIBCKPT_ALL_CORES", "true");
+    CHECK(parse({}).options.all_cores);
+  }
+  const Environment kept("LIBCKPT_ALL_CORES", "0");
+  CHECK_FALSE(parse({}).options.all_cores);
 }
 
 TEST_CASE("daemon options: help and version end well", "[unit][daemon]") {
@@ -91,13 +106,14 @@ TEST_CASE("daemon options: help and version end well", "[unit][daemon]") {
 }
 
 TEST_CASE("daemon options: every effective value is told at the start", "[unit][daemon]") {
-  const auto lines = describe(parse({"--listen", "10.0.0.1:7711"}).options);
+  const auto lines = describe(parse({"--listen", "10.0.0.1:7711", "--nice", "7"}).options);
   const auto has = [&](const std::string& line) {
     return std::find(lines.begin(), lines.end(), line) != lines.end();
   };
   CHECK(has("listen=10.0.0.1:7711"));
   CHECK(has("idle_limit=7200s"));
-  CHECK(lines.size() == 8);
+  CHECK(has("nice=7"));
+  CHECK(lines.size() == 10);
 }
 
 }  // namespace ckpt::daemon

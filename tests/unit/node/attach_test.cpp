@@ -1,6 +1,7 @@
 // Goal:   a trainer that would spoil a job which is open here is refused for good, and told why.
 // Method: an engine with one job; requests that differ from those of its trainer in one point.
 #include "unit/node/one_rank.hpp"
+#include "unit/node/rank.hpp"
 
 namespace ckpt::node {
 
@@ -39,6 +40,34 @@ TEST_CASE("attach: what does not fit the open job is refused, in words that help
   CHECK(told_before.error().text() == refused.error().text());
   rank.capture(Step{1});  // The one that is attached goes on.
   CHECK(rank.pass_until([&] { return rank.committed == Step{1}; }));
+}
+
+TEST_CASE("attach: a newer list of nodes fences what is left of the older one", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank stopped(disk);  // Its rank may be on another node by now.
+  stopped.request.world_size = 2;
+  stopped.request.incarnation = 5;
+  stopped.request.process = 17;
+  REQUIRE(stopped.attach());
+
+  test::Rank newer;
+  AttachRequest request = stopped.request;
+  request.rank = 1;
+  request.incarnation = 6;
+  request.process = GENERATE(0u, 18u, 17u);
+  CAPTURE(request.process);
+  auto attached = test::finish(
+      stopped.clock, test::start(stopped.context, stopped.engine->attach(request, newer)));
+  REQUIRE(attached);
+  const Status begun = stopped.engine->start_fresh(stopped.session, 1);
+  REQUIRE_FALSE(begun);
+  CHECK(begun.error().code() == (request.process == 17 ? Errc::not_found : Errc::unavailable));
+  // The older one is reported to nobody.
+  const std::string status = stopped.engine->status_json();
+  const auto first = status.find("\"attached\": true");
+  REQUIRE(first != std::string::npos);
+  CHECK(status.find("\"attached\": true", first + 1) == std::string::npos);
 }
 
 }  // namespace ckpt::node

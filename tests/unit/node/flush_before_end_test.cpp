@@ -93,4 +93,15 @@ TEST_CASE("flush before the end: without a directory it says what is lost", "[un
   REQUIRE(rank.engine->held_json().find("\"lost\":1") != std::string::npos);
 }
 
+TEST_CASE("flush before the end: an engine with nothing to do ends before the next heartbeat",
+          "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = scene.rank;
+  rank.engine->detach(rank.session);
+  rank.clock.poll();
+  const Time before = rank.clock.now();
+  REQUIRE(test::finish(rank.clock, test::start(rank.context, rank.engine->stop(deadline))));
+  REQUIRE(rank.clock.now() - before < EngineOptions().heartbeat_interval / 10);
+}
+
 }  // namespace ckpt::node

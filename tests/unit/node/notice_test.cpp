@@ -1,7 +1,7 @@
 // Goal:   a trainer that waits is told for whom, so that a deadline that passes can say it.
-//         What storage lacks is told while training goes on.
+//         What storage lacks is told while training goes on, and why a node is not reached.
 // Method: an engine with one of a job's two ranks, which asks to restore; then the other comes.
-//         A disk that answers nothing for a while.
+//         A disk that answers nothing for a while. Two engines with two secrets.
 #include <boost/asio/io_context.hpp>
 
 #include "base/units.hpp"
@@ -11,6 +11,8 @@
 #include "support/sim_network.hpp"
 #include "unit/node/one_rank.hpp"
 #include "unit/node/rank.hpp"
+
+using Catch::Contains;
 
 namespace ckpt::node {
 
@@ -36,7 +38,7 @@ TEST_CASE("notice: a rank that restores alone is told whom it waits for", "[unit
     auto attached = test::finish(clock, test::start(context, engine.attach(request, rank)));
     REQUIRE(attached);
     rank.session = attached->session;
-    REQUIRE(engine.ask_restore(rank.session, std::nullopt));
+    REQUIRE(engine.ask_restore(rank.session, 1, std::nullopt));
     clock.advance(std::chrono::seconds(1));
   };
 
@@ -69,6 +71,51 @@ TEST_CASE("notice: storage that hangs is told, though it fails nothing", "[unit]
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
   rank.clock.advance(std::chrono::seconds(1));
   CHECK(rank.notice.degraded.empty());
+}
+
+TEST_CASE("notice: a peer with another secret is told to both trainers, not to logs alone",
+          "[unit][node]") {
+  asio::io_context context;
+  test::FakeClock clock(context);
+  test::NoMemory memory;
+  test::MemoryDisk disk(1);
+  test::MemoryFileSystem files(disk, &clock);
+  test::SimNetwork network(1);
+  struct Node {
+    std::unique_ptr<wire::Network> front;
+    std::unique_ptr<Engine> engine;
+    test::Rank rank;
+  } nodes[2];
+  for (std::uint32_t number : {0u, 1u}) {
+    Node& node = nodes[number];
+    EngineOptions options;
+    options.name = number == 0 ? "A" : "B";
+    options.boot = 7 + number;
+    options.memory_budget = MiB;
+    node.front = network.add_node(options.name, clock);
+    node.engine = std::make_unique<Engine>(context.get_executor(),
+                                           Seams{clock, memory, files, *node.front}, options);
+    AttachRequest request;
+    request.job = "job";
+    request.rank = number;
+    request.world_size = 2;
+    request.nodes = {{"A", "", "A:1"}, {"B", "", "B:1"}};
+    request.node = options.name;
+    request.secret = fmt::format("the secret of node {}, long enough to be one", options.name);
+    auto attached =
+        test::finish(clock, test::start(context, node.engine->attach(request, node.rank)));
+    REQUIRE(attached);
+    node.rank.session = attached->session;
+    REQUIRE(node.engine->ask_restore(node.rank.session, 1, std::nullopt));
+  }
+  clock.advance(std::chrono::seconds(1));
+  CHECK_THAT(nodes[0].rank.notice.waiting, !Contains("not reached"));  // A start may take a while.
+  clock.advance(std::chrono::seconds(30));
+  CHECK_THAT(nodes[0].rank.notice.waiting, Contains("node B is not reached") && Contains("secret"));
+  CHECK_THAT(nodes[1].rank.notice.waiting, Contains("node A is not reached") && Contains("secret"));
+  for (Node& node : nodes)
+    REQUIRE(test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5)))));
+  clock.advance(std::chrono::seconds(10));
 }
 
 }  // namespace ckpt::node

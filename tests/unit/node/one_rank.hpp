@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/checksum.hpp"
 #include "base/random.hpp"
 #include "base/units.hpp"
 #include "node/engine.hpp"
@@ -56,14 +57,14 @@ class OneRank final : public node::SessionEvents {
   }
   Status begin_fresh() {
     CKPT_CHECK(attach());
-    CKPT_CHECK(engine->start_fresh(session));
+    CKPT_CHECK(engine->start_fresh(session, 1));
     REQUIRE(pass_until([this] { return answer.has_value() && granted.size() >= 2; }));
     return {};
   }
   // The step that was restored, after its bytes were compared with those that were captured then.
   Result<Step> restore() {
     CKPT_CHECK(attach());
-    CKPT_CHECK(engine->ask_restore(session, std::nullopt));
+    CKPT_CHECK(engine->ask_restore(session, 1, std::nullopt));
     REQUIRE(pass_until([this] { return answer.has_value(); }));
     if (answer->error) return fail(Error(*answer->error));
     if (!answer->restored) return fail(Errc::not_found, "nothing was restored");
@@ -100,6 +101,16 @@ class OneRank final : public node::SessionEvents {
     Random content(number(step));
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(content.next());
   }
+  // As the library does while it copies.
+  bool matches_checksums(const node::SlotOffer& offer) {
+    const auto bytes = memories.at(offer.slot)->bytes();
+    for (std::size_t index = 0; index < offer.record->chunk_crcs.size(); ++index) {
+      const format::Extent chunk = offer.record->chunk(index);
+      if (crc32(bytes.subspan(chunk.offset, chunk.bytes)) != offer.record->chunk_crcs[index])
+        return false;
+    }
+    return true;
+  }
   std::span<std::byte> tensor_in(std::uint32_t slot) {
     const format::Extent extent = layout.tensors.at(0).extent;
     return memories.at(slot)->bytes().subspan(extent.offset, extent.bytes);
@@ -121,12 +132,24 @@ class OneRank final : public node::SessionEvents {
     if (level == Level::durable) durable = std::max(durable, step);
   }
   void step_dropped(Step) override {}
+  void restore_filling(node::Filling it) override { fillings.push_back(std::move(it)); }
   void restore_offered(node::SlotOffer offer) override {
+    if (keeps_offers) {
+      offers.push_back(std::move(offer));
+      return;
+    }
+    if (verifies_offers && !matches_checksums(offer)) {
+      ++offers_refused;
+      asio::post(context, [this, number = offer.offer] {
+        REQUIRE(engine->restore_result(session, number, fail(Errc::corruption, "a flipped bit")));
+      });
+      return;
+    }
     std::vector<std::byte> expected(tensor_bytes);
     fill(expected, offer.record->id.at.step);
     is_wrong = is_wrong || !std::ranges::equal(expected, tensor_in(offer.slot));
-    asio::post(context, [this, attempt = offer.attempt] {
-      REQUIRE(engine->restore_result(session, attempt, {}));
+    asio::post(context, [this, number = offer.offer] {
+      REQUIRE(engine->restore_result(session, number, {}));
     });
   }
   void begun(node::Begun value) override { answer = std::move(value); }
@@ -152,10 +175,15 @@ class OneRank final : public node::SessionEvents {
   std::uint32_t filling = 0;
   Step captured{}, committed{}, durable{};
   std::optional<node::Begun> answer;
+  std::vector<node::Filling> fillings;
+  bool keeps_offers = false;  // And does not answer them.
+  std::vector<node::SlotOffer> offers;
   std::optional<Status> end;  // The answer to close().
   node::Notice notice;
   bool may_lack_slots = false;
   std::optional<Error> no_slots;
+  bool verifies_offers = false;
+  std::size_t offers_refused = 0;
   bool is_wrong = false;  // Bytes were offered that were not captured for their step.
 };
 

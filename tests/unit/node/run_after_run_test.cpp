@@ -1,6 +1,6 @@
 // Goal:   what one run of a job leaves in its directory does not harm the next: attempts that were
-// cut
-//         short go, and restores that came to an orderly end cast no suspicion on their step.
+//         cut short go, restores that came to an orderly end cast no suspicion on their step, and
+//         without the record of what was abandoned nobody guesses.
 // Method: engines, one after another, on one disk in memory.
 #include <cerrno>
 
@@ -37,8 +37,18 @@ struct Directory {
     close(rank);
   }
 
+  // Asks once more, which reads the directory again.
+  node::Begun ask(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) const {
+    rank.answer.reset();
+    REQUIRE(rank.engine->ask_restore(rank.session, 1, wanted));
+    REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+    return *rank.answer;
+  }
+
   test::MemoryDisk disk;
 };
+
+const std::string timelines = "/scratch/job/.libckpt/timelines.json";
 
 }  // namespace
 
@@ -54,6 +64,112 @@ TEST_CASE("run after run: restores that end in order, without a save, are no fai
     CHECK(*restored == Step{2});  // Not the older one, which nobody suspects.
     directory.close(rank);
   }
+}
+
+TEST_CASE("run after run: who restores from storage is told how much is read", "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  directory.disk.set_latency(std::chrono::seconds(1), std::chrono::seconds(1));
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.restore());
+  REQUIRE(rank.fillings.size() == 2);  // At once, and after the one Chunk that it has.
+  const std::uint64_t all = rank.fillings.front().bytes_total;
+  CHECK(all > rank.tensor_bytes);
+  CHECK(rank.fillings.front().bytes == 0);
+  CHECK(rank.fillings.back().bytes == all);
+  CHECK(rank.fillings.back().bytes_total == all);
+  CHECK(rank.fillings.back().source_name == "storage");
+  directory.close(rank);
+}
+
+TEST_CASE("run after run: nobody begins anew because storage could not be read", "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.attach());
+  directory.disk.set_hook(
+      [](std::string_view verb, const std::string&) { return verb == "list" ? EIO : 0; });
+  directory.ask(rank);
+  REQUIRE(rank.answer->error);
+  CHECK(rank.answer->error->code() == Errc::unavailable);
+  CHECK(rank.answer->error->text().find("storage cannot be read") != std::string::npos);
+  directory.disk.set_hook({});
+  directory.ask(rank);
+  REQUIRE(rank.answer->restored);
+  CHECK(rank.answer->restored->step == Step{2});
+}
+
+TEST_CASE("run after run: without the record of abandoned steps only a named one is restored",
+          "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  {
+    test::OneRank back(directory.disk);
+    REQUIRE(back.attach());
+    REQUIRE(directory.ask(back, Step{1}).restored);  // Step 2 is abandoned from here on.
+    directory.close(back);
+  }
+  const std::string damage = GENERATE("gone", "empty", "cut off");
+  CAPTURE(damage);
+  const std::string whole = directory.disk.content(timelines);
+  directory.disk.erase(timelines);
+  if (damage == "empty") directory.disk.put(timelines, "");
+  if (damage == "cut off") directory.disk.put(timelines, whole.substr(0, whole.size() / 2));
+
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.attach());
+  directory.ask(rank);
+  REQUIRE(rank.answer->error);
+  CHECK(rank.answer->error->code() == Errc::corruption);
+  CHECK(rank.answer->error->text().find("history of the job's timelines is lost") !=
+        std::string::npos);
+  directory.ask(rank, Step{1});
+  REQUIRE(rank.answer->restored);
+  directory.close(rank);
+
+  test::OneRank next(directory.disk);
+  const auto restored = next.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{1});
+}
+
+TEST_CASE("run after run: a directory that was removed is made again, and takes steps again",
+          "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  rank.request.save_storage_interval.steps = 1;
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
+  directory.disk.erase("/scratch/job");
+
+  SECTION("while the trainer goes on") {
+    rank.capture(Step{2});
+    REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+  }
+  SECTION("and the trainer starts again") {
+    REQUIRE(directory.ask(rank).restored);
+    CHECK(rank.answer->restored->step == Step{1});  // Of memory.
+    CHECK(directory.disk.exists(timelines));
+    rank.capture(Step{2});
+    REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+  }
+  CHECK(directory.disk.exists("/scratch/job/.libckpt/run.json"));
+  CHECK(directory.disk.exists("/scratch/job/step-000000002/manifest.json"));
+}
+
+TEST_CASE("run after run: a record of timelines that found no room is stored later",
+          "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  directory.disk.set_hook([](std::string_view verb, const std::string& path) {
+    const bool is_record = path.find("timelines.json") != std::string::npos;
+    return verb == "rename" && is_record ? ENOSPC : 0;
+  });
+  REQUIRE(rank.begin_fresh());
+  REQUIRE_FALSE(directory.disk.exists(timelines));
+  directory.disk.set_hook({});
+  REQUIRE(rank.pass_until([&] { return directory.disk.exists(timelines); }));
 }
 
 TEST_CASE("run after run: attempts of earlier runs are removed, and nothing else", "[unit][node]") {
@@ -93,6 +209,32 @@ TEST_CASE("run after run: an attempt that found no room gives back what it took"
   directory.disk.set_hook({});
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
   CHECK(directory.attempts().empty());
+}
+
+TEST_CASE("run after run: what is being written aside is not taken for left behind",
+          "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  std::vector<std::string> removed;
+  directory.disk.set_hook([&removed](std::string_view verb, const std::string& path) {
+    const bool is_aside = path.find("/timelines.json.") != std::string::npos ||
+                          path.find("/.latest.") != std::string::npos;
+    if (verb == "remove_file" && is_aside) removed.push_back(path);
+    return 0;
+  });
+  directory.disk.set_latency(std::chrono::milliseconds(1), std::chrono::milliseconds(20));
+  for (std::uint64_t step = 2; step <= 40; ++step) {
+    test::OneRank rank(directory.disk);
+    rank.request.save_storage_interval.steps = 1;
+    const auto restored = rank.restore();
+    REQUIRE(restored);
+    REQUIRE(*restored == Step{step});
+    REQUIRE(rank.engine->restored_ok(rank.session, Step{step}));
+    REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+    rank.capture(Step{step + 1});
+    directory.close(rank);
+    REQUIRE(removed == std::vector<std::string>{});
+  }
 }
 
 }  // namespace ckpt::node

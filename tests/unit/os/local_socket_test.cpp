@@ -167,7 +167,8 @@ TEST_CASE("local connection: descriptors arrive with their own message", "[unit]
         REQUIRE(fd);
         message.descriptors.push_back(std::move(*fd));
       }
-      REQUIRE(run_task(pair.context, pair.ours.send(std::move(message), no_deadline)));
+      const auto sent = run_task(pair.context, pair.ours.send(std::move(message), no_deadline));
+      REQUIRE(sent);
     }
     for (std::size_t count = 0; count < 3; ++count) {
       const auto message = pair.receive(theirs);
@@ -430,6 +431,22 @@ TEST_CASE("local connection: a write to a peer that is gone is unavailable, not 
   const auto sent = run_task(pair.context, pair.ours.send(os::LocalMessage(1), no_deadline));
   REQUIRE(!sent);
   CHECK(sent.error().code() == Errc::unavailable);
+}
+
+TEST_CASE("local connection: what a peer said before it went is heard, whatever was written since",
+          "[unit][os]") {
+  Pair pair;
+  for (std::uint16_t kind = 1; kind <= 2; ++kind) {
+    REQUIRE(run_task(pair.context, pair.theirs().send(os::LocalMessage(kind), no_deadline)));
+  }
+  pair.other.reset();
+  REQUIRE(!run_task(pair.context, pair.ours.send(os::LocalMessage(3), no_deadline)));
+  for (std::uint16_t kind = 1; kind <= 2; ++kind) {
+    const auto heard = pair.receive(pair.ours);
+    REQUIRE(heard);
+    CHECK(heard->kind == kind);
+  }
+  CHECK(!pair.receive(pair.ours));
   CHECK(!pair.ours.is_open());
 }
 

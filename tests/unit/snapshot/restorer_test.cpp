@@ -5,6 +5,7 @@
 #include "snapshot/restorer.hpp"
 
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "device/host_device.hpp"
 #include "scene.hpp"
@@ -69,6 +70,19 @@ TEST_CASE("restorer: brings back every byte", "[unit][snapshot]") {
   rig.clear();
   REQUIRE(rig.restore(rig.scene.targets()));
   REQUIRE(rig.scene.copy_of_contents() == expected);
+}
+
+TEST_CASE("restorer: the caller is told of every byte that was copied", "[unit][snapshot]") {
+  Rig rig(model);
+  std::uint64_t bytes = 0;
+  const auto plan = plan_restore(rig.record, rig.scene.targets());
+  REQUIRE(plan);
+  const auto copied = [&, caller = std::this_thread::get_id()](std::uint64_t more) {
+    if (std::this_thread::get_id() == caller) bytes += more;
+  };
+  REQUIRE(restore_tensors(rig.record, rig.scene.slot, *plan,
+                          {rig.devices, rig.threads, soon(), copied}));
+  CHECK(bytes == rig.record.bytes);
 }
 
 TEST_CASE("restorer: a flipped bit is found and its chunk stays out of the tensors",

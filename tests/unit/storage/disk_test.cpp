@@ -7,6 +7,8 @@
 
 #include "os/pool_file_system.hpp"
 #include "os/ring_file_system.hpp"
+#include "storage/run_catalog.hpp"
+#include "support/run_task.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -93,6 +95,10 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   }
   std::sort(names.begin(), names.end());
   REQUIRE(names == std::vector<std::string>{".libckpt", "latest", "step-000000002"});
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history = {{1, false, {}}, {2, false, {}}};
+  REQUIRE(scene.run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto found =
       scene.run(storage::find_checkpoint(*scene.files, *scene.clock, scene.root + "/link/job"));
   REQUIRE(found.has_value());

@@ -109,4 +109,77 @@ TEST_CASE_METHOD(StorageFixture, "fault: retention works where no rename finds r
   REQUIRE_FALSE(disk.exists("/scratch/job/step-000000001"));
 }
 
+TEST_CASE("fault: a directory that cannot be listed or synced at once is read all the same",
+          "[unit][storage]") {
+  StorageFixture scene;
+  scene.open();
+  scene.must_save(step_id(1));
+  int failures_left = 0;
+  int error = 0;
+  scene.disk.set_hook([&](std::string_view verb, const std::string&) {
+    if (failures_left == 0 || (verb != "list" && verb != "sync_directory")) return 0;
+    --failures_left;
+    return error;
+  });
+  for (const int each : {EIO, ENOSPC}) {
+    error = each;
+    failures_left = 2;
+    REQUIRE(scene.whole_steps() == std::vector{step_id(1)});
+    REQUIRE(failures_left == 0);
+  }
+}
+
+TEST_CASE("fault: a checkpoint that the disk does not give at once is listed all the same",
+          "[unit][storage]") {
+  StorageFixture scene;
+  scene.open();
+  scene.must_save(step_id(1));
+  scene.must_save(step_id(2));
+  int failures = 0;
+  int failures_left = 0;
+  scene.disk.set_hook([&](std::string_view, const std::string& path) {
+    if (failures_left == 0 || path.find("step-000000002/") == std::string::npos) return 0;
+    --failures_left;
+    ++failures;
+    return EIO;
+  });
+  failures_left = 2;
+  REQUIRE(scene.whole_steps() == std::vector{step_id(1), step_id(2)});
+  REQUIRE(failures == 2);
+
+  // One that it never gives is named, with the reason.
+  failures_left = 1'000;
+  const storage::Catalog listed = scene.catalog();
+  REQUIRE(listed.checkpoints.size() == 1);
+  REQUIRE(listed.rejected.size() == 1);
+  REQUIRE(listed.rejected.front().name == "step-000000002");
+  REQUIRE(listed.rejected.front().code == Errc::io);
+  REQUIRE(listed.rejected.front().reason.find("Input/output error") != std::string::npos);
+}
+
+TEST_CASE_METHOD(StorageFixture, "fault: what lies in no file harms no checkpoint",
+                 "[unit][storage]") {
+  open();
+  const MadeShard sound = make_rank(step_id(1), 0);
+  MadeShard shard{sound.record, std::make_shared<std::vector<std::byte>>(*sound.bytes)};
+  const format::Extent last = format::member_extents(*shard.record).back();
+  const std::uint64_t padding = last.offset + last.bytes;
+  REQUIRE(padding < shard.record->bytes);
+  shard.bytes->at(padding) ^= std::byte{1};
+  const auto write = [&](std::uint64_t attempt) {
+    const auto name = run(storage::make_work_directory(site, step_id(1), attempt));
+    REQUIRE(name);
+    return run(storage::write_shard(files, source_of(shard), site.at(*name), {}));
+  };
+  REQUIRE(write(1));  // It flipped after the Slot was sealed: the files are what they should be.
+
+  // It was sealed with something else than zeros, which no file keeps.
+  auto record = std::make_shared<format::ShardRecord>(*shard.record);
+  checksum_chunks(*record, *shard.bytes);
+  shard.record = record;
+  const auto written = write(2);
+  REQUIRE_FALSE(written);
+  REQUIRE(written.error().code() == Errc::corruption);
+}
+
 }  // namespace ckpt::test

@@ -34,6 +34,29 @@ TEST_CASE("retention: the choice spares the newest and the protected", "[unit][s
   }
 }
 
+TEST_CASE_METHOD(StorageFixture, "retention: what a restore abandoned goes first",
+                 "[unit][storage]") {
+  open();
+  for (const std::uint64_t step : {10, 15, 20}) must_save(step_id(step));
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history = {{1, false, {}}, {2, true, step_id(10)}};
+  REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
+  must_save(step_id(12, 2));
+  storage::RetentionOrder order;
+  order.run = test_run;
+  order.max_ckpt_num = 2;
+  SECTION("as the history tells") {}
+  SECTION("by age where that is damaged") {
+    disk.flip("/scratch/job/.libckpt/timelines.json", 5, 0);
+  }
+  const bool is_known = run(storage::load_timelines(site, test_run)).has_value();
+  REQUIRE(run(storage::apply_retention(site, order)).has_value());
+  REQUIRE(catalog().checkpoints.size() == 2);
+  REQUIRE(catalog().checkpoints.front().at == (is_known ? step_id(10) : step_id(20)));
+  REQUIRE(catalog().checkpoints.back().at == step_id(12, 2));
+}
+
 TEST_CASE_METHOD(StorageFixture, "retention: decoys stay as they are", "[unit][storage]") {
   open();
   disk.put("/elsewhere/manifest.json", "precious");

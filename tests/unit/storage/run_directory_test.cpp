@@ -2,6 +2,7 @@
 //         said in words that name it.
 // Method: nodes that race on a clock with delays; then each kind of wrong directory.
 #include "storage/run_directory.hpp"
+#include "storage/run_catalog.hpp"
 
 #include <cerrno>
 
@@ -52,6 +53,23 @@ TEST_CASE("run directory: nodes that come at once agree on one run", "[unit][sto
     REQUIRE(disk.exists("/scratch/job/.libckpt/run.json"));
     REQUIRE(disk.tree().size() == 4);  // scratch, job, .libckpt, run.json
   }
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: it opens while another node sweeps it",
+                 "[unit][storage]") {
+  int sweeps = 0;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    const bool is_aside = path.find("run.json.") != std::string::npos;
+    if (is_aside && (verb == "rename" || verb == "remove_file") && ++sweeps < 3)
+      disk.erase(path.substr(0, path.find(' ')));
+    return 0;
+  });
+  open();  // Makes the marker.
+  REQUIRE(sweeps == 3);
+  sweeps = 1;
+  open();  // Proves that it can be written.
+  REQUIRE(sweeps == 2);
+  REQUIRE(disk.exists("/scratch/job/.libckpt/run.json"));
 }
 
 TEST_CASE_METHOD(StorageFixture, "run directory: another job's is refused, and both are named",
@@ -129,6 +147,10 @@ TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
 TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its path or its parent's",
                  "[unit][storage]") {
   open();
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history = {{1, false, {}}};
+  REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto none = run(storage::find_checkpoint(files, clock, "/scratch/job"));
   REQUIRE(none.error().code() == Errc::not_found);
   for (const std::uint64_t step : {1, 2}) must_save(step_id(step));
@@ -150,6 +172,52 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
   disk.flip("/scratch/job/step-000000001/manifest.json", 40, 0);
   REQUIRE(run(storage::find_checkpoint(files, clock, "/scratch/job")).error().code() ==
           Errc::corruption);
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned is not found",
+                 "[unit][storage]") {
+  open();
+  for (const std::uint64_t step : {1, 2, 3}) must_save(step_id(step));
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history = {{1, false, {}}, {2, true, step_id(1)}};
+  REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
+  const auto found = [&] { return run(storage::find_checkpoint(files, clock, "/scratch/job")); };
+  const auto by_path = [&](const std::string& name) {
+    return run(storage::find_checkpoint(files, clock, "/scratch/job/" + name));
+  };
+  REQUIRE(found()->manifest->at == step_id(1));
+  REQUIRE(by_path("step-000000003")->manifest->at == step_id(3));  // Who names it means it.
+
+  SECTION("and what came after it is") {
+    must_save(step_id(2, 2));
+    REQUIRE(found()->manifest->at == step_id(2, 2));
+    const auto all = run(storage::read_run_catalog(site));
+    REQUIRE(all.has_value());
+    REQUIRE(all->history_problem.empty());
+    REQUIRE(all->run == test_run);
+    for (const storage::Checkpoint& checkpoint : all->catalog.checkpoints)
+      REQUIRE(checkpoint.is_abandoned == (checkpoint.at == step_id(3)));
+  }
+  SECTION("nor is anything where all are abandoned") {
+    timelines.history.push_back({3, true, step_id(0)});
+    REQUIRE(run(storage::store_timelines(site, timelines, 2)).has_value());
+    REQUIRE(found().error().code() == Errc::not_found);
+    REQUIRE(found().error().text().find("step-000000001: abandoned") != std::string::npos);
+  }
+  SECTION("nor is any guessed where the history is lost") {
+    const std::string path = "/scratch/job/.libckpt/timelines.json";
+    SECTION("damaged") {
+      disk.flip(path, 5, 0);
+    }
+    SECTION("gone") {
+      disk.erase(path);
+    }
+    REQUIRE(found().error().code() == Errc::corruption);
+    REQUIRE(found().error().text().find("name the checkpoint itself") != std::string::npos);
+    REQUIRE(by_path("step-000000001")->manifest->at == step_id(1));
+    REQUIRE_FALSE(run(storage::read_run_catalog(site))->history_problem.empty());
+  }
 }
 
 }  // namespace ckpt::test

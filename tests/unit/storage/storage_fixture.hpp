@@ -17,7 +17,7 @@
 #include "support/checkpoint_maker.hpp"
 #include "support/fake_clock.hpp"
 #include "support/memory_file_system.hpp"
-#include "support/run_task.hpp"
+#include "support/pending.hpp"
 
 namespace ckpt::test {
 
@@ -94,7 +94,7 @@ class StorageFixture {
 
   template <class T>
   Result<T> run(Task<T> task) {
-    return run_task(context, std::move(task));
+    return finish(clock, start(context, std::move(task)));
   }
   void open() {
     storage::RunOrder order;

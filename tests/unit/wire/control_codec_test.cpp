@@ -79,8 +79,8 @@ std::vector<Message> one_of_each() {
   all.emplace_back(full_filled());
   all.emplace_back(Abandon{1, 77});
   all.emplace_back(Skipped{Step{901}});
-  all.emplace_back(StartFresh{});
-  all.emplace_back(AskRestore{Step{900}});
+  all.emplace_back(StartFresh{3});
+  all.emplace_back(AskRestore{4, Step{900}});
   all.emplace_back(RestoreResult{7, bad});
   all.emplace_back(RestoredOk{Step{900}});
   all.emplace_back(Close{std::chrono::seconds(60)});
@@ -93,8 +93,8 @@ std::vector<Message> one_of_each() {
   all.emplace_back(NextCapture{Step{950}});
   all.emplace_back(LevelReached{Step{900}, Level::committed});
   all.emplace_back(StepDropped{Step{899}});
-  all.emplace_back(Offer{7, 1, RestoreSource::peer_memory, "node B", small_record()});
-  all.emplace_back(Begun{2, 3, format::StepId{2, Step{900}}, bad, "newest common step"});
+  all.emplace_back(Offer{5, 7, 1, RestoreSource::peer_memory, "node B", small_record()});
+  all.emplace_back(Begun{6, 2, 3, format::StepId{2, Step{900}}, bad, "newest common step"});
   all.emplace_back(Closed{bad});
   all.emplace_back(Fenced{"pid 77 took over rank 3"});
   all.emplace_back(AskStatus{});
@@ -105,6 +105,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Arrived{1, 77, 5 * GiB});
   all.emplace_back(Flush{Step{900}});
   all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies"});
+  all.emplace_back(Filling{3 * GiB, 5 * GiB, "node B"});
   return all;
 }
 
@@ -157,15 +158,15 @@ TEST_CASE("control codec: a cut or grown body is refused", "[unit][wire]") {
 }
 
 TEST_CASE("control codec: no flipped bit makes it crash or allocate", "[unit][wire]") {
-  const auto whole = sent(Offer{7, 1, RestoreSource::storage, "step-1", small_record()});
+  const auto whole = sent(Offer{5, 7, 1, RestoreSource::storage, "step-1", small_record()});
   std::size_t refused = 0;
   for (std::size_t bit = 0; bit < whole.body.size() * 8; ++bit) {
     os::LocalMessage flipped(whole.kind, whole.body);
     flipped.body[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     if (!decode(flipped)) ++refused;
   }
-  // The record proves itself; what may pass is a flip in attempt, slot, source and its name.
-  CHECK(refused > whole.body.size() * 8 - (8 + 4 + 1 + 4 + 6) * 8);
+  // The record proves itself; what may pass is a flip in ask, offer, slot, source and its name.
+  CHECK(refused > whole.body.size() * 8 - (8 + 8 + 4 + 1 + 4 + 6) * 8);
 }
 
 TEST_CASE("control codec: unknown kinds and stray descriptors are refused", "[unit][wire]") {

@@ -3,4 +3,5 @@ class SlotManager {};
 class SlotImpl {};
 struct StringUtil {};
 int get_size();
+PFN_cuMemcpyBatchAsync_v13000 copy;
 // FIXME

@@ -1,0 +1,38 @@
+"""Lost: paths that did not get what a call had taken for them, so that it is not read as if."""
+
+import contextlib
+import os
+
+_reasons = {}  # By path: what lay there when it was lost, and why it was.
+_untold = {}  # Those of them that nobody was told of but the log.
+
+
+def note(paths, reason):
+    for path in map(str, paths):
+        _reasons[path] = _untold[path] = (_identity(path), str(reason))
+
+
+def reason(path):
+    """Why the newest save to the path is not there; None: it is, or something newer."""
+    parent, name = os.path.split(os.path.abspath(path))
+    for spelled in (os.path.join(os.path.realpath(parent), name), os.path.realpath(path)):
+        if spelled in _reasons:
+            identity, why = _reasons[spelled]
+            if identity == _identity(spelled):
+                return why
+            del _reasons[spelled]  # It was saved again.
+    return None
+
+
+def take_untold():
+    """By path, why: of what was lost since the last call, and not saved again since."""
+    lost = {path: reason(path) for path in _untold}
+    _untold.clear()
+    return {path: why for path, why in lost.items() if why is not None}
+
+
+def _identity(path):
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return (status.st_dev, status.st_ino, status.st_mtime_ns)
+    return None

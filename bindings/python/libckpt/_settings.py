@@ -1,0 +1,30 @@
+"""Settings: what environment and configuration file say of an option, for defaults to give way."""
+
+import os
+import pathlib
+
+SPACES = " \t\n\r\v\f"
+
+
+def told(option):
+    """The text that the library will take where the code gives none; None: neither has one.
+
+    Whether it is a good one, the library says, and also what is wrong with the file.
+    """
+    return os.environ.get(f"LIBCKPT_{option.upper()}") or _file().get(option)
+
+
+def directory(options):
+    """The directory that holds for the job, as an absolute path; None: memory only."""
+    path = options.get("dir") or told("dir")
+    return os.path.abspath(path) if path else None
+
+
+def _file():
+    try:
+        content = pathlib.Path(os.environ.get("LIBCKPT_CONFIG", "")).read_bytes()
+    except OSError:
+        return {}
+    lines = (line.strip(SPACES) for line in os.fsdecode(content).split("\n"))
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    return {name.rstrip(SPACES): value.lstrip(SPACES) for name, _, value in pairs if value}

@@ -1,0 +1,156 @@
+"""Written: no capture is told whose tensors were written while it was copied.
+
+With a guard, tensors are read after the save returned, until the next step of an optimizer. What
+else writes them meanwhile, a forward pass that renormalizes or a load_state_dict, asks nobody. But
+PyTorch counts the writes to each tensor: the counts are taken before a save and compared once the
+last byte was copied, or, if that is earlier, when a guard has ordered what comes after the copies.
+Only then is the capture told to the daemon; one whose tensors were written is dropped, and they are
+copied before a save returns from then on.
+
+A write is counted when it ends. What a training thread had begun by the end of the copies has ended
+once that thread itself looks, in a guard, or once it was between two instructions since then.
+"""
+
+import contextlib
+import threading
+import time
+import weakref
+
+from libckpt import _core, errors
+
+NAMES_TOLD = 3
+PAUSE, PAUSE_MAX = 0.0002, 0.02  # Seconds between two looks at what the training threads do.
+
+
+class _Capture:
+    def __init__(self, step, tensors, threads):
+        self.step = step
+        self.threads = threads  # That may write them.
+        self.is_started = False
+        self.problem = None  # None: nobody has looked yet; "": it is whole.
+        self._tensors = tensors
+        self._counts = [tensor._version for tensor in tensors.values()]
+
+    def look(self):
+        """The names of those that were written."""
+        counts = [tensor._version for tensor in self._tensors.values()]
+        if counts == self._counts:
+            return []
+        pairs = zip(self._tensors, self._counts, counts, strict=True)
+        return [name for name, before, now in pairs if before != now]
+
+
+class Written:
+    """Of the captures of one registration."""
+
+    def __init__(self, client):
+        self.names = set()  # Of tensors that were written in mid-capture, ever.
+        self._client = client
+        self._holds = False
+        self._capture = None
+        self._is_judging = False  # On a native thread: `threading` knows nothing of it.
+        self._stepper = None  # The thread that called an optimizer's step.
+
+    def before_step(self):
+        self._stepper = threading.get_ident()
+
+    def begin(self, step, tensors):
+        """Before the save of the step, which leaves these tensors for later."""
+        threads = {threading.get_ident(), self._stepper or threading.get_ident()}
+        self._capture = _Capture(step, tensors, threads) if tensors else None
+        if self._holds != bool(tensors):
+            self._client.hold(bool(tensors))
+            self._holds = bool(tensors)
+        if tensors and not self._is_judging:
+            self._client.start_judging(_judge_of(weakref.ref(self)))
+            self._is_judging = True
+
+    def began(self, is_started):
+        """After it."""
+        if not is_started:
+            self._capture = None
+        elif self._capture is not None:
+            self._capture.is_started = True
+
+    def running(self):
+        """The capture that was begun and is not settled."""
+        capture = self._capture
+        return capture if capture is not None and capture.is_started else None
+
+    def settle(self, capture):
+        """What was queued, or done, since the capture does not count: its copies are in order."""
+        if capture.problem is None:
+            names = capture.look()
+            # Whoever looked first is right: after that the guarded step goes on.
+            if capture.problem is None:
+                self.names.update(names)
+                capture.problem = _told(names)
+        self._client.settle(capture.step, capture.problem)
+        if self._capture is capture:
+            self._capture = None
+
+    def settle_copied(self, step):
+        """When the last byte was copied; on a thread of ours."""
+        capture = self._capture
+        if capture is None or capture.step != step:
+            return
+        progress, pause = _Progress(capture.threads), PAUSE
+        while self._capture is capture:
+            if progress.is_made():
+                self.settle(capture)
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX)
+
+    def stop(self):
+        """Once nothing waits for copies any more."""
+        self._capture = None
+        self._client.stop_judging()
+
+
+def _judge_of(written):
+    def judge(step):
+        alive = written()
+        if alive is not None:
+            with contextlib.suppress(errors.CheckpointError):  # It was closed meanwhile.
+                alive.settle_copied(step)
+
+    return judge
+
+
+class _Progress:
+    """Whether threads have got on since it was made: what they had begun by then has ended."""
+
+    def __init__(self, threads):
+        main = threading.main_thread().ident
+        # The main thread is asked. For others Python must make objects of the frames that run, in
+        # which some of its versions had errors.
+        self._waits_for_main = main in threads
+        self._is_asked = False
+        self._passes = _core.main_thread_passes()
+        self._others = [thread for thread in threads if thread != main]
+        self._then = self._look()
+
+    def is_made(self):
+        if self._waits_for_main:
+            self._is_asked = self._is_asked or _core.ask_main_thread()
+            if _core.main_thread_passes() == self._passes:
+                return False
+            self._waits_for_main = False
+        pairs = zip(self._then, self._look(), strict=True)
+        return all(now is None or now != then for then, now in pairs)
+
+    def _look(self):
+        return _core.instructions(self._others) if self._others else []
+
+
+def _told(names):
+    if not names:
+        return ""
+    listed = ", ".join(f'"{name}"' for name in names[:NAMES_TOLD])
+    more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+    return (
+        f"{listed}{more} changed while they were copied, and not in an optimizer's step: the "
+        "capture is dropped, and from now on they are copied before a save returns; call "
+        "finish_capture() before such a change to have them copied in the background"
+    )

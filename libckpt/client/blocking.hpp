@@ -1,0 +1,34 @@
+// Blocking: runs one task over the file system to its end, for calls that need no daemon.
+#pragma once
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "os/pool_file_system.hpp"
+
+namespace ckpt::client {
+
+// `start(files, clock)` makes the task; both live until it has ended.
+template <class T, class Start>
+Result<T> run_blocking(const Start& start) {
+  asio::io_context context(1);
+  const auto clock = make_system_clock(context.get_executor());
+  const auto files = os::make_pool_file_system(os::disk_thread_count, os::DiskPriority::normal);
+  std::optional<Result<T>> result;
+  std::exception_ptr thrown;
+  asio::co_spawn(context, start(*files, *clock), [&](std::exception_ptr error, Result<T> value) {
+    thrown = error;
+    result.emplace(std::move(value));
+  });
+  context.run();
+  if (thrown) std::rethrow_exception(thrown);
+  if (!result) return fail(Errc::cancelled, "the reading of a checkpoint was ended");
+  return std::move(*result);
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,30 @@
+// RestoreTeller: tells whoever watches a restore how far it is, and not too often.
+//
+// Threads: the one that restores.
+#pragma once
+
+#include <chrono>
+#include <ckpt/progress.hpp>
+#include <string>
+
+namespace ckpt::client {
+
+class RestoreTeller {
+ public:
+  // Often enough for a person.
+  static constexpr std::chrono::milliseconds interval{100};
+
+  void watch(RestoreWatch watch) { watch_ = std::move(watch); }
+
+  // A phase in which bytes are counted, and then each time that some of them are done.
+  void begin(RestoreProgress::Phase phase, std::string source_name, std::uint64_t bytes_total);
+  void done(std::uint64_t bytes);
+  void end();
+
+ private:
+  RestoreWatch watch_;
+  RestoreProgress progress_;
+  std::chrono::steady_clock::time_point next_{};
+};
+
+}  // namespace ckpt::client

@@ -1,0 +1,182 @@
+"""Goal: what a person sees: one line for each save; one that shows how far a long restore is, on a
+terminal, on rank 0, and nothing elsewhere.
+
+Method: the bar by itself, with a clock and a stream of the test's; then restores with a terminal of
+the test's own, or none, as standard error.
+"""
+
+import contextlib
+import io
+import os
+import pty
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from libckpt import _progress  # noqa: E402
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Makes a terminal standard error; then what is written to it is what read() returns."""
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    stream = os.fdopen(theirs, "w", buffering=1)
+    monkeypatch.setattr(_progress, "SECONDS_BEFORE", 0.0)
+
+    def read():
+        with contextlib.suppress(BlockingIOError):
+            return os.read(ours, 1 << 16).decode()
+        return ""
+
+    def become():  # Not before the test's body: pytest has a stream of its own for each phase.
+        monkeypatch.setattr(sys, "stderr", stream)
+        return read
+
+    yield become
+    stream.close()
+    os.close(ours)
+
+
+def saved(job, **options):
+    session = job("progress", **options)
+    session.save(1, {"weight": torch.full((1000,), 1.0)})
+    session.wait(1, "committed")
+    session.abandon()
+
+
+def restored(job, **options):
+    target = torch.zeros(1000)
+    job("progress", **options).restore({"weight": target})
+    assert torch.equal(target, torch.full((1000,), 1.0))
+
+
+def test_a_restore_on_a_terminal_shows_how_far_it_is_and_cleans_up(job, terminal):
+    read = terminal()
+    saved(job)
+    assert read() == ""
+    restored(job)
+    written = read()
+    assert "libckpt: restore from own memory [........................]  0% of 12.0 KiB" in written
+    assert written.endswith(_progress.ERASE)
+    assert "\n" not in written
+
+
+def test_a_restore_that_is_over_at_once_shows_nothing(job, terminal, monkeypatch):
+    monkeypatch.setattr(_progress, "SECONDS_BEFORE", 3600.0)
+    read = terminal()
+    saved(job)
+    restored(job)
+    assert read() == ""
+
+
+def test_nothing_is_written_where_no_terminal_is(job, monkeypatch):
+    monkeypatch.setattr(_progress, "SECONDS_BEFORE", 0.0)
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    saved(job)
+    restored(job)
+    assert stream.getvalue() == ""
+
+
+def test_other_ranks_write_nothing(terminal):
+    class Client:
+        def watch_restores(self, watch):
+            raise AssertionError("rank 1 watches")
+
+    read = terminal()
+    with _progress.shown(Client(), rank=1):
+        pass
+    assert read() == ""
+
+
+def test_what_the_bar_raises_is_raised_when_all_bytes_are_there(job, terminal, monkeypatch):
+    """As when somebody presses ^C while it is drawn."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_progress.Bar, "__call__", interrupt)
+    terminal()
+    saved(job)
+    target = torch.zeros(1000)
+    with pytest.raises(KeyboardInterrupt):
+        job("progress").restore({"weight": target})
+    assert torch.equal(target, torch.full((1000,), 1.0))
+
+
+def test_a_terminal_that_is_gone_stops_no_restore(job, monkeypatch):
+    tried = []
+
+    class Gone(io.StringIO):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            tried.append(text)
+            raise OSError("gone")
+
+    monkeypatch.setattr(_progress, "SECONDS_BEFORE", 0.0)
+    monkeypatch.setattr(sys, "stderr", Gone())
+    saved(job)
+    restored(job)
+    assert tried
+
+
+def drawn(monkeypatch, columns, *calls):
+    """The last line that is drawn by calls of (seconds, progress)."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    times = iter([0.0, *(seconds for seconds, _ in calls)])
+    stream = io.StringIO()
+    bar = _progress.Bar(stream, clock=lambda: next(times))
+    for _, progress in calls:
+        bar(*progress)
+    return stream.getvalue().rpartition(_progress.ERASE)[2]
+
+
+def test_the_line_tells_source_share_rate_and_what_is_left(monkeypatch):
+    half = ("filling", 5 << 30, 10 << 30, "node B", "")
+    line = drawn(monkeypatch, 200, (1.0, ("filling", 0, 10 << 30, "node B", "")), (6.0, half))
+    assert line == (
+        "libckpt: restore from node B [############............] 50% of 10.0 GiB, 1.0 GiB/s, "
+        "5 s left"
+    )
+
+
+def test_each_phase_has_its_own_rate(monkeypatch):
+    line = drawn(
+        monkeypatch, 200,
+        (1.0, ("filling", 1 << 30, 10 << 30, "storage", "")),
+        (101.0, ("copying", 0, 10 << 30, "own memory", "")),
+        (102.0, ("copying", 1 << 30, 10 << 30, "own memory", "")),
+    )  # fmt: skip
+    assert line.endswith(" 10% of 10.0 GiB, 1.0 GiB/s, 9 s left")
+
+
+@pytest.mark.parametrize("columns", [20, 66, 67, 75, 76, 200])
+def test_a_narrow_terminal_has_the_line_in_one_row(monkeypatch, columns):
+    calls = [(seconds, ("filling", done, 10 << 30, "storage", ""))
+             for seconds, done in ((1.0, 0), (2.0, 1 << 30))]  # fmt: skip
+    line = drawn(monkeypatch, columns, *calls)
+    assert len(line) < columns
+    assert (" [" in line) == (columns >= 76)
+    assert line.endswith("10% of 10.0 GiB, 1.0 GiB/s, 9 s left") == (columns >= 67)
+
+
+def test_who_waits_is_told_for_whom(monkeypatch):
+    line = drawn(monkeypatch, 200, (2.0, ("waiting", 0, 0, "", "rank 1 is not attached")))
+    assert line == "libckpt: restore: rank 1 is not attached"
+
+
+def test_each_save_is_one_line_with_what_it_cost(job, capfd):
+    session = job("lines")
+    started = 0
+    for step in range(1, 6):
+        started += bool(session.save(step, {"weight": torch.ones(1000)}))
+        session.finish_capture()
+    session.close()
+    lines = [line for line in capfd.readouterr().err.splitlines() if " captured in " in line]
+    assert 1 <= started == len(lines)
+    assert all(" ms, held " in line and " KiB, " in line for line in lines)
