@@ -10,8 +10,6 @@
 #include <string>
 #include <string_view>
 
-#include "client/option_fields.hpp"
-
 struct ckpt_options {
   ckpt::Options values;
 };
@@ -75,17 +73,6 @@ int without_exceptions(Body body) noexcept {
   } catch (...) {
     return failed(CKPT_INTERNAL, "an exception of unknown type");
   }
-}
-
-Status set_option(ckpt::Options& options, std::string_view name, std::string_view value) {
-  const auto* field = ckpt::client::find_option_field(name);
-  if (field == nullptr)
-    return ckpt::fail(Errc::invalid_argument, "there is no option \"" + std::string(name) + "\"");
-  const Status parsed = field->parse(options, value);
-  if (parsed) return {};
-  return ckpt::fail(Errc::invalid_argument, "option " + std::string(name) + " = \"" +
-                                                std::string(value) +
-                                                "\": " + parsed.error().text());
 }
 
 // For a structure that the caller gives to be filled; null is none.
@@ -159,7 +146,7 @@ int ckpt_options_set(ckpt_options* options, const char* name, const char* value)
   CKPT_NEED(options);
   CKPT_NEED(name);
   CKPT_NEED(value);
-  return without_exceptions([&] { return answer(set_option(options->values, name, value)); });
+  return without_exceptions([&] { return answer(options->values.set(name, value)); });
 }
 
 int ckpt_open(const ckpt_options* options, ckpt_handle** handle) {

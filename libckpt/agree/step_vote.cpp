@@ -105,6 +105,11 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
   return {};
 }
 
+std::string describe_damage(std::size_t count) {
+  return fmt::format("{} checkpoint{} on storage {} damaged (see ckpt verify)", count,
+                     count == 1 ? "" : "s", count == 1 ? "is" : "are");
+}
+
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
                      const ClusterView& view, const VoteRules& rules) {
   vote.error = Errc::not_found;
@@ -115,10 +120,8 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   } else if (view.damaged_published > 0) {
     // Not "not found": a trainer would begin from the first step and take its place.
     vote.error = Errc::corruption;
-    const std::size_t count = view.damaged_published;
     const bool has_others = view.published && !view.published->empty();
-    vote.reason = fmt::format("{} checkpoint{} on storage {} damaged (see ckpt verify), and ",
-                              count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
+    vote.reason = describe_damage(view.damaged_published) + ", and ";
     if (const PublishedStep* other = newest_of_other_world(view, rules)) {
       vote.reason += fmt::format(
           "the newest of the others, step {}, was taken by {} ranks, "
@@ -216,12 +219,15 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   refuse_without_history(result, view, rules);
   if (result.error != Errc{}) return result;
   if (result.chosen) {
-    result.reason = fmt::format("newest common step of {} seen", result.candidates.size());
+    result.reason = "the newest that all ranks can have";
     // The trainer must learn that it does not go on from the newest.
     for (const Candidate& candidate : result.candidates) {
       if (*result.chosen < candidate.at && is_suspect(rules, candidate.at)) {
         result.reason += fmt::format("; step {} {}", number(candidate.at.step), candidate.verdict);
       }
+    }
+    if (view.damaged_published > 0) {
+      result.reason += fmt::format("; {}, passed by", describe_damage(view.damaged_published));
     }
   } else {
     explain_failure(result, other_worlds, view, rules);

@@ -167,6 +167,11 @@ Status Checkpointer::prepare_restore() {
                             [](auto& session) { return session.prepare_restore(); });
 }
 
+Status Checkpointer::prepare_in_background() {
+  return Impl::call<Status>(impl_.get(), {},
+                            [](auto& session) { return session.prepare_in_background(); });
+}
+
 Result<SaveOutcome> Checkpointer::save_checkpoint_if_needed(Step step, Stream stream) {
   return Impl::call<Result<SaveOutcome>>(impl_.get(), SaveOutcome::disabled, [&](auto& session) {
     return session.save(step, stream, client::Due::by_policy);

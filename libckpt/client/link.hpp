@@ -88,11 +88,13 @@ class Link {
   // No capture was due: who waits for the step need not wait.
   virtual void passed(Step step) { (void)step; }
 
-  // Runs a restore: `copy_out` is called on this thread for each offer, with the Slot's bytes, and
-  // answers ok or why this copy is bad. Then: from where, or the error for all ranks.
+  // Asks for a restore, and waits until the Slots for it are mapped, unless it is over before:
+  // who has nothing to restore need not wait for them. Errors: those of set_layout.
+  virtual Status ask_restore(std::optional<Step> wanted, Deadline deadline) = 0;
+  // Runs what was asked for: `copy_out` is called on this thread for each offer, with the Slot's
+  // bytes, and answers ok or why this copy is bad. Then: from where, or the error for all ranks.
   using CopyOut = std::function<Status(const node::SlotOffer& offer, std::span<const std::byte>)>;
-  virtual Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
-                                   Deadline deadline) = 0;
+  virtual Result<Restored> restore(const CopyOut& copy_out, Deadline deadline) = 0;
   // Restores from now on tell `watch` how they get on while they wait for the next offer.
   virtual void watch_restores(RestoreWatch watch) { (void)watch; }
   virtual Status restored_ok(Step step) = 0;

@@ -296,30 +296,40 @@ bool are_slots_big_enough(const View& view) {
 }  // namespace
 
 // Once for a job, but on a slow machine for seconds per GiB.
-void LinkState::tell_of_slots(Deadline deadline) const {
+template <class IsOver>
+void LinkState::tell_of_slots(Deadline deadline, IsOver is_over) const {
+  if (!tells_after_) return;
   const Deadline told_at = std::chrono::steady_clock::now() + *tells_after_;
   if (told_at >= deadline) return;
-  const bool is_over = view_.wait_until(told_at, [](const View& view) {
-    return view.slots_error || are_slots_big_enough(view) || view.phase == Phase::ended;
-  });
-  if (is_over) return;
+  const bool has_ended = view_.wait_until(
+      told_at, [&](const View& view) { return is_over(view) || view.phase == Phase::ended; });
+  if (has_ended) return;
   const std::uint64_t bytes = view_.read([](const View& view) { return view.slot_bytes; });
   log_info("{}: preparing memory, Slots of {} each: this is done once, later saves are quick", who_,
            arena::human_bytes(bytes));
 }
 
-Status LinkState::wait_slots(Deadline deadline) const {
-  if (tells_after_) tell_of_slots(deadline);
+template <class IsNeedless>
+Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline) const {
+  const auto is_over = [&](const View& view) {
+    return is_needless(view) || view.slots_error.has_value() || are_slots_big_enough(view);
+  };
+  tell_of_slots(deadline, is_over);
   const std::uint64_t bytes = view_.read([](const View& view) { return view.slot_bytes; });
   const std::string what = fmt::format("make Slots of {}", arena::human_bytes(bytes));
-  const auto is_over = [](const View& view) {
-    return view.slots_error.has_value() || are_slots_big_enough(view);
-  };
   CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet"));
-  return view_.read([](const View& view) -> Status {
-    if (view.slots_error) return fail(Error(*view.slots_error));
+  return view_.read([&](const View& view) -> Status {
+    if (view.slots_error && !is_needless(view)) return fail(Error(*view.slots_error));
     return {};
   });
+}
+
+Status LinkState::wait_slots(Deadline deadline) const {
+  return wait_slots_unless([](const View&) { return false; }, deadline);
+}
+
+Status LinkState::wait_slots_or_begun(Deadline deadline) const {
+  return wait_slots_unless([](const View& view) { return view.begun.has_value(); }, deadline);
 }
 
 bool LinkState::is_ready() const {

@@ -66,6 +66,8 @@ class LinkState {
   Status wait_attached(Deadline deadline) const;
   void ask_layout(std::uint64_t slot_bytes);  // Before the engine is asked.
   Status wait_slots(Deadline deadline) const;
+  // Of a restore that has been asked for: until there are Slots, or it has its answer.
+  Status wait_slots_or_begun(Deadline deadline) const;
   bool is_ready() const;
   Link::Identity identity() const;
 
@@ -158,7 +160,10 @@ class LinkState {
   template <class Holds>
   Status wait_for(Deadline deadline, std::string_view what, Holds holds,
                   std::string_view late = "the deadline passed") const;
-  void tell_of_slots(Deadline deadline) const;
+  template <class IsOver>
+  void tell_of_slots(Deadline deadline, IsOver is_over) const;
+  template <class IsNeedless>
+  Status wait_slots_unless(IsNeedless is_needless, Deadline deadline) const;
   Unexpected end_of(const View& view) const;
   RestoreProgress restore_progress() const;
 

@@ -67,6 +67,14 @@ constexpr OptionField interval_field(std::string_view name) {
   return field<member, Interval::parse, show_interval>(name);
 }
 
+// "0" for storage is the usual word for never; of captures it would leave nothing at all.
+Result<Interval> parse_captures(std::string_view text) {
+  CKPT_TRY(const Interval interval, Interval::parse(text));
+  if (!interval.is_never() || trim(text) == "never") return interval;
+  return fail(Errc::invalid_argument,
+              "no step would ever be due: expected steps from 1, a duration such as 60s, or never");
+}
+
 constexpr std::array fields = {
     text_field<&Options::job>("job"),
     text_field<&Options::dir>("dir"),
@@ -75,7 +83,7 @@ constexpr std::array fields = {
     field<&Options::nodes, parse_nodes, show_nodes>("nodes"),
     text_field<&Options::node>("node"),
     count_field<&Options::incarnation>("incarnation"),
-    interval_field<&Options::save_mem_interval>("save_mem_interval"),
+    field<&Options::save_mem_interval, parse_captures, show_interval>("save_mem_interval"),
     interval_field<&Options::save_storage_interval>("save_storage_interval"),
     count_field<&Options::max_ckpt_num>("max_ckpt_num"),
     bytes_field<&Options::memory_budget>("memory_budget"),

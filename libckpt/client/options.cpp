@@ -169,6 +169,16 @@ Result<Resolved> resolve_with_origins(Options given) {
 
 }  // namespace
 
+Status Options::set(std::string_view name, std::string_view text) {
+  const OptionField* field = client::find_option_field(name);
+  if (field == nullptr)
+    return fail(Errc::invalid_argument, fmt::format("there is no option \"{}\"", name));
+  const Status parsed = field->parse(*this, text);
+  if (parsed) return {};
+  return fail(Errc::invalid_argument,
+              fmt::format("option {} = \"{}\": {}", name, text, parsed.error().text()));
+}
+
 Result<Options> Options::resolve(Options given) {
   CKPT_TRY(Resolved resolved, resolve_with_origins(std::move(given)));
   if (resolved.options.disable) return std::move(resolved.options);

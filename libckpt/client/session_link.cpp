@@ -155,13 +155,16 @@ void SessionLink::passed(Step step) {
   if (!is_forked()) state_->skipped(step);
 }
 
-Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut& copy_out,
-                                      Deadline deadline) {
+Status SessionLink::ask_restore(std::optional<Step> wanted, Deadline deadline) {
   CKPT_CHECK(check_process());
-  const auto start = steady_clock::now();
+  asked_at_ = steady_clock::now();
   const std::uint64_t ask = state_->ask_begin();
   side_->post(control::AskRestore{ask, wanted});
+  return state_->wait_slots_or_begun(deadline);
+}
 
+Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline) {
+  CKPT_CHECK(check_process());
   Restored restored;
   while (true) {
     CKPT_TRY(auto next, state_->wait_offer(deadline, watch_));
@@ -192,11 +195,13 @@ Result<Restored> SessionLink::restore(std::optional<Step> wanted, const CopyOut&
   CKPT_TRY(const auto begun, state_->begun_answer());
   if (begun.error) return fail(Error(*begun.error));
   // Some Slots are freed by what was begun: the first save finds one.
-  (void)state_->wait_fresh(std::min(deadline, steady_clock::now() + grant_wait_max));
+  if (is_ready()) {
+    (void)state_->wait_fresh(std::min(deadline, steady_clock::now() + grant_wait_max));
+  }
   if (!begun.restored) return fail(Errc::not_found, "restore: there is no step to restore yet");
   restored.step = begun.restored->step;
   restored.timeline = begun.timeline;
-  restored.took = steady_clock::now() - start;
+  restored.took = steady_clock::now() - asked_at_;
   restored.reason = begun.reason;
   CKPT_POINT("load.done");
   return restored;

@@ -50,8 +50,8 @@ class SessionLink final : public Link {
   void abandon(const Granted& granted) override;
   void skipped(Step step) override;
   void passed(Step step) override;
-  Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
-                           Deadline deadline) override;
+  Status ask_restore(std::optional<Step> wanted, Deadline deadline) override;
+  Result<Restored> restore(const CopyOut& copy_out, Deadline deadline) override;
   void watch_restores(RestoreWatch watch) override { watch_ = std::move(watch); }
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, Deadline deadline) override;
@@ -68,7 +68,8 @@ class SessionLink final : public Link {
   std::shared_ptr<LinkState> state_;
   std::unique_ptr<EngineSide> side_;
   RestoreWatch watch_;
-  int process_;  // The pid that opened it.
+  Deadline asked_at_{};  // For the newest restore.
+  int process_;          // The pid that opened it.
 };
 
 // Of rank 0 it tells of a long wait for Slots: the others' waits are the same.

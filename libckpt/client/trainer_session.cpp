@@ -71,11 +71,13 @@ Deadline TrainerSession::open_deadline() const {
   return steady_clock::now() + options_.open_deadline;
 }
 
-Status TrainerSession::tell_layout(Deadline deadline, std::string_view option,
-                                   std::chrono::milliseconds given) {
+Status TrainerSession::tell_layout(Deadline deadline) {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  CKPT_TRY(const bool is_changed, update_layout());
+  if (!is_changed && is_layout_told_ && link_->is_ready()) return {};
   Status slots = link_->set_layout(layout_, deadline);
-  if (!slots) return fail(named(std::move(slots).error(), deadline, option, given));
-  is_layout_told_ = true;
+  is_layout_told_ = slots || slots.error().code() == Errc::unavailable;
   return slots;
 }
 
@@ -146,6 +148,7 @@ Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
     return outcome;
   }
   if (outcome) {
+    skipped_ = step;
     link_->skipped(step);
     account_.skipped(*outcome);
     return outcome;
@@ -206,6 +209,12 @@ Status TrainerSession::check_step(Step step) const {
     return fail(Errc::invalid_argument,
                 fmt::format("save step {}: it was refused before and given up for all ranks; save "
                             "a later step",
+                            number(step)));
+  }
+  if (step == skipped_) {
+    return fail(Errc::invalid_argument,
+                fmt::format("save step {}: it was skipped, which all ranks were told; save a later "
+                            "step",
                             number(step)));
   }
   const Step newest = goes_back ? *last_seen_ : *last_due_;
@@ -375,16 +384,19 @@ Status TrainerSession::prepare_restore() {
 }
 
 Status TrainerSession::prepare_within(std::string_view option, std::chrono::milliseconds given) {
-  CKPT_CHECK(check_open());
-  CKPT_CHECK(finish_capture({}));
   const Deadline deadline = steady_clock::now() + given;
-  CKPT_TRY(const bool is_changed, update_layout());
-  if (is_changed || !is_layout_told_ || !link_->is_ready()) {
-    CKPT_CHECK(tell_layout(deadline, option, given));
+  if (Status slots = tell_layout(deadline); !slots) {
+    return fail(named(std::move(slots).error(), deadline, option, given));
   }
   // Until then captures go a slower way; it is no error.
   if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
   return make_snapshotter();
+}
+
+Status TrainerSession::prepare_in_background() {
+  Status slots = tell_layout(steady_clock::now());
+  if (!slots && slots.error().code() == Errc::unavailable) return {};  // They are being made.
+  return slots;
 }
 
 Result<bool> TrainerSession::update_layout() {
@@ -480,7 +492,7 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
 Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {
   CKPT_CHECK(check_open());
   is_partly_restored_ = false;
-  if (Status prepared = prepare_restore(); !prepared) {
+  if (Status prepared = prepare_in_background(); !prepared) {
     return fail(failed_to_restore(std::move(prepared).error(), step.has_value()));
   }
   std::optional<Error> refusal;
@@ -490,8 +502,8 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
     if (!copied) refusal.emplace(copied.error());
     return copied;
   };
-  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
-  auto restored = link_->restore(step, copy, deadline);
+  Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  auto restored = ask_and_restore(step, copy, deadline);
   teller_.end();
   if (restored) {
     has_begun_ = has_trained_ = true;
@@ -514,6 +526,14 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   if (is_nothing_there && step && has_trained_)
     has_begun_ = link_->start_fresh(open_deadline()).has_value();
   return fail(failed_to_restore(std::move(error), step.has_value()));
+}
+
+// As long for its Slots as for its bytes: memory of hundreds of GB is not made at once.
+Result<Restored> TrainerSession::ask_and_restore(std::optional<Step> step,
+                                                 const Link::CopyOut& copy, Deadline& deadline) {
+  CKPT_CHECK(link_->ask_restore(step, deadline));
+  deadline = steady_clock::now() + options_.restore_deadline;
+  return link_->restore(copy, deadline);
 }
 
 Error TrainerSession::failed_to_restore(Error error, bool is_step_named) {
@@ -574,6 +594,8 @@ Status TrainerSession::copy_planned(const format::ShardRecord& record,
   is_partly_restored_ = true;
   teller_.begin(RestoreProgress::Phase::copying, "own memory", record.bytes);
   const Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  // Memory that is not pinned yet is copied a slower way.
+  if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
   const auto copied = [this](std::uint64_t bytes) { teller_.done(bytes); };
   return snapshot::restore_tensors(record, slot, plan,
                                    {devices_.devices(), devices_.threads(), deadline, copied});
@@ -636,6 +658,7 @@ void TrainerSession::continue_after(Step step) {
   last_seen_ = step;
   last_due_ = step;
   refused_.reset();
+  skipped_.reset();
   newest_begun_.reset();
   captured_for_.reset();
 }

@@ -53,6 +53,7 @@ class TrainerSession final : private snapshot::CaptureListener {
 
   Status prepare();
   Status prepare_restore();
+  Status prepare_in_background();
   Result<SaveOutcome> save(Step step, Stream stream, Due due);
   Status guard(Stream stream);
   Status hold_captures(std::function<void(Step)> on_copied);
@@ -93,8 +94,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   Result<bool> update_layout();
   Status make_snapshotter();
   Status prepare_within(std::string_view option, std::chrono::milliseconds given);
-  // Waits for its Slots until the deadline, which this option gave.
-  Status tell_layout(Deadline deadline, std::string_view option, std::chrono::milliseconds given);
+  // The Layout of what is registered now, if it is news; waits for its Slots until the deadline.
+  Status tell_layout(Deadline deadline);
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);
   Status ask_slots(bool is_changed, Deadline deadline);
@@ -105,6 +106,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status copy_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
                      const ChooseTargets& choose);
   Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
+  Result<Restored> ask_and_restore(std::optional<Step> step, const Link::CopyOut& copy,
+                                   Deadline& deadline);
   Error tell_if_partly_restored(Error error) const;
   void continue_after(Step step);
   Deadline open_deadline() const;
@@ -134,6 +137,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::chrono::steady_clock::time_point tell_passed_from_{};
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
   std::optional<Step> refused_;   // The newest whose save was an error.
+  std::optional<Step> skipped_;   // The newest for which there was no Slot.
   std::optional<Step> newest_begun_;
   bool is_partly_restored_ = false;
   std::optional<Error> slots_failure_;  // Why there are no Slots for the layout that was told.

@@ -285,8 +285,12 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
         {session->ask, start.start_id, start.timeline, base, std::nullopt, start.reason});
   } else if (start.go) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
-  } else if (!session->is_copying && rank.fenced.empty() &&
+  } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
+    if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
+      answer_start(*session, start, StartPhase::refused, rank.slots_failure->message());
+      return touch();
+    }
     session->is_copying = true;
     asio::co_spawn(context_.executor, bring_shard(rank.rank, session->id, start), asio::detached);
   }

@@ -47,7 +47,9 @@ asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t c
   auto made = co_await slots_.make_own(rank_number, count, bytes);
   if (!made) {
     log_error("job={} rank={} {}", shape_.job, rank_number, made.error().message());
-    ranks_[rank_number].slots_failure.emplace(std::move(made).error());
+    Rank& rank = ranks_[rank_number];
+    // The trainer may want less by now: that is tried.
+    if (rank.wanted_slot_bytes >= bytes) rank.slots_failure.emplace(std::move(made).error());
   }
   touch();
 }

@@ -5,6 +5,7 @@ without it.
 """
 
 import collections
+import contextlib
 import inspect
 import itertools
 import logging
@@ -48,14 +49,23 @@ def test_each_errc_has_one_class():
     [
         ({"name": ""}, "job"),
         ({"name": "a/b"}, "a/b"),
-        ({"no_such_option": 1}, "no option no_such_option"),
+        ({"no_such_option": 1}, 'no option "no_such_option"'),
         ({"save_mem_interval": "15 parsecs"}, "15 parsecs"),
         ({"rank": "one"}, "option rank: 'one' is of the wrong type"),
-        ({"open_deadline": "5"}, "option open_deadline: '5' is of the wrong type"),
+        ({"world_size": "2"}, "option world_size: '2' is of the wrong type"),
+        ({"open_deadline": "5"}, 'option open_deadline = "5": expected a duration'),
+        ({"open_deadline": float("inf")}, "option open_deadline: inf is no number of seconds"),
+        ({"restore_deadline": -5}, "option restore_deadline: -5 is no number of seconds"),
+        ({"save_storage_interval": "15minutes"}, 'option save_storage_interval = "15minutes"'),
+        ({"memory_budget": "64 parsecs"}, 'option memory_budget = "64 parsecs"'),
+        ({"memory_budget": 1.5}, "option memory_budget: 1.5 is of the wrong type"),
+        ({"secret_file": "a\0b"}, "option secret_file: .* holds a NUL byte"),
+        ({"embedded": "perhaps"}, 'option embedded = "perhaps": expected 1 or 0'),
         ({"rank": 3, "world_size": 2}, "rank"),
         ({"keep": 1, "max_ckpt_num": 1}, "are the same"),
         ({"keep": -1}, "option keep: -1 was given"),
         ({"max_ckpt_num": "3"}, "option max_ckpt_num: '3' was given"),
+        ({"raise_on_error": "false"}, "option raise_on_error: 'false' was given"),
         ({"dir": ""}, "option dir: it is empty"),
         ({"save_mem_interval": 0}, "option save_mem_interval: 0 was given"),
     ],
@@ -63,6 +73,17 @@ def test_each_errc_has_one_class():
 def test_a_wrong_option_is_named(job, options, message):
     with pytest.raises(libckpt.InvalidArgument, match=message):
         job(**options)
+
+
+def test_options_are_told_in_the_words_of_the_environment_too(job, tmp_path):
+    with job(
+        memory_budget="64MiB", blob_capacity="1MiB", nodes=["A"], copy_threads="1", embedded="yes",
+        dir=tmp_path / "dir", save_storage_interval="1h", restore_deadline=0.5,
+    ) as session:  # fmt: skip
+        session.save(1, {"weight": torch.ones(3)}).committed.result(60)
+    with job("refused", memory_budget="1KiB", raise_on_error=True) as session:
+        with pytest.raises(libckpt.Exhausted, match="budget"):
+            session.save(1, {"weight": torch.ones(3)})
 
 
 def test_a_job_has_one_session_in_a_process(job):
@@ -312,6 +333,26 @@ def test_a_full_disk_does_not_stop_what_memory_does(job, small_disk):
     session.save(2, {"a": large}).committed.result(30)
     assert session.restore().step == 2
     assert session.status()["durable"] is None
+
+
+def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, monkeypatch, caplog):
+    path, filler = small_disk / "one.pt", small_disk / "filler"
+    libckpt.torch.save(torch.zeros(100_000), path)
+    libckpt.torch.wait()
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    libckpt.torch.save(torch.ones(100_000), path)
+    with monkeypatch.context() as patience:
+        patience.setattr(_outbox, "SILENT_MAX", 0.2)
+        patience.setattr(_outbox, "DURABLE_DEADLINE", 0.5)
+        with pytest.raises(libckpt.Unavailable, match="not on storage yet"):
+            libckpt.torch.load(path)
+    told = [record.getMessage() for record in caplog.records if "waited for" in record.getMessage()]
+    assert len(told) == 1, caplog.text
+    assert str(path) in told[0]
+    filler.unlink()
+    assert float(libckpt.torch.load(path)[-1]) == 1.0
 
 
 def write_through_data(tensor):

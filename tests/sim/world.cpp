@@ -25,8 +25,8 @@ constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detect
 
 test::SimNetworkOptions noise() {
   test::SimNetworkOptions options;
-  options.flip_one_in = 6;
-  options.flip_bytes_min = 2048;  // Those of shards: flipped control frames are cases of their own.
+  options.flip_one_in = 2;
+  options.flip_bytes_min = 1024;  // Those of shards: flipped control frames are cases of their own.
   return options;
 }
 
@@ -79,9 +79,9 @@ World::World(WorldOptions options)
   may_ask_older_ = random_.one_in(2);
   // Bytes that flip now and then, and no other trouble on the way: what is damaged must be noticed,
   // since nothing else is a reason to lose it.
-  is_noisy_ = random_.one_in(4);
+  is_noisy_ = random_.one_in(3);
   if (is_noisy_) network_.set_options(noise());
-  flips_memory_ = random_.one_in(4);
+  flips_memory_ = !is_noisy_ && random_.one_in(3);
 }
 
 World::~World() {
@@ -313,8 +313,8 @@ void World::inject_fault() {
   ++outcome_.kills;
   log_info("fault at {} ms", now_.time_since_epoch() / std::chrono::milliseconds(1));
   if (flips_memory_ && random_.one_in(2)) flip_memory();
-  const std::uint64_t last_of_nodes_and_disk = 5;
-  switch (random_.below(is_noisy_ ? last_of_nodes_and_disk + 1 : 8)) {
+  const std::uint64_t last_of_nodes = 3;
+  switch (random_.below(is_noisy_ ? last_of_nodes + 1 : 8)) {
     case 0:
     case 1:
       kill_random_trainer();

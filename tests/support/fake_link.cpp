@@ -100,12 +100,16 @@ void FakeLink::abandon(const client::Granted& granted) {
   node_->free_slots.push_back(granted.slot);
 }
 
-Result<Restored> FakeLink::restore(std::optional<Step> wanted, const CopyOut& copy_out,
-                                   client::Deadline) {
+Status FakeLink::ask_restore(std::optional<Step> wanted, client::Deadline) {
+  wanted_ = wanted;
+  return node_->shards.empty() ? Status() : slots_status();
+}
+
+Result<Restored> FakeLink::restore(const CopyOut& copy_out, client::Deadline) {
   for (std::size_t i = node_->shards.size(); i-- > 0;) {
     const FakeShard& shard = node_->shards[i];
     const Step step = shard.record->id.at.step;
-    if (wanted && step != *wanted) continue;
+    if (wanted_ && step != *wanted_) continue;
     node::SlotOffer offer;
     offer.record = shard.record;
     const Status copied = copy_out(offer, shard.bytes);

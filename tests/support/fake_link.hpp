@@ -71,8 +71,8 @@ class FakeLink final : public client::Link {
   void filled(const client::Granted& granted, node::Filled filled) override;
   void abandon(const client::Granted& granted) override;
   void skipped(Step step) override { node_->skipped.push_back(step); }
-  Result<Restored> restore(std::optional<Step> wanted, const CopyOut& copy_out,
-                           client::Deadline deadline) override;
+  Status ask_restore(std::optional<Step> wanted, client::Deadline deadline) override;
+  Result<Restored> restore(const CopyOut& copy_out, client::Deadline deadline) override;
   Status restored_ok(Step step) override;
   Status wait(Step step, Level level, client::Deadline deadline) override;
   client::LinkCounters counters() const override;
@@ -84,6 +84,7 @@ class FakeLink final : public client::Link {
   Status slots_status_locked() const;
 
   std::shared_ptr<FakeNode> node_;
+  std::optional<Step> wanted_;  // By the restore that was asked for.
 };
 
 }  // namespace ckpt::test

@@ -22,6 +22,7 @@ logger = logging.getLogger("libckpt")
 
 SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
+SILENT_MAX = 10.0  # Who waits longer is told for what.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of an outbox on storage: what is published has names of its own.
 MEMBERS_MAX = 12
@@ -86,7 +87,7 @@ class Outbox:
         _, step, publish, weights = self.waiting[0]
         try:
             if deadline > 0:
-                self.session.wait(step, "durable", deadline)
+                self._await(step, deadline, publish.paths)
             newest = self.session.counts()["durable"]
             if newest is None or newest < step:
                 return False
@@ -103,6 +104,20 @@ class Outbox:
             _lost.note(publish.paths, error)
         self.waiting.pop(0)
         return True
+
+    def _await(self, step, deadline, paths):
+        soon = min(deadline, SILENT_MAX)
+        try:
+            return self.session.wait(step, "durable", soon)
+        except errors.Unavailable as error:
+            if soon == deadline:
+                raise
+            logger.warning(
+                "libckpt: what was saved to %s is not on storage yet: %s; it is waited for, up to "
+                "%.0f s more (`ckpt status` tells what keeps it from there)",
+                paths[0], error, deadline - soon,
+            )  # fmt: skip
+        return self.session.wait(step, "durable", deadline - soon)
 
     def is_ours(self):
         """Not in a fork, and not closed."""

@@ -12,6 +12,7 @@ class Restored:
     timeline: int
     source: str  # "own_memory", "peer_memory" or "storage".
     source_name: str
+    reason: str  # Why this step, and not a newer one.
     bytes: int
     seconds: float
     world_size: int  # Of those who saved it.
@@ -22,6 +23,7 @@ class Restored:
         self.timeline = answer["timeline"]
         self.source = answer["source"]
         self.source_name = answer["source_name"]
+        self.reason = answer["reason"]
         self.bytes = answer["bytes"]
         self.seconds = answer["seconds"]
         self.world_size = answer["world_size"]

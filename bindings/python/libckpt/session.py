@@ -53,6 +53,9 @@ def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, a
     if max_ckpt_num is not None and keep is not None:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
     _check_options(dir, max_ckpt_num, keep, options.get("save_mem_interval"))
+    for name, value in (("raise_on_error", raise_on_error), ("allow_pickle", allow_pickle)):
+        if not isinstance(value, bool):
+            raise errors.InvalidArgument(f"option {name}: {value!r} was given: True or False is wanted")
     given = {key: value for key, value in options.items() if value is not None}
     given["job"] = job
     if dir is not None:
@@ -317,7 +320,8 @@ class Session:
     def _make_room(self, into, here, members):
         """Slots for the step that is to come."""
         stored = self._stored_bytes()
-        prepare = self._client.prepare_restore
+        # A job that begins need not wait until its memory is there.
+        prepare = self._client.prepare_restore if stored else self._client.prepare_in_background
         if not self._ranks.are_several:
             views = self._tensors.view(here)
             expected = self._tensors.expected_bytes(views)

@@ -208,6 +208,12 @@ void Client::prepare_restore() {
   check(checkpointer().prepare_restore());
 }
 
+void Client::prepare_in_background() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  check(checkpointer().prepare_in_background());
+}
+
 std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
@@ -307,6 +313,7 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
   answer["timeline"] = restored->timeline;
   answer["source"] = name_of(restored->source);
   answer["source_name"] = restored->source_name;
+  answer["reason"] = restored->reason;
   answer["bytes"] = restored->bytes;
   answer["seconds"] = seconds_of(restored->took);
   return answer;

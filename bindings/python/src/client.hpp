@@ -46,6 +46,7 @@ class Client {
   nanobind::object blob(const std::string& name);
   void prepare();
   void prepare_restore();
+  void prepare_in_background();
 
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
   std::string save(std::uint64_t step, std::uint64_t stream, bool always);

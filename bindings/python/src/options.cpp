@@ -1,9 +1,11 @@
 #include "options.hpp"
 
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
-#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "failure.hpp"
 
@@ -13,75 +15,52 @@ namespace ckpt::python {
 
 namespace {
 
-// A number of steps, or a time as "15min".
-Interval interval_from(nb::handle value) {
-  if (value.is_none()) return {};
-  if (nb::isinstance<nb::int_>(value)) return {nb::cast<std::uint64_t>(value), {}};
-  return take(Interval::parse(nb::cast<std::string>(value)));
+bool is_duration(std::string_view name) {
+  return name.ends_with("_deadline");
+}
+bool is_interval(std::string_view name) {
+  return name.ends_with("_interval");
+}
+// The package counts with it.
+bool is_place(std::string_view name) {
+  return name == "rank" || name == "world_size";
 }
 
-std::vector<Node> nodes_from(nb::handle value) {
-  std::vector<Node> nodes;
-  for (const auto& text : nb::cast<std::vector<std::string>>(value))
-    nodes.push_back(take(Node::parse(text)));
-  return nodes;
+[[noreturn]] void refuse(const std::string& name, nb::handle value, std::string_view problem) {
+  throw Failure(Errc::invalid_argument, "option " + name + ": " +
+                                            nb::cast<std::string>(nb::repr(value)) + " " +
+                                            std::string(problem));
 }
 
-// A number of seconds, or a time as "15min".
-std::chrono::milliseconds duration_from(nb::handle value) {
-  if (nb::isinstance<nb::str>(value)) {
-    const Interval interval = interval_from(value);
-    if (interval.steps == 0) return interval.time;  // Else it is no time, and no number either.
+std::string seconds_as_text(const std::string& name, nb::handle value) {
+  const auto seconds = nb::cast<double>(value);
+  const bool is_good = seconds > 0 && seconds < 1e9;  // Not: NaN, infinity.
+  if (!is_good) refuse(name, value, "is no number of seconds above 0 and below 1e9");
+  return std::to_string(std::llround(seconds * 1000)) + "ms";
+}
+
+std::string joined(nb::handle values) {
+  std::string out;
+  for (const nb::handle value : nb::iter(values))
+    out += (out.empty() ? "" : ",") + nb::cast<std::string>(value);
+  return out;
+}
+
+// What a value is in the words of the environment and of the file, which all languages share.
+std::string text_of(const std::string& name, nb::handle value) {
+  if (value.is_none() && is_interval(name)) return "never";
+  if (nb::isinstance<nb::str>(value) && !is_place(name)) return nb::cast<std::string>(value);
+  if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
+  const bool is_number = nb::isinstance<nb::float_>(value) || PyIndex_Check(value.ptr()) != 0;
+  if (is_number && is_duration(name)) return seconds_as_text(name, value);
+  if (PyIndex_Check(value.ptr()) != 0) {
+    return nb::cast<std::string>(nb::str(nb::steal(PyNumber_Index(value.ptr()))));
   }
-  return std::chrono::milliseconds(static_cast<std::int64_t>(nb::cast<double>(value) * 1000));
-}
-
-template <class T>
-bool set(T& field, nb::handle value) {
-  field = nb::cast<T>(value);
-  return true;
-}
-
-bool set_who(Options& options, const std::string& name, nb::handle value) {
-  if (name == "job") return set(options.job, value);
-  if (name == "dir") return set(options.dir, value);
-  if (name == "rank") return set(options.rank, value);
-  if (name == "world_size") return set(options.world_size, value);
-  if (name == "node") return set(options.node, value);
-  if (name == "incarnation") return set(options.incarnation, value);
-  if (name == "runtime_dir") return set(options.runtime_dir, value);
-  if (name == "daemon_path") return set(options.daemon_path, value);
-  if (name == "secret_file") return set(options.secret_file, value);
-  if (name == "interface") return set(options.interface, value);
-  if (name == "port") return set(options.port, value);
-  if (name != "nodes") return false;
-  options.nodes = nodes_from(value);
-  return true;
-}
-
-bool set_how(Options& options, const std::string& name, nb::handle value) {
-  if (name == "max_ckpt_num") return set(options.max_ckpt_num, value);
-  if (name == "memory_budget") return set(options.memory_budget, value);
-  if (name == "replicas") return set(options.replicas, value);
-  if (name == "own_slots") return set(options.own_slots, value);
-  if (name == "blob_capacity") return set(options.blob_capacity, value);
-  if (name == "copy_threads") return set(options.copy_threads, value);
-  if (name == "gpu_copy_rate") return set(options.gpu_copy_rate, value);
-  if (name == "embedded") return set(options.embedded, value);
-  if (name == "log_file_path") return set(options.log_file_path, value);
-  if (name == "disable") return set(options.disable, value);
-  if (name == "checksum_in_copy") return set(options.checksum_in_copy, value);
-  if (name == "save_mem_interval")
-    options.save_mem_interval = interval_from(value);
-  else if (name == "save_storage_interval")
-    options.save_storage_interval = interval_from(value);
-  else if (name == "open_deadline")
-    options.open_deadline = duration_from(value);
-  else if (name == "restore_deadline")
-    options.restore_deadline = duration_from(value);
-  else
-    return false;
-  return true;
+  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) return joined(value);
+  if (nb::hasattr(value, "__fspath__")) {
+    return nb::cast<std::string>(nb::steal(PyOS_FSPath(value.ptr())));
+  }
+  refuse(name, value, "is of the wrong type");
 }
 
 }  // namespace
@@ -90,14 +69,14 @@ Options options_from(const nb::dict& given) {
   Options options;
   for (const auto& [key, value] : given) {
     const auto name = nb::cast<std::string>(key);
+    std::string text;
     try {
-      if (set_who(options, name, value) || set_how(options, name, value)) continue;
+      text = text_of(name, value);
     } catch (const nb::cast_error&) {
-      throw Failure(Errc::invalid_argument, "option " + name + ": " +
-                                                nb::cast<std::string>(nb::repr(value)) +
-                                                " is of the wrong type");
+      refuse(name, value, "is of the wrong type");
     }
-    throw Failure(Errc::invalid_argument, "there is no option " + name);
+    if (text.find('\0') != std::string::npos) refuse(name, value, "holds a NUL byte");
+    check(options.set(name, text));
   }
   return options;
 }

@@ -69,13 +69,15 @@ class CKPT_EXPORT Checkpointer {
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
   // Waits until the Slots for what is registered exist, for at most `open_deadline`. Optional: the
-  // first save of a session does the same, and no other save ever waits. A restore waits for them
-  // as long as `restore_deadline`, as does prepare_restore(), which is for what registers more room
-  // than it will restore into.
+  // first save of a session does the same, and no other save ever waits. A restore that finds
+  // something waits for them as long as `restore_deadline`, as does prepare_restore(), which is for
+  // what registers more room than it will restore into.
   // Errors: exhausted (the budget is too small, with the numbers), unavailable (not in time; they
   //         are being made, and steps are skipped until then).
   Status prepare();
   Status prepare_restore();
+  // The same without waiting.
+  Status prepare_in_background();
 
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.

@@ -79,6 +79,10 @@ struct Options {
   std::chrono::milliseconds open_deadline{10'000};
   std::chrono::milliseconds restore_deadline{120'000};
 
+  // One option from text, in the words of the environment and of the file; for other languages.
+  // Errors: invalid_argument (names the option and the value).
+  CKPT_EXPORT Status set(std::string_view name, std::string_view text);
+
   // Fills what is unset from the environment and the configuration file, and checks every value.
   // Errors: invalid_argument (names the option and the value), io (the file cannot be read).
   CKPT_EXPORT static Result<Options> resolve(Options given);

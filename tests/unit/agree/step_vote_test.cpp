@@ -111,6 +111,17 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   REQUIRE(outcome.reason.find("4 ranks") != std::string::npos);
 }
 
+TEST_CASE("vote: who restores beside damage is told of it", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  REQUIRE(vote(scene).reason == "the newest that all ranks can have");
+  scene.view.damaged_published = 1;
+  REQUIRE(vote(scene).chosen);
+  REQUIRE(
+      vote(scene).reason.find("1 checkpoint on storage is damaged (see ckpt verify), passed by") !=
+      std::string::npos);
+}
+
 TEST_CASE("vote: storage that cannot be read is no empty storage", "[unit][agree]") {
   Scene scene(2);
   scene.view.unreadable = "io: list /scratch/job";

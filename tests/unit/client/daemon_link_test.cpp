@@ -95,7 +95,8 @@ Step restored_step(Link& link, const format::Layout& layout) {
     }
     return Status();
   };
-  const auto restored = link.restore(std::nullopt, copy_out, soon());
+  REQUIRE(link.ask_restore(std::nullopt, soon()));
+  const auto restored = link.restore(copy_out, soon());
   if (!restored) FAIL(restored.error().message());
   CHECK(static_cast<int>(number(restored->step)) == value);
   CHECK(restored->source == RestoreSource::own_memory);
@@ -209,8 +210,8 @@ TEST_CASE("daemon link: with nothing to restore the answer is not_found", "[unit
   const Place place;
   const auto link = open(place);
   REQUIRE(link->set_layout(small_layout(10), soon()));
-  const auto restored =
-      link->restore(std::nullopt, [](const auto&, auto) { return Status(); }, soon());
+  REQUIRE(link->ask_restore(std::nullopt, soon()));
+  const auto restored = link->restore([](const auto&, auto) { return Status(); }, soon());
   REQUIRE_FALSE(restored);
   CHECK(restored.error().code() == Errc::not_found);
 }

@@ -113,6 +113,19 @@ TEST_CASE("options: intervals are steps, time or never", "[unit][client]") {
   }
 }
 
+TEST_CASE("options: zero is never for storage, and refused for captures", "[unit][client]") {
+  Options options;
+  REQUIRE(options.set("save_storage_interval", "0"));
+  REQUIRE(options.save_storage_interval.is_never());
+  for (const char* nothing : {"0", "0s"}) {
+    const Status refused = options.set("save_mem_interval", nothing);
+    REQUIRE_FALSE(refused);
+    REQUIRE_THAT(refused.error().text(), Contains("no step would ever be due"));
+  }
+  REQUIRE(options.set("save_mem_interval", "never"));
+  REQUIRE(options.save_mem_interval.is_never());
+}
+
 TEST_CASE("options: nodes have a name, an address and a failure domain", "[unit][client]") {
   const Node full = Node::parse("A@10.0.0.1:7711/rack-3").value();
   REQUIRE(full.name == "A");

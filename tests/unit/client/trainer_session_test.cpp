@@ -389,13 +389,16 @@ TEST_CASE("trainer session: with no free Slot a step is skipped, counted and tol
   REQUIRE(trainer.saved(3) == SaveOutcome::skipped_no_slot);
   REQUIRE(trainer.saved(4) == SaveOutcome::skipped_no_slot);
   trainer.node->free_slots.push_back(0);
+  const auto again = trainer.session.save(Step{4}, {}, Due::always);
+  REQUIRE_FALSE(again);
+  REQUIRE_THAT(again.error().text(), Contains("save step 4: it was skipped"));
   REQUIRE(trainer.saved(5) == SaveOutcome::started);
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{3}, Step{4}});
   REQUIRE(trainer.session.close(soon()));
   const Stats stats = trainer.session.stats();
   REQUIRE(stats.saves_started == 3);
   REQUIRE(stats.skipped_no_slot == 2);
-  REQUIRE(stats.failed == 0);
+  REQUIRE(stats.failed == 1);
   REQUIRE(stats.bytes_captured == 3 * trainer.node->shards[0].record->bytes);
   REQUIRE(stats.held.count() > 0);
   REQUIRE(stats.held_max <= stats.held);
@@ -468,6 +471,9 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
     REQUIRE(late.error().code() == Errc::unavailable);
     REQUIRE_THAT(late.error().text(), Contains("not within open_deadline, which is 0"));
   }
+  // Where there is nothing to restore, nobody waits for its Slots.
+  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  trainer.node->shards.resize(1);
   // A restore is worth waiting longer for.
   const auto restored = trainer.session.restore(std::nullopt);
   REQUIRE_FALSE(restored);

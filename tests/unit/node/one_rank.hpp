@@ -45,9 +45,13 @@ class OneRank final : public node::SessionEvents {
 
   // Attaches, and tells the layout. Errors: those of attach.
   Status attach() {
+    CKPT_CHECK(attach_only());
+    return tell_layout(tensor_bytes, 1);
+  }
+  Status attach_only() {
     CKPT_TRY(const auto attached, finish(clock, start(context, engine->attach(request, *this))));
     session = attached.session;
-    return tell_layout(tensor_bytes, 1);
+    return {};
   }
   Status tell_layout(std::uint64_t bytes, std::uint32_t version) {
     tensor_bytes = bytes;

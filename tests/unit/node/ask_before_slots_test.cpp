@@ -1,0 +1,89 @@
+// Goal:   a restore that is asked for before its Slots are there is answered where there is nothing
+//         to restore, waits for them where there is, and ends with the reason where they cannot be
+//         had.
+// Method: a rank that asks first and tells its layout later, and one whose layout is too large, on
+//         a disk in memory. A layout that is taken back at every point of its Slots' making.
+#include "unit/node/one_rank.hpp"
+
+namespace ckpt::node {
+namespace {
+
+void save_two_steps(test::MemoryDisk& disk) {
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  REQUIRE(rank.begin_fresh());
+  for (const std::uint64_t step : {1, 2}) {
+    rank.capture(Step{step});
+    REQUIRE(rank.pass_until([&] { return rank.durable == Step{step}; }));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ask before Slots: a job that begins does not wait for them", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  REQUIRE(rank.attach_only());
+  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  CHECK_FALSE(rank.answer->error);
+  CHECK_FALSE(rank.answer->restored);
+  CHECK(rank.times_ready == 0);
+  REQUIRE(rank.tell_layout(rank.tensor_bytes, 1));
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+}
+
+TEST_CASE("ask before Slots: what there is waits for them", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  save_two_steps(disk);
+  test::OneRank rank(disk);
+  REQUIRE(rank.attach_only());
+  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  rank.clock.advance(std::chrono::seconds(30));
+  REQUIRE_FALSE(rank.answer);
+  REQUIRE(rank.tell_layout(rank.tensor_bytes, 1));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  REQUIRE((rank.answer->error ? rank.answer->error->message() : "") == "");
+  REQUIRE(rank.answer->restored);
+  CHECK(rank.answer->restored->step == Step{2});
+}
+
+TEST_CASE("ask before Slots: without a place for its bytes a restore ends for all",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  save_two_steps(disk);
+  test::OneRank rank(disk);
+  rank.may_lack_slots = true;
+  rank.tensor_bytes = 64 * MiB;
+  REQUIRE(rank.attach());
+  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  REQUIRE(rank.answer->error);
+  CHECK(rank.answer->error->code() == Errc::invalid_argument);
+  CHECK(rank.answer->error->text().find("rank 0") != std::string::npos);
+  CHECK(rank.answer->error->text().find("may use 16.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("ask before Slots: a failure of what is not wanted any more is none", "[unit][node]") {
+  for (int handlers = 0; handlers < 12; ++handlers) {
+    CAPTURE(handlers);
+    test::MemoryDisk disk(1);
+    disk.put_directory("/scratch");
+    test::OneRank rank(disk);
+    rank.may_lack_slots = true;
+    rank.memory.allocations_left = 1;
+    rank.tensor_bytes = 1 * MiB;
+    REQUIRE(rank.attach());
+    for (int run = 0; run < handlers; ++run) rank.context.poll_one();
+    rank.memory.allocations_left.reset();
+    REQUIRE(rank.tell_layout(3 * KiB, 2));
+    REQUIRE(rank.engine->start_fresh(rank.session, 1));
+    REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
+  }
+}
+
+}  // namespace ckpt::node
