@@ -150,8 +150,6 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // job_start.cpp
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
-  void answer_start(Session& session, const format::Start& start, format::StartPhase phase,
-                    std::string failure);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
                    std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);

@@ -288,7 +288,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
   } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
-      answer_start(*session, start, StartPhase::refused, rank.slots_failure->message());
+      session->answer(start, StartPhase::refused, rank.slots_failure->message());
       return touch();
     }
     session->is_copying = true;

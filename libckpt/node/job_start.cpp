@@ -49,21 +49,13 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
     const StartPhase phase = is_refused ? StartPhase::refused
                              : offered  ? StartPhase::ready
                                         : StartPhase::failed;
-    answer_start(*session, start, phase, offered ? "" : offered.error().message());
+    session->answer(start, phase, offered ? "" : offered.error().message());
     if (!offered) {
       log_warning("job={} rank={} step={} attempt={} not restored: {}", shape_.job, rank_number,
                   number(start.base.step), start.attempt, session->failure);
     }
   }
   touch();
-}
-
-void Job::answer_start(Session& session, const format::Start& start, StartPhase phase,
-                       std::string failure) {
-  session.current_start = start.start_id;
-  session.attempt = start.attempt;
-  session.phase = phase;
-  session.failure = std::move(failure);
 }
 
 Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena/slot.hpp"
@@ -37,6 +38,14 @@ struct Session {
   bool is_copying = false;  // A coroutine fills and offers the shard.
   std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
+
+  // What became of its part in the start.
+  void answer(const format::Start& start, format::StartPhase how, std::string why) {
+    current_start = start.start_id;
+    attempt = start.attempt;
+    phase = how;
+    failure = std::move(why);
+  }
 
   // What it captured.
   std::optional<Step> last_seen;

@@ -169,8 +169,10 @@ def _first():
     return min(boxes, key=lambda box: box.waiting[0].number, default=None)
 
 
-def settle(wait=False, deadline=DURABLE_DEADLINE):
+def settle(wait=False, deadline=None):
     """Publishes what is on storage by now; with `wait`, all that was posted."""
+    if deadline is None:
+        deadline = DURABLE_DEADLINE
     ends = time.monotonic() + (deadline if wait else 0)
     while True:
         first = _first()

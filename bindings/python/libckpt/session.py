@@ -53,9 +53,7 @@ def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, a
     if max_ckpt_num is not None and keep is not None:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
     _check_options(dir, max_ckpt_num, keep, options.get("save_mem_interval"))
-    for name, value in (("raise_on_error", raise_on_error), ("allow_pickle", allow_pickle)):
-        if not isinstance(value, bool):
-            raise errors.InvalidArgument(f"option {name}: {value!r} was given: True or False is wanted")
+    _check_types(options, raise_on_error=raise_on_error, allow_pickle=allow_pickle)
     given = {key: value for key, value in options.items() if value is not None}
     given["job"] = job
     if dir is not None:
@@ -87,6 +85,17 @@ def _check_options(dir, max_ckpt_num, keep, save_mem_interval):
             "option save_mem_interval: 0 was given: no step would ever be due; give steps from 1, "
             'or a time as "60s"'
         )
+
+
+def _check_types(options, **flags):
+    """Of what the package itself works with; the library looks at the rest."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise errors.InvalidArgument(f"option {name}: {value!r} was given: give True or False")
+    for name in ("rank", "world_size"):
+        value = options.get(name)
+        if value is not None and not hasattr(value, "__index__"):
+            raise errors.InvalidArgument(f"option {name}: {value!r} is of the wrong type")
 
 
 class Session:

@@ -21,10 +21,6 @@ bool is_duration(std::string_view name) {
 bool is_interval(std::string_view name) {
   return name.ends_with("_interval");
 }
-// The package counts with it.
-bool is_place(std::string_view name) {
-  return name == "rank" || name == "world_size";
-}
 
 [[noreturn]] void refuse(const std::string& name, nb::handle value, std::string_view problem) {
   throw Failure(Errc::invalid_argument, "option " + name + ": " +
@@ -49,7 +45,7 @@ std::string joined(nb::handle values) {
 // What a value is in the words of the environment and of the file, which all languages share.
 std::string text_of(const std::string& name, nb::handle value) {
   if (value.is_none() && is_interval(name)) return "never";
-  if (nb::isinstance<nb::str>(value) && !is_place(name)) return nb::cast<std::string>(value);
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
   if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
   const bool is_number = nb::isinstance<nb::float_>(value) || PyIndex_Check(value.ptr()) != 0;
   if (is_number && is_duration(name)) return seconds_as_text(name, value);
