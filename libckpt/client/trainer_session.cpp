@@ -76,8 +76,15 @@ Status TrainerSession::tell_layout(Deadline deadline) {
   CKPT_CHECK(finish_capture({}));
   CKPT_TRY(const bool is_changed, update_layout());
   if (!is_changed && is_layout_told_ && link_->is_ready()) return {};
-  Status slots = link_->set_layout(layout_, deadline);
+  Status slots = send_layout(deadline);
   is_layout_told_ = slots || slots.error().code() == Errc::unavailable;
+  return slots;
+}
+
+Status TrainerSession::send_layout(Deadline deadline) {
+  Status slots = link_->set_layout(layout_, deadline);
+  const bool may_come = slots || slots.error().code() == Errc::unavailable;
+  room_asked_ = may_come ? layout_.slot_bytes : 0;
   return slots;
 }
 
@@ -399,6 +406,13 @@ Status TrainerSession::prepare_in_background() {
   return slots;
 }
 
+// What has asked for more room before keeps it.
+Status TrainerSession::prepare_for_restored() {
+  CKPT_CHECK(finish_capture({}));
+  CKPT_CHECK(update_layout());
+  return layout_.slot_bytes <= room_asked_ ? Status() : prepare_in_background();
+}
+
 Result<bool> TrainerSession::update_layout() {
   const bool has_blobs = !blobs_.is_empty();
   if (registry_version_ == registry_.version() && has_blobs == has_blob_member_) return false;
@@ -441,7 +455,7 @@ Status TrainerSession::ask_slots(bool is_changed, Deadline deadline) {
   Status slots;
   if (is_changed || !is_layout_told_ || (slots_failure_ && now >= ask_slots_again_)) {
     ask_slots_again_ = now + ask_slots_interval;
-    slots = link_->set_layout(layout_, deadline);
+    slots = send_layout(deadline);
     is_layout_told_ = true;
   } else if (!link_->is_ready()) {
     slots = link_->slots_status();
@@ -492,7 +506,7 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
 Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {
   CKPT_CHECK(check_open());
   is_partly_restored_ = false;
-  if (Status prepared = prepare_in_background(); !prepared) {
+  if (Status prepared = prepare_for_restored(); !prepared) {
     return fail(failed_to_restore(std::move(prepared).error(), step.has_value()));
   }
   std::optional<Error> refusal;
@@ -531,7 +545,10 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
 // As long for its Slots as for its bytes: memory of hundreds of GB is not made at once.
 Result<Restored> TrainerSession::ask_and_restore(std::optional<Step> step,
                                                  const Link::CopyOut& copy, Deadline& deadline) {
-  CKPT_CHECK(link_->ask_restore(step, deadline));
+  if (Status slots = link_->ask_restore(step, deadline); !slots) {
+    if (slots.error().code() != Errc::unavailable) room_asked_ = 0;
+    return fail(std::move(slots).error());
+  }
   deadline = steady_clock::now() + options_.restore_deadline;
   return link_->restore(copy, deadline);
 }

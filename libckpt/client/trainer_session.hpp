@@ -96,6 +96,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status prepare_within(std::string_view option, std::chrono::milliseconds given);
   // The Layout of what is registered now, if it is news; waits for its Slots until the deadline.
   Status tell_layout(Deadline deadline);
+  Status send_layout(Deadline deadline);
+  Status prepare_for_restored();
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);
   Status ask_slots(bool is_changed, Deadline deadline);
@@ -130,8 +132,9 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::optional<std::uint64_t> registry_version_;  // That layout_ was made from.
   bool has_blob_member_ = false;
   bool is_layout_told_ = false;
-  bool has_begun_ = false;   // A timeline is open: restored, or started fresh.
-  bool has_waited_ = false;  // The one save that may wait for Slots was made.
+  std::uint64_t room_asked_ = 0;  // Bytes of each Slot, as the engine was told last.
+  bool has_begun_ = false;        // A timeline is open: restored, or started fresh.
+  bool has_waited_ = false;       // The one save that may wait for Slots was made.
   std::optional<Step> last_seen_;
   std::optional<Step> captured_for_;  // By time: the announcement that was followed.
   std::chrono::steady_clock::time_point tell_passed_from_{};

@@ -8,6 +8,7 @@ are in test_ranks.py.
 
 import importlib.util
 import pathlib
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ import libckpt  # noqa: E402
 
 TRAINERS = pathlib.Path(__file__).parent / "trainers"
 WIDTH = 256
+SECONDS_MAX = 60
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p),
@@ -32,6 +34,15 @@ def own_slots(session):
     """The sizes of this rank's Slots, as the daemon tells them."""
     told = session.status()["daemon"]
     return {slot["bytes"] for slot in told["slots"] if slot["own"]}
+
+
+def slots_once_made(session):
+    """A restore that finds nothing leaves them to the background."""
+    ends = time.monotonic() + SECONDS_MAX
+    while not (slots := own_slots(session)):
+        assert time.monotonic() < ends, session.status()
+        time.sleep(0.002)
+    return slots
 
 
 def state_bytes(*states):
@@ -56,7 +67,7 @@ def test_the_slots_of_a_session_have_room_for_what_the_optimizer_will_have(job, 
     session = job().guard(optimizer)
     items = {"model": model, "optimizer": optimizer, "rng": libckpt.RNG()}
     getattr(session, begin)(items)
-    before = own_slots(session)
+    before = slots_once_made(session)
     train(model, optimizer)
     assert min(before) >= state_bytes(model.state_dict(), optimizer.state_dict()["state"])
     for step in (1, 2, 3):

@@ -483,6 +483,21 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
   REQUIRE(trainer.session.prepare());
 }
 
+TEST_CASE("trainer session: a restore leaves the room that was asked for before",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  trainer.add("of the optimizer to come", 100'000);
+  trainer.node->is_slow = true;
+  REQUIRE(trainer.session.prepare_in_background());
+  REQUIRE(trainer.session.remove("of the optimizer to come"));
+  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.node->layouts.size() == 1);
+  trainer.node->is_slow = false;
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.node->layouts.size() == 2);
+}
+
 TEST_CASE(
     "trainer session: a budget that is too small is told by save and prepare, and tried again",
     "[unit][client]") {
