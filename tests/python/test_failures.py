@@ -358,6 +358,9 @@ def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, m
         assert float(libckpt.torch.load(path)[-1]) == 1.0
     finally:
         logger.removeHandler(handler)
+        for box in list(_outbox._outboxes):
+            if small_disk in box.directory.parents:
+                box.close()  # Before its disk goes.
     assert len(told) == 1, told
     assert f"what was saved to {path} is not on storage yet" in told[0]
 
