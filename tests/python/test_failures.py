@@ -60,6 +60,7 @@ def test_each_errc_has_one_class():
         ({"save_storage_interval": "15minutes"}, 'option save_storage_interval = "15minutes"'),
         ({"memory_budget": "64 parsecs"}, 'option memory_budget = "64 parsecs"'),
         ({"memory_budget": 1.5}, "option memory_budget: 1.5 is of the wrong type"),
+        ({"replicas": torch.ones(2)}, r"option replicas: tensor\(.* is of the wrong type"),
         ({"secret_file": "a\0b"}, "option secret_file: .* holds a NUL byte"),
         ({"embedded": "perhaps"}, 'option embedded = "perhaps": expected 1 or 0'),
         ({"rank": 3, "world_size": 2}, "rank"),

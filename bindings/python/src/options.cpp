@@ -50,7 +50,10 @@ std::string text_of(const std::string& name, nb::handle value) {
   const bool is_number = nb::isinstance<nb::float_>(value) || PyIndex_Check(value.ptr()) != 0;
   if (is_number && is_duration(name)) return seconds_as_text(name, value);
   if (PyIndex_Check(value.ptr()) != 0) {
-    return nb::cast<std::string>(nb::str(nb::steal(PyNumber_Index(value.ptr()))));
+    const nb::object whole = nb::steal(PyNumber_Index(value.ptr()));
+    if (whole.is_valid()) return nb::cast<std::string>(nb::str(whole));
+    PyErr_Clear();  // A tensor of several elements, say.
+    refuse(name, value, "is of the wrong type");
   }
   if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) return joined(value);
   if (nb::hasattr(value, "__fspath__")) {
