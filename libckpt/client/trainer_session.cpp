@@ -448,12 +448,14 @@ Status TrainerSession::make_snapshotter() {
   return {};
 }
 
-// What could not be had is asked for again now and then; until it is, the reason stays the same.
+// Who may wait for them asks, though a restore may have asked before. What could not be had is
+// asked for again now and then; until it is, the reason stays the same.
 Status TrainerSession::ask_slots(bool is_changed, Deadline deadline) {
   const auto now = steady_clock::now();
   if (is_changed) slots_failure_.reset();
   Status slots;
-  if (is_changed || !is_layout_told_ || (slots_failure_ && now >= ask_slots_again_)) {
+  const bool may_wait = deadline > now && !link_->is_ready();
+  if (is_changed || !is_layout_told_ || may_wait || (slots_failure_ && now >= ask_slots_again_)) {
     ask_slots_again_ = now + ask_slots_interval;
     slots = send_layout(deadline);
     is_layout_told_ = true;

@@ -17,8 +17,9 @@ void FakeLink::make_slots(std::uint64_t bytes) {
   }
 }
 
-Status FakeLink::set_layout(const format::Layout& layout, client::Deadline) {
+Status FakeLink::set_layout(const format::Layout& layout, client::Deadline deadline) {
   const std::lock_guard lock(node_->mutex);
+  if (deadline > std::chrono::steady_clock::now()) node_->takes_time = false;
   node_->layouts.push_back(layout);
   return slots_status_locked();
 }
@@ -30,7 +31,7 @@ Status FakeLink::slots_status() const {
 
 Status FakeLink::slots_status_locked() const {
   if (node_->slots_error) return fail(Error(*node_->slots_error));
-  if (node_->is_away || node_->is_slow || node_->layouts.empty())
+  if (node_->is_away || node_->is_slow || node_->takes_time || node_->layouts.empty())
     return fail(Errc::unavailable, "the Slots are not there yet");
   const std::uint64_t needed = node_->layouts.back().slot_bytes;
   if (node_->slots.empty() || node_->slots.front()->size() < needed)

@@ -32,6 +32,7 @@ struct FakeNode {
   bool holds_slots = false;          // What was filled is not granted again.
   bool is_away = false;              // No daemon.
   bool is_slow = false;              // Slots are not made while somebody waits.
+  bool takes_time = false;           // Slots are there once somebody waits for them.
   std::optional<Error> slots_error;  // They cannot be made.
   bool dies_after_copying = false;   // In a restore, and takes its steps along.
   Step next_capture{};

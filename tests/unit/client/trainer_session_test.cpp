@@ -483,6 +483,16 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
   REQUIRE(trainer.session.prepare());
 }
 
+TEST_CASE("trainer session: the first save waits for Slots, though a restore had asked for them",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  trainer.node->takes_time = true;
+  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.node->skipped.empty());
+}
+
 TEST_CASE("trainer session: a restore leaves the room that was asked for before",
           "[unit][client]") {
   Trainer trainer;
