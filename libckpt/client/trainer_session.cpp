@@ -290,8 +290,7 @@ void TrainerSession::capture_arrived(std::uint64_t bytes) {
 void TrainerSession::capture_ended(const snapshot::Captured& captured) {
   if (!captured.status) {
     held_.forget();
-    link_->abandon(granted_);
-    return account_.ended(captured);
+    return give_up(captured);
   }
   format::finish_archives(layout_, granted_.bytes);
   CopiedCapture copied;
@@ -311,16 +310,20 @@ void TrainerSession::capture_ended(const snapshot::Captured& captured) {
   on_copied_(captured.step);
 }
 
+// At once: the training thread may be waiting for this very step.
+void TrainerSession::give_up(const snapshot::Captured& captured) {
+  link_->abandon(granted_);
+  account_.ended(captured);
+  link_->skipped(captured.step);
+}
+
 void TrainerSession::tell(HeldCapture::Judged judged) {
   snapshot::Captured captured;
   captured.step = judged.capture.filled.step;
   captured.status = std::move(judged.verdict);
   captured.bytes = judged.capture.bytes;
   captured.took = judged.capture.took;
-  if (!captured.status) {
-    link_->abandon(granted_);
-    return account_.ended(captured);
-  }
+  if (!captured.status) return give_up(captured);
   CKPT_POINT("client.before_filled");
   account_.ended(captured);  // First: whoever hears that the step is captured finds it counted.
   link_->filled(granted_, std::move(judged.capture.filled));
@@ -373,9 +376,7 @@ Status TrainerSession::finish_capture(Stream stream) {
 }
 
 void TrainerSession::collect() {
-  const std::optional<Step> failed = account_.collect();
-  if (failed) captured_for_.reset();
-  if (failed && link_) link_->skipped(*failed);
+  if (account_.collect()) captured_for_.reset();
 }
 
 void TrainerSession::report() {

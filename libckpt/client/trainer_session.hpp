@@ -87,6 +87,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   // Nobody has judged the capture that was held: it must not be seen.
   void drop_held();
   void tell(HeldCapture::Judged judged);
+  void give_up(const snapshot::Captured& captured);
   void collect();
   void report();
 

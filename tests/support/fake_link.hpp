@@ -71,7 +71,10 @@ class FakeLink final : public client::Link {
   std::optional<client::Granted> take_slot(Step step) override;
   void filled(const client::Granted& granted, node::Filled filled) override;
   void abandon(const client::Granted& granted) override;
-  void skipped(Step step) override { node_->skipped.push_back(step); }
+  void skipped(Step step) override {
+    const std::lock_guard lock(node_->mutex);
+    node_->skipped.push_back(step);
+  }
   Status ask_restore(std::optional<Step> wanted, client::Deadline deadline) override;
   Result<Restored> restore(const CopyOut& copy_out, client::Deadline deadline) override;
   Status restored_ok(Step step) override;

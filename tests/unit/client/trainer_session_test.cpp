@@ -483,6 +483,18 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
   REQUIRE(trainer.session.prepare());
 }
 
+TEST_CASE("trainer session: that a capture was dropped is told without a further call",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  std::promise<void> copied;
+  REQUIRE(trainer.session.hold_captures([&](Step) { copied.set_value(); }));
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  copied.get_future().wait();
+  REQUIRE(trainer.session.settle(Step{1}, fail(Errc::unavailable, "it was written")));
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{1}});
+}
+
 TEST_CASE("trainer session: the first save waits for Slots, though a restore had asked for them",
           "[unit][client]") {
   Trainer trainer;
