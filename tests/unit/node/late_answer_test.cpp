@@ -1,6 +1,6 @@
 // Goal:   what a trainer answers late, to a restore that it gave up, is never taken for the answer
-// to
-//         the restore that it asked for since: its tensors would have another step than it is told.
+//         to the restore that it asked for since: its tensors would have another step than it is
+//         told.
 // Method: a rank that answers by hand asks for one step, then for another, and answers the first
 //         offer when the second was made.
 #include <catch2/catch.hpp>
@@ -13,12 +13,7 @@ TEST_CASE("restore: a late answer to an offer does not count for the next one", 
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);
-  rank.request.save_storage_interval.steps = 1;
-  REQUIRE(rank.begin_fresh());
-  for (const std::uint64_t step : {1, 2}) {
-    rank.capture(Step{step});
-    REQUIRE(rank.pass_until([&] { return rank.durable == Step{step}; }));
-  }
+  rank.begin_and_store_two_steps();
   rank.keeps_offers = true;
   rank.answer.reset();
   REQUIRE(rank.engine->ask_restore(rank.session, 2, Step{1}));

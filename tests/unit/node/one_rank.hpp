@@ -65,6 +65,14 @@ class OneRank final : public node::SessionEvents {
     REQUIRE(pass_until([this] { return answer.has_value() && granted.size() >= 2; }));
     return {};
   }
+  void begin_and_store_two_steps() {
+    request.save_storage_interval.steps = 1;
+    REQUIRE(begin_fresh());
+    for (const std::uint64_t step : {1, 2}) {
+      capture(Step{step});
+      REQUIRE(pass_until([&] { return durable == Step{step}; }));
+    }
+  }
   // The step that was restored, after its bytes were compared with those that were captured then.
   Result<Step> restore() {
     CKPT_CHECK(attach());
@@ -138,10 +146,7 @@ class OneRank final : public node::SessionEvents {
   void step_dropped(Step) override {}
   void restore_filling(node::Filling it) override { fillings.push_back(std::move(it)); }
   void restore_offered(node::SlotOffer offer) override {
-    if (keeps_offers) {
-      offers.push_back(std::move(offer));
-      return;
-    }
+    if (keeps_offers) return offers.push_back(std::move(offer));
     if (verifies_offers && !matches_checksums(offer)) {
       ++offers_refused;
       asio::post(context, [this, number = offer.offer] {

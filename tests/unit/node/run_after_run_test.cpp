@@ -28,12 +28,7 @@ struct Directory {
   }
   void save_two_steps() {
     test::OneRank rank(disk);
-    rank.request.save_storage_interval.steps = 1;
-    REQUIRE(rank.begin_fresh());
-    for (const std::uint64_t step : {1, 2}) {
-      rank.capture(Step{step});
-      REQUIRE(rank.pass_until([&] { return rank.durable == Step{step}; }));
-    }
+    rank.begin_and_store_two_steps();
     close(rank);
   }
 
