@@ -5,7 +5,6 @@ Method: the bar by itself, with a clock and a stream of the test's; then restore
 the test's own, or none, as standard error.
 """
 
-import contextlib
 import io
 import os
 import pty
@@ -17,19 +16,24 @@ torch = pytest.importorskip("torch")
 
 from libckpt import _progress  # noqa: E402
 
+MARK = "<read until here>"
+
 
 @pytest.fixture
 def terminal(monkeypatch):
     """Makes a terminal standard error; then what is written to it is what read() returns."""
     ours, theirs = pty.openpty()
-    os.set_blocking(ours, False)
     stream = os.fdopen(theirs, "w", buffering=1)
     monkeypatch.setattr(_progress, "SECONDS_BEFORE", 0.0)
 
     def read():
-        with contextlib.suppress(BlockingIOError):
-            return os.read(ours, 1 << 16).decode()
-        return ""
+        """Down to the mark: what is written to a terminal arrives in pieces, and later."""
+        stream.write(MARK)
+        stream.flush()
+        text = ""
+        while not text.endswith(MARK):
+            text += os.read(ours, 1 << 16).decode()
+        return text.removesuffix(MARK)
 
     def become():  # Not before the test's body: pytest has a stream of its own for each phase.
         monkeypatch.setattr(sys, "stderr", stream)
