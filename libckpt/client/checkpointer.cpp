@@ -162,11 +162,6 @@ Status Checkpointer::prepare() {
   return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.prepare(); });
 }
 
-Status Checkpointer::prepare_restore() {
-  return Impl::call<Status>(impl_.get(), {},
-                            [](auto& session) { return session.prepare_restore(); });
-}
-
 Status Checkpointer::prepare_in_background() {
   return Impl::call<Status>(impl_.get(), {},
                             [](auto& session) { return session.prepare_in_background(); });

@@ -95,7 +95,7 @@ class Link {
   // bytes, and answers ok or why this copy is bad. Then: from where, or the error for all ranks.
   using CopyOut = std::function<Status(const node::SlotOffer& offer, std::span<const std::byte>)>;
   virtual Result<Restored> restore(const CopyOut& copy_out, Deadline deadline) = 0;
-  // Restores from now on tell `watch` how they get on while they wait for the next offer.
+  // Restores from now on tell `watch` how they get on while they wait, and end where it gives up.
   virtual void watch_restores(RestoreWatch watch) { (void)watch; }
   virtual Status restored_ok(Step step) = 0;
 

@@ -287,6 +287,10 @@ void LinkState::ask_layout(std::uint64_t slot_bytes) {
 
 namespace {
 
+Deadline told_next() {
+  return std::chrono::steady_clock::now() + RestoreTeller::interval;
+}
+
 template <class View>
 bool are_slots_big_enough(const View& view) {
   return std::any_of(view.slots.begin(), view.slots.end(),
@@ -309,14 +313,28 @@ void LinkState::tell_of_slots(Deadline deadline, IsOver is_over) const {
            arena::human_bytes(bytes));
 }
 
+template <class IsOver>
+Status LinkState::tell_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const {
+  for (Deadline next = told_next(); watch && next < deadline; next = told_next()) {
+    const bool has_ended = view_.wait_until(
+        next, [&](const View& view) { return is_over(view) || view.phase == Phase::ended; });
+    if (has_ended) break;
+    if (!watch(restore_progress()))
+      return fail(Errc::unavailable, who_ + ": restore: who watches it has given it up");
+  }
+  return {};
+}
+
 template <class IsNeedless>
-Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline) const {
+Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline,
+                                    const RestoreWatch& watch) const {
   const auto is_over = [&](const View& view) {
     return is_needless(view) || view.slots_error.has_value() || are_slots_big_enough(view);
   };
   tell_of_slots(deadline, is_over);
   const std::uint64_t bytes = view_.read([](const View& view) { return view.slot_bytes; });
   const std::string what = fmt::format("make Slots of {}", arena::human_bytes(bytes));
+  CKPT_CHECK(tell_until(is_over, deadline, watch));
   CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet"));
   return view_.read([&](const View& view) -> Status {
     if (view.slots_error && !is_needless(view)) return fail(Error(*view.slots_error));
@@ -328,8 +346,9 @@ Status LinkState::wait_slots(Deadline deadline) const {
   return wait_slots_unless([](const View&) { return false; }, deadline);
 }
 
-Status LinkState::wait_slots_or_begun(Deadline deadline) const {
-  return wait_slots_unless([](const View& view) { return view.begun.has_value(); }, deadline);
+Status LinkState::wait_slots_or_begun(Deadline deadline, const RestoreWatch& watch) const {
+  return wait_slots_unless([](const View& view) { return view.begun.has_value(); }, deadline,
+                           watch);
 }
 
 bool LinkState::is_ready() const {
@@ -403,14 +422,6 @@ MappedSlot LinkState::give_back(const Granted& granted) {
   });
 }
 
-namespace {
-
-Deadline told_next() {
-  return std::chrono::steady_clock::now() + RestoreTeller::interval;
-}
-
-}  // namespace
-
 std::uint64_t LinkState::ask_begin() {
   std::deque<OfferedSlot> old;
   return view_.change([&](View& view) {
@@ -460,12 +471,7 @@ Result<std::optional<LinkState::OfferedSlot>> LinkState::wait_offer(Deadline dea
   const auto is_over = [](const View& view) {
     return view.begun.has_value() || !view.offers.empty();
   };
-  for (Deadline next = told_next(); watch && next < deadline; next = told_next()) {
-    const bool has_ended = view_.wait_until(
-        next, [&](const View& view) { return is_over(view) || view.phase == Phase::ended; });
-    if (has_ended) break;
-    watch(restore_progress());
-  }
+  CKPT_CHECK(tell_until(is_over, deadline, watch));
   CKPT_CHECK(wait_for(deadline, "restore", is_over));
   return view_.change([](View& view) -> Result<std::optional<OfferedSlot>> {
     if (view.begun || view.offers.empty()) return std::optional<OfferedSlot>();

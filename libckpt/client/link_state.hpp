@@ -66,8 +66,9 @@ class LinkState {
   Status wait_attached(Deadline deadline) const;
   void ask_layout(std::uint64_t slot_bytes);  // Before the engine is asked.
   Status wait_slots(Deadline deadline) const;
-  // Of a restore that has been asked for: until there are Slots, or it has its answer.
-  Status wait_slots_or_begun(Deadline deadline) const;
+  // Of a restore that has been asked for: until there are Slots, or it has its answer, or `watch`
+  // gives up.
+  Status wait_slots_or_begun(Deadline deadline, const RestoreWatch& watch) const;
   bool is_ready() const;
   Link::Identity identity() const;
 
@@ -93,7 +94,7 @@ class LinkState {
     MappedSlot slot;
   };
   // The next offer, or none: the restore has ended, see `begun_answer`. While it waits, `watch` is
-  // told how the engine gets on.
+  // told how the engine gets on, and ends it by answering false.
   Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {});
   Result<node::Begun> begun_answer() const;
 
@@ -163,7 +164,11 @@ class LinkState {
   template <class IsOver>
   void tell_of_slots(Deadline deadline, IsOver is_over) const;
   template <class IsNeedless>
-  Status wait_slots_unless(IsNeedless is_needless, Deadline deadline) const;
+  Status wait_slots_unless(IsNeedless is_needless, Deadline deadline,
+                           const RestoreWatch& watch = {}) const;
+  // Tells `watch` until it is over, or the deadline comes first. Errors: unavailable (it gave up).
+  template <class IsOver>
+  Status tell_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const;
   Unexpected end_of(const View& view) const;
   RestoreProgress restore_progress() const;
 

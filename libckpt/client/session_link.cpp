@@ -160,7 +160,7 @@ Status SessionLink::ask_restore(std::optional<Step> wanted, Deadline deadline) {
   asked_at_ = steady_clock::now();
   const std::uint64_t ask = state_->ask_begin();
   side_->post(control::AskRestore{ask, wanted});
-  return state_->wait_slots_or_begun(deadline);
+  return state_->wait_slots_or_begun(deadline, watch_);
 }
 
 Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline) {

@@ -384,17 +384,9 @@ void TrainerSession::report() {
 }
 
 Status TrainerSession::prepare() {
-  return prepare_within("open_deadline", options_.open_deadline);
-}
-
-Status TrainerSession::prepare_restore() {
-  return prepare_within("restore_deadline", options_.restore_deadline);
-}
-
-Status TrainerSession::prepare_within(std::string_view option, std::chrono::milliseconds given) {
-  const Deadline deadline = steady_clock::now() + given;
+  const Deadline deadline = open_deadline();
   if (Status slots = tell_layout(deadline); !slots) {
-    return fail(named(std::move(slots).error(), deadline, option, given));
+    return fail(named(std::move(slots).error(), deadline, "open_deadline", options_.open_deadline));
   }
   // Until then captures go a slower way; it is no error.
   if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);

@@ -52,7 +52,6 @@ class TrainerSession final : private snapshot::CaptureListener {
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
   Status prepare();
-  Status prepare_restore();
   Status prepare_in_background();
   Result<SaveOutcome> save(Step step, Stream stream, Due due);
   Status guard(Stream stream);
@@ -94,7 +93,6 @@ class TrainerSession final : private snapshot::CaptureListener {
   // A Layout and a Snapshotter for what is registered now; true when the Layout is another.
   Result<bool> update_layout();
   Status make_snapshotter();
-  Status prepare_within(std::string_view option, std::chrono::milliseconds given);
   // The Layout of what is registered now, if it is news; waits for its Slots until the deadline.
   Status tell_layout(Deadline deadline);
   Status send_layout(Deadline deadline);

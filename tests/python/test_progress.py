@@ -8,7 +8,9 @@ the test's own, or none, as standard error.
 import io
 import os
 import pty
+import signal
 import sys
+import threading
 
 import pytest
 
@@ -109,6 +111,25 @@ def test_what_the_bar_raises_is_raised_when_all_bytes_are_there(job, terminal, m
     with pytest.raises(KeyboardInterrupt):
         job("progress").restore({"weight": target})
     assert torch.equal(target, torch.full((1000,), 1.0))
+
+
+def interrupted(call):
+    """What it says to ^C. Had it not heard that, its deadline would have come first."""
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        call()
+    assert caught.value.__context__ is None
+
+
+def test_an_interrupt_ends_a_restore_that_waits_for_another_rank(job):
+    alone = job("interrupted", rank=0, world_size=2, restore_deadline=30)
+    interrupted(lambda: alone.restore({"weight": torch.zeros(1000)}))
+
+
+def test_an_interrupt_ends_a_wait(job):
+    session = job("interrupted")
+    session.save(1, {"weight": torch.zeros(1000)})
+    interrupted(lambda: session.wait(2, "committed", 30))
 
 
 def test_a_terminal_that_is_gone_stops_no_restore(job, monkeypatch):

@@ -329,8 +329,8 @@ class Session:
     def _make_room(self, into, here, members):
         """Slots for the step that is to come."""
         stored = self._stored_bytes()
-        # A job that begins need not wait until its memory is there.
-        prepare = self._client.prepare_restore if stored else self._client.prepare_in_background
+        # The restore waits for them, and a job that begins need not.
+        prepare = self._client.prepare_in_background
         if not self._ranks.are_several:
             views = self._tensors.view(here)
             expected = self._tensors.expected_bytes(views)

@@ -77,6 +77,26 @@ const char* name_of(RestoreSource source) {
 // For so long at a time a wait keeps others waiting, too.
 constexpr std::chrono::milliseconds wait_turn{10};
 
+// Runs the handlers of signals that have come, which Python runs on its main thread only. Of the
+// GIL, which others may have for long, it wants no more than a person notices.
+class SignalHandlers {
+ public:
+  void run_now_and_then() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return;
+    next_ = now + interval;
+    const nb::gil_scoped_acquire acquire;
+    run();
+  }
+  static void run() {  // With the GIL in hand.
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds interval{100};
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + interval;
+};
+
 Level level_of(const std::string& name) {
   for (const Level level : {Level::captured, Level::replicated, Level::committed, Level::durable})
     if (name == to_string(level)) return level;
@@ -202,12 +222,6 @@ void Client::prepare() {
   check(checkpointer().prepare());
 }
 
-void Client::prepare_restore() {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().prepare_restore());
-}
-
 void Client::prepare_in_background() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
@@ -259,7 +273,9 @@ void Client::wait(std::uint64_t step, const std::string& level, double seconds) 
   const nb::gil_scoped_release release;
   const Level wanted = level_of(level);
   const auto deadline = steady_clock::now() + milliseconds_of(seconds);
+  SignalHandlers handlers;
   while (true) {
+    handlers.run_now_and_then();
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
     const auto turn = std::clamp(left, std::chrono::milliseconds(0), wait_turn);
     const auto turn_end = steady_clock::now() + turn;
@@ -299,6 +315,8 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
   const Result<Restored> restored = [&] {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
+    check(checkpointer().watch_restores(
+        [this](const RestoreProgress& progress) { return tell(progress); }));
     return run(checkpointer(), ask);
   }();
   if (!raised.is_valid()) std::swap(raised, raised_);
@@ -320,25 +338,21 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
 }
 
 void Client::watch_restores(nb::object watch) {
-  const bool is_watched = !watch.is_none();
   watch_ = std::move(watch);
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  RestoreWatch told;
-  if (is_watched) told = [this](const RestoreProgress& progress) { tell(progress); };
-  check(checkpointer().watch_restores(std::move(told)));
 }
 
-// An interrupt by the keyboard, say, is raised when the restore is over: half of one helps nobody.
-void Client::tell(const RestoreProgress& progress) {
+bool Client::tell(const RestoreProgress& progress) {
   const nb::gil_scoped_acquire acquire;
-  if (raised_.is_valid()) return;
+  if (raised_.is_valid()) return false;
   try {
-    watch_(name_of(progress.phase), progress.bytes, progress.bytes_total, progress.source_name,
-           progress.waiting);
+    if (watch_.is_valid() && !watch_.is_none())
+      watch_(name_of(progress.phase), progress.bytes, progress.bytes_total, progress.source_name,
+             progress.waiting);
+    SignalHandlers::run();
   } catch (nb::python_error& error) {
     raised_ = nb::borrow(error.value());
   }
+  return !raised_.is_valid();
 }
 
 void Client::start_fresh() {

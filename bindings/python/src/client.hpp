@@ -45,7 +45,6 @@ class Client {
   void set_blob(const std::string& name, const nanobind::bytes& content);
   nanobind::object blob(const std::string& name);
   void prepare();
-  void prepare_restore();
   void prepare_in_background();
 
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
@@ -59,6 +58,7 @@ class Client {
   void start_judging(nanobind::callable judge);
   void stop_judging();
   // Others get their turn while it waits: the training thread must not wait for what is waited for.
+  // What a signal handler raises, such as that of ^C, ends it.
   void wait(std::uint64_t step, const std::string& level, double seconds);
   // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
   nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
@@ -66,6 +66,7 @@ class Client {
   nanobind::dict restore_from(const std::string& path, std::uint32_t rank,
                               const nanobind::callable& choose);
   // `watch(phase, bytes, bytes_total, source_name, waiting)` is told by each restore; none: nobody.
+  // What it raises, or a signal handler, ends a restore that waits; else it is raised afterwards.
   void watch_restores(nanobind::object watch);
   void start_fresh();
   void restored_ok(std::uint64_t step);
@@ -84,7 +85,7 @@ class Client {
   // Restores by `run(checkpointer, choose)`.
   template <class Run>
   nanobind::dict restore_by(const nanobind::callable& choose, const Run& run);
-  void tell(const RestoreProgress& progress);
+  bool tell(const RestoreProgress& progress);
   void replace_tensors(const std::map<std::string, TensorRef>& wanted,
                        const std::vector<std::string>& order);
   void replace_archives(std::map<std::string, Archive> wanted);

@@ -76,7 +76,6 @@ NB_MODULE(_core, module) {
       .def("set_blob", &Client::set_blob, nb::arg("name"), nb::arg("content"))
       .def("blob", &Client::blob, nb::arg("name"))
       .def("prepare", &Client::prepare)
-      .def("prepare_restore", &Client::prepare_restore)
       .def("prepare_in_background", &Client::prepare_in_background)
       .def("save", &Client::save, nb::arg("step"), nb::arg("stream") = 0, nb::arg("always") = false)
       .def("guard", &Client::guard, nb::arg("stream") = 0)

@@ -70,13 +70,11 @@ class CKPT_EXPORT Checkpointer {
 
   // Waits until the Slots for what is registered exist, for at most `open_deadline`. Optional: the
   // first save of a session does the same, and no other save ever waits. A restore that finds
-  // something waits for them as long as `restore_deadline`, as does prepare_restore(), which is for
-  // what registers more room than it will restore into.
+  // something waits for them as long as `restore_deadline`.
   // Errors: exhausted (the budget is too small, with the numbers), unavailable (not in time; they
   //         are being made, and steps are skipped until then).
   Status prepare();
-  Status prepare_restore();
-  // The same without waiting.
+  // The same without waiting; also for more room than a restore that follows will fill.
   Status prepare_in_background();
 
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on

@@ -23,7 +23,8 @@ struct RestoreProgress {
 
 // Told on the thread that restores, some ten times a second. It must return quickly, not throw, and
 // not call the Checkpointer. What takes less than a tenth of a second, but the end, may not be told
-// at all.
-using RestoreWatch = std::function<void(const RestoreProgress&)>;
+// at all. It answers whether to go on: a restore that still waits, or that the daemon still fills,
+// ends with an error at a false one; one that copies is finished, since half of one helps nobody.
+using RestoreWatch = std::function<bool(const RestoreProgress&)>;
 
 }  // namespace ckpt

@@ -254,6 +254,7 @@ TEST_CASE("link state: whoever watches a restore is told how the engine gets on"
       session.state.attached({1, 2});
       session.begin();
     }
+    return true;
   };
   const Deadline later = std::chrono::steady_clock::now() + std::chrono::hours(1);
   const auto offer = session.state.wait_offer(later, watch);
@@ -269,6 +270,27 @@ TEST_CASE("link state: whoever watches a restore is told how the engine gets on"
   CHECK(told[1].waiting.empty());
   CHECK(told[2].phase == RestoreProgress::Phase::waiting);  // What was filled went with its engine.
   CHECK(told[2].waiting == "the daemon is away");
+}
+
+TEST_CASE("link state: whoever watches a restore ends it while it waits", "[unit][client]") {
+  Session session;
+  session.ask = session.state.ask_begin();
+  const RestoreWatch gives_up = [](const RestoreProgress&) { return false; };
+  const Deadline never = std::chrono::steady_clock::now() + std::chrono::hours(1);
+
+  Status ended;
+  SECTION("for its Slots") {
+    session.state.ask_layout(page_bytes);
+    ended = session.state.wait_slots_or_begun(never, gives_up);
+  }
+  SECTION("for an offer") {
+    session.make_slots();
+    const auto offer = session.state.wait_offer(never, gives_up);
+    if (!offer) ended = fail(Error(offer.error()));
+  }
+  REQUIRE_FALSE(ended);
+  CHECK(ended.error().code() == Errc::unavailable);
+  CHECK_THAT(ended.error().text(), Contains("given it up"));
 }
 
 TEST_CASE("link state: a daemon that does not answer is named until it does", "[unit][client]") {
