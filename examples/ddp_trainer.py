@@ -1,5 +1,6 @@
 """Data-parallel training that goes on after a rank was killed.
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --nproc-per-node=2 --max-restarts=3 examples/ddp_trainer.py --dir DIR
     python examples/ddp_trainer.py --demo
 
@@ -24,6 +25,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import libckpt
 
 BATCH = 16
+# Else ranks that torchrun starts again may find in its Store where their dead predecessors listened.
+RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def make_data():
@@ -80,7 +83,7 @@ def run(ranks, *arguments):
     """Trains under torchrun and shows what it said; returns the weights' digest."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3",
                f"--nproc-per-node={ranks}", __file__, *map(str, arguments)]  # fmt: skip
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    environment = {"OMP_NUM_THREADS": "1", **RESTARTS, **os.environ}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
     print(done.stdout, end="", flush=True)
     return done.stdout.rpartition("weights ")[2].strip()

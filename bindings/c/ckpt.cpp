@@ -2,7 +2,9 @@
 #include "ckpt.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ckpt/ckpt.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -54,6 +56,10 @@ int failed(const ckpt::Error& error) {
 }
 int answer(const Status& status) {
   return status ? CKPT_OK : failed(status.error());
+}
+// UINT64_MAX is "for ever", too.
+std::chrono::milliseconds milliseconds_of(std::uint64_t count) {
+  return std::chrono::milliseconds(std::min<std::uint64_t>(count, INT64_MAX));
 }
 int null_argument(const char* function, const char* argument) noexcept {
   char text[128];
@@ -251,7 +257,7 @@ int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_m
   if (level < CKPT_CAPTURED || level > CKPT_DURABLE)
     return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_wait: there is no such level");
   return without_exceptions([&] {
-    const std::chrono::milliseconds deadline(deadline_ms);
+    const std::chrono::milliseconds deadline = milliseconds_of(deadline_ms);
     return answer(handle->checkpointer.wait(Step{step}, static_cast<ckpt::Level>(level), deadline));
   });
 }
@@ -314,7 +320,7 @@ int ckpt_stats(ckpt_handle* handle, ckpt_stats_values* values) {
 int ckpt_close(ckpt_handle* handle, uint64_t deadline_ms) {
   CKPT_NEED(handle);
   return without_exceptions(
-      [&] { return answer(handle->checkpointer.close(std::chrono::milliseconds(deadline_ms))); });
+      [&] { return answer(handle->checkpointer.close(milliseconds_of(deadline_ms))); });
 }
 
 void ckpt_free(ckpt_handle* handle) {

@@ -17,7 +17,7 @@ namespace ckpt {
 
 namespace {
 
-using std::chrono::steady_clock;
+using client::deadline_after;
 
 Unexpected disabled_restore() {
   return fail(Errc::not_found,
@@ -119,7 +119,7 @@ Result<Checkpointer> Checkpointer::open(Options options) {
           "rank {} of job {}: no secret: no peer copies, and no checkpoints of a job of {} nodes; "
           "give all of them the same secret_file",
           resolved.rank, resolved.job, resolved.nodes.size());
-    const auto deadline = steady_clock::now() + resolved.open_deadline;
+    const auto deadline = deadline_after(resolved.open_deadline);
     CKPT_TRY(auto link, client::open_link(resolved, deadline));
     return Checkpointer(
         std::make_unique<Impl>(std::move(claim), std::move(resolved), std::move(link)));
@@ -195,7 +195,7 @@ Status Checkpointer::settle(Step step, Status verdict) {
 
 Status Checkpointer::wait(Step step, Level level, std::chrono::milliseconds deadline) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) {
-    return session.wait(step, level, steady_clock::now() + deadline);
+    return session.wait(step, level, deadline_after(deadline));
   });
 }
 
@@ -249,13 +249,13 @@ Stats Checkpointer::stats() const {
 
 Result<std::string> Checkpointer::status(std::chrono::milliseconds deadline) {
   return Impl::call<Result<std::string>>(impl_.get(), std::string(), [&](auto& session) {
-    return session.status(steady_clock::now() + deadline);
+    return session.status(deadline_after(deadline));
   });
 }
 
 Status Checkpointer::close(std::chrono::milliseconds deadline) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) {
-    Status closed = session.close(steady_clock::now() + deadline);
+    Status closed = session.close(deadline_after(deadline));
     impl_->let_others_open();  // Closed it is, whatever became of the flush.
     return closed;
   });

@@ -22,14 +22,13 @@
 #include <span>
 #include <vector>
 
+#include "client/deadline.hpp"
 #include "device/memory_pins.hpp"
 #include "format/layout.hpp"
 #include "format/shard_record.hpp"
 #include "node/engine.hpp"
 
 namespace ckpt::client {
-
-using Deadline = std::chrono::steady_clock::time_point;
 
 // Granted: a free Slot of ours, its bytes mapped, large enough for the newest layout.
 struct Granted {
@@ -66,6 +65,8 @@ class Link {
   // For a first save without a restore: begins a new timeline together with the other ranks, and
   // waits until the first Slot is granted, or the deadline. Errors: unavailable (ranks missing).
   virtual Status start_fresh(Deadline deadline) = 0;
+  // The same of a timeline that has begun: until a Slot is granted.
+  virtual Status wait_granted(Deadline deadline) = 0;
   // True when Slots for the newest layout are mapped and the daemon is there.
   virtual bool is_ready() const = 0;
 

@@ -84,6 +84,11 @@ Status SessionLink::start_fresh(Deadline deadline) {
   return state_->wait_fresh(deadline);
 }
 
+Status SessionLink::wait_granted(Deadline deadline) {
+  CKPT_CHECK(check_process());
+  return state_->wait_fresh(deadline);
+}
+
 bool SessionLink::is_ready() const {
   return !is_forked() && state_->is_ready();
 }

@@ -41,6 +41,7 @@ class SessionLink final : public Link {
   Status set_layout(const format::Layout& layout, Deadline deadline) override;
   Status slots_status() const override;
   Status start_fresh(Deadline deadline) override;
+  Status wait_granted(Deadline deadline) override;
   bool is_ready() const override;
   Identity identity() const override;
   Step next_capture() const override;

@@ -27,6 +27,9 @@ using std::chrono::steady_clock;
 
 // Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
 constexpr std::chrono::seconds capture_end_deadline{10};
+
+// Whose first save finds none free for so long will find one later.
+constexpr std::chrono::seconds grant_wait_max{1};
 constexpr std::chrono::milliseconds passed_interval{20};
 constexpr std::chrono::seconds ask_slots_interval{30};
 // Every language that reads a checkpoint's files has such a number.
@@ -68,7 +71,7 @@ TrainerSession::~TrainerSession() {
 }
 
 Deadline TrainerSession::open_deadline() const {
-  return steady_clock::now() + options_.open_deadline;
+  return deadline_after(options_.open_deadline);
 }
 
 Status TrainerSession::tell_layout(Deadline deadline) {
@@ -481,6 +484,9 @@ Result<bool> TrainerSession::make_ready(Deadline deadline) {
     }
     CKPT_CHECK(std::move(fresh));
     has_begun_ = has_trained_ = true;
+  } else if (const auto now = steady_clock::now(); now < deadline) {
+    // Slots that were just made are granted one by one. That none is free is no error.
+    (void)link_->wait_granted(std::min<Deadline>(deadline, now + grant_wait_max));
   }
   if (!link_->is_ready()) return false;
   CKPT_CHECK(make_snapshotter());
@@ -511,7 +517,7 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
     if (!copied) refusal.emplace(copied.error());
     return copied;
   };
-  Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  Deadline deadline = deadline_after(options_.restore_deadline);
   auto restored = ask_and_restore(step, copy, deadline);
   teller_.end();
   if (restored) {
@@ -544,7 +550,7 @@ Result<Restored> TrainerSession::ask_and_restore(std::optional<Step> step,
     if (slots.error().code() != Errc::unavailable) room_asked_ = 0;
     return fail(std::move(slots).error());
   }
-  deadline = steady_clock::now() + options_.restore_deadline;
+  deadline = deadline_after(options_.restore_deadline);
   return link_->restore(copy, deadline);
 }
 
@@ -605,7 +611,7 @@ Status TrainerSession::copy_planned(const format::ShardRecord& record,
                                     const snapshot::RestorePlan& plan) {
   is_partly_restored_ = true;
   teller_.begin(RestoreProgress::Phase::copying, "own memory", record.bytes);
-  const Deadline deadline = steady_clock::now() + options_.restore_deadline;
+  const Deadline deadline = deadline_after(options_.restore_deadline);
   // Memory that is not pinned yet is copied a slower way.
   if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
   const auto copied = [this](std::uint64_t bytes) { teller_.done(bytes); };
@@ -640,7 +646,7 @@ Result<Restored> TrainerSession::restore_loaded(LoadRequest request, const Choos
   CKPT_CHECK(check_open());
   const auto began_at = steady_clock::now();
   CKPT_CHECK(finish_capture({}));
-  request.deadline = began_at + options_.restore_deadline;
+  request.deadline = deadline_after(options_.restore_deadline);
   request.teller = &teller_;
   is_partly_restored_ = false;
   auto read = load_shard(std::move(request));

@@ -379,7 +379,7 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
   if (discarded) {
     storage::StaleAttempts stale;
     stale.timelines_below = timeline;
-    stale.keep.push_back(std::move(kept));
+    stale.is_kept = [kept = std::move(kept)](const std::string& name) { return name == kept; };
     stale.with_files_aside = false;
     discarded = co_await discard(std::move(stale));
   }
@@ -411,7 +411,12 @@ Task<void> JobStorage::wait_aside_free() {
 }
 
 Task<void> JobStorage::discard(storage::StaleAttempts stale) {
-  if (!publishing_.empty()) stale.keep.push_back(publishing_);
+  // The base may be flushed again by now, which is an attempt of an older timeline.
+  stale.is_kept = [this, others = std::move(stale.is_kept)](const std::string& name) {
+    const auto& flush = job_.decree().flush;
+    return name == publishing_ || (flush && name == flush->work_directory) ||
+           (others && others(name));
+  };
   CKPT_CO_TRY(const auto removed, co_await storage::discard_stale(site(), std::move(stale)));
   for (const std::string& name : removed)
     log_info("job={} discarded {}: left by an earlier attempt", job_.shape().job, name);
@@ -421,6 +426,11 @@ Task<void> JobStorage::discard(storage::StaleAttempts stale) {
 // One after the other: each adds to what the one before has written.
 Task<void> JobStorage::store_history(agree::History history,
                                      std::vector<format::RestoreCount> counts) {
+  // Nothing is known here: what is there may be damaged, but tells more.
+  if (history.empty()) {
+    history_due_.reset();
+    co_return Status{};
+  }
   CKPT_CO_CHECK(co_await wait_aside_free());
   is_aside_in_use_ = true;
   auto stored = co_await add_to_history(std::move(history), std::move(counts));

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,12 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
 Task<void> discard_work_directory(Site site, std::string name, std::string reason);
 
 // StaleAttempts: which work directories are over: those of timelines below `timelines_below`, and
-// those in `names`; never those in `keep`.
+// those in `names`; never those that are kept.
 struct StaleAttempts {
   std::uint64_t timelines_below = UINT64_MAX;
   std::vector<std::string> names;
-  std::vector<std::string> keep;
+  // Asked for each when it is about to go: one may have been begun meanwhile. None: none is kept.
+  std::function<bool(const std::string&)> is_kept;
   bool with_files_aside = true;  // Also files that were written aside and never renamed.
 };
 

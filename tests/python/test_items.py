@@ -184,6 +184,45 @@ def test_a_sampler_and_a_scaler_keep_their_place(job):
     assert fresh.get_scale() == 8.0
 
 
+class Cached(torch.nn.Linear):
+    """Has something that is derived of what is loaded."""
+
+    def __init__(self, told_by):
+        super().__init__(3, 3)
+        self.doubled = None
+        if told_by == "hook":
+            self.register_load_state_dict_post_hook(lambda module, _: module.derive())
+        self._is_overridden = told_by == "override"
+
+    def derive(self):
+        self.doubled = 2 * self.weight.detach()
+
+    def _load_from_state_dict(self, *arguments):
+        super()._load_from_state_dict(*arguments)
+        if self._is_overridden:
+            self.derive()
+
+
+@pytest.mark.parametrize("told_by", ["hook", "override"])
+def test_a_module_that_has_a_say_in_loading_is_told(job, told_by):
+    saved, model = Cached(told_by), Cached(told_by)
+    session = job()
+    session.save(1, {"model": torch.nn.Sequential(saved)}).captured.result(30)
+    session.restore({"model": torch.nn.Sequential(model)})
+    assert torch.equal(model.weight, saved.weight)
+    assert torch.equal(model.doubled, 2 * saved.weight)
+
+
+def test_a_module_is_not_filled_from_a_tensor(job):
+    session, model = job(), torch.nn.Linear(1, 1)
+    session.save(1, {"a": torch.ones(3)}).captured.result(30)
+    with pytest.raises(libckpt.InvalidArgument, match='"a" is a module here, and was saved as a '):
+        session.restore({"a": torch.nn.Identity()})
+    before = model.weight.clone()
+    session.restore({"a": model}, strict=False)
+    assert torch.equal(model.weight, before)
+
+
 def test_a_save_that_was_skipped_is_not_waited_for(job):
     ticket = libckpt.Ticket(job(), 1, "skipped_no_slot", 0.0)
     with pytest.raises(libckpt.NotFound, match="all Slots are in use"):

@@ -232,5 +232,8 @@ def test_the_example_runs_as_printed_and_torchrun_resumes_it_from_memory():
     assert 20 < resumed <= 33
     assert f"restored step {resumed} from own memory" in done.stderr
     assert "the weights are the same" in done.stdout
-    assert began[3] == ("1", "60")
-    assert "step 60 was saved by 2 ranks, this job has 1" in done.stderr
+    # Its steps take milliseconds: on a busy machine the last of them may find no Slot.
+    ranks, last = began[3]
+    assert ranks == "1"
+    assert 50 <= int(last) <= 60
+    assert f"step {last} was saved by 2 ranks, this job has 1" in done.stderr

@@ -5,6 +5,8 @@ block; whatever it finds when it starts again must be of one step. The files are
 torch, and the drop-in functions are tried one by one.
 """
 
+import concurrent.futures
+import io
 import json
 import os
 import pathlib
@@ -159,6 +161,51 @@ def test_save_is_seen_by_load_and_by_a_later_save(tmp_path):
     with open(tmp_path / "c.pt", "wb") as file:
         libckpt.torch.save([1], file)
     assert torch.load(tmp_path / "c.pt") == [1]
+
+
+def test_saves_of_several_threads_are_all_published(tmp_path):
+    def save_all(thread):
+        for number in range(4):
+            value = torch.full((1000,), 10.0 * thread + number)
+            libckpt.torch.save(value, tmp_path / f"{thread}.pt")
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(save_all, range(4)))
+    libckpt.torch.wait()
+    assert [float(torch.load(tmp_path / f"{thread}.pt")[0]) for thread in range(4)] == [3, 13, 23, 33]
+
+
+@pytest.fixture
+def private():
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_a_saved_file_may_be_read_by_whom_the_umask_and_the_old_file_say(tmp_path, private):
+    shared = tmp_path / "shared.pt"
+    shared.touch()
+    shared.chmod(0o640)
+    for name in ("shared.pt", "own.pt"):
+        libckpt.torch.save(torch.ones(1000), tmp_path / name)
+    libckpt.torch.wait()
+    assert (tmp_path / "own.pt").stat().st_mode & 0o777 == 0o600
+    assert shared.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_no_file_can_be_put_in_place_of_is_left_to_torch(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        libckpt.torch.save([1], pipe)
+    assert torch.load(io.BytesIO(read.result())) == [1]
+    assert pipe.is_fifo()
+    with pytest.raises((RuntimeError, OSError)):  # At once, as stock torch.
+        libckpt.torch.save([1], tmp_path)
+    long = tmp_path / ("n" * 252 + ".pt")
+    libckpt.torch.save([1], long)
+    assert torch.load(long) == [1]
 
 
 def test_saves_are_published_in_the_order_of_the_calls(tmp_path):

@@ -44,6 +44,11 @@ Status FakeLink::start_fresh(client::Deadline) {
   return {};
 }
 
+Status FakeLink::wait_granted(client::Deadline) {
+  node_->grants_late = false;
+  return {};
+}
+
 bool FakeLink::is_ready() const {
   return slots_status().has_value();
 }
@@ -54,7 +59,7 @@ client::Link::Identity FakeLink::identity() const {
 
 std::optional<client::Granted> FakeLink::take_slot(Step step) {
   const std::lock_guard lock(node_->mutex);
-  if (node_->free_slots.empty()) return std::nullopt;
+  if (node_->free_slots.empty() || node_->grants_late) return std::nullopt;
   client::Granted granted;
   granted.slot = node_->free_slots.front();
   granted.bytes = *node_->slots[granted.slot];

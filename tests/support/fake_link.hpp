@@ -33,6 +33,7 @@ struct FakeNode {
   bool is_away = false;              // No daemon.
   bool is_slow = false;              // Slots are not made while somebody waits.
   bool takes_time = false;           // Slots are there once somebody waits for them.
+  bool grants_late = false;          // None is granted until somebody waits for it.
   std::optional<Error> slots_error;  // They cannot be made.
   bool dies_after_copying = false;   // In a restore, and takes its steps along.
   Step next_capture{};
@@ -65,6 +66,7 @@ class FakeLink final : public client::Link {
   Status set_layout(const format::Layout& layout, client::Deadline deadline) override;
   Status slots_status() const override;
   Status start_fresh(client::Deadline deadline) override;
+  Status wait_granted(client::Deadline deadline) override;
   bool is_ready() const override;
   Identity identity() const override;
   Step next_capture() const override { return node_->next_capture; }

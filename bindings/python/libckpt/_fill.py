@@ -198,9 +198,20 @@ def _fill_owner(name, owner, state, strict):
 def _fill_module(name, module, value, strict):
     import torch
 
+    if not isinstance(value, dict):
+        if strict:
+            raise errors.InvalidArgument(
+                f'restore: item "{name}" is a module here, and was saved as a '
+                f"{type(value).__name__}; with strict=False it stays as it is"
+            )
+        return
     state = module.state_dict()
     # Most of it is there already: what is the same memory is not copied onto itself.
-    rest = {key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))}
+    rest = value
+    if not _has_say(module):
+        rest = {
+            key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))
+        }
     if strict:
         unknown = [key for key in value if key not in state]
         if unknown:
@@ -217,6 +228,17 @@ def _fill_module(name, module, value, strict):
     if rest:
         with torch.no_grad():
             module.load_state_dict(rest, strict=False)
+
+
+def _has_say(module):
+    """Whether somebody is to be told what is loaded: a hook, or code that is not torch's own."""
+    return any(
+        part._load_state_dict_pre_hooks
+        or part._load_state_dict_post_hooks
+        or not type(part).load_state_dict.__module__.startswith("torch.nn.")
+        or not type(part)._load_from_state_dict.__module__.startswith("torch.nn.")
+        for part in module.modules()
+    )
 
 
 def _fill_object(item, value):

@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import pathlib
+import threading
 import time
 import typing
 
@@ -23,6 +24,7 @@ logger = logging.getLogger("libckpt")
 SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
 SILENT_MAX = 10.0  # Who waits longer is told for what.
+FAILING_DEADLINE = 60.0  # Of storage that fails: of a full disk, say, and not of a slow one.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of an outbox on storage: what is published has names of its own.
 MEMBERS_MAX = 12
@@ -30,6 +32,7 @@ MEMBERS_MAX = 12
 _order = itertools.count()
 _outboxes = []
 _watching = []
+_turn = threading.RLock()  # One call at a time publishes, or captures.
 
 
 class Waiting(typing.NamedTuple):
@@ -112,6 +115,8 @@ class Outbox:
         except errors.Unavailable as error:
             if soon == deadline:
                 raise
+            if self.session.counts()["last_error"]:
+                deadline = max(soon, min(deadline, FAILING_DEADLINE))
             logger.warning(
                 "libckpt: what was saved to %s is not on storage yet: %s; it is waited for, up to "
                 "%.0f s more (`ckpt status` tells what keeps it from there)",
@@ -174,13 +179,34 @@ def settle(wait=False, deadline=None):
     if deadline is None:
         deadline = DURABLE_DEADLINE
     ends = time.monotonic() + (deadline if wait else 0)
-    while True:
-        first = _first()
-        if first is None:
-            _unwatch()
-            return
-        if not first.publish_first(ends - time.monotonic() if wait else 0):
-            return
+    with turn(wait) as is_ours:
+        while is_ours:
+            first = _first()
+            if first is None:
+                _unwatch()
+                return
+            if not first.publish_first(ends - time.monotonic() if wait else 0):
+                return
+
+
+@contextlib.contextmanager
+def turn(wait=True):
+    """One thread after the other; yields whether it is ours. Without `wait` it may not be."""
+    mine = _turn
+    is_ours = mine.acquire(blocking=wait)
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            mine.release()
+
+
+def _forget_turn():
+    global _turn
+    _turn = threading.RLock()  # Who had it does not exist in a fork.
+
+
+os.register_at_fork(after_in_child=_forget_turn)
 
 
 def waiting_paths():

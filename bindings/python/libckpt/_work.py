@@ -10,6 +10,8 @@ import os
 import pathlib
 import shutil
 
+NAME_MAX = 255  # Bytes, of a file on Linux.
+
 
 class Work:
     def __init__(self, directory):
@@ -55,10 +57,19 @@ class Work:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def can_place(path):
+    """Whether a file of ours may stand there: not in the place of a folder, pipe or device, and
+    with a name that leaves room for that of the file aside."""
+    is_free = not path.exists() or path.is_file()
+    return is_free and len(os.fsencode(path.name)) + len("..libckpt") <= NAME_MAX
+
+
 def place(file, path):
     """The file's bytes under the path, whose old file stays whole for who has it open."""
     aside = path.with_name(f".{path.name}.libckpt")
     bring(file, aside)
+    with contextlib.suppress(FileNotFoundError):
+        os.chmod(aside, path.stat().st_mode & 0o777)  # As if it had been written into.
     sync(aside)
     os.rename(aside, path)
     sync(path.parent)
@@ -67,7 +78,13 @@ def place(file, path):
 def bring(file, target):
     """A file of the daemon's, which only its user may read, as one that was written here."""
     link_or_copy(file, target)
-    os.chmod(target, target.parent.stat().st_mode & 0o666)
+    os.chmod(target, 0o666 & ~umask())
+
+
+def umask():
+    """The process's; to ask for it by os.umask would change it for a moment, for all threads."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.partition("\nUmask:")[2].split()[0], 8)
 
 
 def files_of(folder):

@@ -75,7 +75,8 @@ def checkpoint(directory, *, step):
                 "published stays", directory, step,
             )  # fmt: skip
             return
-        _hand_over(box, sets, name, staging)
+        with _outbox.turn():
+            _hand_over(box, sets, name, staging)
     finally:
         _block.release()
 
@@ -251,6 +252,14 @@ def save(content, path, *arguments, **options):
     if arguments or options or not is_path or _block.locked():
         return torch.save(content, path, *arguments, **options)
     path = pathlib.Path(os.path.realpath(path))
+    if not _work.can_place(path):
+        _outbox.settle(wait=True)
+        return torch.save(content, path)
+    with _outbox.turn():
+        return _save_to(path, content)
+
+
+def _save_to(path, content):
     _outbox.settle()
     box = _box(path.parent, path.parent / ".libckpt" / "files")
     # One save of a directory is on its way: another could overtake it.

@@ -104,6 +104,19 @@ TEST_CASE("checkpointer: without a directory nobody waits for what is never stor
   REQUIRE_THAT(waited.error().text(), Catch::Contains("job twice has no directory"));
 }
 
+TEST_CASE("checkpointer: who waits for ever is not told that it was too long", "[unit][client]") {
+  constexpr auto for_ever = std::chrono::milliseconds::max();
+  Options options = embedded_options();
+  options.world_size = 1;
+  options.open_deadline = options.restore_deadline = for_ever;
+  auto opened = Checkpointer::open(options);
+  REQUIRE((opened ? "" : opened.error().message()) == "");
+  CHECK(opened->restore().error().code() == Errc::not_found);
+  REQUIRE(opened->save_checkpoint_if_needed(Step{1}));
+  REQUIRE(opened->wait(Step{1}, Level::captured, for_ever));
+  CHECK(opened->close(for_ever));
+}
+
 TEST_CASE("checkpointer: what was moved from answers with an error", "[unit][client]") {
   auto opened = Checkpointer::open(disabled_options());
   REQUIRE(opened);

@@ -505,6 +505,17 @@ TEST_CASE("trainer session: the first save waits for Slots, though a restore had
   REQUIRE(trainer.node->skipped.empty());
 }
 
+TEST_CASE("trainer session: the first save waits for a Slot, though training has begun before",
+          "[unit][client]") {
+  Trainer trainer;
+  REQUIRE(trainer.session.start_fresh());
+  trainer.add("weight", 100);  // Its Slots are made when it is saved.
+  trainer.node->grants_late = true;
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  trainer.node->grants_late = true;  // Later ones never wait.
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_no_slot);
+}
+
 TEST_CASE("trainer session: a restore leaves the room that was asked for before",
           "[unit][client]") {
   Trainer trainer;

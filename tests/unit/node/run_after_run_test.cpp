@@ -45,6 +45,10 @@ struct Directory {
 
 const std::string timelines = "/scratch/job/.libckpt/timelines.json";
 
+std::string step_directory(std::uint64_t step) {
+  return fmt::format("/scratch/job/step-{:09}", step);
+}
+
 }  // namespace
 
 TEST_CASE("run after run: restores that end in order, without a save, are no failures",
@@ -110,6 +114,10 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   directory.disk.erase(timelines);
   if (damage == "empty") directory.disk.put(timelines, "");
   if (damage == "cut off") directory.disk.put(timelines, whole.substr(0, whole.size() / 2));
+  const auto there = [&] {
+    return directory.disk.exists(timelines) ? directory.disk.content(timelines) : "gone";
+  };
+  const std::string damaged = there();
 
   test::OneRank rank(directory.disk);
   REQUIRE(rank.attach());
@@ -118,6 +126,8 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   CHECK(rank.answer->error->code() == Errc::corruption);
   CHECK(rank.answer->error->text().find("history of the job's timelines is lost") !=
         std::string::npos);
+  rank.clock.advance(std::chrono::seconds(5));
+  CHECK(there() == damaged);  // Who knows nothing has nothing better to put in its place.
   directory.ask(rank, Step{1});
   REQUIRE(rank.answer->restored);
   directory.close(rank);
@@ -204,6 +214,23 @@ TEST_CASE("run after run: an attempt that found no room gives back what it took"
   directory.disk.set_hook({});
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
   CHECK(directory.attempts().empty());
+}
+
+TEST_CASE("run after run: a base that is stored at once is not cleared away with what others left",
+          "[unit][node]") {
+  Directory directory;
+  directory.disk.set_latency(std::chrono::milliseconds(1), std::chrono::milliseconds(20));
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.begin_fresh());
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    rank.capture(Step{step});
+    REQUIRE(rank.pass_until([&] { return rank.committed == Step{step}; }));
+    REQUIRE(directory.ask(rank).restored->step == Step{step});
+    REQUIRE(rank.engine->flush(rank.session, Step{step}));
+    REQUIRE(rank.pass_until([&] { return directory.disk.exists(step_directory(step)); }));
+    CHECK(rank.engine->status_json().find("No such file") == std::string::npos);
+    REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
+  }
 }
 
 TEST_CASE("run after run: what is being written aside is not taken for left behind",

@@ -177,7 +177,7 @@ TEST_CASE_METHOD(StorageFixture, "publish: an attempt that was taken away is not
   }
   SECTION("and not those that are kept") {
     stale.timelines_below = 2;
-    stale.keep = {*work};
+    stale.is_kept = [&](const std::string& name) { return name == *work; };
     REQUIRE(run(storage::discard_stale(site, stale))->empty());
   }
   SECTION("whoever takes it away") {
