@@ -44,6 +44,13 @@ std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours
   return ours;
 }
 
+std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline) {
+  for (const format::TimelineStart& start : history) {
+    if (start.timeline == timeline && start.has_base) return start.base;
+  }
+  return std::nullopt;
+}
+
 std::uint64_t newest_timeline(const History& history) {
   std::uint64_t newest = 0;
   for (const format::TimelineStart& start : history) newest = std::max(newest, start.timeline);

@@ -8,6 +8,7 @@
 // forgot to restore; its steps are only older than those of the new timeline.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "format/agreement.hpp"
@@ -28,6 +29,9 @@ std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>&
 // stored.
 std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours,
                                           const std::vector<format::RestoreCount>& theirs);
+
+// What `timeline` went on from; none: it has no base, or is not known.
+std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline);
 
 std::uint64_t newest_timeline(const History& history);  // 0: none.
 

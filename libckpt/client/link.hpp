@@ -40,7 +40,7 @@ struct Granted {
 // What the Link counts; read from the training thread.
 struct LinkCounters {
   std::uint64_t daemon_restarts = 0;
-  std::optional<Step> captured, replicated, committed, durable;  // Newest of each.
+  std::optional<Step> captured, replicated, committed, durable;  // As in ckpt/stats.hpp.
   std::string last_error;
   std::string degraded;  // As in ckpt/stats.hpp.
 };

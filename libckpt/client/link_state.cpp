@@ -106,7 +106,7 @@ void LinkState::lost(const std::string& reason) {
     // What its memory held is gone; what it had published is not.
     for (const Level level : {Level::captured, Level::replicated, Level::committed})
       view.reached[index_of(level)] = view.reached[index_of(Level::durable)];
-    view.lost_through = view.newest_taken;
+    view.lost_through = std::max(view.newest_taken, view.restored);
     view.has_granted = false;
   });
 }
@@ -238,8 +238,12 @@ void LinkState::begun(node::Begun begun) {
         view.dropped.clear();
         view.newest_taken.reset();
         view.newest_skipped.reset();
+        view.restored.reset();
+        if (begun.restored) view.restored = begun.restored->step;
         view.lost_through.reset();
         view.next_capture = Step{};
+        LinkCounters& newest = view.counters;
+        newest.captured = newest.replicated = newest.committed = newest.durable = std::nullopt;
       }
       view.identity.timeline = begun.timeline;
     }

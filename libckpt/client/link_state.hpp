@@ -135,6 +135,7 @@ class LinkState {
     std::optional<Step> reached[5];  // By Level; what the engine still holds.
     std::deque<Step> dropped;
     std::optional<Step> newest_taken, newest_skipped;
+    std::optional<Step> restored;    // What the timeline went on from: this rank has it.
     std::deque<Step> skips;          // One for each message under way.
     bool is_last_skip_open = false;  // No capture has begun since: it may still grow.
     // No newer ones died with an engine. The next engine may still know them, by a peer's copy or
@@ -150,7 +151,7 @@ class LinkState {
     void note_dropped(Step step);
     // Nothing under way can bring `step`, or a newer one, to a level.
     bool is_skipped(Step step) const {
-      return newest_skipped && *newest_skipped >= step && (!newest_taken || *newest_taken < step);
+      return newest_skipped >= step && newest_taken < step && restored < step;
     }
     bool is_lost(Step step) const {
       return phase == Phase::attached && has_granted && lost_through && step <= *lost_through;

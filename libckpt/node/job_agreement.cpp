@@ -225,9 +225,6 @@ void Job::obey(const format::Decree& decree) {
   decree_ = decree;
   history_ = agree::merge(history_, decree.history);
   restore_counts_ = decree.restore_counts;
-  if (decree.start) {
-    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree.start);
-  }
   if (decree.committed && committed_ != decree.committed) {
     CKPT_POINT("commit.before");
     committed_ = decree.committed;
@@ -235,6 +232,10 @@ void Job::obey(const format::Decree& decree) {
   }
   if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
   if (decree.durable) durable_ = decree.durable;
+  if (durable_ && agree::is_fenced(history_, *durable_)) durable_.reset();
+  if (decree.start) {  // Who begins is told the levels of its base, which are known now.
+    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree.start);
+  }
   for (auto& [number_of_rank, rank] : ranks_) {
     if (!rank.session || rank.session->events == nullptr) continue;
     for (const format::StepId& at : decree.dropped) {
@@ -274,6 +275,9 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->current_start = start.start_id;
     session->finished_start = start.start_id;
     session->timeline = start.timeline;
+    session->durable_before = durable_;
+    session->committed_told.reset();
+    session->durable_told.reset();
     session->last_seen.reset();
     session->flush_wanted.reset();  // Of a step that is no more.
     session->next_capture_told.reset();
@@ -283,6 +287,9 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     revoke_grants(rank);
     session->events->begun(
         {session->ask, start.start_id, start.timeline, base, std::nullopt, start.reason});
+    tell_levels(*session);
+    // Another node may have stored the base since we read the catalog.
+    if (base && base == durable_ && !storage_->is_published(*base)) storage_->read_catalog();
   } else if (start.go) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
@@ -273,7 +274,9 @@ Status Job::flush(SessionId id, Step step) {
 // Not before there is something to store that serves: an older step would be stored for nothing.
 bool Job::is_flush_awaited(const Session& session) const {
   if (!session.flush_wanted || session.phase != StartPhase::running) return false;
-  const format::StepId wanted{session.timeline, *session.flush_wanted};
+  format::StepId wanted{session.timeline, *session.flush_wanted};
+  const std::optional<format::StepId> base = agree::base_of(history_, session.timeline);
+  if (base && wanted.step <= base->step) wanted = *base;
   return committed_ && *committed_ >= wanted && (!durable_ || *durable_ < wanted);
 }
 
@@ -354,10 +357,17 @@ bool Job::has_trainer() const {
 
 void Job::tell_levels(Session& session) {
   if (session.events == nullptr || session.phase != StartPhase::running) return;
+  const std::optional<format::StepId> base = agree::base_of(history_, session.timeline);
   const auto tell = [&](const std::optional<format::StepId>& reached,
                         std::optional<format::StepId>& told, Level level) {
-    // Levels of an older timeline say nothing of what this session captured.
-    if (!reached || reached == told || reached->timeline != session.timeline) return;
+    // Other steps of older timelines say nothing of what this session has.
+    if (!reached || reached == told) return;
+    if (reached->timeline != session.timeline && reached != base) return;
+    // What was durable when the timeline began may have been removed by hand before. The catalog,
+    // which was read for the restore, knows; what is stored since may not be in it.
+    const bool is_doubted = reached == base && level == Level::durable &&
+                            reached == session.durable_before && !storage_->is_published(*base);
+    if (is_doubted) return;
     told = reached;
     session.events->level_reached(reached->step, level);
   };

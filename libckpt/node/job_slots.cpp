@@ -247,10 +247,12 @@ asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot>
 
 void Job::seal(Session* session, Slot& slot, std::shared_ptr<const format::ShardRecord> record) {
   CKPT_POINT("seal.before");
-  const Step step = record->id.at.step;
+  const auto [timeline, step] = record->id.at;
   slot.seal(std::move(record));
   CKPT_POINT("seal.after");
-  if (session != nullptr && session->events != nullptr) {
+  // A restore may have begun another timeline while the checksums were taken.
+  const bool is_of_now = session != nullptr && session->timeline == timeline;
+  if (is_of_now && session->events != nullptr) {
     session->events->level_reached(step, Level::captured);
   }
   touch();

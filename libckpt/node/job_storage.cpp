@@ -89,6 +89,11 @@ Task<void> JobStorage::refresh_catalog() {
   co_return Status{};
 }
 
+bool JobStorage::is_published(format::StepId at) const {
+  return published_ && std::any_of(published_->begin(), published_->end(),
+                                   [&](const agree::PublishedStep& step) { return step.at == at; });
+}
+
 std::size_t JobStorage::damaged_count() const {
   const auto is_bad_file = [&](const storage::Checkpoint& checkpoint) {
     return damaged_.contains(checkpoint.at);

@@ -40,7 +40,8 @@ class JobStorage {
 
   // What storage holds. None: it is being read, or was never. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
-  std::size_t damaged_count() const;  // Published once, and not to be trusted now.
+  bool is_published(format::StepId at) const;  // As far as we know.
+  std::size_t damaged_count() const;           // Published once, and not to be trusted now.
   // Why the last reading of what it holds failed; empty: it did not.
   const std::string& unreadable() const { return unreadable_; }
   // Why nobody knows from storage which steps were abandoned; empty: it is known.

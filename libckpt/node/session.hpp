@@ -35,7 +35,8 @@ struct Session {
   std::uint64_t current_start = 0;   // The Start that ready, failed and running speak of.
   std::uint64_t finished_start = 0;  // The last Start that ended for this session.
   std::uint64_t timeline = 0;
-  bool is_copying = false;  // A coroutine fills and offers the shard.
+  std::optional<format::StepId> durable_before;  // When the timeline began.
+  bool is_copying = false;                       // A coroutine fills and offers the shard.
   std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
 

@@ -215,7 +215,12 @@ void SimTrainer::slot_granted(std::uint32_t slot) {
 }
 
 void SimTrainer::level_reached(Step step, Level level) {
-  if (!is_dead_) oracle_.reached(rank(), timeline_, step, level);
+  if (is_dead_) return;
+  // Of the step that was restored the levels are told as well.
+  const bool is_base = base_ && step <= base_->step;
+  const bool has_begun = begun_ && !begun_->error;
+  const std::uint64_t timeline = has_begun ? begun_->timeline : timeline_;
+  oracle_.reached(rank(), is_base ? base_->timeline : timeline, step, level);
 }
 
 void SimTrainer::restore_offered(node::SlotOffer offer) {
@@ -224,6 +229,7 @@ void SimTrainer::restore_offered(node::SlotOffer offer) {
 
 void SimTrainer::begun(node::Begun begun) {
   granted_.clear();  // The restore may have taken them; what is free is granted again.
+  if (begun.restored) base_ = begun.restored;
   begun_ = std::move(begun);
 }
 

@@ -102,6 +102,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::vector<std::uint32_t> granted_;
   std::optional<node::SlotOffer> offer_;
   std::optional<node::Begun> begun_;
+  std::optional<format::StepId> base_;  // What was restored.
   Step next_capture_{};
   Step allowed_{};
   Step done_{};

@@ -41,7 +41,8 @@ struct Stats {
   std::chrono::nanoseconds held{0};  // Training thread inside save and guard, in total.
   std::chrono::nanoseconds held_max{0};
   std::uint64_t daemon_restarts = 0;
-  std::optional<Step> captured, replicated, committed, durable;  // Newest of each.
+  // Newest of each; a restore begins with those of the step that it restored.
+  std::optional<Step> captured, replicated, committed, durable;
   std::string last_error;  // The newest failure, as logged; empty: none.
   std::string degraded;    // What is amiss now: nodes that are lost, why steps are not stored.
 };

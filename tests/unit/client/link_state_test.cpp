@@ -29,10 +29,11 @@ struct Session {
     state.ask_layout(slot_bytes);
     state.slots_ready({slot(10, slot_bytes), slot(11, slot_bytes)});
   }
-  void begin(std::uint64_t timeline = 1) {
+  void begin(std::uint64_t timeline = 1, std::optional<format::StepId> restored = {}) {
     node::Begun begun;
     begun.ask = ask;
     begun.timeline = timeline;
+    begun.restored = restored;
     state.begun(begun);
   }
 
@@ -438,6 +439,54 @@ TEST_CASE("link state: another timeline's levels say nothing of this one", "[uni
   session.begin(2);
   CHECK(session.state.identity().timeline == 2);
   CHECK_FALSE(session.state.wait_level(Step{7}, Level::captured, passed));
+}
+
+TEST_CASE("link state: a restore begins with the levels of its step, not with abandoned ones",
+          "[unit][client]") {
+  Session session;
+  session.begin(1);
+  session.state.level_reached(Step{7}, Level::durable);
+  session.ask = session.state.ask_begin();
+  session.begin(2, format::StepId{1, Step{5}});
+  CHECK_FALSE(session.state.counters().captured);
+  CHECK_FALSE(session.state.counters().durable);
+  session.state.level_reached(Step{5}, Level::committed);
+  CHECK(session.state.counters().captured == Step{5});
+  CHECK(session.state.counters().committed == Step{5});
+  CHECK_FALSE(session.state.counters().durable);
+  CHECK(session.state.wait_level(Step{5}, Level::committed, passed));
+  CHECK_FALSE(session.state.wait_level(Step{6}, Level::captured, passed));
+  CHECK_FALSE(session.state.wait_level(Step{5}, Level::durable, passed));
+}
+
+TEST_CASE("link state: a step that was restored is not skipped by those that follow it",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.ask = session.state.ask_begin();
+  session.begin(2, format::StepId{1, Step{5}});
+  const auto verdict = [&](std::uint64_t step) {
+    const Status waited = session.state.wait_level(Step{step}, Level::durable, passed);
+    return waited ? Errc{} : waited.error().code();
+  };
+  session.state.skipped(Step{5});  // What is told, by time, when step 6 is passed.
+  session.state.skipped(Step{6});
+  CHECK(verdict(5) == Errc::unavailable);  // On its way to storage.
+  CHECK(verdict(6) == Errc::not_found);
+  SECTION("it dies with its engine") {
+    session.state.lost("killed");
+    CHECK(session.state.newest_lost() == Step{5});
+    session.state.attached({1, 2});
+    session.make_slots();
+    session.state.slot_granted(0);
+    CHECK(verdict(5) == Errc::not_found);
+  }
+  SECTION("it is stored") {
+    session.state.level_reached(Step{5}, Level::durable);
+    CHECK(verdict(5) == Errc{});
+    session.state.lost("killed");
+    CHECK_FALSE(session.state.newest_lost());
+  }
 }
 
 TEST_CASE("link state: offers come in order, then the answer", "[unit][client]") {

@@ -1,0 +1,145 @@
+// Goal:   a step that was restored has its levels: captured and committed at once, durable when it
+// is
+//         on storage; and no step that the restore abandoned has any.
+// Method: trainers of one rank, on one disk in memory, restore from memory and from storage; the
+//         events of each restore are kept apart.
+#include <fmt/format.h>
+
+#include "unit/node/one_rank.hpp"
+
+namespace ckpt::node {
+namespace {
+
+struct Directory {
+  Directory() : disk(1) { disk.put_directory("/scratch"); }
+
+  bool has(std::uint64_t step) const {
+    return disk.exists(fmt::format("/scratch/job/step-{:09}/manifest.json", step));
+  }
+  test::MemoryDisk disk;
+};
+
+void forget_levels(test::OneRank& rank) {
+  rank.answer.reset();
+  rank.captured = rank.committed = rank.durable = Step{};
+}
+
+// The levels are told with the answer, and before a Slot is granted.
+void restore_again(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) {
+  forget_levels(rank);
+  REQUIRE(rank.engine->ask_restore(rank.session, 1, wanted));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  REQUIRE_FALSE(rank.answer->error);
+  REQUIRE(rank.answer->restored);
+}
+
+void restart_trainer(test::OneRank& rank) {
+  rank.engine->detach(rank.session);
+  rank.granted.clear();
+  forget_levels(rank);
+}
+
+}  // namespace
+
+TEST_CASE("restored levels: from memory a step is committed, and stored for who waits for it",
+          "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  SECTION("a new trainer") {
+    restart_trainer(rank);
+    REQUIRE(rank.restore().value() == Step{1});
+  }
+  SECTION("the same trainer") {
+    restore_again(rank);
+  }
+  CHECK(rank.committed == Step{1});
+  CHECK(rank.durable == Step{});
+  CHECK_FALSE(directory.has(1));
+  const std::uint64_t waited_for = GENERATE(0, 1);  // One before it is stored by it.
+  REQUIRE(rank.engine->flush(rank.session, Step{waited_for}));
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
+  CHECK(directory.has(1));
+}
+
+TEST_CASE("restored levels: who waits for a step after the restored one stores that",
+          "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  restore_again(rank);
+  REQUIRE(rank.engine->flush(rank.session, Step{2}));
+  REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
+  rank.capture(Step{2});
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+  CHECK_FALSE(directory.has(1));
+}
+
+TEST_CASE("restored levels: what is on storage is durable at once", "[unit][node]") {
+  Directory directory;
+  {
+    test::OneRank rank(directory.disk);
+    rank.begin_and_store_two_steps();
+    restart_trainer(rank);
+    REQUIRE(rank.restore().value() == Step{2});  // From memory.
+    CHECK(rank.committed == Step{2});
+    CHECK(rank.durable == Step{2});
+  }
+  test::OneRank rank(directory.disk);
+  REQUIRE(rank.restore().value() == Step{2});
+  REQUIRE(rank.fillings.back().source_name == "storage");
+  CHECK(rank.committed == Step{2});
+  CHECK(rank.durable == Step{2});
+}
+
+TEST_CASE("restored levels: an older step has them, the abandoned ones have none", "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  rank.begin_and_store_two_steps();
+  restore_again(rank, Step{1});
+  CHECK(rank.committed == Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.durable != Step{}; }));
+  CHECK(rank.durable == Step{1});
+  rank.clock.advance(std::chrono::seconds(5));
+  CHECK(rank.captured == Step{});
+  CHECK(rank.committed == Step{1});
+  CHECK(rank.durable == Step{1});
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{2});  // The other step 2 is still there.
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+}
+
+TEST_CASE("restored levels: a step whose directory was removed is not durable", "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  rank.begin_and_store_two_steps();
+  directory.disk.erase("/scratch/job/step-000000002");
+  restore_again(rank);
+  CHECK(rank.answer->restored->step == Step{2});  // Of memory.
+  rank.clock.advance(std::chrono::seconds(5));
+  CHECK(rank.committed == Step{2});
+  CHECK(rank.durable == Step{});
+}
+
+TEST_CASE("restored levels: a daemon that starts again knows the step that was restored",
+          "[unit][node]") {
+  Directory directory;
+  std::optional<Continuation> continuation;
+  {
+    test::OneRank rank(directory.disk);
+    rank.begin_and_store_two_steps();
+    restore_again(rank);
+    continuation = {rank.answer->start_id, rank.answer->timeline};
+  }
+  test::OneRank rank(directory.disk);
+  rank.request.continuation = continuation;
+  REQUIRE(rank.attach());
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+}
+
+}  // namespace ckpt::node
