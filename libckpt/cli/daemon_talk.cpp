@@ -13,6 +13,7 @@
 #include "daemon/ready_file.hpp"
 #include "os/local_socket.hpp"
 #include "os/process.hpp"
+#include "os/small_file.hpp"
 #include "wire/control_codec.hpp"
 
 namespace ckpt::cli {

@@ -18,7 +18,7 @@
 #include "os/memory_available.hpp"
 #include "os/path.hpp"
 #include "os/ring_file_system.hpp"
-#include "os/runtime_directory.hpp"
+#include "os/small_file.hpp"
 #include "wire/secret.hpp"
 #include "wire/tcp_network.hpp"
 

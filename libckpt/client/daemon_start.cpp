@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "os/process.hpp"
 #include "os/program_path.hpp"
+#include "os/small_file.hpp"
 
 namespace ckpt::client {
 

@@ -12,19 +12,21 @@
 #include <ckpt/options.hpp>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <system_error>
 
 #include "base/log.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
+#include "os/small_file.hpp"
 
 namespace ckpt {
 
 namespace {
 
 using client::OptionField;
+
+constexpr std::size_t file_bytes_max = 1 << 20;  // All options at their longest are far below.
 
 struct Setting {
   std::string text;
@@ -45,14 +47,17 @@ std::string environment_name(std::string_view option) {
 }
 
 Result<Settings> read_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file)
-    return fail(Errc::io, fmt::format("read the configuration file {} (LIBCKPT_CONFIG)", path),
-                std::error_code(errno, std::generic_category()));
+  // To the caller it is one thing, whatever the reason: the file that was named says nothing.
+  const auto content = os::read_file(path, file_bytes_max);
+  if (!content)
+    return fail(Errc::io, "the configuration file (LIBCKPT_CONFIG): " + content.error().text(),
+                content.error().cause());
   Settings settings;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const std::string_view text = client::trim(line);
+  std::string_view rest = *content;
+  for (int number = 1; !rest.empty(); ++number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view text = client::trim(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
     if (text.empty() || text.front() == '#') continue;
     const std::size_t equals = text.find('=');
     const std::string name(client::trim(text.substr(0, equals)));

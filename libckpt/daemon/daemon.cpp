@@ -29,6 +29,7 @@
 #include "os/limits.hpp"
 #include "os/memory_available.hpp"
 #include "os/ring_file_system.hpp"
+#include "os/small_file.hpp"
 #include "os/thread_settings.hpp"
 
 namespace ckpt::daemon {

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/units.hpp"
+#include "os/small_file.hpp"
 #include "wire/address.hpp"
 
 namespace ckpt::daemon {
@@ -85,9 +86,16 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
                                 "DURATION");
   const CLI::Validator address([](std::string& text) { return check(text, wire::Address::parse); },
                                "HOST:PORT");
+  // CLI11 takes what it cannot read for an empty file, and waits for a FIFO.
+  const CLI::Validator readable(
+      [](std::string& path) {
+        return check(path, [](const std::string& it) { return os::read_file(it, MiB); });
+      },
+      "");
   app.option_defaults()->take_last();
   app.set_config("--config", "", "Reads options from a file: name = value")
       ->take_last()
+      ->check(readable)
       ->type_name("FILE");
   app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log");
   app.add_option("--memory-budget", texts.memory_budget,

@@ -6,16 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 
 namespace ckpt::os {
 
 namespace {
-
-constexpr off_t tail_bytes = 4096;
 
 std::string from_environment(const char* name) {
   const char* value = std::getenv(name);
@@ -116,64 +112,6 @@ LockFile& LockFile::operator=(LockFile&& other) noexcept {
 // Closing would not do: a forked child that has the descriptor too would keep the lock.
 void LockFile::unlock() {
   if (fd_) ::flock(fd_.number(), LOCK_UN);
-}
-
-Status replace_file(const std::string& path, const std::string& text) {
-  const std::string fresh = fmt::format("{}.{}", path, ::getpid());
-  Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return fail_system("create " + fresh);
-  const auto written = ::write(fd.number(), text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size())) {
-    const auto cause = last_system_error();
-    ::unlink(fresh.c_str());
-    return fail_system("write " + fresh, cause);
-  }
-  if (::rename(fresh.c_str(), path.c_str()) != 0) {
-    const auto cause = last_system_error();
-    ::unlink(fresh.c_str());
-    return fail_system("rename " + fresh + " to " + path, cause);
-  }
-  return {};
-}
-
-Result<std::string> read_file(const std::string& path, std::size_t bytes_max) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) {
-    if (errno == ENOENT) return fail(Errc::not_found, "read " + path + ": there is no such file");
-    return fail_system("open " + path);
-  }
-  std::string text(bytes_max + 1, '\0');
-  std::size_t filled = 0;
-  while (filled < text.size()) {
-    const auto count = ::read(fd.number(), text.data() + filled, text.size() - filled);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail_system("read " + path);
-    if (count == 0) break;
-    filled += static_cast<std::size_t>(count);
-  }
-  if (filled > bytes_max)
-    return fail(Errc::exhausted, fmt::format("read {}: more than {} bytes", path, bytes_max));
-  text.resize(filled);
-  return text;
-}
-
-std::string last_line(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return {};
-  const off_t end = ::lseek(fd.number(), 0, SEEK_END);
-  if (end <= 0) return {};
-  std::string text(static_cast<std::size_t>(std::min(end, tail_bytes)), '\0');
-  const auto count =
-      ::pread(fd.number(), text.data(), text.size(), end - static_cast<off_t>(text.size()));
-  if (count <= 0) return {};
-  text.resize(static_cast<std::size_t>(count));
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  const auto newline = text.rfind('\n');
-  return newline == std::string::npos ? text : text.substr(newline + 1);
-}
-
-void remove_file(const std::string& path) {
-  ::unlink(path.c_str());
 }
 
 }  // namespace ckpt::os

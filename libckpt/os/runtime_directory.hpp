@@ -55,12 +55,4 @@ class LockFile {
   Fd fd_;
 };
 
-// Small files of the runtime directory. Replaced whole: a reader sees the old one or the new one.
-Status replace_file(const std::string& path, const std::string& text);
-// Errors: not_found, io, exhausted (longer than `bytes_max`).
-Result<std::string> read_file(const std::string& path, std::size_t bytes_max);
-// The last line that is not empty, or nothing: what a program that ended has said.
-std::string last_line(const std::string& path);
-void remove_file(const std::string& path);  // A missing one is fine.
-
 }  // namespace ckpt::os

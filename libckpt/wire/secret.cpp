@@ -1,6 +1,5 @@
 #include "wire/secret.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
@@ -12,27 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "base/assert.hpp"
+#include "os/small_file.hpp"
 
 namespace ckpt::wire {
 
 namespace {
 
-Unexpected fail_with_errno(const std::string& path, std::string_view doing) {
-  const int cause = errno;
-  return fail(cause == ENOENT ? Errc::not_found : Errc::io,
-              fmt::format("{} secret file {}", doing, path),
-              std::error_code(cause, std::generic_category()));
-}
-
 // A secret that others can read is none.
 Status check_owner(const struct stat& status, const std::string& path) {
-  if (!S_ISREG(status.st_mode))
-    return fail(Errc::invalid_argument,
-                fmt::format("read secret file {}: it is no regular file", path));
   if (status.st_uid != ::geteuid())
     return fail(
         Errc::invalid_argument,
@@ -44,23 +33,6 @@ Status check_owner(const struct stat& status, const std::string& path) {
                             "chmod 600 it",
                             path, status.st_mode & 07777));
   return Status();
-}
-
-Result<std::vector<std::byte>> read_bytes(int fd, const std::string& path) {
-  // Room for one more than is allowed, so that a longer file shows.
-  std::vector<std::byte> bytes(secret_bytes_max + 3);
-  std::size_t size = 0;
-  while (size < bytes.size()) {
-    const ssize_t got = ::read(fd, bytes.data() + size, bytes.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail_with_errno(path, "read");
-    if (got == 0) break;
-    size += static_cast<std::size_t>(got);
-  }
-  if (size > 0 && bytes[size - 1] == std::byte('\n')) --size;
-  if (size > 0 && bytes[size - 1] == std::byte('\r')) --size;
-  bytes.resize(size);
-  return bytes;
 }
 
 const unsigned char* as_unsigned(std::span<const std::byte> bytes) {
@@ -82,23 +54,20 @@ Result<Secret> Secret::make(std::span<const std::byte> bytes) {
 }
 
 Result<Secret> Secret::read_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return fail_with_errno(path, "open");
+  auto fd = os::open_regular_file(path);
+  if (!fd) return fail(std::move(fd).error().context("secret file"));
   struct stat status{};
-  if (::fstat(fd, &status) != 0) {
-    auto failure = fail_with_errno(path, "look at");
-    ::close(fd);
-    return failure;
-  }
-  if (auto checked = check_owner(status, path); !checked) {
-    ::close(fd);
-    return fail(std::move(checked).error());
-  }
-  auto bytes = read_bytes(fd, path);
-  ::close(fd);
-  if (!bytes) return fail(std::move(bytes).error());
-  auto secret = make(*bytes);
-  OPENSSL_cleanse(bytes.value().data(), bytes.value().size());
+  if (::fstat(fd->number(), &status) != 0) return os::fail_system("look at secret file " + path);
+  CKPT_CHECK(check_owner(status, path));
+  // Room for a newline, and for one byte more than is allowed, so that a longer file shows.
+  std::vector<std::byte> room(secret_bytes_max + 3);
+  const auto read = os::read_whole(*fd, room, path);
+  if (!read && read.error().code() != Errc::exhausted) return fail(Error(read.error()));
+  std::size_t size = read ? *read : room.size();
+  if (size > 0 && room[size - 1] == std::byte('\n')) --size;
+  if (size > 0 && room[size - 1] == std::byte('\r')) --size;
+  auto secret = make(std::span(room).first(size));
+  OPENSSL_cleanse(room.data(), room.size());
   if (!secret) return fail(std::move(secret).error().context("read secret file " + path));
   return secret;
 }

@@ -75,3 +75,10 @@ def test_a_file_that_cannot_be_read_is_refused_by_the_library(job, tmp_path, mon
     monkeypatch.setenv("LIBCKPT_CONFIG", str(tmp_path / "none"))
     with pytest.raises(libckpt.StorageError, match="none"):
         job()
+
+
+def test_a_file_that_is_none_is_refused_and_holds_nobody(job, tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setenv("LIBCKPT_CONFIG", str(tmp_path / "fifo"))
+    with pytest.raises(libckpt.StorageError, match="no regular file"):
+        job()

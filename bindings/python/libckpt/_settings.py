@@ -21,8 +21,10 @@ def directory(options):
 
 
 def _file():
+    path = pathlib.Path(os.environ.get("LIBCKPT_CONFIG", ""))
     try:
-        content = pathlib.Path(os.environ.get("LIBCKPT_CONFIG", "")).read_bytes()
+        # A FIFO or a device would hold us before the library could refuse it.
+        content = path.read_bytes() if path.is_file() else b""
     except OSError:
         return {}
     lines = (line.strip(SPACES) for line in os.fsdecode(content).split("\n"))

@@ -18,6 +18,7 @@
 #include "cli/cgroup.hpp"
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
+#include "os/small_file.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt {

@@ -8,7 +8,7 @@
 
 #include "client/link.hpp"
 #include "os/process.hpp"
-#include "os/runtime_directory.hpp"
+#include "os/small_file.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt::client {

@@ -2,6 +2,7 @@
 //         one is told with its name, its value and where it came from.
 // Method: the environment and a file in a temporary directory are set for each case, then resolved.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <cctype>
@@ -15,6 +16,7 @@
 #include "base/log.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace ckpt {
 
@@ -360,12 +362,42 @@ TEST_CASE("options: a variable that is misspelt is warned of, and stops nobody",
 }
 
 TEST_CASE("options: a configuration file that cannot be read is an error", "[unit][client]") {
+  const test::TemporaryDirectory directory;
+  const std::string fifo = directory.file("fifo"), large = directory.file("large");
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  std::ofstream(large) << std::string((1 << 20) + 1, '#');
+  struct Case {
+    std::string path, why;
+  };
+  for (const auto& [path, why] :
+       {Case{"/nowhere/at/all", "there is no such file"},
+        Case{directory.path(), "it is a directory"}, Case{fifo, "it is no regular file"},
+        Case{"/dev/zero", "it is no regular file"},
+        Case{"/proc/self/mem", "read /proc/self/mem"},  // EIO.
+        Case{large, "more than 1048576 bytes"}}) {
+    Environment environment;
+    environment.set("LIBCKPT_CONFIG", path);
+    const auto resolved = Options::resolve(minimal());
+    INFO(path);
+    REQUIRE_FALSE(resolved);
+    CHECK(resolved.error().code() == Errc::io);
+    CHECK_THAT(resolved.error().text(),
+               Contains("LIBCKPT_CONFIG") && Contains(path) && Contains(why));
+    CHECK_FALSE(explain(minimal()));
+  }
+}
+
+TEST_CASE("options: a configuration file may be a link, and end without a newline",
+          "[unit][client]") {
+  const test::TemporaryDirectory directory;
+  std::ofstream(directory.file("conf")) << "\njob = linked\r\nreplicas = 3";
+  std::filesystem::create_symlink(directory.file("conf"), directory.file("link"));
   Environment environment;
-  environment.set("LIBCKPT_CONFIG", "/nowhere/at/all");
-  const auto resolved = Options::resolve(minimal());
-  REQUIRE_FALSE(resolved);
-  REQUIRE(resolved.error().code() == Errc::io);
-  REQUIRE_THAT(resolved.error().text(), Contains("/nowhere/at/all"));
+  environment.set("LIBCKPT_CONFIG", directory.file("link"));
+  const auto resolved = Options::resolve({});
+  REQUIRE(resolved);
+  CHECK(resolved->job == "linked");
+  CHECK(resolved->replicas == 3);
 }
 
 }  // namespace ckpt

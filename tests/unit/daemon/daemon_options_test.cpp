@@ -3,6 +3,8 @@
 // Method: parse argument lists, with the environment and a file set where they matter.
 #include "daemon/daemon_options.hpp"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -84,6 +86,23 @@ TEST_CASE("daemon options: a file that is named and missing is wrong use", "[uni
   CHECK(parse({"--config", "/nonexistent/ckptd.conf"}).exit_code == 2);
   const Environment config("LIBCKPT_DAEMON_CONFIG", "/nonexistent/ckptd.conf");
   CHECK(parse({}).exit_code == 2);
+}
+
+TEST_CASE("daemon options: a file that cannot be read is wrong use, and holds nobody",
+          "[unit][daemon]") {
+  const test::TemporaryDirectory directory;
+  const std::string fifo = directory.file("fifo");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  for (const std::string& path :
+       {directory.path().string(), fifo, std::string("/dev/zero"), std::string("/proc/self/mem")}) {
+    const auto parsed = parse({"--config", path.c_str()});
+    INFO(path);
+    CHECK(parsed.exit_code == 2);
+    CHECK(contains(parsed.text, "read " + path));
+  }
+  std::ofstream(directory.file("conf")) << "nice = 3\n";
+  std::filesystem::create_symlink(directory.file("conf"), directory.file("link"));
+  CHECK(parse({"--config", directory.file("link").c_str()}).options.nice == 3);
 }
 
 TEST_CASE("daemon options: who starts it says whether it keeps to the cores that it was given",

@@ -10,6 +10,7 @@
 
 #include "daemon/ready_file.hpp"
 #include "daemon/trainer_session.hpp"
+#include "os/small_file.hpp"
 #include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
 #include "wire/control_codec.hpp"

@@ -1,6 +1,6 @@
 // Goal:   a daemon and its trainers meet only in a directory that nobody else can reach into.
 // Method: open directories that are right, missing, open to others, links and files, and
-//         require the clear refusal; hold a lock twice; replace and read small files.
+//         require the clear refusal; hold a lock twice.
 #include "os/runtime_directory.hpp"
 
 #include <sys/stat.h>
@@ -101,20 +101,6 @@ TEST_CASE("lock file: who looks whether it is held disturbs nobody", "[unit][os]
   }
   CHECK_FALSE(LockFile::is_held(path));
   CHECK(LockFile::acquire(path));
-}
-
-TEST_CASE("small files: replaced whole, read with a limit", "[unit][os]") {
-  const Scratch scratch;
-  const std::string path = scratch.path + "/ready";
-  CHECK(read_file(path, 10).error().code() == Errc::not_found);
-  REQUIRE(replace_file(path, "first\nsecond\n"));
-  REQUIRE(replace_file(path, "one\ntwo\n\n"));
-  CHECK(read_file(path, 9).value() == "one\ntwo\n\n");
-  CHECK(read_file(path, 8).error().code() == Errc::exhausted);
-  CHECK(last_line(path) == "two");
-  CHECK(std::distance(std::filesystem::directory_iterator(scratch.path), {}) == 1);
-  remove_file(path);
-  CHECK(last_line(path).empty());
 }
 
 }  // namespace ckpt::os
