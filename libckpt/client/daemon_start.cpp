@@ -110,10 +110,14 @@ Error DaemonStart::no_answer() const {
         fmt::format("it died {} times within {} min, the next start is in {} s", limit_.recent(now),
                     minutes.count(), std::chrono::ceil<std::chrono::seconds>(next - now).count());
   }
-  return Error(
-      Errc::unavailable,
-      fmt::format("connect to the daemon in {}: {}; its log is {} and ends: {}", directory_.path(),
-                  why, directory_.log(), os::last_line(directory_.log())));
+  return Error(Errc::unavailable, fmt::format("connect to the daemon in {}: {}; {}",
+                                              directory_.path(), why, end_of_log()));
+}
+
+std::string DaemonStart::end_of_log() const {
+  const std::string line = os::last_line(directory_.log(), log_bytes_before_);
+  if (line.empty()) return fmt::format("it wrote nothing to its log {}", directory_.log());
+  return fmt::format("its log {} ends: {}", directory_.log(), line);
 }
 
 std::optional<Error> DaemonStart::early_end() {
@@ -128,8 +132,8 @@ std::optional<Error> DaemonStart::early_end() {
   if (state == os::ChildState::killed) return std::nullopt;
   // Another one may have been started by hand meanwhile, which it then told in its log.
   if (!was_alone || !os::LockFile::acquire(directory_.lock())) return std::nullopt;
-  return Error(Errc::io, fmt::format("start the daemon: ckptd, pid {}, ended; its log {} ends: {}",
-                                     pid, directory_.log(), os::last_line(directory_.log())));
+  return Error(Errc::io, fmt::format("start the daemon: {}, pid {}, ended; {}",
+                                     find_daemon(options_), pid, end_of_log()));
 }
 
 Status DaemonStart::start_if_none() {
@@ -157,6 +161,7 @@ Status DaemonStart::start_if_none() {
   }
   CKPT_POINT("daemon.spawn.before");
   const auto command = daemon_command(options_, directory_);
+  log_bytes_before_ = os::file_bytes(directory_.log());
   auto spawned = os::spawn_detached(command);
   if (!spawned) return fail(std::move(spawned).error().context("start the daemon"));
   CKPT_POINT("daemon.spawn.after");

@@ -34,13 +34,15 @@ class DaemonStart {
   DaemonStart(Clock& clock, Options options, os::RuntimeDirectory directory)
       : clock_(clock), options_(std::move(options)), directory_(std::move(directory)) {}
 
-  // Errors: unavailable (deadline), io (it ended at once, with the last line of its log), not_found
-  // (no ckptd to start), and those of connect_local.
+  // Errors: unavailable (deadline), io (it ended at once, with the last line that it wrote to its
+  // log), not_found (no ckptd to start), and those of connect_local.
   Task<os::LocalConnection> connect(Time deadline);
 
  private:
   Status start_if_none();
   Error no_answer() const;  // What is known of why nobody answers.
+  // The last that its log says, since we started one if we did.
+  std::string end_of_log() const;
   // The daemon that we started has ended without ever answering.
   std::optional<Error> early_end();
 
@@ -50,6 +52,7 @@ class DaemonStart {
   RestartLimit limit_;
   std::optional<Time> pause_told_;  // The end of the pause between starts that the log tells of.
   std::optional<os::Spawned> spawned_;  // Kept until it ended, to take its exit status.
+  std::uint64_t log_bytes_before_ = 0;  // Of the log: written by daemons before ours.
   std::optional<os::LockFile> start_lock_;
 };
 

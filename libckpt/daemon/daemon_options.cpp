@@ -153,6 +153,10 @@ Parsed parse_arguments(int count, const char* const* arguments) {
   CLI::App app("The daemon that owns the node's checkpoint memory.", "ckptd");
   app.set_version_flag("--version", std::string("ckptd " CKPT_VERSION_STRING));
   add_options(app, parsed.options, texts);
+  // One line: the trainer that has started us tells its user the last line of our log.
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("ckptd: {}; `ckptd --help` lists flags and environment\n", error.what());
+  });
   try {
     app.parse(with_environment(count, arguments));
   } catch (const CLI::ParseError& error) {

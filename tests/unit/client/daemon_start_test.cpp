@@ -1,12 +1,13 @@
 // Goal:   who waits for a daemon is told what is known of why none answers.
-// Method: a "daemon" that is killed as soon as it runs, started by a clock that the test moves; and
-//         a lock that somebody holds who does not listen.
+// Method: a "daemon" that is killed as soon as it runs, or ends, started by a clock that the test
+//         moves; and a lock that somebody holds who does not listen.
 #include "client/daemon_start.hpp"
 
 #include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "support/pending.hpp"
 #include "support/temporary_directory.hpp"
@@ -14,11 +15,21 @@
 namespace ckpt::client {
 namespace {
 
+void write_program(const std::string& path, const std::string& lines) {
+  std::ofstream(path) << "#!/bin/sh\n" << lines;
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+// Daemons of tests before.
+void forget_children() {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
+
 struct Place {
   Place() : clock(context), runtime(os::RuntimeDirectory::open(directory.file("run")).value()) {
     options.daemon_path = directory.file("dies");
-    std::ofstream(options.daemon_path) << "#!/bin/sh\nkill -9 $$\n";
-    std::filesystem::permissions(options.daemon_path, std::filesystem::perms::owner_all);
+    write_program(options.daemon_path, "kill -9 $$\n");
   }
   test::TemporaryDirectory directory;
   asio::io_context context;
@@ -30,8 +41,7 @@ struct Place {
 }  // namespace
 
 TEST_CASE("daemon start: a daemon that keeps dying is told with the next start", "[unit][client]") {
-  while (::waitpid(-1, nullptr, WNOHANG) > 0) {  // Daemons of tests before this one.
-  }
+  forget_children();
   Place place;
   DaemonStart start(place.clock, place.options, place.runtime);
   auto connecting =
@@ -49,6 +59,34 @@ TEST_CASE("daemon start: a daemon that keeps dying is told with the next start",
   CHECK(connected.error().code() == Errc::unavailable);
   CHECK(text.find("it died 5 times within 10 min") != std::string::npos);
   CHECK(text.find("the next start is in ") != std::string::npos);
+  CHECK(text.find("it wrote nothing to its log") != std::string::npos);
+}
+
+TEST_CASE("daemon start: of a daemon that ends at once, only what it wrote itself is told",
+          "[unit][client]") {
+  forget_children();
+  Place place;
+  std::ofstream(place.runtime.log()) << "what an earlier daemon said\n";
+  std::string lines = "exit 1\n", told = "; it wrote nothing to its log " + place.runtime.log();
+  SECTION("nothing") {}
+  SECTION("the reason") {
+    lines = "echo starting; echo no such address >&2; exit 2\n";
+    told = "; its log " + place.runtime.log() + " ends: no such address";
+  }
+  write_program(place.options.daemon_path, lines);
+  DaemonStart start(place.clock, place.options, place.runtime);
+  auto connecting =
+      test::start(place.context, start.connect(place.clock.after(std::chrono::seconds(30))));
+  place.clock.poll();
+  siginfo_t ended{};
+  REQUIRE(::waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT) == 0);
+  const auto connected = test::finish(place.clock, connecting);
+  REQUIRE_FALSE(connected);
+  const std::string text = connected.error().text();
+  CAPTURE(text);
+  CHECK(connected.error().code() == Errc::io);
+  CHECK(text.starts_with("start the daemon: " + place.options.daemon_path + ", pid "));
+  CHECK(text.ends_with(", ended" + told));
 }
 
 TEST_CASE("daemon start: who holds the lock and does not listen is told of", "[unit][client]") {

@@ -82,6 +82,25 @@ TEST_CASE("daemon options: wrong use is exit code 2 and says what is wrong", "[u
   CHECK(contains(listen.text, "\"10.0.0.1\": there is no port"));
 }
 
+// A trainer that has started the daemon tells the last line of its log.
+TEST_CASE("daemon options: wrong use is one line, with the reason", "[unit][daemon]") {
+  struct Case {
+    const char *variable, *value, *reason;
+  };
+  for (const auto& [variable, value, reason] :
+       {Case{"LIBCKPT_LISTEN", "foo", "there is no port"}, Case{"LIBCKPT_NICE", "99", "--nice"},
+        Case{"LIBCKPT_LOG_LEVEL", "loud", "loud"}, Case{"LIBCKPT_IDLE_LIMIT", "abc", "\"abc\""},
+        Case{"LIBCKPT_ALL_CORES", "maybe", "maybe"}}) {
+    const Environment environment(variable, value);
+    const auto parsed = parse({});
+    CAPTURE(parsed.text);
+    CHECK(parsed.exit_code == 2);
+    CHECK(contains(parsed.text, reason));
+    CHECK(parsed.text.starts_with("ckptd: "));
+    CHECK(parsed.text.find('\n') == parsed.text.size() - 1);
+  }
+}
+
 TEST_CASE("daemon options: a file that is named and missing is wrong use", "[unit][daemon]") {
   CHECK(parse({"--config", "/nonexistent/ckptd.conf"}).exit_code == 2);
   const Environment config("LIBCKPT_DAEMON_CONFIG", "/nonexistent/ckptd.conf");
