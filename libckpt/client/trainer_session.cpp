@@ -495,6 +495,11 @@ Result<bool> TrainerSession::make_ready(Deadline deadline) {
 
 Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
   CKPT_CHECK(check_open());
+  // Of another language, or cast from a number: no step would ever reach it.
+  if (level < Level::captured || level > Level::durable) {
+    return fail(Errc::invalid_argument, fmt::format("wait for step {}: there is no level {}",
+                                                    number(step), static_cast<unsigned>(level)));
+  }
   if (level == Level::durable && options_.dir.empty()) {
     return fail(Errc::invalid_argument,
                 fmt::format("wait until step {} is durable: job {} has no directory, so that "

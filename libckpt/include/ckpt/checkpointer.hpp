@@ -106,7 +106,7 @@ class CKPT_EXPORT Checkpointer {
   // Waits until `step`, or a newer one, has reached `level`. For `durable` it is stored at once,
   // whatever `save_storage_interval` says.
   // Errors: unavailable (the deadline passed), not_found (the step was skipped or given up),
-  // invalid_argument (`durable` of a job without a directory).
+  // invalid_argument (no such level; `durable` of a job without a directory).
   Status wait(Step step, Level level, std::chrono::milliseconds deadline);
 
   // Copies the newest step that all ranks can have into the registered tensors. All ranks call it;

@@ -5,6 +5,8 @@
 //         the earliest allowed instant, added, removed, resized; each step is then restored.
 #include "client/trainer_session.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -481,6 +483,16 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
   REQUIRE_THAT(restored.error().text(), Contains("not within restore_deadline, which is 0"));
   trainer.node->is_slow = false;
   REQUIRE(trainer.session.prepare());
+}
+
+TEST_CASE("trainer session: nobody waits for a level that there is not", "[unit][client]") {
+  Trainer trainer;
+  for (const int level : {0, 5, 77}) {
+    const Status waited = trainer.session.wait(Step{1}, static_cast<Level>(level), soon());
+    REQUIRE_FALSE(waited);
+    CHECK(waited.error().code() == Errc::invalid_argument);
+    CHECK_THAT(waited.error().text(), Contains(fmt::format("there is no level {}", level)));
+  }
 }
 
 TEST_CASE("trainer session: that a capture was dropped is told without a further call",
