@@ -153,7 +153,7 @@ Status Checkpointer::set_blob(std::string name, std::span<const std::byte> bytes
 }
 
 std::optional<std::span<const std::byte>> Checkpointer::blob(std::string_view name) const {
-  if (!impl_ || impl_->is_disabled()) return std::nullopt;
+  if (!impl_ || impl_->is_disabled() || impl_->is_forked()) return std::nullopt;
   const Impl::InCall in_call(*impl_);
   return impl_->session().blob(name);
 }

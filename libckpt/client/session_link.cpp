@@ -54,7 +54,7 @@ bool SessionLink::is_forked() const {
 
 Status SessionLink::check_process() const {
   if (!is_forked()) return {};
-  return fail(Errc::unavailable,
+  return fail(Errc::invalid_argument,
               fmt::format("pid {} was forked from the trainer, pid {}, which alone may use this "
                           "Checkpointer",
                           ::getpid(), process_));

@@ -62,7 +62,7 @@ class SessionLink final : public Link {
   Status close(Deadline deadline) override;
 
  private:
-  // A fork leaves the child a Link without its thread. Errors: unavailable.
+  // A fork leaves the child a Link without its thread. Errors: invalid_argument.
   Status check_process() const;
   bool is_forked() const;
 
