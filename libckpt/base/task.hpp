@@ -1,6 +1,6 @@
 // Task: a coroutine on Asio that ends in a Result.
 //
-// The rules for g++ 12 (house style, section 8): co_await stands alone in its statement, with no
+// The rules for g++ 12, which `tests/tidy` checks: co_await stands alone in its statement, with no
 // brace and no capturing lambda among its arguments; parameters are taken by value.
 #pragma once
 

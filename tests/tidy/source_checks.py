@@ -13,7 +13,7 @@ FLOORS = [
     ("base",),
     ("os", "format"),
     ("device", "arena", "wire", "storage"),
-    ("snapshot", "flush", "replicate", "agree", "recover"),
+    ("snapshot", "flush", "replicate", "agree"),
     ("node",),
     ("client", "daemon"),
     ("cli",),
