@@ -203,8 +203,10 @@ std::optional<SaveOutcome> TrainerSession::not_now(Step step, Due due) {
 void TrainerSession::tell_passed(Step step) {
   const auto now = steady_clock::now();
   if (step == Step{} || now < tell_passed_from_) return;
+  const Step over{number(step) - 1};
+  if (newest_begun_ == over) return;  // Its capture says so.
   tell_passed_from_ = now + passed_interval;
-  link_->skipped(Step{number(step) - 1});
+  link_->skipped(over);
 }
 
 Status TrainerSession::check_step(Step step) const {

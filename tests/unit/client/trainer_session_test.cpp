@@ -714,6 +714,20 @@ TEST_CASE("trainer session: by time, a capture that did not start is tried at th
   REQUIRE(outcome(3) == SaveOutcome::started);
 }
 
+TEST_CASE("trainer session: by time, a step that was captured is not told as passed",
+          "[unit][client]") {
+  Options options;
+  options.save_mem_interval = Interval{0, std::chrono::minutes(1)};
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  trainer.node->next_capture = Step{3};
+  REQUIRE(trainer.session.save(Step{3}, {}, Due::by_policy).value() == SaveOutcome::started);
+  REQUIRE(trainer.session.save(Step{4}, {}, Due::by_policy).value() == SaveOutcome::not_due);
+  CHECK(trainer.node->skipped.empty());  // Who waits for step 3 would be told that it is given up.
+  REQUIRE(trainer.session.save(Step{5}, {}, Due::by_policy).value() == SaveOutcome::not_due);
+  CHECK(trainer.node->skipped == std::vector<Step>{Step{4}});
+}
+
 TEST_CASE("trainer session: by time, a step that was not due may be saved all the same",
           "[unit][client]") {
   Options options;

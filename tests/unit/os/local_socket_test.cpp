@@ -529,6 +529,7 @@ TEST_CASE("local socket: a stale socket is replaced, a living one and a file are
   Place place;
   {
     const os::Fd dead(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(dead.number() >= 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, place.path.c_str(), sizeof address.sun_path - 1);
@@ -645,7 +646,7 @@ TEST_CASE("local socket: a process of another user is turned away", "[unit][os]"
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, place.path.c_str(), sizeof address.sun_path - 1);
     const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
-    if (::setuid(12345) != 0) std::_Exit(1);
+    if (fd < 0 || ::setuid(12345) != 0) std::_Exit(1);
     if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       std::_Exit(2);
     }

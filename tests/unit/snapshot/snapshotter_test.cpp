@@ -323,6 +323,7 @@ TEST_CASE("snapshotter: a device without checksums leaves all of them to the eng
   request.step = Step{1};
   request.slot = scene.slot;
   const Status begun = snapshotter.begin(request);
+  REQUIRE(other.newest != nullptr);
   other.newest->end();
   REQUIRE(snapshotter.wait_idle(soon()));
   REQUIRE(ended.endings == 1);
