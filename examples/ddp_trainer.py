@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import libckpt
 
 BATCH = 16
-# Else ranks that torchrun starts again may find in its Store where their dead predecessors listened.
+# Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
 RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 

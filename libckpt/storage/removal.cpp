@@ -216,8 +216,7 @@ bool is_stale(const StaleAttempts& stale, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   const auto work = parse_work_directory(name);
-  const bool is_over =
-      work && (work->at.timeline < stale.timelines_below || is_in(stale.names));
+  const bool is_over = work && (work->at.timeline < stale.timelines_below || is_in(stale.names));
   return is_over && !(stale.is_kept && stale.is_kept(name));
 }
 

@@ -3,6 +3,7 @@
 //         Checkpointer in a process. One that goes harms nobody.
 // Method: calls that need no engine, and embedded engines.
 #include <sched.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +12,9 @@
 #include <ckpt/checkpointer.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "client/open_claim.hpp"
@@ -45,23 +48,19 @@ void add_weights(Checkpointer& checkpointer, std::vector<std::byte>& weights) {
   REQUIRE(checkpointer.add("weights", tensor));
 }
 
-volatile std::sig_atomic_t is_waiting = 0;
-volatile std::sig_atomic_t signals_while_waiting = 0;
-
-// The first signals may still come before the wait has begun.
-void exit_at_the_hundredth(int) {
-  if (is_waiting == 0) return;
-  signals_while_waiting = signals_while_waiting + 1;
-  if (signals_while_waiting == 100) std::exit(7);
-}
-
-[[noreturn]] void wait_until_a_handler_exits() {
+[[noreturn]] void wait_until_a_handler_exits(int told) {
   static auto checkpointer = Checkpointer::open(embedded_options());
-  (void)std::signal(SIGUSR1, exit_at_the_hundredth);
-  is_waiting = 1;
-  if (checkpointer)
+  (void)std::signal(SIGUSR1, [](int) { std::exit(7); });
+  if (checkpointer && ::write(told, "w", 1) == 1)
     (void)checkpointer->wait(Step{1}, Level::committed, std::chrono::milliseconds(60'000));
   ::_exit(1);
+}
+
+// Exactly there: a handler that exits in the middle of malloc, say, hangs by itself.
+bool is_asleep_in_a_wait(pid_t process) {
+  long number = 0;
+  std::ifstream("/proc/" + std::to_string(process) + "/syscall") >> number;
+  return number == SYS_futex;
 }
 
 }  // namespace
@@ -190,15 +189,21 @@ TEST_CASE("checkpointer: a handler that exits in the middle of a call ends the p
     WARN("left out under a sanitizer: it ends what exits in a handler");
     return;
   }
-  (void)std::signal(SIGUSR1, SIG_IGN);  // The child's, until it has its handler.
+  int told[2];
+  REQUIRE(::pipe(told) == 0);
   const pid_t child = ::fork();
-  if (child == 0) wait_until_a_handler_exits();
-  (void)std::signal(SIGUSR1, SIG_DFL);
+  if (child == 0) wait_until_a_handler_exits(told[1]);
+  ::close(told[1]);
+  char byte = 0;
+  REQUIRE(::read(told[0], &byte, 1) == 1);
+  ::close(told[0]);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!is_asleep_in_a_wait(child) && std::chrono::steady_clock::now() < deadline)
+    ::sched_yield();
+  ::kill(child, SIGUSR1);
   int status = 0;
   pid_t ended = 0;
   while (ended == 0 && std::chrono::steady_clock::now() < deadline) {
-    ::kill(child, SIGUSR1);
     ::sched_yield();
     ended = ::waitpid(child, &status, WNOHANG);
   }

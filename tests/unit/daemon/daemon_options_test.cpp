@@ -119,9 +119,9 @@ TEST_CASE("daemon options: a file that cannot be read is wrong use, and holds no
     CHECK(parsed.exit_code == 2);
     CHECK(contains(parsed.text, "read " + path));
   }
-  std::ofstream(directory.file("conf")) << "nice = 3\n";
+  std::ofstream(directory.file("conf")) << "listen = 10.0.0.7:1\n";
   std::filesystem::create_symlink(directory.file("conf"), directory.file("link"));
-  CHECK(parse({"--config", directory.file("link").c_str()}).options.nice == 3);
+  CHECK(parse({"--config", directory.file("link").c_str()}).options.listen == "10.0.0.7:1");
 }
 
 TEST_CASE("daemon options: who starts it says whether it keeps to the cores that it was given",
