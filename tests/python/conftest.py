@@ -128,6 +128,12 @@ class Trainer:
         while text not in self.log.read_text():
             self._still_runs()
 
+    def wait_until_captured_after(self, step):
+        """Until its log tells of a capture of a later step: on a busy machine some are skipped."""
+        told = re.compile(r" step (\d+) captured in ")
+        while not any(int(found) > step for found in told.findall(self.log.read_text())):
+            self._still_runs()
+
     def _still_runs(self):
         assert self.poll() is None, self.log.read_text()[-4000:]
         assert time.monotonic() < self._deadline, self.log.read_text()[-4000:]
