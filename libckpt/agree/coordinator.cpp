@@ -209,7 +209,11 @@ void Coordinator::decide_commits(const ClusterView& view, Time now) {
   const bool has_new = std::any_of(dropped.begin(), dropped.end(), [&](const format::StepId& at) {
     return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) == decree_.dropped.end();
   });
-  if (has_new) {
+  // Ranks that run far apart: what those behind pass on their way to the ordered step is no reason
+  // to order another, which would be as far from them.
+  const bool is_ordered =
+      decree_.next_capture != Step{} && is_before_some(view, timeline, decree_.next_capture);
+  if (has_new && !is_ordered) {
     order_capture(view, now);
     capture_margin_ = std::min(capture_margin_ * 2, capture_margin_max);
   }

@@ -302,6 +302,34 @@ TEST_CASE("coordinator: by time, each interval announces a step that all ranks h
   REQUIRE(announced() < 176);
 }
 
+TEST_CASE("coordinator: ranks that run far apart all come to the step that was ordered",
+          "[unit][agree]") {
+  Scene scene(2);
+  agree::Coordinator coordinator({"A", 1});
+  const auto decide = [&] {
+    coordinator.decide(scene.view, Time{});
+    return number(coordinator.decree().next_capture);
+  };
+  const auto see = [&](std::size_t rank, std::uint64_t step) {
+    scene.rank(rank).last_seen = Step{step};
+  };
+  scene.train(1, 10);
+  see(0, 200);
+  for (const std::uint64_t step : {50, 90, 130}) scene.hold(0, 1, step, 0);
+  see(1, 50);  // Past the first of them.
+  const std::uint64_t ordered = decide();
+  REQUIRE(ordered > 200);
+
+  see(0, 300);
+  for (const std::uint64_t seen : {90u, 130u, 190u}) {
+    see(1, seen);  // Past the others, one by one.
+    CHECK(decide() == ordered);
+  }
+  scene.hold(0, 1, ordered, 0);
+  see(1, ordered);  // It had no Slot for it.
+  CHECK(decide() > 300);
+}
+
 TEST_CASE("coordinator: a flush is ordered, followed and given up", "[unit][agree]") {
   Scene scene(2);
   scene.view.shape.has_storage = true;
