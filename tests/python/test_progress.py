@@ -8,9 +8,8 @@ the test's own, or none, as standard error.
 import io
 import os
 import pty
-import signal
+import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -113,11 +112,24 @@ def test_what_the_bar_raises_is_raised_when_all_bytes_are_there(job, terminal, m
     assert torch.equal(target, torch.full((1000,), 1.0))
 
 
+# Another process, which has no part in who holds the interpreter's lock.
+INTERRUPT_ITS_SLEEP = """
+import os, pathlib, signal, sys, time
+process, asleep = int(sys.argv[1]), 0
+while asleep < 40:
+    state = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
+    asleep = asleep + 1 if state == "S" else 0
+    time.sleep(0.005)
+os.kill(process, signal.SIGINT)
+"""
+
+
 def interrupted(call):
     """What it says to ^C. Had it not heard that, its deadline would have come first."""
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt) as caught:
+    command = [sys.executable, "-S", "-c", INTERRUPT_ITS_SLEEP, str(os.getpid())]
+    with subprocess.Popen(command) as other, pytest.raises(KeyboardInterrupt) as caught:
         call()
+    assert other.returncode == 0
     assert caught.value.__context__ is None
 
 
