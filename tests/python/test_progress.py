@@ -8,6 +8,7 @@ the test's own, or none, as standard error.
 import io
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -127,8 +128,13 @@ os.kill(process, signal.SIGINT)
 def interrupted(call):
     """What it says to ^C. Had it not heard that, its deadline would have come first."""
     command = [sys.executable, "-S", "-c", INTERRUPT_ITS_SLEEP, str(os.getpid())]
-    with subprocess.Popen(command) as other, pytest.raises(KeyboardInterrupt) as caught:
-        call()
+    # What a shell starts in the background ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with subprocess.Popen(command) as other, pytest.raises(KeyboardInterrupt) as caught:
+            call()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert other.returncode == 0
     assert caught.value.__context__ is None
 
