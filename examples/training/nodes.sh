@@ -106,7 +106,10 @@ kill_and_wait() {  # kill_and_wait SIGNAL PID...: at most ten seconds
         # A zombie, which its parent has not asked for yet, is gone for our purpose.
         grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status" && left="$left $pid"
       done
-      [ -z "$left" ] && return 0
+      if [ -z "$left" ]; then
+        for pid in "$@"; do wait "$pid"; done  # Of those that are ours it would tell later.
+        return 0
+      fi
       sleep 0.05
     done
   } 2>/dev/null  # The shell would tell of each.
