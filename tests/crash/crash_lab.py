@@ -208,9 +208,11 @@ def processes_with(text):
 
 
 def is_running(pid):
+    """A process whose first thread has ended still has its locks while another one is to end."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            has_first = file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return has_first or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
 
