@@ -117,7 +117,7 @@ def test_what_the_bar_raises_is_raised_when_all_bytes_are_there(job, terminal, m
 INTERRUPT_ITS_SLEEP = """
 import os, pathlib, signal, sys, time
 process, asleep = int(sys.argv[1]), 0
-while asleep < 40:
+while asleep < 8:
     state = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
     asleep = asleep + 1 if state == "S" else 0
     time.sleep(0.005)
