@@ -366,6 +366,34 @@ def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, m
     assert f"what was saved to {path} is not on storage yet" in told[0]
 
 
+def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk, runtime):
+    libckpt.torch.save(torch.zeros(100_000), small_disk / "one.pt")
+    libckpt.torch.wait()
+    (box,) = [box for box in _outbox._outboxes if small_disk in box.directory.parents]
+    waits, health = [], {"degraded": "", "last_error": "of long ago"}
+
+    class Late:
+        def wait(self, step, level, deadline):
+            waits.append(deadline)
+            raise libckpt.Unavailable("late")
+
+        def counts(self):
+            return health
+
+    session, box.session = box.session, Late()
+    try:
+        longest_of = {"": _outbox.DURABLE_DEADLINE, "full": _outbox.FAILING_DEADLINE}
+        for problem, longest in longest_of.items():
+            health["degraded"] = problem
+            with pytest.raises(libckpt.Unavailable):
+                box._await(2, _outbox.DURABLE_DEADLINE, ["one.pt"])
+            assert sum(waits) == longest
+            waits.clear()
+    finally:
+        box.session = session
+        box.close()  # Before its disk goes.
+
+
 def write_through_data(tensor):
     tensor.data.add_(1)
 

@@ -115,7 +115,7 @@ class Outbox:
         except errors.Unavailable as error:
             if soon == deadline:
                 raise
-            if self.session.counts()["last_error"]:
+            if self.session.counts().get("degraded"):  # Now; its last error may be long ago.
                 deadline = max(soon, min(deadline, FAILING_DEADLINE))
             logger.warning(
                 "libckpt: what was saved to %s is not on storage yet: %s; it is waited for, up to "
