@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "agree/commit_rule.hpp"
 #include "base/assert.hpp"
@@ -97,11 +98,24 @@ void Coordinator::adopt_reports(const ClusterView& view) {
     }
   }
   raise(flush_history_.newest, decree_.durable);
-  // Progress after a restore clears its step of suspicion.
-  if (!decree_.start || !decree_.start->go || !decree_.start->has_base) return;
-  if (!has_progressed(view)) return;
-  for (format::RestoreCount& count : decree_.restore_counts) {
-    if (count.at == decree_.start->base) count.times = 0;
+  clear_of_suspicion(view);
+}
+
+// The steps after whose restore training got on: a step of the timeline that they began was
+// committed, or its trainer says so, or came to an orderly end. The history tells them, since a
+// daemon that was started in mid-run knows no Start.
+void Coordinator::clear_of_suspicion(const ClusterView& view) {
+  std::set<std::uint64_t> got_on;
+  if (decree_.committed) got_on.insert(decree_.committed->timeline);
+  for (const RankView& rank : ranks_of(view)) {
+    if (rank.report == nullptr) continue;
+    if (rank.report->restored_ok || rank.report->is_closing) got_on.insert(rank.report->timeline);
+  }
+  for (const std::uint64_t timeline : got_on) {
+    const auto base = base_of(decree_.history, timeline);
+    for (format::RestoreCount& count : decree_.restore_counts) {
+      if (base == count.at) count.times = 0;
+    }
   }
 }
 
@@ -112,16 +126,6 @@ std::uint64_t Coordinator::running_timeline(const ClusterView& view) const {
     if (rank.report != nullptr) timeline = std::max(timeline, rank.report->timeline);
   }
   return timeline;
-}
-
-// Since the Start: a trainer says so, a step was committed, or a trainer came to an orderly end.
-bool Coordinator::has_progressed(const ClusterView& view) const {
-  if (decree_.committed && decree_.committed->timeline == decree_.start->timeline) return true;
-  const auto ranks = ranks_of(view);
-  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
-    return rank.report != nullptr && rank.report->start_id == decree_.start->start_id &&
-           (rank.report->restored_ok || rank.report->is_closing);
-  });
 }
 
 // The first attempts of a Start follow one another at once, for there are other copies; later ones

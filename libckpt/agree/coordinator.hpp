@@ -56,8 +56,8 @@ class Coordinator {
 
  private:
   void adopt_reports(const ClusterView& view);
+  void clear_of_suspicion(const ClusterView& view);
   std::uint64_t running_timeline(const ClusterView& view) const;
-  bool has_progressed(const ClusterView& view) const;
   void decide_commits(const ClusterView& view, Time now);
   void order_capture(const ClusterView& view, Time now);
   void decide_captures(const ClusterView& view, Time now);

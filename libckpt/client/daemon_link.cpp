@@ -136,6 +136,7 @@ void DaemonLink::carry_out(control::Message message) {
 void DaemonLink::remember(const control::Message& message) {
   if (const auto* layout = std::get_if<control::SetLayout>(&message)) layout_ = *layout;
   if (const auto* flush = std::get_if<control::Flush>(&message)) flush_ = *flush;
+  if (const auto* ok = std::get_if<control::RestoredOk>(&message)) restored_ok_ = *ok;
   if (const auto* close = std::get_if<control::Close>(&message)) close_ = *close;
   const bool is_wish = std::holds_alternative<control::StartFresh>(message) ||
                        std::holds_alternative<control::AskRestore>(message);
@@ -146,6 +147,7 @@ void DaemonLink::tell_remembered() {
   if (layout_) enqueue(*layout_);
   if (wish_) enqueue(*wish_);
   if (flush_) enqueue(*flush_);
+  if (restored_ok_) enqueue(*restored_ok_);
   if (close_) enqueue(*close_);
 }
 
@@ -391,6 +393,7 @@ void DaemonLink::take(control::Begun begun) {
   event.reason = std::move(begun.reason);
   if (!begun.result) event.error = begun.result.error();
   if (begun.result) {
+    if (begun.timeline != attach_.timeline) restored_ok_.reset();  // Said of another restore.
     attach_.has_continuation = true;
     attach_.start_id = begun.start_id;
     attach_.timeline = begun.timeline;

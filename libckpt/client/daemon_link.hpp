@@ -97,6 +97,7 @@ class DaemonLink final : public EngineSide {
   std::optional<wire::control::SetLayout> layout_;
   std::optional<wire::control::Message> wish_;  // StartFresh or AskRestore, until it began.
   std::optional<wire::control::Flush> flush_;
+  std::optional<wire::control::RestoredOk> restored_ok_;  // Of the timeline that `attach_` names.
   std::optional<wire::control::Close> close_;
 };
 

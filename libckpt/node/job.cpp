@@ -76,6 +76,7 @@ Task<void> Job::open() {
     CKPT_CO_TRY(shape_.run, co_await storage_->open(directory_, shape_.job));
     history_ = agree::merge(history_, storage_->stored_history());
     restore_counts_ = agree::merge(restore_counts_, storage_->stored_counts());
+    counts_announced_ = restore_counts_;
   }
   opened_at_ = context_.seams.clock.now();
   is_opened_ = true;

@@ -188,8 +188,8 @@ class Job : public std::enable_shared_from_this<Job> {
   format::NodeReport report_;
   format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;
-  std::optional<std::uint64_t> start_announced_;  // Its history was stored, or could not be.
-  std::vector<format::RestoreCount> counts_announced_;
+  std::optional<std::uint64_t> start_announced_;        // Its history was stored, or could not be.
+  std::vector<format::RestoreCount> counts_announced_;  // As stored, or as they should have been.
   bool was_coordinator_ = false, is_announcing_ = false;
   agree::History history_;
   std::vector<format::RestoreCount> restore_counts_;

@@ -158,8 +158,7 @@ void Job::coordinate() {
   // That training got on, too: else a job that ends, and is started again elsewhere, looks as if it
   // had never got on from the step it restored.
   const bool is_due = decree.restore_counts != counts_announced_ || storage_->is_history_due();
-  const bool is_new = is_new_start || (decree.start && is_due);
-  if (shape_.has_storage && is_new) {
+  if (shape_.has_storage && (is_new_start || is_due)) {
     if (!is_announcing_) {
       is_announcing_ = true;
       asio::co_spawn(context_.executor, announce(), asio::detached);
@@ -173,7 +172,7 @@ void Job::coordinate() {
 asio::awaitable<void> Job::announce() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  const format::Start start = *coordinator_.decree().start;
+  const std::optional<format::Start> start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
   auto stored = co_await storage_->store_history(history, counts);
@@ -183,11 +182,11 @@ asio::awaitable<void> Job::announce() {
   }
   is_announcing_ = false;
   counts_announced_ = std::move(counts);
-  if (start.go && start_announced_ != start.start_id) {
-    start_announced_ = start.start_id;
+  if (start && start->go && start_announced_ != start->start_id) {
+    start_announced_ = start->start_id;
     // Its base may be on its way to storage by now.
     const auto& flush = coordinator_.decree().flush;
-    storage_->discard_older(start.timeline, flush ? flush->work_directory : std::string());
+    storage_->discard_older(start->timeline, flush ? flush->work_directory : std::string());
   }
   touch();
 }

@@ -29,7 +29,8 @@ class Promises:
 
     def heard(self, lab, events):
         # What another daemon held in memory died with it.
-        if lab.daemon_pid() != self.memory_pid:
+        daemon_died = lab.daemon_pid() != self.memory_pid
+        if daemon_died:
             self.in_memory = self.durable
         # A restore opens a timeline: what was newer than its step is fenced, and promised no more.
         for step in events.values("restored"):
@@ -42,7 +43,7 @@ class Promises:
             self.in_memory = max(self.in_memory, events.newest("committed"))
         self.memory_pid = lab.daemon_pid()
         self.unproven_restores += 1
-        if events.has("restored_ok") or events.has("nothing"):
+        if events.has("nothing") or proves_itself(events, daemon_died):
             self.unproven_restores = 0
 
     def least(self, lab):
@@ -64,6 +65,11 @@ class Promises:
         if restored[0] < least and self.unproven_restores < 3:
             raise Failure(f"step {restored[0]} was restored, though {least} was promised "
                           f"({events.path})")
+
+
+def proves_itself(events, daemon_died):
+    """A restored_ok may have died with its daemon, and its trainer have ended before the next."""
+    return events.has("restored_ok") and (not daemon_died or events.has("restarts"))
 
 
 def check_not_stalled(events):

@@ -19,6 +19,7 @@ void answer(Scene& scene, const format::Start& start, StartPhase phase) {
     scene.rank(rank).phase = phase;
     scene.rank(rank).start_id = start.start_id;
     scene.rank(rank).attempt = start.attempt;
+    if (phase == StartPhase::running) scene.rank(rank).timeline = start.timeline;
   }
 }
 
@@ -234,6 +235,32 @@ TEST_CASE("coordinator: progress after a restore clears its step of suspicion", 
   coordinator.decide(scene.view, Time{});  // May commit.
   coordinator.decide(scene.view, Time{});
   REQUIRE(times() == 0);
+}
+
+TEST_CASE("coordinator: who is started in mid-run learns that training got on from the history",
+          "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.view.reports[0].history = {{1, false, {}}, {2, true, {1, Step{4}}}};
+  scene.view.reports[0].restore_counts = {{{1, Step{4}}, 3}, {{1, Step{3}}, 2}};
+  scene.train(2, 5);
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE_FALSE(coordinator.decree().start);
+  const auto counts = [&] { return coordinator.decree().restore_counts; };
+  REQUIRE(counts() == std::vector<format::RestoreCount>{{{1, Step{3}}, 2}, {{1, Step{4}}, 3}});
+  SECTION("the trainer says so") {
+    scene.rank(0).restored_ok = true;
+  }
+  SECTION("a step of the timeline is committed") {
+    scene.hold_everywhere(2, 5);
+  }
+  SECTION("the trainer closes") {
+    scene.rank(0).is_closing = true;
+  }
+  coordinator.decide(scene.view, Time{});  // May commit.
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(counts() == std::vector<format::RestoreCount>{{{1, Step{3}}, 2}, {{1, Step{4}}, 0}});
 }
 
 TEST_CASE("coordinator: another daemon's steps in the directory do not pass for ours",

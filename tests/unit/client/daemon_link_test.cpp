@@ -83,7 +83,8 @@ void start_and_capture(Link& link, const format::Layout& layout, Step last) {
   if (!committed) FAIL(committed.error().message());
 }
 
-Step restored_step(Link& link, const format::Layout& layout) {
+Step restored_step(Link& link, const format::Layout& layout,
+                   RestoreSource from = RestoreSource::own_memory) {
   REQUIRE(link.set_layout(layout, soon()));
   std::optional<int> value;
   const Link::CopyOut copy_out = [&](const node::SlotOffer&, std::span<const std::byte> bytes) {
@@ -99,7 +100,7 @@ Step restored_step(Link& link, const format::Layout& layout) {
   const auto restored = link.restore(copy_out, soon());
   if (!restored) FAIL(restored.error().message());
   CHECK(static_cast<int>(number(restored->step)) == value);
-  CHECK(restored->source == RestoreSource::own_memory);
+  CHECK(restored->source == from);
   return restored->step;
 }
 
@@ -305,6 +306,42 @@ TEST_CASE("daemon link: a daemon that is told to end flushes first, and a next o
   CHECK(place.log().find("ends: SIGTERM") != std::string::npos);
   CHECK(place.log().find("left behind") == std::string::npos);
   CHECK(place.log().find("not all was flushed") == std::string::npos);
+}
+
+TEST_CASE("daemon link: a restored_ok that died with its daemon is told to the next one",
+          "[unit][client]") {
+  Place place;
+  place.options.dir = place.directory.file("checkpoints");
+  place.options.save_storage_interval.steps = 1;
+  const auto layout = small_layout(2000);
+  {
+    const auto link = open(place);
+    start_and_capture(*link, layout, Step{1});
+    REQUIRE(link->wait(Step{1}, Level::durable, soon()));
+    capture(*link, layout, Step{2});
+    REQUIRE(link->wait(Step{2}, Level::durable, soon()));
+  }
+  for (int life = 0; life < 2; ++life) REQUIRE(restored_step(*open(place), layout) == Step{2});
+  {
+    const auto link = open(place);
+    REQUIRE(restored_step(*link, layout) == Step{2});  // Once more, and it is passed by.
+    const auto daemon = os::open_process(place.daemon());
+    REQUIRE(daemon);
+    REQUIRE(os::kill_process(*daemon, SIGSTOP));
+    REQUIRE(link->restored_ok(Step{2}));
+    place.kill_daemon();
+    const std::string timelines = place.options.dir + "/.libckpt/timelines.json";
+    const auto is_cleared = [&timelines] {
+      const auto stored = nlohmann::json::parse(os::read_file(timelines, 1 << 16).value());
+      return stored["restore_counts"].dump().find("\"times\":0") != std::string::npos;
+    };
+    const Deadline deadline = soon();
+    while (!is_cleared() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    REQUIRE(is_cleared());
+  }
+  place.kill_daemon();
+  const auto link = open(place);
+  CHECK(restored_step(*link, layout, RestoreSource::storage) == Step{2});
 }
 
 TEST_CASE("daemon link: a bigger layout gets bigger Slots", "[unit][client]") {
