@@ -187,6 +187,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
     publishing_.reset();
   }
   decree_.start = decision.next;
+  unclaimed_ = start.go ? std::optional(start.start_id) : std::nullopt;
 }
 
 void Coordinator::decide_commits(const ClusterView& view, Time now) {
@@ -359,6 +360,21 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   }
 }
 
+std::optional<format::Start> Coordinator::unclaimed() const {
+  const bool is_ours = unclaimed_ && decree_.start && decree_.start->start_id == *unclaimed_;
+  return is_ours ? decree_.start : std::nullopt;
+}
+
+void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
+  const auto start = unclaimed();
+  if (!start || start->start_id != start_id) return;
+  unclaimed_.reset();
+  for (format::TimelineStart& begun : decree_.history) {
+    if (begun.timeline == start->timeline) begun.timeline = timeline;
+  }
+  decree_.start->timeline = timeline;
+}
+
 void Coordinator::step_down() {
   // The sequence goes on: nodes take a lower one of this boot for an old decree.
   const std::uint64_t sequence = decree_.sequence;
@@ -373,6 +389,7 @@ void Coordinator::step_down() {
   needs_published_ = false;
   captures_ordered_at_.reset();
   capture_margin_ = 1;
+  unclaimed_.reset();
 }
 
 }  // namespace ckpt::agree

@@ -50,6 +50,11 @@ class Coordinator {
   // The answer to publishing(). On failure the flush is given up and tried again later.
   void published(std::uint64_t flush_id, const Status& status, Time now);
 
+  // A Start that is to go, and was told to nobody yet: the number of its timeline may be taken on
+  // storage. `claimed` says which one is free; a Start that is not decided any more is left alone.
+  std::optional<format::Start> unclaimed() const;
+  void claimed(std::uint64_t start_id, std::uint64_t timeline);
+
   const std::vector<Candidate>& candidates() const { return candidates_; }
   // Forgets the flush and all decisions: another node is the coordinator now.
   void step_down();
@@ -85,6 +90,7 @@ class Coordinator {
   std::uint64_t captures_ordered_from_ = 0;
   std::uint64_t capture_margin_ = 1;  // Intervals; doubles while steps are given up in a row.
   bool needs_published_ = false;
+  std::optional<std::uint64_t> unclaimed_;  // The Start that was decided here, and not told yet.
 };
 
 }  // namespace ckpt::agree

@@ -169,9 +169,22 @@ void Job::coordinate() {
   obey(decree);
 }
 
+asio::awaitable<void> Job::claim_timeline(format::Start start) {
+  auto timeline = co_await storage_->claim_timeline(start);
+  if (!timeline) {
+    log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
+                timeline.error().message());
+  } else if (*timeline != start.timeline) {
+    log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
+                shape_.job, start.start_id, *timeline, start.timeline);
+  }
+  coordinator_.claimed(start.start_id, timeline ? *timeline : start.timeline);
+}
+
 asio::awaitable<void> Job::announce() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
+  if (const auto unclaimed = coordinator_.unclaimed()) co_await claim_timeline(*unclaimed);
   const std::optional<format::Start> start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;

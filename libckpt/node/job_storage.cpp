@@ -15,6 +15,7 @@
 #include "storage/retention.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
+#include "storage/timeline_claim.hpp"
 
 namespace ckpt::node {
 
@@ -329,10 +330,13 @@ Task<void> JobStorage::keep_marker() {
                   job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
 }
 
-// A published step without the record of its timeline would be restored by nobody.
+// A published step without the record of its timeline would be restored by nobody. Another daemon
+// that recorded one at the moment when we did may have written over ours.
 Task<void> JobStorage::keep_history() {
   auto there = co_await load_history();
-  if (there && has_history_) co_return Status{};
+  const bool is_whole =
+      there && has_history_ && agree::merge(there->history, job_.history()) == there->history;
+  if (is_whole) co_return Status{};
   auto stored = co_await store_history(job_.history(), job_.decree().restore_counts);
   co_return stored;
 }
@@ -388,6 +392,7 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
     stale.with_files_aside = false;
     discarded = co_await discard(std::move(stale));
   }
+  if (discarded) discarded = co_await storage::discard_claims(site(), timeline);
   if (discarded) co_return;
   log_warning("job={} what earlier attempts left stays: {}", job->shape().job,
               discarded.error().message());
@@ -426,6 +431,33 @@ Task<void> JobStorage::discard(storage::StaleAttempts stale) {
   for (const std::string& name : removed)
     log_info("job={} discarded {}: left by an earlier attempt", job_.shape().job, name);
   co_return Status{};
+}
+
+Task<std::uint64_t> JobStorage::claim_timeline(format::Start start) {
+  CKPT_CO_CHECK(co_await wait_aside_free());
+  is_aside_in_use_ = true;
+  auto claimed = co_await claim_free_timeline(std::move(start));
+  is_aside_in_use_ = false;
+  aside_free_.notify_all();
+  co_return claimed;
+}
+
+Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
+  constexpr int claims_max = 100;  // Whoever takes them all does not mean well.
+  storage::Claim claim{start.timeline, start.start_id, 0};
+  for (int claims = 0; claims < claims_max; ++claims) {
+    claim.attempt = job_.context().random.next();
+    CKPT_CO_TRY(const storage::Claimed claimed, co_await storage::claim_timeline(site(), claim));
+    if (claimed == storage::Claimed::before) break;
+    if (claimed == storage::Claimed::now) {
+      // Who has begun it, and recorded it, may have removed his claim by now.
+      const auto there = co_await storage::load_timelines(site(), stored_.run);
+      if (!there || agree::newest_timeline(there->history) < claim.timeline) break;
+      claim.timeline = agree::newest_timeline(there->history);
+    }
+    ++claim.timeline;
+  }
+  co_return claim.timeline;
 }
 
 // One after the other: each adds to what the one before has written.

@@ -61,6 +61,9 @@ class JobStorage {
   // Attempts of timelines below it, by whatever daemon, are over but for `kept`: discarded in the
   // background.
   void discard_older(std::uint64_t timeline, std::string kept);
+  // The number of the timeline that the Start may begin: its own, or one that nobody has. As it was
+  // where storage does not tell.
+  Task<std::uint64_t> claim_timeline(format::Start start);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
@@ -93,6 +96,7 @@ class JobStorage {
   Task<format::Timelines> load_history();
   Task<void> add_to_history(agree::History history, std::vector<format::RestoreCount> counts);
   Task<void> keep_history();
+  Task<std::uint64_t> claim_free_timeline(format::Start start);
   Task<void> keep_marker();
   Task<void> refresh_catalog();
   storage::Site site() const;

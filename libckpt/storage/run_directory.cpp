@@ -54,26 +54,37 @@ Task<void> remove_aside(Site site, std::string aside) {
   co_return removed;
 }
 
+struct Placing {
+  std::string aside;
+  std::string path;
+  os::RenameMode mode = os::RenameMode::replace;
+};
+
+Task<void> write_and_rename(Site site, Placing placing, std::string text) {
+  constexpr int attempts_max = 3;
+  Status placed;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    placed = co_await site.files().write_small(placing.aside, bytes_of_text(text));
+    if (!placed) break;
+    CKPT_POINT("aside.rename.before");
+    placed = co_await site.files().rename(placing.aside, placing.path, placing.mode);
+    CKPT_POINT("aside.rename.after");
+    if (placed) co_return placed;
+    if (placed.error().code() != Errc::not_found) break;  // Else it was removed meanwhile.
+  }
+  const Status removed = co_await remove_aside(site, placing.aside);
+  if (!removed) log_warning("storage: remove {}: {}", placing.aside, removed.error().message());
+  co_return placed;
+}
+
 // False: another node was faster.
 Task<bool> create_marker(Site site, RunOrder order) {
   format::RunMarker marker;
   marker.job = order.job;
   marker.run = order.fresh_run;
-  const std::string aside = site.at(aside_name(run_marker_name, order.attempt));
-  constexpr int attempts_max = 3;
-  Status renamed;
-  for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    CKPT_CO_CHECK(co_await site.files().write_small(aside, bytes_of_text(format::render(marker))));
-    CKPT_POINT("run.marker.before");
-    constexpr auto mode = os::RenameMode::no_replace;
-    renamed = co_await site.files().rename(aside, site.at(run_marker_name), mode);
-    CKPT_POINT("run.marker.after");
-    if (renamed) co_return true;
-    if (renamed.error().code() != Errc::not_found) break;  // Else it was removed meanwhile.
-  }
-  if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
-  CKPT_CO_CHECK(co_await remove_aside(site, aside));
-  co_return false;
+  auto created = co_await create_once(site, std::string(run_marker_name), format::render(marker),
+                                      aside_name(run_marker_name, order.attempt));
+  co_return created;
 }
 
 // Where checkpoints lie, a missing marker was lost: with a new one they would belong to nobody.
@@ -162,19 +173,18 @@ Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t
 
 Task<void> replace_file(Site site, std::string name, std::string text, std::uint64_t attempt) {
   const std::string aside = site.at(aside_name(name, attempt));
-  Status written = co_await site.files().write_small(aside, bytes_of_text(text));
-  if (written) {
-    CKPT_POINT("timelines.rename.before");
-    written = co_await site.files().rename(aside, site.at(name), os::RenameMode::replace);
-    CKPT_POINT("timelines.rename.after");
-  }
-  if (!written) {
-    const Status removed = co_await site.files().remove_file(aside);
-    if (!removed) log_warning("storage: remove {}: {}", aside, removed.error().message());
-    co_return written;
-  }
-  Status synced = co_await site.files().sync_directory(os::join(parent_of(site.at(name)), "."));
+  const Placing placing{aside, site.at(name), os::RenameMode::replace};
+  CKPT_CO_CHECK(co_await write_and_rename(site, placing, std::move(text)));
+  Status synced = co_await site.files().sync_directory(os::join(parent_of(placing.path), "."));
   co_return synced;
+}
+
+Task<bool> create_once(Site site, std::string name, std::string text, std::string aside_name) {
+  const Placing placing{site.at(aside_name), site.at(name), os::RenameMode::no_replace};
+  const Status placed = co_await write_and_rename(site, placing, std::move(text));
+  if (placed) co_return true;
+  if (placed.error().cause() != std::errc::file_exists) co_return fail(Error(placed.error()));
+  co_return false;
 }
 
 }  // namespace ckpt::storage

@@ -67,6 +67,18 @@ std::optional<WorkDirectory> parse_work_directory(std::string_view name) {
   return parsed;
 }
 
+std::string timeline_claim_name(std::uint64_t timeline) {
+  return fmt::format("timeline-{}", timeline);
+}
+
+std::optional<std::uint64_t> parse_timeline_claim(std::string_view name) {
+  std::string_view rest = name;
+  if (!take_prefix(rest, "timeline-")) return std::nullopt;
+  const auto timeline = take_number(rest, 10);
+  if (!timeline || timeline_claim_name(*timeline) != name) return std::nullopt;
+  return timeline;
+}
+
 std::string aside_name(std::string_view stem, std::uint64_t attempt) {
   return fmt::format("{}.{:016x}", stem, attempt);
 }

@@ -43,6 +43,10 @@ struct WorkDirectory {
 std::string work_directory_name(format::StepId at, std::uint64_t attempt);
 std::optional<WorkDirectory> parse_work_directory(std::string_view name);
 
+// Within the private directory: says which Start begins the timeline.
+std::string timeline_claim_name(std::uint64_t timeline);
+std::optional<std::uint64_t> parse_timeline_claim(std::string_view name);
+
 // For a file that is written aside and then renamed: ".latest.<hex>", "run.json.<hex>".
 std::string aside_name(std::string_view stem, std::uint64_t attempt);
 bool is_aside_name(std::string_view name, std::string_view stem);

@@ -237,6 +237,30 @@ TEST_CASE("coordinator: progress after a restore clears its step of suspicion", 
   REQUIRE(times() == 0);
 }
 
+TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE_FALSE(coordinator.unclaimed());  // It does not go yet.
+  answer(scene, *coordinator.decree().start, StartPhase::ready);
+  coordinator.decide(scene.view, Time{});
+  const auto start = coordinator.unclaimed();
+  REQUIRE(start);
+  REQUIRE(start->timeline == 2);
+  coordinator.claimed(start->start_id + 1, 7);  // Of a Start that is not decided any more.
+  REQUIRE(coordinator.decree().start->timeline == 2);
+  coordinator.claimed(start->start_id, 5);
+  REQUIRE(coordinator.decree().start->timeline == 5);
+  REQUIRE(coordinator.decree().history.back() ==
+          format::TimelineStart{5, true, format::StepId{1, Step{4}}});
+  REQUIRE_FALSE(coordinator.unclaimed());
+  coordinator.claimed(start->start_id, 9);  // It was told: too late.
+  REQUIRE(coordinator.decree().start->timeline == 5);
+}
+
 TEST_CASE("coordinator: who is started in mid-run learns that training got on from the history",
           "[unit][agree]") {
   Scene scene(1);

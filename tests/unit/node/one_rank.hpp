@@ -28,7 +28,7 @@ class OneRank final : public node::SessionEvents {
     front = network.add_node("A", clock);
     node::EngineOptions options;
     options.name = "A";
-    options.boot = 7;
+    options.boot = 7 + used.operations();  // Another one for each on one disk.
     options.memory_budget = 16 * MiB;
     engine = std::make_unique<node::Engine>(context.get_executor(),
                                             node::Seams{clock, memory, files, *front}, options);

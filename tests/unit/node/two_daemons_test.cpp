@@ -1,0 +1,117 @@
+// Goal:   two daemons that know nothing of each other, and begin the same job on one directory at
+//         one moment, begin two timelines: no step of one passes for a step of the other.
+// Method: engines on one disk in memory; another one runs, as a whole, in the middle of a file
+//         operation of the first.
+#include "format/run_files.hpp"
+#include "unit/node/one_rank.hpp"
+
+namespace ckpt::node {
+namespace {
+
+constexpr Duration deadline = std::chrono::seconds(60);
+const std::string private_directory = "/scratch/job/.libckpt/";
+
+std::uint64_t restored_timeline(test::OneRank& rank) {
+  const auto restored = rank.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  REQUIRE(*restored == Step{2});
+  return rank.answer->timeline;
+}
+
+void close(test::OneRank& rank) {
+  REQUIRE(rank.engine->close(rank.session, deadline));
+  REQUIRE(rank.pass_until([&] { return rank.end.has_value(); }));
+  REQUIRE((*rank.end ? "" : rank.end->error().message()) == "");
+}
+
+std::vector<std::string> claims(const test::MemoryDisk& disk) {
+  std::vector<std::string> found;
+  for (const std::string& path : disk.tree()) {
+    if (path.starts_with(private_directory + "timeline-")) found.push_back(path);
+  }
+  return found;
+}
+
+bool is_recorded(const test::MemoryDisk& disk, std::uint64_t timeline) {
+  const auto stored = format::parse_timelines(disk.content(private_directory + "timelines.json"));
+  REQUIRE(stored);
+  return std::any_of(stored->history.begin(), stored->history.end(),
+                     [&](const format::TimelineStart& it) { return it.timeline == timeline; });
+}
+
+}  // namespace
+
+TEST_CASE("two daemons: who begins in the middle of the other's beginning has its own timeline",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  {
+    test::OneRank rank(disk);
+    rank.begin_and_store_two_steps();
+    close(rank);
+  }
+  std::string interrupted;
+  int others = 1;
+  SECTION("before its claim is made") {
+    interrupted = "timeline-2";
+  }
+  SECTION("before its claim is made, and others have removed theirs") {
+    interrupted = "timeline-2";
+    others = 3;
+  }
+  SECTION("before its timeline is recorded") {
+    interrupted = "timelines.json";
+  }
+  std::vector<std::uint64_t> timelines;
+  std::unique_ptr<test::OneRank> last;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    if (verb != "rename" || !path.ends_with(private_directory + interrupted)) return 0;
+    if (!timelines.empty()) return 0;
+    for (int other = 1; other <= others; ++other) {
+      if (last) close(*last);
+      last = std::make_unique<test::OneRank>(disk);
+      timelines.push_back(0);
+      timelines.back() = restored_timeline(*last);
+    }
+    return 0;
+  });
+  test::OneRank rank(disk);
+  const std::uint64_t ours = restored_timeline(rank);
+  REQUIRE(timelines.size() == static_cast<std::size_t>(others));
+  CAPTURE(ours, timelines);
+  CHECK(std::find(timelines.begin(), timelines.end(), ours) == timelines.end());
+
+  test::OneRank& newest = ours > timelines.back() ? rank : *last;
+  newest.request.save_storage_interval.steps = 1;
+  newest.capture(Step{3});
+  REQUIRE(newest.pass_until([&] { return newest.committed == Step{3}; }));
+  close(newest);
+  for (const std::uint64_t timeline : {ours, timelines.back()}) CHECK(is_recorded(disk, timeline));
+  // Whoever has the newest timeline goes on; its steps are what the next one restores.
+  test::OneRank next(disk);
+  const auto restored = next.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{3});
+  CHECK(next.answer->timeline > std::max(ours, timelines.back()));
+  next.pass_until([&] { return claims(disk).size() == 1; });
+  CHECK(claims(disk) == std::vector<std::string>{private_directory + "timeline-" +
+                                                 std::to_string(next.answer->timeline)});
+}
+
+TEST_CASE("two daemons: a claim that cannot be made holds nobody up", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  {
+    test::OneRank rank(disk);
+    rank.begin_and_store_two_steps();
+    close(rank);
+  }
+  disk.set_hook([](std::string_view verb, const std::string& path) {
+    return verb == "rename" && path.find(private_directory + "timeline-") != std::string::npos ? EIO
+                                                                                               : 0;
+  });
+  test::OneRank rank(disk);
+  CHECK(restored_timeline(rank) == 2);
+}
+
+}  // namespace ckpt::node
