@@ -331,9 +331,19 @@ Task<void> JobStorage::keep_marker() {
 }
 
 // A published step without the record of its timeline would be restored by nobody. Another daemon
-// that recorded one at the moment when we did may have written over ours.
-Task<void> JobStorage::keep_history() {
+// that recorded one at the moment when we did may have written over ours. Of what its timeline has
+// abandoned nothing is published, lest its own steps are taken for old ones.
+Task<void> JobStorage::keep_history(format::StepId to_publish) {
   auto there = co_await load_history();
+  if (there && agree::is_fenced(there->history, to_publish)) {
+    co_return fail(
+        Errc::invalid_argument,
+        fmt::format(
+            "publish step {} of timeline {}: it was abandoned by timeline {}, which another "
+            "daemon has begun in {}: end one of the two, or give them different directories",
+            number(to_publish.step), to_publish.timeline, agree::newest_timeline(there->history),
+            os::display(job_.directory())));
+  }
   const bool is_whole =
       there && has_history_ && agree::merge(there->history, job_.history()) == there->history;
   if (is_whole) co_return Status{};
@@ -344,7 +354,7 @@ Task<void> JobStorage::keep_history() {
 Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   CKPT_CO_CHECK(co_await wait_aside_free());
   CKPT_CO_CHECK(co_await keep_marker());
-  CKPT_CO_CHECK(co_await keep_history());
+  CKPT_CO_CHECK(co_await keep_history(publishing.order.at));
   storage::PublishOrder order;
   order.work_name = publishing.order.work_directory;
   order.job = job_.shape().job;

@@ -95,7 +95,7 @@ class JobStorage {
   asio::awaitable<void> learn_history();
   Task<format::Timelines> load_history();
   Task<void> add_to_history(agree::History history, std::vector<format::RestoreCount> counts);
-  Task<void> keep_history();
+  Task<void> keep_history(format::StepId to_publish);
   Task<std::uint64_t> claim_free_timeline(format::Start start);
   Task<void> keep_marker();
   Task<void> refresh_catalog();

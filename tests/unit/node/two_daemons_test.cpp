@@ -98,6 +98,37 @@ TEST_CASE("two daemons: who begins in the middle of the other's beginning has it
                                                  std::to_string(next.answer->timeline)});
 }
 
+TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, and says why",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  {
+    test::OneRank rank(disk);
+    rank.begin_and_store_two_steps();
+    close(rank);
+  }
+  test::OneRank older(disk);
+  older.request.save_storage_interval.steps = 1;
+  CHECK(restored_timeline(older) == 2);
+  test::OneRank newer(disk);
+  newer.request.save_storage_interval.steps = 1;
+  CHECK(restored_timeline(newer) == 3);
+
+  REQUIRE(older.pass_until([&] { return !older.granted.empty(); }));
+  older.capture(Step{3});
+  REQUIRE(older.pass_until([&] {
+    return older.notice.degraded.find("abandoned by timeline 3, which another daemon has begun") !=
+           std::string::npos;
+  }));
+  CHECK(older.committed == Step{3});  // Its memory serves it all the same.
+  CHECK(older.durable == Step{2});
+  CHECK_FALSE(disk.exists("/scratch/job/step-000000003"));
+
+  REQUIRE(newer.pass_until([&] { return !newer.granted.empty(); }));
+  newer.capture(Step{3});
+  REQUIRE(newer.pass_until([&] { return newer.durable == Step{3}; }));
+}
+
 TEST_CASE("two daemons: a claim that cannot be made holds nobody up", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
