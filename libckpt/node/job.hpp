@@ -191,11 +191,10 @@ class Job : public std::enable_shared_from_this<Job> {
   agree::Coordinator coordinator_;
   std::optional<std::uint64_t> start_announced_;        // Its history was stored, or could not be.
   std::vector<format::RestoreCount> counts_announced_;  // As stored, or as they should have been.
-  bool was_coordinator_ = false, is_announcing_ = false;
+  bool was_coordinator_ = false, is_announcing_ = false, is_flush_wanted_ = false;
   agree::History history_;
   std::vector<format::RestoreCount> restore_counts_;
   std::optional<format::StepId> committed_, durable_;
-  bool is_flush_wanted_ = false;
 };
 
 }  // namespace ckpt::node
