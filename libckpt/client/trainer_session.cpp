@@ -230,10 +230,12 @@ Status TrainerSession::check_step(Step step) const {
                             number(step)));
   }
   const Step newest = goes_back ? *last_seen_ : *last_due_;
-  return fail(Errc::invalid_argument,
-              fmt::format("save step {}: steps must grow, and step {} came before; to train again "
-                          "from an older step, restore it first",
-                          number(step), number(newest)));
+  return fail(
+      Errc::invalid_argument,
+      fmt::format("save step {}: steps must grow, and step {} came before; to train again "
+                  "from an older step, go back to it with restore(step) first (restore_from() "
+                  "changes the tensors only)",
+                  number(step), number(newest)));
 }
 
 Result<SaveOutcome> TrainerSession::save_due(Step step, Stream stream) {
