@@ -42,6 +42,13 @@ bool is_flush_wanted(const ClusterView& view) {
   return is_asked || (attached > 0 && closing == attached);
 }
 
+bool are_all_closing(const ClusterView& view) {
+  const std::vector<RankView> ranks = ranks_of(view);
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankView& rank) {
+    return rank.report != nullptr && rank.report->is_closing;
+  });
+}
+
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options)
@@ -102,14 +109,16 @@ void Coordinator::adopt_reports(const ClusterView& view) {
 }
 
 // The steps after whose restore training got on: a step of the timeline that they began was
-// committed, or its trainer says so, or came to an orderly end. The history tells them, since a
-// daemon that was started in mid-run knows no Start.
+// committed, or a trainer says so, or all came to an orderly end: one alone may close because
+// another one died. The history tells the steps, since a daemon that was started in mid-run knows
+// no Start.
 void Coordinator::clear_of_suspicion(const ClusterView& view) {
   std::set<std::uint64_t> got_on;
   if (decree_.committed) got_on.insert(decree_.committed->timeline);
+  const bool are_closing = are_all_closing(view);
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report == nullptr) continue;
-    if (rank.report->restored_ok || rank.report->is_closing) got_on.insert(rank.report->timeline);
+    if (rank.report->restored_ok || are_closing) got_on.insert(rank.report->timeline);
   }
   for (const std::uint64_t timeline : got_on) {
     const auto base = base_of(decree_.history, timeline);
@@ -163,31 +172,51 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
       start.attempt, start.timeline,
       start.has_base ? fmt::format("{}/{}", start.base.timeline, number(start.base.step)) : "none",
       start.go, start.reason);
-  if (start.go) {
-    decree_.history =
-        merge(decree_.history, {format::TimelineStart{start.timeline, start.has_base, start.base}});
-    decree_.dropped.clear();
-    decree_.next_capture = Step{};
-    capture_margin_ = 1;
-    captures_ordered_at_.reset();
-    if (start.has_base) {
-      auto& counts = decree_.restore_counts;
-      auto count = std::find_if(counts.begin(), counts.end(),
-                                [&](const format::RestoreCount& c) { return c.at == start.base; });
-      if (count == counts.end()) count = counts.insert(counts.end(), {start.base, 0});
-      ++count->times;
-      std::sort(counts.begin(), counts.end());
-      // What was committed, or stored, above the base is abandoned from here on.
-      decree_.committed = start.base;
-      if (decree_.durable && is_fenced(decree_.history, *decree_.durable)) decree_.durable.reset();
-      flush_history_.newest = decree_.durable;
-    }
-    // A flush of an abandoned timeline must not be published over this one.
-    decree_.flush.reset();
-    publishing_.reset();
-  }
+  untold_.reset();
+  if (start.go) go(view, start);
   decree_.start = decision.next;
-  unclaimed_ = start.go ? std::optional(start.start_id) : std::nullopt;
+}
+
+void Coordinator::go(const ClusterView& view, const format::Start& start) {
+  untold_.emplace(Untold{start.start_id, decree_, flush_history_, publishing_, std::nullopt});
+  decree_.history =
+      merge(decree_.history, {format::TimelineStart{start.timeline, start.has_base, start.base}});
+  untold_->abandons = newest_abandoned(view);
+  decree_.dropped.clear();
+  decree_.next_capture = Step{};
+  capture_margin_ = 1;
+  captures_ordered_at_.reset();
+  if (start.has_base) {
+    auto& counts = decree_.restore_counts;
+    auto count = std::find_if(counts.begin(), counts.end(),
+                              [&](const format::RestoreCount& c) { return c.at == start.base; });
+    if (count == counts.end()) count = counts.insert(counts.end(), {start.base, 0});
+    ++count->times;
+    std::sort(counts.begin(), counts.end());
+    // What was committed, or stored, above the base is abandoned from here on.
+    decree_.committed = start.base;
+    if (decree_.durable && is_fenced(decree_.history, *decree_.durable)) decree_.durable.reset();
+    flush_history_.newest = decree_.durable;
+  }
+  // A flush of an abandoned timeline must not be published over this one.
+  decree_.flush.reset();
+  publishing_.reset();
+}
+
+// Of the stored steps that the history abandons now, and did not before. A suspect one is passed by
+// because it seems to do harm: that it may come back is no reason to restore nothing.
+std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& view) const {
+  std::optional<format::StepId> newest;
+  const auto look_at = [&](format::StepId at) {
+    const bool is_new = is_fenced(decree_.history, at) && !is_fenced(untold_->before.history, at);
+    const bool is_bad =
+        is_suspect(decree_.restore_counts, options_.restores_without_progress_max, at);
+    if (is_new && !is_bad) raise(newest, std::optional(at));
+  };
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))
+    look_at(step.at);
+  if (decree_.durable) look_at(*decree_.durable);
+  return newest;
 }
 
 void Coordinator::decide_commits(const ClusterView& view, Time now) {
@@ -310,13 +339,9 @@ void Coordinator::published(std::uint64_t flush_id, const Status& status, Time n
 }
 
 void Coordinator::decide_end(const ClusterView& view) {
-  const std::vector<RankView> ranks = ranks_of(view);
-  const bool all_closing = std::all_of(ranks.begin(), ranks.end(), [](const RankView& rank) {
-    return rank.report != nullptr && rank.report->is_closing;
-  });
   const bool is_flushed = !view.shape.has_storage || !decree_.committed ||
                           (decree_.durable && *decree_.durable >= *decree_.committed);
-  decree_.ended = all_closing && is_flushed && !decree_.flush;
+  decree_.ended = are_all_closing(view) && is_flushed && !decree_.flush;
 }
 
 // Storage that hangs fails no operation: without this nobody would hear of it.
@@ -360,19 +385,36 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   }
 }
 
-std::optional<format::Start> Coordinator::unclaimed() const {
-  const bool is_ours = unclaimed_ && decree_.start && decree_.start->start_id == *unclaimed_;
-  return is_ours ? decree_.start : std::nullopt;
+const Untold* Coordinator::untold() const {
+  const bool is_ours = untold_ && decree_.start && decree_.start->start_id == untold_->start_id;
+  return is_ours ? &*untold_ : nullptr;
 }
 
 void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
-  const auto start = unclaimed();
-  if (!start || start->start_id != start_id) return;
-  unclaimed_.reset();
+  if (untold() == nullptr || untold_->start_id != start_id) return;
   for (format::TimelineStart& begun : decree_.history) {
-    if (begun.timeline == start->timeline) begun.timeline = timeline;
+    if (begun.timeline == decree_.start->timeline) begun.timeline = timeline;
   }
   decree_.start->timeline = timeline;
+}
+
+void Coordinator::told(std::uint64_t start_id) {
+  if (untold_ && untold_->start_id == start_id) untold_.reset();
+}
+
+void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
+  if (untold() == nullptr || untold_->start_id != start_id) return;
+  format::Start start = *decree_.start;
+  start.go = false;
+  start.error = error.code();
+  start.reason = error.message();
+  const std::uint64_t sequence = decree_.sequence;
+  decree_ = std::move(untold_->before);
+  decree_.sequence = sequence + 1;
+  decree_.start = std::move(start);
+  flush_history_ = std::move(untold_->flush_history);
+  publishing_ = std::move(untold_->publishing);
+  untold_.reset();
 }
 
 void Coordinator::step_down() {
@@ -389,7 +431,7 @@ void Coordinator::step_down() {
   needs_published_ = false;
   captures_ordered_at_.reset();
   capture_margin_ = 1;
-  unclaimed_.reset();
+  untold_.reset();
 }
 
 }  // namespace ckpt::agree

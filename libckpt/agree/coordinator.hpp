@@ -36,6 +36,15 @@ struct Publishing {
   std::vector<Digest> digests;
 };
 
+// Untold: a Start that goes, and what was decided before it.
+struct Untold {
+  std::uint64_t start_id = 0;
+  format::Decree before;
+  FlushHistory flush_history;
+  std::optional<Publishing> publishing;
+  std::optional<format::StepId> abandons;  // The newest good stored step that it abandons.
+};
+
 class Coordinator {
  public:
   explicit Coordinator(CoordinatorOptions options);
@@ -50,10 +59,13 @@ class Coordinator {
   // The answer to publishing(). On failure the flush is given up and tried again later.
   void published(std::uint64_t flush_id, const Status& status, Time now);
 
-  // A Start that is to go, and was told to nobody yet: the number of its timeline may be taken on
-  // storage. `claimed` says which one is free; a Start that is not decided any more is left alone.
-  std::optional<format::Start> unclaimed() const;
-  void claimed(std::uint64_t start_id, std::uint64_t timeline);
+  // A Start that goes and was told to nobody yet; null: there is none. It is first recorded on
+  // storage, where the number of its timeline may be taken. Answers about a Start that is not
+  // decided any more change nothing.
+  const Untold* untold() const;
+  void claimed(std::uint64_t start_id, std::uint64_t timeline);  // Which number is free.
+  void told(std::uint64_t start_id);
+  void refuse(std::uint64_t start_id, const Error& error);  // It fails, and all is as before it.
 
   const std::vector<Candidate>& candidates() const { return candidates_; }
   // Forgets the flush and all decisions: another node is the coordinator now.
@@ -68,6 +80,8 @@ class Coordinator {
   void decide_captures(const ClusterView& view, Time now);
   void decide_flush(const ClusterView& view, Time now);
   void decide_beginning(const ClusterView& view, Time now);
+  void go(const ClusterView& view, const format::Start& start);
+  std::optional<format::StepId> newest_abandoned(const ClusterView& view) const;
   bool is_too_soon(const format::Start& next, Time now) const;
   void decide_end(const ClusterView& view);
   void give_up_flush(const std::string& why, Time now);
@@ -90,7 +104,7 @@ class Coordinator {
   std::uint64_t captures_ordered_from_ = 0;
   std::uint64_t capture_margin_ = 1;  // Intervals; doubles while steps are given up in a row.
   bool needs_published_ = false;
-  std::optional<std::uint64_t> unclaimed_;  // The Start that was decided here, and not told yet.
+  std::optional<Untold> untold_;
 };
 
 }  // namespace ckpt::agree

@@ -79,10 +79,7 @@ const PublishedStep* newest_of_other_world(const ClusterView& view, const VoteRu
 }
 
 bool is_suspect(const VoteRules& rules, format::StepId at) {
-  return std::any_of(rules.restore_counts.begin(), rules.restore_counts.end(),
-                     [&](const format::RestoreCount& count) {
-                       return count.at == at && count.times >= rules.restores_without_progress_max;
-                     });
+  return agree::is_suspect(rules.restore_counts, rules.restores_without_progress_max, at);
 }
 
 // Why `at` cannot be chosen; empty: it can.
@@ -220,6 +217,10 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   if (result.error != Errc{}) return result;
   if (result.chosen) {
     result.reason = "the newest that all ranks can have";
+    if (rules.wanted) {
+      result.reason = "the step that was asked for";
+      return result;
+    }
     // The trainer must learn that it does not go on from the newest.
     for (const Candidate& candidate : result.candidates) {
       if (*result.chosen < candidate.at && is_suspect(rules, candidate.at)) {

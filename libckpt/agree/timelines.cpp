@@ -44,6 +44,13 @@ std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours
   return ours;
 }
 
+bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t times_max,
+                format::StepId at) {
+  return std::any_of(counts.begin(), counts.end(), [&](const format::RestoreCount& count) {
+    return count.at == at && count.times >= times_max;
+  });
+}
+
 std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline) {
   for (const format::TimelineStart& start : history) {
     if (start.timeline == timeline && start.has_base) return start.base;

@@ -30,6 +30,10 @@ std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>&
 std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours,
                                           const std::vector<format::RestoreCount>& theirs);
 
+// It was restored so often, and training never got on from it.
+bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t times_max,
+                format::StepId at);
+
 // What `timeline` went on from; none: it has no base, or is not known.
 std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline);
 

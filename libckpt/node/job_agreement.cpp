@@ -51,6 +51,20 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
   return report;
 }
 
+// False: it may go all the same. An abandoned step that storage does not know to be abandoned would
+// pass for the newest once all daemons are gone.
+bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& start,
+                       const Error& error) {
+  const agree::Untold* untold = coordinator.untold();
+  if (untold == nullptr || untold->start_id != start.start_id || !untold->abandons) return false;
+  std::string what = fmt::format(
+      "restore step {}: step {} on storage would have to be abandoned for it, which cannot be "
+      "recorded there",
+      number(start.base.step), number(untold->abandons->step));
+  coordinator.refuse(start.start_id, Error(error).context(std::move(what)));
+  return true;
+}
+
 }  // namespace
 
 void Job::build_report() {
@@ -174,28 +188,31 @@ asio::awaitable<void> Job::claim_timeline(format::Start start) {
   if (!timeline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
                 timeline.error().message());
-  } else if (*timeline != start.timeline) {
-    log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
-                shape_.job, start.start_id, *timeline, start.timeline);
+    co_return;
   }
-  coordinator_.claimed(start.start_id, timeline ? *timeline : start.timeline);
+  if (*timeline == start.timeline) co_return;
+  log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
+              shape_.job, start.start_id, *timeline, start.timeline);
+  coordinator_.claimed(start.start_id, *timeline);
 }
 
 asio::awaitable<void> Job::announce() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  if (const auto unclaimed = coordinator_.unclaimed()) co_await claim_timeline(*unclaimed);
+  if (coordinator_.untold() != nullptr) co_await claim_timeline(*coordinator_.decree().start);
   const std::optional<format::Start> start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
   auto stored = co_await storage_->store_history(history, counts);
+  is_announcing_ = false;
   if (!stored) {
     log_warning("job={} timeline not recorded in the directory: {}", shape_.job,
                 stored.error().message());
+    if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return touch();
   }
-  is_announcing_ = false;
   counts_announced_ = std::move(counts);
   if (start && start->go && start_announced_ != start->start_id) {
+    coordinator_.told(start->start_id);
     start_announced_ = start->start_id;
     // Its base may be on its way to storage by now.
     const auto& flush = coordinator_.decree().flush;

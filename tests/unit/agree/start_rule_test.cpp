@@ -237,28 +237,98 @@ TEST_CASE("coordinator: progress after a restore clears its step of suspicion", 
   REQUIRE(times() == 0);
 }
 
-TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[unit][agree]") {
-  Scene scene(1);
-  scene.view.shape.replicas = 1;
+TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]") {
+  Scene scene(2);
   scene.hold_everywhere(1, 4);
   scene.all_ask();
   agree::Coordinator coordinator({"A", 1});
   coordinator.decide(scene.view, Time{});
-  REQUIRE_FALSE(coordinator.unclaimed());  // It does not go yet.
   answer(scene, *coordinator.decree().start, StartPhase::ready);
   coordinator.decide(scene.view, Time{});
-  const auto start = coordinator.unclaimed();
-  REQUIRE(start);
-  REQUIRE(start->timeline == 2);
-  coordinator.claimed(start->start_id + 1, 7);  // Of a Start that is not decided any more.
+  answer(scene, *coordinator.decree().start, StartPhase::running);
+  const auto times = [&] {
+    coordinator.decide(scene.view, Time{});
+    return coordinator.decree().restore_counts.front().times;
+  };
+  scene.rank(0).is_closing = true;
+  REQUIRE(times() == 1);
+  scene.rank(1).is_closing = true;
+  REQUIRE(times() == 0);
+}
+
+namespace {
+
+// Its only rank is ready to begin from `wanted`.
+agree::Coordinator about_to_go(Scene& scene, Step wanted) {
+  scene.all_ask(wanted);
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.untold() == nullptr);  // It does not go yet.
+  answer(scene, *coordinator.decree().start, StartPhase::ready);
+  scene.rank(0).wanted = wanted;
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.untold() != nullptr);
+  return coordinator;
+}
+
+}  // namespace
+
+TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.hold_everywhere(1, 4);
+  agree::Coordinator coordinator = about_to_go(scene, Step{4});
+  const std::uint64_t start_id = coordinator.untold()->start_id;
   REQUIRE(coordinator.decree().start->timeline == 2);
-  coordinator.claimed(start->start_id, 5);
+  coordinator.claimed(start_id + 1, 7);  // Of a Start that is not decided any more.
+  REQUIRE(coordinator.decree().start->timeline == 2);
+  coordinator.claimed(start_id, 5);
   REQUIRE(coordinator.decree().start->timeline == 5);
   REQUIRE(coordinator.decree().history.back() ==
           format::TimelineStart{5, true, format::StepId{1, Step{4}}});
-  REQUIRE_FALSE(coordinator.unclaimed());
-  coordinator.claimed(start->start_id, 9);  // It was told: too late.
+  coordinator.told(start_id);
+  REQUIRE(coordinator.untold() == nullptr);
+  coordinator.claimed(start_id, 9);  // Too late.
   REQUIRE(coordinator.decree().start->timeline == 5);
+}
+
+TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.view.shape.has_storage = true;
+  scene.hold_everywhere(1, 4);
+  scene.hold_everywhere(1, 5);
+  scene.view.published->push_back({{1, Step{5}}, 1, {ckpt::test::digest(1)}});
+  agree::Coordinator coordinator = about_to_go(scene, Step{4});
+  REQUIRE(coordinator.untold()->abandons == format::StepId{1, Step{5}});
+  const std::uint64_t sequence = coordinator.decree().sequence;
+  coordinator.refuse(coordinator.untold()->start_id, Error(Errc::io, "read-only"));
+  const format::Decree& decree = coordinator.decree();
+  REQUIRE_FALSE(decree.start->go);
+  REQUIRE(decree.start->error == Errc::io);
+  REQUIRE(decree.start->reason.find("read-only") != std::string::npos);
+  REQUIRE(decree.sequence > sequence);
+  REQUIRE(decree.history.empty());
+  REQUIRE(decree.restore_counts.empty());
+  REQUIRE(decree.durable == format::StepId{1, Step{5}});
+  REQUIRE(coordinator.untold() == nullptr);
+}
+
+TEST_CASE("coordinator: what a Start abandons is what only it abandons, and good",
+          "[unit][agree]") {
+  Scene scene(1);
+  scene.view.shape.replicas = 1;
+  scene.view.shape.has_storage = true;
+  scene.hold_everywhere(1, 4);
+  scene.view.published->push_back({{1, Step{5}}, 1, {ckpt::test::digest(1)}});
+  SECTION("a suspect one is passed by") {
+    scene.view.reports[0].restore_counts = {{{1, Step{5}}, 3}};
+  }
+  SECTION("an earlier restore has abandoned it") {
+    scene.view.reports[0].history = {{2, true, {1, Step{4}}}};
+  }
+  agree::Coordinator coordinator = about_to_go(scene, Step{4});
+  REQUIRE_FALSE(coordinator.untold()->abandons);
 }
 
 TEST_CASE("coordinator: who is started in mid-run learns that training got on from the history",

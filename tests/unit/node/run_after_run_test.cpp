@@ -198,6 +198,38 @@ TEST_CASE("run after run: attempts of earlier runs are removed, and nothing else
   CHECK(disk.exists("/scratch/job/step-000000002/manifest.json"));
 }
 
+TEST_CASE("run after run: what a restore abandons is recorded, or it is refused", "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  {
+    test::OneRank back(directory.disk);
+    REQUIRE(back.attach());
+    directory.disk.set_hook([](std::string_view verb, const std::string& path) {
+      const bool is_history = path.find("timelines.json") != std::string::npos;
+      return verb != "read_small" && is_history ? EROFS : 0;
+    });
+    directory.ask(back, Step{1});
+    REQUIRE(back.answer->error);
+    CHECK(back.answer->error->code() == Errc::io);
+    CHECK(back.answer->error->text().find("step 2 on storage would have to be abandoned") !=
+          std::string::npos);
+    directory.ask(back);  // The newest abandons nothing.
+    REQUIRE(back.answer->restored);
+    CHECK(back.answer->restored->step == Step{2});
+    directory.ask(back, Step{1});
+    REQUIRE(back.answer->error);
+    directory.disk.set_hook({});
+    directory.ask(back, Step{1});
+    REQUIRE(back.answer->restored);
+    CHECK(back.answer->restored->step == Step{1});
+    CHECK(back.answer->reason == "the step that was asked for");
+  }
+  test::OneRank next(directory.disk);
+  const auto restored = next.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{1});
+}
+
 TEST_CASE("run after run: an attempt that found no room gives back what it took", "[unit][node]") {
   Directory directory;
   test::OneRank rank(directory.disk);
