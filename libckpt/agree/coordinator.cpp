@@ -42,6 +42,20 @@ bool is_flush_wanted(const ClusterView& view) {
   return is_asked || (attached > 0 && closing == attached);
 }
 
+// The first rank without a trainer, while others train.
+std::optional<std::uint32_t> rank_away(const ClusterView& view) {
+  std::optional<std::uint32_t> away;
+  bool is_training = false;
+  const std::vector<RankView> ranks = ranks_of(view);
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const format::RankReport* report = ranks[rank].report;
+    if (report == nullptr && !away) away = rank;
+    is_training =
+        is_training || (report != nullptr && report->phase == format::StartPhase::running);
+  }
+  return is_training ? away : std::nullopt;
+}
+
 bool are_all_closing(const ClusterView& view) {
   const std::vector<RankView> ranks = ranks_of(view);
   return std::all_of(ranks.begin(), ranks.end(), [](const RankView& rank) {
@@ -379,6 +393,8 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   const std::size_t copies = required_copies(view);
   decree_.degraded =
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
+  if (const auto away = rank_away(view); away && !lost.empty())
+    decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
   for (const std::string& trouble : {flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;

@@ -107,6 +107,15 @@ std::string describe_damage(std::size_t count) {
                      count == 1 ? "" : "s", count == 1 ? "is" : "are");
 }
 
+std::string why_not(const Vote& vote, Step wanted) {
+  for (const Candidate& candidate : vote.candidates) {
+    if (candidate.at.step == wanted)
+      return fmt::format("step {} cannot be restored: {}", number(wanted), candidate.verdict);
+  }
+  return fmt::format("step {} is not there; the newest seen is step {}", number(wanted),
+                     number(vote.candidates.front().at.step));
+}
+
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
                      const ClusterView& view, const VoteRules& rules) {
   vote.error = Errc::not_found;
@@ -134,6 +143,8 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
         "the newest checkpoint that is left, step {}, was taken by {} ranks, "
         "this job has {}",
         number(other->at.step), other->world_size, view.shape.world_size);
+  } else if (!vote.candidates.empty() && rules.wanted) {
+    vote.reason = why_not(vote, *rules.wanted);
   } else if (!vote.candidates.empty()) {
     vote.reason =
         fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",

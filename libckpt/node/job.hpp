@@ -124,6 +124,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_flush_awaited(const Session& session) const;
   std::string waiting() const;   // What a start waits for, and degraded: what the job lacks; with
   std::string degraded() const;  // what this node alone knows. Empty: nothing.
+  std::string at_odds() const;   // Live nodes that were told otherwise who belongs to the job.
   std::string waiting_of(const Rank& rank) const;
   void tell_notice(const Rank& rank);
 
@@ -169,9 +170,7 @@ class Job : public std::enable_shared_from_this<Job> {
   const std::uint64_t boot_;
   agree::JobShape shape_;
   Digest members_;  // agree::members_digest(shape_).
-  std::string node_;
-  std::string directory_;
-  std::string secret_;
+  std::string node_, directory_, secret_;
   SlotTable slots_;
   std::map<std::uint32_t, Rank> ranks_;  // Those whose trainers were attached here.
   std::uint32_t own_slot_count_ = 2;
@@ -186,6 +185,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Agreement.
   std::map<std::string, format::NodeReport> reports_;  // Of other nodes, newest of each.
+  std::map<std::string, std::pair<std::uint64_t, Digest>> members_told_;  // Elsewhere; incarnation.
   format::NodeReport report_;
   format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;

@@ -223,6 +223,7 @@ asio::awaitable<void> Job::announce() {
 
 void Job::report_received(format::NodeReport report) {
   const std::string node = report.node;
+  if (report.run == shape_.run) members_told_[node] = {report.incarnation, report.members};
   auto [entry, is_first] = reports_.try_emplace(node, report);
   if (!is_first) {
     const bool is_older =
@@ -234,6 +235,10 @@ void Job::report_received(format::NodeReport report) {
 }
 
 void Job::decree_received(const format::Decree& decree) {
+  if (decree.run == shape_.run) {
+    members_told_[decree.coordinator] = {decree.incarnation, decree.members};
+    touch();
+  }
   const bool is_ours = decree.run == shape_.run && decree.incarnation == shape_.incarnation &&
                        decree.members == members_;
   // A node that we know to be outranked by a live one has no say.

@@ -382,7 +382,25 @@ std::string Job::waiting() const {
 }
 
 std::string Job::degraded() const {
-  return joined(decree_.degraded, peers_->trouble());
+  return joined(joined(decree_.degraded, peers_->trouble()), at_odds());
+}
+
+std::string Job::at_odds() const {
+  std::string text;
+  for (const auto& [node, told] : members_told_) {
+    const auto& [incarnation, members] = told;
+    if (!peers_->is_live(node)) continue;
+    if (incarnation != shape_.incarnation) {
+      text = joined(text, fmt::format("node {} has incarnation {} of the list of nodes, {} has {}: "
+                                      "start the trainers of the older one with the newer list",
+                                      node, incarnation, node_, shape_.incarnation));
+    } else if (members != members_) {
+      text = joined(text, fmt::format("node {} was told otherwise who belongs to the job than {}: "
+                                      "nodes, addresses, world_size and replicas must be the same",
+                                      node, node_));
+    }
+  }
+  return text;
 }
 
 std::string Job::waiting_of(const Rank& rank) const {

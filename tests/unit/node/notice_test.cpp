@@ -73,20 +73,17 @@ TEST_CASE("notice: storage that hangs is told, though it fails nothing", "[unit]
   CHECK(rank.notice.degraded.empty());
 }
 
-TEST_CASE("notice: a peer with another secret is told to both trainers, not to logs alone",
-          "[unit][node]") {
-  asio::io_context context;
-  test::FakeClock clock(context);
-  test::NoMemory memory;
-  test::MemoryDisk disk(1);
-  test::MemoryFileSystem files(disk, &clock);
-  test::SimNetwork network(1);
+namespace {
+
+// Two nodes, each with one rank, which asks to restore.
+struct TwoNodes {
   struct Node {
     std::unique_ptr<wire::Network> front;
     std::unique_ptr<Engine> engine;
     test::Rank rank;
-  } nodes[2];
-  for (std::uint32_t number : {0u, 1u}) {
+  };
+
+  void ask_on(std::uint32_t number, const std::function<void(AttachRequest&)>& change) {
     Node& node = nodes[number];
     EngineOptions options;
     options.name = number == 0 ? "A" : "B";
@@ -101,21 +98,69 @@ TEST_CASE("notice: a peer with another secret is told to both trainers, not to l
     request.world_size = 2;
     request.nodes = {{"A", "", "A:1"}, {"B", "", "B:1"}};
     request.node = options.name;
-    request.secret = fmt::format("the secret of node {}, long enough to be one", options.name);
+    request.secret = "the secret of both nodes, long enough to be one";
+    change(request);
     auto attached =
         test::finish(clock, test::start(context, node.engine->attach(request, node.rank)));
     REQUIRE(attached);
     node.rank.session = attached->session;
     REQUIRE(node.engine->ask_restore(node.rank.session, 1, std::nullopt));
   }
-  clock.advance(std::chrono::seconds(1));
-  CHECK_THAT(nodes[0].rank.notice.waiting, !Contains("not reached"));  // A start may take a while.
-  clock.advance(std::chrono::seconds(30));
-  CHECK_THAT(nodes[0].rank.notice.waiting, Contains("node B is not reached") && Contains("secret"));
-  CHECK_THAT(nodes[1].rank.notice.waiting, Contains("node A is not reached") && Contains("secret"));
-  for (Node& node : nodes)
-    REQUIRE(test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5)))));
-  clock.advance(std::chrono::seconds(10));
+  ~TwoNodes() {
+    for (Node& node : nodes)
+      (void)test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5))));
+    clock.advance(std::chrono::seconds(10));
+  }
+
+  asio::io_context context;
+  test::FakeClock clock{context};
+  test::NoMemory memory;
+  test::MemoryDisk disk{1};
+  test::MemoryFileSystem files{disk, &clock};
+  test::SimNetwork network{1};
+  Node nodes[2];
+};
+
+}  // namespace
+
+TEST_CASE("notice: a peer with another secret is told to both trainers, not to logs alone",
+          "[unit][node]") {
+  TwoNodes two;
+  for (std::uint32_t number : {0u, 1u}) {
+    two.ask_on(number, [&](AttachRequest& request) {
+      request.secret = fmt::format("the secret of node {}, long enough to be one", request.node);
+    });
+  }
+  two.clock.advance(std::chrono::seconds(1));
+  // A start may take a while.
+  CHECK_THAT(two.nodes[0].rank.notice.waiting, !Contains("not reached"));
+  two.clock.advance(std::chrono::seconds(30));
+  CHECK_THAT(two.nodes[0].rank.notice.waiting,
+             Contains("node B is not reached") && Contains("secret"));
+  CHECK_THAT(two.nodes[1].rank.notice.waiting,
+             Contains("node A is not reached") && Contains("secret"));
+}
+
+TEST_CASE("notice: nodes that were told different members both say so", "[unit][node]") {
+  TwoNodes two;
+  SECTION("another number of copies") {
+    two.ask_on(0, [](AttachRequest&) {});
+    two.ask_on(1, [](AttachRequest& request) { request.replicas = 1; });
+    two.clock.advance(std::chrono::seconds(1));
+    for (const TwoNodes::Node& node : two.nodes) {
+      CHECK_THAT(node.rank.notice.waiting + node.rank.notice.degraded,
+                 Contains("was told otherwise who belongs to the job") && Contains("replicas"));
+    }
+  }
+  SECTION("a list that is out of date") {
+    two.ask_on(0, [](AttachRequest&) {});
+    two.ask_on(1, [](AttachRequest& request) { request.incarnation = 2; });
+    two.clock.advance(std::chrono::seconds(1));
+    CHECK_THAT(two.nodes[0].rank.notice.degraded,
+               Contains("node B has incarnation 2 of the list of nodes, A has 0"));
+    CHECK_THAT(two.nodes[1].rank.notice.degraded,
+               Contains("node A has incarnation 0 of the list of nodes, B has 2"));
+  }
 }
 
 }  // namespace ckpt::node
