@@ -50,6 +50,8 @@ class ControlServer {
   // its errors are those of start().
   bool is_reachable() const { return listener_->is_reachable(); }
   Status start_again();
+  // Listens no more, until start_again(): the place is another daemon's.
+  void withdraw() { listener_->close(); }
   Task<void> stop(Time deadline);
   // Nobody is connected, and no trainer's process is waited for.
   bool is_idle() const { return connections_.in_flight() == 0 && sessions_.empty(); }

@@ -182,7 +182,8 @@ Status Daemon::run() {
   context_.run();
   // Step 4.
   CKPT_POINT("stop.end");
-  os::remove_file(directory_.ready());
+  // In a place that another daemon has taken it is that one's.
+  if (lock_.is_at(directory_.lock())) os::remove_file(directory_.ready());
   take_apart();
   log_info("ended");
   return result_.value_or(Status());
@@ -227,16 +228,16 @@ Job Daemon::end_when_idle() {
   }
 }
 
-// Who cleans up old files may take the socket with them: without it nobody would find the memory.
+// Who cleans up old files may take the socket with them, and the end of a login the whole
+// directory: without them nobody would find the memory.
 Job Daemon::stay_reachable() {
   LogLimit complaint(60.0);
   while (!result_) {
     const Time next = clock_->after(reachable_interval);
     auto slept = co_await sleep_until(*clock_, next);
     if (!slept || result_) co_return;
-    if (server_->is_reachable()) continue;
-    Status again = server_->start_again();
-    if (again) again = write_ready();
+    if (server_->is_reachable() && lock_.is_at(directory_.lock())) continue;
+    const Status again = take_place_again();
     if (again) {
       log_warning("{} was removed; made again", directory_.socket());
     } else if (complaint.may_speak()) {
@@ -244,6 +245,26 @@ Job Daemon::stay_reachable() {
                 directory_.socket(), again.error().message());
     }
   }
+}
+
+// As at the start: who has the lock does the rest. While another daemon has it, the place is that
+// one's; this one goes on for the trainers that it has, and takes the place when it is free.
+Status Daemon::take_place_again() {
+  CKPT_CHECK(os::RuntimeDirectory::open(directory_.path()));
+  if (!lock_.is_at(directory_.lock())) {
+    auto lock = os::LockFile::acquire(directory_.lock());
+    if (!lock) {
+      if (lock.error().code() == Errc::unavailable) server_->withdraw();
+      return fail(std::move(lock).error());
+    }
+    lock_ = std::move(*lock);
+  }
+  if (!server_->is_reachable()) CKPT_CHECK(server_->start_again());
+  CKPT_CHECK(write_ready());
+  if (options_.log_file.empty()) return {};
+  if (const Status opened = Log::open_file(options_.log_file); !opened)
+    log_warning("the log goes on where it was: {}", opened.error().message());
+  return {};
 }
 
 Job Daemon::end(std::string why, Duration deadline, bool flush) {

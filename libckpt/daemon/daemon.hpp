@@ -38,6 +38,8 @@ class Daemon final : private DaemonControl {
   Job end_on_signal();
   Job end_when_idle();
   Job stay_reachable();
+  // Errors: unavailable (another daemon has the place), and those of open().
+  Status take_place_again();
   Status write_ready() const;
   // Flushes, and ends everything, whether the flush succeeded or not.
   Job end(std::string why, Duration deadline, bool flush);

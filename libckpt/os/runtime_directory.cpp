@@ -93,13 +93,22 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
       return fail(Errc::unavailable, "lock " + path + ": another process holds it");
     return fail_system("lock " + path);
   }
-  return LockFile(std::move(fd));
+  LockFile lock(std::move(fd));
+  if (!lock.is_at(path))
+    return fail(Errc::unavailable, "lock " + path + ": it was removed meanwhile");
+  return lock;
 }
 
 bool LockFile::is_held(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   // Shared, so that two who look do not take one another for a holder.
   return fd && ::flock(fd.number(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+bool LockFile::is_at(const std::string& path) const {
+  struct stat ours{}, found{};
+  return fd_ && ::fstat(fd_.number(), &ours) == 0 && ::lstat(path.c_str(), &found) == 0 &&
+         ours.st_ino == found.st_ino && ours.st_dev == found.st_dev;
 }
 
 LockFile& LockFile::operator=(LockFile&& other) noexcept {

@@ -40,10 +40,12 @@ class RuntimeDirectory {
 // LockFile: a lock that its process holds for life, and that the kernel frees when it dies.
 class LockFile {
  public:
-  // Errors: unavailable (held by another process), io.
+  // Errors: unavailable (held by another process, or removed at that moment), io.
   static Result<LockFile> acquire(const std::string& path);
   // Somebody holds it now. For those who only look: makes no file.
   static bool is_held(const std::string& path);
+  // False: it was removed, or another file stands there. Whoever locks that one does not meet us.
+  bool is_at(const std::string& path) const;
 
   LockFile(LockFile&&) noexcept = default;
   LockFile& operator=(LockFile&& other) noexcept;

@@ -3,6 +3,8 @@
 // Method: a real Daemon on a thread, in a directory of its own, spoken to over its real socket.
 #include "daemon/daemon.hpp"
 
+#include <signal.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,8 +23,9 @@ namespace {
 namespace control = wire::control;
 
 struct Running {
-  Running() {
-    options.runtime_dir = directory.file("run");
+  explicit Running(const std::string& place = "run") {
+    options.runtime_dir = directory.file(place);
+    std::filesystem::create_directories(parent());
     options.memory_budget = 64 << 20;
     auto opened = Daemon::open(options);
     if (!opened) FAIL(opened.error().message());
@@ -33,6 +36,9 @@ struct Running {
     if (thread.joinable()) stop();
   }
   std::string path(const char* name) const { return options.runtime_dir + "/" + name; }
+  std::filesystem::path parent() const {
+    return std::filesystem::path(options.runtime_dir).parent_path();
+  }
   void stop();
   void join() { thread.join(); }
 
@@ -71,6 +77,14 @@ struct Caller {
   os::LocalConnection connection;
 };
 
+// For what the daemon does by itself. False: it does not.
+template <class Holds>
+bool comes_true(Holds holds) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!holds() && std::chrono::steady_clock::now() < last) std::this_thread::yield();
+  return holds();
+}
+
 void Running::stop() {
   CHECK(Caller(*this).ask(control::Stop{std::chrono::seconds(10), true}).result);
   join();
@@ -107,6 +121,73 @@ TEST_CASE("daemon: a second one in the same place is refused and told of the fir
   CHECK(second.error().code() == Errc::unavailable);
   CHECK(second.error().text().find(std::to_string(::getpid())) != std::string::npos);
   CHECK(second.error().text().find("ckpt stop") != std::string::npos);
+}
+
+TEST_CASE("daemon: a directory that was removed is made again, with all that was in it",
+          "[unit][daemon]") {
+  Running running;
+  std::filesystem::remove_all(running.options.runtime_dir);
+  REQUIRE(comes_true([&] { return std::filesystem::exists(running.path("ckptd.log")); }));
+
+  const auto found = os::RuntimeDirectory::find(running.options.runtime_dir);
+  REQUIRE(found);  // With the mode that it must have.
+  CHECK(os::LockFile::is_held(found->lock()));
+  const auto ready = parse_ready(os::read_file(found->ready(), 4096).value());
+  REQUIRE(ready);
+  CHECK(ready->process.pid == ::getpid());
+  CHECK(Caller(running).ask(control::AskStatus{}).result);
+  CHECK_FALSE(Daemon::open(running.options));
+  running.stop();
+  CHECK(running.status);
+}
+
+TEST_CASE("daemon: a directory whose parent went, too, is made again once that is there",
+          "[unit][daemon]") {
+  const Running running("user/libckpt");
+  std::filesystem::remove_all(running.parent());
+  std::filesystem::create_directory(running.parent());
+  REQUIRE(comes_true([&] { return std::filesystem::exists(running.path("ckptd.log")); }));
+  CHECK(Caller(running).ask(control::AskStatus{}).result);
+}
+
+TEST_CASE("daemon: a place that another one has taken is left to it, and taken when it is free",
+          "[unit][daemon]") {
+  Running running;
+  const std::string away = running.directory.file("away");
+  // It has its lock, and does not listen yet.
+  const auto staged = os::RuntimeDirectory::open(running.directory.file("staged"));
+  REQUIRE(staged);
+  std::optional<os::LockFile> other = os::LockFile::acquire(staged->lock()).value();
+  REQUIRE(os::replace_file(staged->ready(), "of the other one"));
+  std::filesystem::rename(running.options.runtime_dir, away);
+  std::filesystem::rename(staged->path(), running.options.runtime_dir);
+
+  REQUIRE(comes_true([&] {
+    const auto log = os::read_file(away + "/ckptd.log", 1 << 20);
+    return log && log->find("another process holds it") != std::string::npos;
+  }));
+  CHECK_FALSE(std::filesystem::exists(running.path("ckptd.sock")));
+  SECTION("when that ends") {
+    other.reset();
+    REQUIRE(comes_true([&] { return std::filesystem::exists(running.path("ckptd.log")); }));
+    CHECK(os::LockFile::is_held(running.path("ckptd.lock")));
+    CHECK(parse_ready(os::read_file(running.path("ckptd.json"), 4096).value()));
+  }
+  SECTION("when this one ends, it leaves that one's files") {
+    REQUIRE(::kill(::getpid(), SIGTERM) == 0);
+    running.join();
+    CHECK(os::read_file(running.path("ckptd.json"), 4096).value() == "of the other one");
+  }
+}
+
+TEST_CASE("daemon: who has lost the lock to another one gives it the socket, too",
+          "[unit][daemon]") {
+  const Running running;
+  REQUIRE(std::filesystem::remove(running.path("ckptd.lock")));
+  std::optional<os::LockFile> other = os::LockFile::acquire(running.path("ckptd.lock")).value();
+  REQUIRE(comes_true([&] { return !std::filesystem::exists(running.path("ckptd.sock")); }));
+  other.reset();
+  REQUIRE(comes_true([&] { return std::filesystem::exists(running.path("ckptd.sock")); }));
 }
 
 TEST_CASE("daemon: another version hears which one this is", "[unit][daemon]") {

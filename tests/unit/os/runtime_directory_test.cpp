@@ -89,6 +89,20 @@ TEST_CASE("lock file: it has one holder, and is free when that is gone", "[unit]
   CHECK(LockFile::acquire(path));
 }
 
+TEST_CASE("lock file: its holder knows when another file stands in its place", "[unit][os]") {
+  const Scratch scratch;
+  const std::string path = scratch.path + "/lock";
+  const auto lock = LockFile::acquire(path);
+  REQUIRE(lock);
+  CHECK(lock->is_at(path));
+  REQUIRE(std::filesystem::remove(path));
+  CHECK_FALSE(lock->is_at(path));
+  const auto other = LockFile::acquire(path);
+  REQUIRE(other);
+  CHECK(other->is_at(path));
+  CHECK_FALSE(lock->is_at(path));
+}
+
 TEST_CASE("lock file: who looks whether it is held disturbs nobody", "[unit][os]") {
   const Scratch scratch;
   const std::string path = scratch.path + "/lock";
