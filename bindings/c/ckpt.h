@@ -156,8 +156,8 @@ CKPT_API int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* strea
 CKPT_API int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);
 /* Call before the next update of the tensors that are CKPT_TENSOR_GUARDED. */
 CKPT_API int ckpt_guard(ckpt_handle* handle, void* stream);
-/* Waits until `step`, or a newer one, has reached `level`. CKPT_UNAVAILABLE: the deadline passed.
- */
+/* Waits until `step`, or a newer one, has reached `level`. CKPT_UNAVAILABLE: the deadline passed;
+ * UINT64_MAX, here and in ckpt_close: as long as it takes. */
 CKPT_API int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_ms);
 
 /* Copies the newest step that all ranks can have into what is registered. CKPT_NOT_FOUND: there is

@@ -9,11 +9,12 @@ namespace ckpt::client {
 using Deadline = std::chrono::steady_clock::time_point;
 
 // Who means "for ever" gives the longest number there is, which added to the time would be one long
-// ago.
+// ago. In nanoseconds, 64 bits are 292 years.
+inline constexpr std::chrono::milliseconds longest_duration = std::chrono::hours(100 * 365 * 24);
+
 inline Deadline deadline_after(std::chrono::milliseconds given) {
-  constexpr std::chrono::milliseconds longest = std::chrono::hours(100 * 365 * 24);
   return std::chrono::steady_clock::now() +
-         std::clamp(given, std::chrono::milliseconds(0), longest);
+         std::clamp(given, std::chrono::milliseconds(0), longest_duration);
 }
 
 }  // namespace ckpt::client

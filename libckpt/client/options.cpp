@@ -1,7 +1,8 @@
 // How options are resolved:
 //  1. `disable` first: who switches the library off must not be stopped by another option.
 //  2. What the code left at its default is taken from the environment, else from the file.
-//  3. Paths become absolute, since the daemon lives in another directory; the node gets its name.
+//  3. Paths become absolute, since the daemon lives in another directory; durations are cut to what
+//     can be counted with; the node gets its name.
 //  4. Every value is checked; an error names the option, its value and where it came from.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
+#include "client/deadline.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
 #include "os/small_file.hpp"
@@ -120,6 +122,10 @@ Status complete(Options& options) {
   for (auto member :
        {&Options::dir, &Options::daemon_path, &Options::secret_file, &Options::log_file_path})
     CKPT_CHECK(make_absolute(options.*member));
+  for (auto member : {&Options::open_deadline, &Options::restore_deadline})
+    options.*member = std::min(options.*member, client::longest_duration);
+  for (auto member : {&Options::save_mem_interval, &Options::save_storage_interval})
+    (options.*member).time = std::min((options.*member).time, client::longest_duration);
   for (Node& node : options.nodes)
     if (node.failure_domain.empty()) node.failure_domain = node.name;
   if (!options.node.empty() || options.nodes.empty()) return {};

@@ -213,8 +213,8 @@ class Decoder {
     value = in_.enumerator(RestoreSource::own_memory, RestoreSource::storage);
   }
   void take(std::chrono::milliseconds& value) {
-    // A thousand years: longer than any interval, and far from overflowing in nanoseconds' sums.
-    constexpr std::uint64_t longest = 1000ull * 365 * 24 * 3600 * 1000;
+    // A hundred years: longer than any interval, and far from overflowing in nanoseconds' sums.
+    constexpr std::uint64_t longest = 100ull * 365 * 24 * 3600 * 1000;
     value = std::chrono::milliseconds(std::min(in_.u64(), longest));
   }
   void take(format::Layout& value) { value = format::read_layout(in_); }

@@ -115,6 +115,24 @@ TEST_CASE("options: intervals are steps, time or never", "[unit][client]") {
   }
 }
 
+TEST_CASE("options: what is longer than nanoseconds can count is as good as for ever",
+          "[unit][client]") {
+  Options options = minimal();
+  options.dir = "/ckpt";
+  REQUIRE(options.set("open_deadline", "2600000h"));
+  REQUIRE(options.set("restore_deadline", "2562047788015h"));
+  REQUIRE(options.set("save_mem_interval", "2600000h"));
+  REQUIRE(options.set("save_storage_interval", "2562047788015h"));
+  const auto resolved = Options::resolve(options);
+  REQUIRE(resolved);
+  for (const std::chrono::milliseconds duration :
+       {resolved->open_deadline, resolved->restore_deadline, resolved->save_mem_interval.time,
+        resolved->save_storage_interval.time}) {
+    CHECK(duration > std::chrono::years(50));
+    CHECK(duration < std::chrono::years(150));  // Of the 292 that nanoseconds have.
+  }
+}
+
 TEST_CASE("options: zero is never for storage, and refused for captures", "[unit][client]") {
   Options options;
   REQUIRE(options.set("save_storage_interval", "0"));

@@ -146,6 +146,14 @@ TEST_CASE("control codec: fields keep their meaning", "[unit][wire]") {
   CHECK(answer.result.error().text() == "open /checkpoints (Input/output error)");
 }
 
+TEST_CASE("control codec: the longest duration there is can be added to the time", "[unit][wire]") {
+  Close close;
+  close.deadline = std::chrono::milliseconds::max();
+  const auto told = std::get<Close>(decode(sent(close)).value());
+  CHECK(told.deadline > std::chrono::years(50));
+  CHECK(told.deadline < std::chrono::years(150));  // Of the 292 that nanoseconds have.
+}
+
 TEST_CASE("control codec: a cut or grown body is refused", "[unit][wire]") {
   for (const Message& message : {Message(full_attach()), Message(full_filled())}) {
     const auto whole = sent(message);
