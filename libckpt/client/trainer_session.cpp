@@ -510,7 +510,10 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
                             "nothing is stored; wait for committed, or open it with dir",
                             number(step), options_.job));
   }
-  return link_->wait(step, level, deadline);
+  Status waited = link_->wait(step, level, deadline);
+  if (waited || waited.error().code() != Errc::not_found || step != refused_) return waited;
+  return fail(Errc::not_found, fmt::format("wait until step {} is {}: its save was refused",
+                                           number(step), to_string(level)));
 }
 
 Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {

@@ -1,5 +1,7 @@
 #include "support/fake_link.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -146,6 +148,9 @@ Status FakeLink::restored_ok(Step step) {
 
 Status FakeLink::wait(Step step, Level level, client::Deadline) {
   if (level == Level::captured && counters().captured >= step) return {};
+  const std::lock_guard lock(node_->mutex);
+  if (std::ranges::count(node_->skipped, step) != 0)
+    return fail(Errc::not_found, fmt::format("step {} was skipped by this rank", number(step)));
   return fail(Errc::unavailable, "the deadline passed");
 }
 

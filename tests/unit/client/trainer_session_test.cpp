@@ -628,6 +628,9 @@ TEST_CASE("trainer session: a step that other ranks may wait for is given up whe
   trainer.node->slots_error.emplace(Errc::exhausted, "needs 212 GiB, may use 190");
   REQUIRE_FALSE(trainer.save(5));
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{5}});
+  const Status waited = trainer.session.wait(Step{5}, Level::committed, soon());
+  REQUIRE(waited.error().code() == Errc::not_found);
+  REQUIRE_THAT(waited.error().text(), Contains("its save was refused"));
   trainer.node->slots_error.reset();
   trainer.remove("more");
   const auto again = trainer.save(5);
