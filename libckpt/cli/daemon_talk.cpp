@@ -42,7 +42,7 @@ Error unreachable(const os::RuntimeDirectory& directory) {
   std::string who = "a daemon";
   if (const auto text = os::read_file(directory.ready(), 64 * 1024)) {
     if (const auto ready = daemon::parse_ready(*text))
-      who += fmt::format(", pid {},", ready->process.pid);
+      who += fmt::format(", {},", os::describe_process(ready->process.pid));
   }
   return Error(Errc::unavailable,
                fmt::format("{} holds {}, and does not listen on {}: it hangs, or starts, or ends; "
@@ -83,7 +83,8 @@ Task<os::LocalConnection> connect(Clock& clock, os::RuntimeDirectory directory) 
   auto first = co_await receive(connection, deadline);
   if (!first) {
     const std::string doing =
-        fmt::format("greet the daemon in {}, its log is {}", directory.path(), directory.log());
+        fmt::format("greet the daemon in {}, {}, its log is {}", directory.path(),
+                    os::describe_process(connection.peer().pid), directory.log());
     co_return fail(std::move(first).error().context(doing));
   }
   const auto* hello = std::get_if<control::Hello>(&*first);

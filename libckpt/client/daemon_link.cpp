@@ -239,6 +239,7 @@ Task<void> DaemonLink::attach_once() {
   // Step 1.
   const Time deadline = was_attached_ ? clock_->after(reconnect_time) : open_deadline_;
   CKPT_CO_TRY(connection_, co_await start_.connect(deadline));
+  state_->connected(connection_.peer().pid);
   // Step 2.
   const Time hello_deadline = clock_->after(hello_time);
   CKPT_CO_TRY(auto hello_message, control::encode(control::our_hello()));

@@ -9,6 +9,7 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "client/restore_teller.hpp"
+#include "os/process.hpp"
 
 namespace ckpt::client {
 
@@ -56,11 +57,19 @@ Unexpected LinkState::end_of(const View& view) const {
   return fail(Error(*view.end));
 }
 
+std::string LinkState::stopped_daemon() const {
+  const int process = view_.read([](const View& view) { return view.process; });
+  const auto is_stopped = os::is_stopped(process);
+  if (!is_stopped || !*is_stopped) return {};
+  return "; the daemon is " + os::describe_process(process);
+}
+
 template <class Holds>
 Status LinkState::wait_for(Deadline deadline, std::string_view what, Holds holds,
                            std::string_view late) const {
-  view_.wait_until(deadline,
-                   [&](const View& view) { return holds(view) || view.phase == Phase::ended; });
+  const bool is_over = view_.wait_until(
+      deadline, [&](const View& view) { return holds(view) || view.phase == Phase::ended; });
+  const std::string stopped = is_over ? std::string() : stopped_daemon();
   return view_.read([&](const View& view) -> Status {
     if (holds(view)) return {};
     if (view.phase == Phase::ended) return end_of(view);
@@ -68,11 +77,15 @@ Status LinkState::wait_for(Deadline deadline, std::string_view what, Holds holds
     if (view.phase == Phase::away) text += "; the daemon is away: " + view.end->text();
     if (!view.waiting.empty()) text += "; it waits: " + view.waiting;
     if (const std::string degraded = view.degraded(); !degraded.empty()) text += "; " + degraded;
-    return fail(Errc::unavailable, std::move(text));
+    return fail(Errc::unavailable, text + stopped);
   });
 }
 
 // --- Events ---
+
+void LinkState::connected(int process) {
+  view_.change([&](View& view) { view.process = process; });
+}
 
 void LinkState::attached(const format::RunId& run) {
   view_.change([&](View& view) {

@@ -35,6 +35,7 @@ class LinkState {
       : who_(std::move(who)), tells_after_(tells_after) {}
 
   // --- Events, on ckpt-snap ---
+  void connected(int process);  // To this one, which may not answer yet.
   void attached(const format::RunId& run);
   void lost(const std::string& reason);  // The engine is gone; a new one may come.
   void refused(Error error);             // There will be none.
@@ -116,6 +117,7 @@ class LinkState {
   struct View {
     Phase phase = Phase::connecting;
     std::optional<Error> end;  // Why it ended, or why it is away.
+    int process = 0;           // The daemon's, the last one that took our connection.
     Link::Identity identity;
 
     std::uint64_t slot_bytes = 0;  // Of the newest layout.
@@ -171,6 +173,7 @@ class LinkState {
   template <class IsOver>
   Status tell_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const;
   Unexpected end_of(const View& view) const;
+  std::string stopped_daemon() const;  // For the end of a text; empty when it is not stopped.
   RestoreProgress restore_progress() const;
 
   std::string who_;

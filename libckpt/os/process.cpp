@@ -90,6 +90,13 @@ Result<bool> is_stopped(pid_t pid) {
   return stat->state == 'T' || stat->state == 't';
 }
 
+std::string describe_process(pid_t pid) {
+  const std::string number = std::to_string(pid);
+  const auto stopped = is_stopped(pid);
+  if (!stopped || !*stopped) return "pid " + number;
+  return "pid " + number + ", which is stopped (`kill -CONT " + number + "` lets it go on)";
+}
+
 Status kill_process(const Fd& process, int signal) {
   if (::syscall(SYS_pidfd_send_signal, process.number(), signal, nullptr, 0) == 0) return {};
   if (errno == ESRCH) return {};

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "base/task.hpp"
 #include "os/fd.hpp"
@@ -31,6 +32,8 @@ Result<Fd> open_process(const ProcessIdentity& identity);
 bool is_gone(const Fd& process);
 // True when it was halted by a signal or a debugger. Errors: not_found.
 Result<bool> is_stopped(pid_t pid);
+// For messages: its number and, when it is stopped, that and how it goes on.
+std::string describe_process(pid_t pid);
 // Success also when it is gone already. Errors: io (not ours to signal).
 Status kill_process(const Fd& process, int signal);
 // For our own children: takes the exit status, so that nothing of it remains.

@@ -386,6 +386,18 @@ TEST_CASE("cli: a daemon that lives and does not listen is not called none", "[u
   CHECK(Contains(answer.err)(runtime->socket()));
 }
 
+TEST_CASE("cli: a daemon that is stopped is named with what lets it go on", "[unit][cli]") {
+  const Place place;
+  const Trainer trainer(place.options);
+  const pid_t pid = place.daemon();
+  REQUIRE(::kill(pid, SIGSTOP) == 0);
+  const Answer answer = place.ckpt("status" + place.runtime());
+  INFO(answer.err);
+  CHECK(answer.code == 1);
+  CHECK(Contains(answer.err)("pid " + std::to_string(pid) + ", which is stopped"));
+  CHECK(Contains(answer.err)("`kill -CONT " + std::to_string(pid) + "`"));
+}
+
 TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
   Place place;
   place.options.save_storage_interval = Interval{1000, {}};

@@ -2,6 +2,7 @@
 //         back; the daemon's death costs the trainer nothing but time.
 // Method: real processes: a Link starts the real ckptd in a directory of its own, captures, dies in
 //         various ways, and the next Link restores and compares the bytes.
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -273,6 +274,22 @@ TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][clie
   CHECK(job["committed"]["step"] == 3);
   CHECK(job["ranks_missing"].empty());
   CHECK(job["slots"].size() == 2);
+}
+
+TEST_CASE("daemon link: who opens while the daemon is stopped is told so", "[unit][client]") {
+  const Place place;
+  open(place).reset();
+  const pid_t pid = place.daemon();
+  REQUIRE(::kill(pid, SIGSTOP) == 0);
+  while (!os::is_stopped(pid).value()) std::this_thread::yield();
+  const auto refused =
+      open_link(place.options, std::chrono::steady_clock::now() + std::chrono::milliseconds(300));
+  REQUIRE_FALSE(refused);
+  INFO(refused.error().text());
+  CHECK(refused.error().text().find(fmt::format("pid {}, which is stopped", pid)) !=
+        std::string::npos);
+  REQUIRE(::kill(pid, SIGCONT) == 0);
+  open(place);
 }
 
 TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[unit][client]") {

@@ -105,10 +105,13 @@ TEST_CASE("process: a stopped process is seen as stopped until it goes on", "[un
   ::kill(child.pid, SIGSTOP);
   wait_until_stopped(child.pid);
   CHECK(*os::is_stopped(child.pid));
+  const std::string number = std::to_string(child.pid);
+  CHECK(os::describe_process(child.pid).find("`kill -CONT " + number + "`") != std::string::npos);
   ::kill(child.pid, SIGCONT);
   int status = 0;
   REQUIRE(::waitpid(child.pid, &status, WCONTINUED) == child.pid);
   CHECK(!*os::is_stopped(child.pid));
+  CHECK(os::describe_process(child.pid) == "pid " + number);
 }
 
 TEST_CASE("process: there is no such process", "[unit][os]") {
