@@ -71,7 +71,9 @@ class Checkpointer::Impl {
   template <class Answer, class Function>
   static Answer call(Impl* impl, Answer disabled, Function function) noexcept {
     return without_exceptions<Answer>([&]() -> Answer {
-      if (impl == nullptr) return fail(Errc::invalid_argument, "this Checkpointer was moved from");
+      if (impl == nullptr)
+        return fail(Errc::invalid_argument,
+                    "this Checkpointer is not open (moved from, or never opened)");
       if (impl->is_disabled()) return std::move(disabled);
       if (impl->is_forked())
         return fail(

@@ -126,7 +126,7 @@ TEST_CASE("checkpointer: what was moved from answers with an error", "[unit][cli
         from.wait(Step{1}, Level::captured, {}), from.restored_ok(Step{1})}) {
     REQUIRE_FALSE(status);
     REQUIRE(status.error().code() == Errc::invalid_argument);
-    REQUIRE(status.error().text() == "this Checkpointer was moved from");
+    REQUIRE(status.error().text() == "this Checkpointer is not open (moved from, or never opened)");
   }
   REQUIRE_FALSE(from.save(Step{1}));
   REQUIRE_FALSE(from.restore());
