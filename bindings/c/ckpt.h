@@ -67,7 +67,7 @@ typedef enum ckpt_outcome {
   CKPT_NOT_DUE = 0,             /* The policy did not ask for this step. */
   CKPT_STARTED = 1,             /* The capture runs. */
   CKPT_SKIPPED_NO_SLOT = 2,     /* All Slots are busy: counted, training goes on. */
-  CKPT_SKIPPED_UNAVAILABLE = 3, /* The daemon is away; it is being started again. */
+  CKPT_SKIPPED_UNAVAILABLE = 3, /* The daemon is away, or still makes the Slots of a new layout. */
   CKPT_DISABLED = 4,            /* LIBCKPT_DISABLE=1. */
   CKPT_SKIPPED_BY_AGREEMENT = 5 /* All ranks capture a later step. */
 } ckpt_outcome;

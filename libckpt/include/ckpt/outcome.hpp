@@ -12,7 +12,7 @@ enum class SaveOutcome {
   not_due,               // The policy did not ask for this step.
   started,               // The capture runs; it is CAPTURED soon.
   skipped_no_slot,       // All Slots are busy: counted, and the step is given up by all ranks.
-  skipped_unavailable,   // The daemon is away; it is being started again.
+  skipped_unavailable,   // The daemon is away, or still makes the Slots of a new layout.
   disabled,              // LIBCKPT_DISABLE=1.
   skipped_by_agreement,  // All ranks capture a later step, which the coordinator announced.
 };

@@ -34,7 +34,7 @@ constexpr const char* to_string(Level level) {
 struct Stats {
   std::uint64_t saves_started = 0;
   std::uint64_t skipped_no_slot = 0;       // No free Slot: training went on instead.
-  std::uint64_t skipped_unavailable = 0;   // No daemon at that moment.
+  std::uint64_t skipped_unavailable = 0;   // No daemon, or no Slots, at that moment.
   std::uint64_t skipped_by_agreement = 0;  // Waited for the step that all ranks will capture.
   std::uint64_t failed = 0;
   std::uint64_t bytes_captured = 0;
