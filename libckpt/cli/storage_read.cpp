@@ -21,10 +21,6 @@ const storage::Checkpoint* newest_living(const storage::Catalog& catalog) {
 
 namespace {
 
-bool is_damaged(const storage::Rejected& rejected) {
-  return rejected.code != Errc::invalid_argument;
-}
-
 void reject(storage::Catalog& catalog, std::string_view name, Errc code, std::string reason) {
   catalog.rejected.push_back({std::string(name), code, std::move(reason), false});
 }
@@ -116,7 +112,7 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
   Json list = Json::array();
   for (const storage::Rejected& each : rejected) {
     list.push_back({{"name", each.name},
-                    {"damaged", is_damaged(each)},
+                    {"damaged", storage::is_damage(each)},
                     {"code", to_string(each.code)},
                     {"reason", each.reason}});
   }
@@ -126,14 +122,14 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
 std::string describe(const std::vector<storage::Rejected>& rejected) {
   std::string text;
   for (const storage::Rejected& each : rejected) {
-    text += fmt::format("{} {}: {}\n", is_damaged(each) ? "DAMAGED" : "ignored",
+    text += fmt::format("{} {}: {}\n", storage::is_damage(each) ? "DAMAGED" : "ignored",
                         printable(each.name), printable(each.reason));
   }
   return text;
 }
 
 bool has_damaged(const std::vector<storage::Rejected>& rejected) {
-  return std::any_of(rejected.begin(), rejected.end(), is_damaged);
+  return std::any_of(rejected.begin(), rejected.end(), storage::is_damage);
 }
 
 }  // namespace ckpt::cli

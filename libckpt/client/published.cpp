@@ -10,11 +10,6 @@ namespace {
 
 using storage::Rejected;
 
-// Not: one of another run, one that was replaced, a directory without a manifest.
-bool is_damage(const Rejected& rejected) {
-  return rejected.code != Errc::invalid_argument && rejected.code != Errc::not_found;
-}
-
 Published describe(const std::string& directory, const storage::RunCatalog& read) {
   Published published;
   for (const storage::Checkpoint& checkpoint : read.catalog.checkpoints) {

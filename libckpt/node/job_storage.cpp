@@ -99,13 +99,9 @@ std::size_t JobStorage::damaged_count() const {
   const auto is_bad_file = [&](const storage::Checkpoint& checkpoint) {
     return damaged_.contains(checkpoint.at);
   };
-  const auto is_no_checkpoint = [](const storage::Rejected& rejected) {
-    // Not: one of another run, one that was replaced, a directory without a manifest.
-    return rejected.code != Errc::invalid_argument && rejected.code != Errc::not_found;
-  };
   return static_cast<std::size_t>(
       std::count_if(checkpoints_.begin(), checkpoints_.end(), is_bad_file) +
-      std::count_if(rejected_.begin(), rejected_.end(), is_no_checkpoint));
+      std::count_if(rejected_.begin(), rejected_.end(), storage::is_damage));
 }
 
 void JobStorage::read_catalog() {

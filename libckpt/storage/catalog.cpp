@@ -13,11 +13,36 @@ namespace ckpt::storage {
 
 using format::Manifest;
 
+bool is_damage(const Rejected& rejected) {
+  return rejected.code != Errc::invalid_argument && rejected.code != Errc::not_found;
+}
+
+namespace {
+
+// A step gets its name after its manifest: shards alone are the rest of a checkpoint. What holds
+// no file of ours is foreign, or empty, and no checkpoint.
+Task<void> refuse_shards_alone(os::FileSystem& files, std::string directory) {
+  const auto entries = co_await files.list(directory);
+  if (!entries && entries.error().code() == Errc::not_found) co_return Status();
+  if (!entries) co_return fail(entries.error());
+  const bool has_shards = std::ranges::any_of(
+      *entries, [](const os::Entry& entry) { return format::is_member_name(entry.name); });
+  if (!has_shards) co_return Status();
+  co_return fail(Errc::corruption,
+                 fmt::format("read {}: it has files of a checkpoint, and its {} is missing",
+                             os::display(directory), format::manifest_name));
+}
+
+}  // namespace
+
 Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files,
                                                        std::string directory) {
   const std::string path = os::join(directory, format::manifest_name);
-  CKPT_CO_TRY(const auto bytes, co_await files.read_small(path, format::manifest_bytes_max));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto bytes = co_await files.read_small(path, format::manifest_bytes_max);
+  if (!bytes && bytes.error().code() == Errc::not_found)
+    CKPT_CO_CHECK(co_await refuse_shards_alone(files, directory));
+  if (!bytes) co_return fail(bytes.error());
+  const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   auto manifest = format::parse_manifest(text);
   if (!manifest) co_return fail(std::move(manifest).error().context("read " + os::display(path)));
   co_return std::make_shared<const Manifest>(std::move(manifest).value());

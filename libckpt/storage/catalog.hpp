@@ -31,6 +31,9 @@ struct Rejected {
   std::string reason;  // For people.
   bool is_of_other_run = false;
 };
+// Published once, and not to be trusted now: whoever finds nothing else must not begin anew. Not:
+// one of another run, one that was replaced, a directory that holds no file of ours.
+bool is_damage(const Rejected& rejected);
 
 struct Catalog {
   std::vector<Checkpoint> checkpoints;  // Ascending by (timeline, step).
@@ -48,7 +51,8 @@ struct CatalogOptions {
 // Errors: not_found (no such directory), io.
 Task<Catalog> read_catalog(Site site, CatalogOptions options);
 
-// The manifest of one directory below the site. Errors: not_found, corruption, version_mismatch.
+// The manifest of one directory below the site. Errors: not_found, corruption (also where shards
+// lie without one), version_mismatch.
 Task<std::shared_ptr<const format::Manifest>> read_manifest(Site site, std::string name);
 // By its path, for readers that have no job. The last component is not followed as a link.
 Task<std::shared_ptr<const format::Manifest>> read_manifest_at(os::FileSystem& files,

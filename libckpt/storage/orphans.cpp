@@ -11,11 +11,9 @@ namespace ckpt::storage {
 
 namespace {
 
-// What stands there and was published once, whole or damaged. Whoever has no manifest at all was
-// never one of ours, or was deleted.
+// What stands there and was published once, whole or damaged.
 bool was_published(const Rejected& rejected) {
-  return rejected.is_of_other_run ||
-         (rejected.code != Errc::not_found && rejected.code != Errc::invalid_argument);
+  return rejected.is_of_other_run || is_damage(rejected);
 }
 
 }  // namespace

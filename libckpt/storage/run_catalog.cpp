@@ -20,7 +20,7 @@ Error nothing_to_restore(const std::string& path, const Catalog& catalog) {
   for (const Rejected& rejected : catalog.rejected) {
     text += fmt::format("; {}: {}", rejected.name, rejected.reason);
     // Who finds nothing begins anew: not where a checkpoint lies that is only damaged.
-    if (rejected.code == Errc::corruption) code = Errc::corruption;
+    if (is_damage(rejected)) code = Errc::corruption;
   }
   return Error(code, text);
 }

@@ -92,6 +92,32 @@ TEST_CASE("stored steps: a directory that was cleared in mid-run is whole again"
   REQUIRE(restored->source == RestoreSource::storage);
 }
 
+TEST_CASE("stored steps: a step whose manifest is gone is damaged, and never nothing",
+          "[unit][client]") {
+  Trainer trainer;
+  for (const std::uint64_t step : {3u, 4u}) {
+    REQUIRE(trainer.checkpointer->save(Step{step}).value() == SaveOutcome::started);
+    REQUIRE(trainer.checkpointer->wait(Step{step}, Level::durable, soon));
+  }
+  REQUIRE(trainer.checkpointer->close(soon));
+  const std::string directory = trainer.directory.file("checkpoints");
+  std::filesystem::remove(directory + "/step-000000004/manifest.json");
+  SECTION("an older one is served, and the reason says so") {
+    Trainer next(directory);
+    const auto restored = next.checkpointer->restore();
+    if (!restored) FAIL(restored.error().message());
+    REQUIRE(restored->step == Step{3});
+    REQUIRE_THAT(restored->reason, Contains("1 checkpoint on storage is damaged"));
+  }
+  SECTION("nobody begins anew over what is left of them") {
+    std::filesystem::remove(directory + "/step-000000003/manifest.json");
+    Trainer next(directory);
+    const auto restored = next.checkpointer->restore();
+    REQUIRE_FALSE(restored);
+    REQUIRE(restored.error().code() == Errc::corruption);
+  }
+}
+
 TEST_CASE("stored steps: what became another run's directory is left alone", "[unit][client]") {
   Trainer trainer, other;
   REQUIRE(other.checkpointer->save(Step{1}).value() == SaveOutcome::started);

@@ -174,6 +174,35 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
           Errc::corruption);
 }
 
+TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a damaged step",
+                 "[unit][storage]") {
+  open();
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history = {{1, false, {}}};
+  REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
+  const auto find = [&](const std::string& path) {
+    return run(storage::find_checkpoint(files, clock, path));
+  };
+  disk.put_directory("/scratch/job/step-000000001");
+  disk.put("/scratch/job/step-000000002/notes.txt", "mine");
+  for (const storage::Rejected& foreign : catalog().rejected)
+    REQUIRE_FALSE(storage::is_damage(foreign));
+  REQUIRE(find("/scratch/job").error().code() == Errc::not_found);
+  REQUIRE(find("/scratch/job/step-000000001").error().code() == Errc::not_found);
+
+  for (const std::uint64_t step : {7, 8}) must_save(step_id(step));
+  disk.erase("/scratch/job/step-000000008/manifest.json");
+  REQUIRE(find("/scratch/job")->manifest->at == step_id(7));
+  const storage::Catalog listed = catalog();
+  REQUIRE(std::ranges::count_if(listed.rejected, storage::is_damage) == 1);
+  REQUIRE(listed.rejected.back().name == "step-000000008");
+  REQUIRE(listed.rejected.back().reason.find("manifest.json is missing") != std::string::npos);
+  REQUIRE(find("/scratch/job/step-000000008").error().code() == Errc::corruption);
+  disk.erase("/scratch/job/step-000000007/manifest.json");
+  REQUIRE(find("/scratch/job").error().code() == Errc::corruption);
+}
+
 TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned is not found",
                  "[unit][storage]") {
   open();
