@@ -192,6 +192,12 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   for (const os::Entry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
     if (!parsed) continue;
+    if (entry.kind == os::EntryKind::symlink) {
+      // A step may have been moved behind it: nobody begins anew over that.
+      catalog.rejected.push_back(Rejected{entry.name, Errc::corruption,
+                                          "it is a symbolic link, which is not followed", false});
+      continue;
+    }
     if (entry.kind != os::EntryKind::directory) {
       catalog.rejected.push_back(
           Rejected{entry.name, Errc::invalid_argument, "it is no directory", false});

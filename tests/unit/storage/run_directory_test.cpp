@@ -203,6 +203,20 @@ TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a
   REQUIRE(find("/scratch/job").error().code() == Errc::corruption);
 }
 
+TEST_CASE_METHOD(StorageFixture, "run directory: a step behind a symbolic link is a damaged step",
+                 "[unit][storage]") {
+  open();
+  disk.put_directory("/elsewhere");
+  disk.put_link("/scratch/job/step-000000007", "/elsewhere");
+  const storage::Catalog listed = catalog();
+  REQUIRE(listed.checkpoints.empty());
+  REQUIRE(listed.rejected.size() == 1);
+  REQUIRE(storage::is_damage(listed.rejected.front()));
+  REQUIRE(listed.rejected.front().reason.find("symbolic link") != std::string::npos);
+  REQUIRE(run(storage::find_checkpoint(files, clock, "/scratch/job")).error().code() ==
+          Errc::corruption);
+}
+
 TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned is not found",
                  "[unit][storage]") {
   open();
