@@ -35,8 +35,16 @@ Task<void> open_members(os::FileSystem& files, Reading& reading) {
   for (std::size_t index = 0; index < reading.members.size(); ++index) {
     const std::string path =
         os::join(reading.directory, reading.record->layout.members[index].file_name);
+    const auto found = co_await files.status(path);
+    // Not "not found": whoever hears that begins anew.
+    if (!found && found.error().code() == Errc::not_found)
+      co_return fail(Errc::corruption, fmt::format("read {}: it is missing", os::display(path)));
+    CKPT_CO_TRY(const auto status, found);
+    if (status.kind != os::EntryKind::file) {
+      co_return fail(Errc::corruption,
+                     fmt::format("read {}: it is no regular file", os::display(path)));
+    }
     CKPT_CO_TRY(auto file, co_await files.open_read(path, os::Caching::direct));
-    CKPT_CO_TRY(const auto status, co_await files.status(path));
     if (status.bytes != reading.members[index].bytes) {
       co_return fail(Errc::corruption,
                      fmt::format("read {}: it has {} bytes, its manifest says {}",

@@ -19,8 +19,8 @@ namespace ckpt::storage {
 inline constexpr std::size_t chunks_in_flight_reading = 16;
 
 // Fills `target` (at least record.bytes, and living until the Task ends) from the files of one rank
-// in `step_directory`. Errors: not_found (a file is missing), corruption (names file and Chunk),
-// invalid_argument (`target` is too small), io.
+// in `step_directory`. Errors: corruption (names file and Chunk; also of a file that is
+// missing or no regular one), invalid_argument (`target` is too small), io.
 Task<void> read_shard(os::FileSystem& files, std::string step_directory,
                       std::shared_ptr<const format::ShardRecord> record,
                       std::span<std::byte> target, TransferHooks hooks);

@@ -217,6 +217,17 @@ TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit]
     file.close();
     expected = Errc::corruption;
   }
+  SECTION("a file that is missing") {
+    path += "/step-000000003";
+    std::filesystem::remove(path + "/rank-00000.safetensors");
+    expected = Errc::corruption;
+  }
+  SECTION("a link in a file's place") {
+    path += "/step-000000003";
+    std::filesystem::rename(path + "/rank-00000.safetensors", directory.path() + "/aside");
+    std::filesystem::create_symlink(directory.path() + "/aside", path + "/rank-00000.safetensors");
+    expected = Errc::corruption;
+  }
   SECTION("a manifest that was cut off") {
     path += "/step-000000003";
     std::filesystem::resize_file(path + "/manifest.json", 100);

@@ -106,7 +106,7 @@ TEST_CASE_METHOD(SavedStep, "corruption: bytes all over the files", "[unit][stor
       const std::string before = disk.content(path);
       disk.erase(path);
       REQUIRE_FALSE(verifies());
-      REQUIRE(read_back(rank).error().code() == Errc::not_found);
+      REQUIRE(read_back(rank).error().code() == Errc::corruption);
       REQUIRE(catalog().checkpoints.empty());
       disk.put(path, before);
     }
