@@ -28,9 +28,8 @@ Task<void> refuse_shards_alone(os::FileSystem& files, std::string directory) {
   const bool has_shards = std::ranges::any_of(
       *entries, [](const os::Entry& entry) { return format::is_member_name(entry.name); });
   if (!has_shards) co_return Status();
-  co_return fail(Errc::corruption,
-                 fmt::format("read {}: it has files of a checkpoint, and its {} is missing",
-                             os::display(directory), format::manifest_name));
+  co_return fail(Errc::corruption, fmt::format("read {}: it has files of a checkpoint, and no {}",
+                                               os::display(directory), format::manifest_name));
 }
 
 }  // namespace
@@ -39,8 +38,10 @@ Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files,
                                                        std::string directory) {
   const std::string path = os::join(directory, format::manifest_name);
   const auto bytes = co_await files.read_small(path, format::manifest_bytes_max);
-  if (!bytes && bytes.error().code() == Errc::not_found)
-    CKPT_CO_CHECK(co_await refuse_shards_alone(files, directory));
+  // Missing, or a link, or a directory.
+  const bool is_no_file = !bytes && (bytes.error().code() == Errc::not_found ||
+                                     bytes.error().code() == Errc::invalid_argument);
+  if (is_no_file) CKPT_CO_CHECK(co_await refuse_shards_alone(files, directory));
   if (!bytes) co_return fail(bytes.error());
   const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   auto manifest = format::parse_manifest(text);

@@ -18,6 +18,7 @@
 #include "storage/event_log.hpp"
 #include "storage/parallel.hpp"
 #include "storage/removal.hpp"
+#include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
@@ -183,14 +184,9 @@ Task<Placed> put_in_place(Site site, PublishOrder order) {
 // Only a hint for people and for tools that follow it; recovery reads manifests.
 Task<void> point_latest(Site site, std::string name, std::uint64_t attempt) {
   const std::string text = name + "\n";
-  const auto bytes = std::as_bytes(std::span(text));
-  std::vector<std::byte> copy(bytes.begin(), bytes.end());
-  const std::string aside = site.at(aside_name("." + std::string(latest_name), attempt));
+  const std::string aside = aside_name("." + std::string(latest_name), attempt);
   CKPT_POINT("latest.before");
-  CKPT_CO_CHECK(co_await site.files().write_small(aside, std::move(copy)));
-  const std::string target = site.at(latest_name);
-  CKPT_CO_CHECK(co_await site.files().rename(aside, target, os::RenameMode::replace));
-  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  CKPT_CO_CHECK(co_await replace_file(site, std::string(latest_name), text, aside));
   CKPT_POINT("latest.after");
   co_return Status();
 }

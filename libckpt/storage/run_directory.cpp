@@ -167,13 +167,13 @@ Task<format::Timelines> load_timelines(Site site, format::RunId run) {
 
 Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t attempt) {
   const std::string text = format::render(timelines);
-  Status done = co_await replace_file(site, std::string(timelines_name), text, attempt);
+  const std::string aside = aside_name(timelines_name, attempt);
+  Status done = co_await replace_file(site, std::string(timelines_name), text, aside);
   co_return done;
 }
 
-Task<void> replace_file(Site site, std::string name, std::string text, std::uint64_t attempt) {
-  const std::string aside = site.at(aside_name(name, attempt));
-  const Placing placing{aside, site.at(name), os::RenameMode::replace};
+Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name) {
+  const Placing placing{site.at(aside_name), site.at(name), os::RenameMode::replace};
   CKPT_CO_CHECK(co_await write_and_rename(site, placing, std::move(text)));
   Status synced = co_await site.files().sync_directory(os::join(parent_of(placing.path), "."));
   co_return synced;

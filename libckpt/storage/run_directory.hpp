@@ -37,7 +37,7 @@ Task<format::Timelines> load_timelines(Site site, format::RunId run);
 Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t attempt);
 
 // Writes aside, syncs, renames over `name`, syncs the directory. Names are below the site.
-Task<void> replace_file(Site site, std::string name, std::string text, std::uint64_t attempt);
+Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name);
 // Writes aside, and makes `name` of it. False: it was there, and stays as it is.
 Task<bool> create_once(Site site, std::string name, std::string text, std::string aside_name);
 

@@ -92,6 +92,15 @@ TEST_CASE_METHOD(StorageFixture, "publish: what stands there and is not ours is 
   REQUIRE(catalog().checkpoints.front().name == "step-000000007.g2");
 }
 
+TEST_CASE_METHOD(StorageFixture, "publish: nothing stays aside where `latest` cannot be replaced",
+                 "[unit][storage]") {
+  open();
+  disk.put("/scratch/job/latest/notes.txt", "mine");
+  must_save(step_id(7));
+  REQUIRE(leftovers().empty());
+  REQUIRE(disk.content("/scratch/job/latest/notes.txt") == "mine");
+}
+
 TEST_CASE_METHOD(StorageFixture, "publish: a shard that is missing or another one is named",
                  "[unit][storage]") {
   open();

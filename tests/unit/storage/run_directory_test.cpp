@@ -197,9 +197,16 @@ TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a
   const storage::Catalog listed = catalog();
   REQUIRE(std::ranges::count_if(listed.rejected, storage::is_damage) == 1);
   REQUIRE(listed.rejected.back().name == "step-000000008");
-  REQUIRE(listed.rejected.back().reason.find("manifest.json is missing") != std::string::npos);
+  REQUIRE(listed.rejected.back().reason.find("and no manifest.json") != std::string::npos);
   REQUIRE(find("/scratch/job/step-000000008").error().code() == Errc::corruption);
   disk.erase("/scratch/job/step-000000007/manifest.json");
+  SECTION("it is gone") {}
+  SECTION("a link stands there") {
+    disk.put_link("/scratch/job/step-000000007/manifest.json", "elsewhere");
+  }
+  SECTION("a directory stands there") {
+    disk.put_directory("/scratch/job/step-000000007/manifest.json");
+  }
   REQUIRE(find("/scratch/job").error().code() == Errc::corruption);
 }
 
