@@ -53,6 +53,14 @@ std::uint64_t highest_timeline(const ClusterView& view, const StartState& state)
   return highest;
 }
 
+}  // namespace
+
+std::uint64_t unclaimed_distance(Random& random) {
+  return random.next() >> 32;
+}
+
+namespace {
+
 Start new_start(const ClusterView& view, const StartState& state,
                 const std::vector<RankView>& ranks, Random& random) {
   Start start;
@@ -61,6 +69,7 @@ Start new_start(const ClusterView& view, const StartState& state,
   } while (start.start_id == 0);
   start.attempt = 1;
   start.timeline = highest_timeline(view, state) + 1;
+  if (!view.shape.has_storage) start.timeline += unclaimed_distance(random);
   for (const RankView& rank : ranks) start.sessions.push_back(rank.report->session);
   return start;
 }

@@ -19,6 +19,11 @@ namespace ckpt::agree {
 
 inline constexpr std::uint32_t start_attempts_max = 32;
 
+// How far from the next number a timeline begins that nobody can claim on storage. Nodes that do
+// not hear one another may begin one each at the same time: were they of one number, the shards of
+// both would pass for one step.
+std::uint64_t unclaimed_distance(Random& random);
+
 struct StartState {
   std::optional<format::Start> current;  // Newest known; from our own decrees or from reports.
   History history;

@@ -185,7 +185,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Agreement.
   std::map<std::string, format::NodeReport> reports_;  // Of other nodes, newest of each.
-  std::map<std::string, std::pair<std::uint64_t, Digest>> members_told_;  // Elsewhere; incarnation.
+  std::map<std::string, std::tuple<format::RunId, std::uint64_t, Digest>> members_told_;  // There.
   format::NodeReport report_;
   format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;

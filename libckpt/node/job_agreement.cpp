@@ -188,11 +188,11 @@ asio::awaitable<void> Job::claim_timeline(format::Start start) {
   if (!timeline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
                 timeline.error().message());
-    co_return;
+    timeline = start.timeline + agree::unclaimed_distance(context_.random);
+  } else if (*timeline != start.timeline) {
+    log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
+                shape_.job, start.start_id, *timeline, start.timeline);
   }
-  if (*timeline == start.timeline) co_return;
-  log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
-              shape_.job, start.start_id, *timeline, start.timeline);
   coordinator_.claimed(start.start_id, *timeline);
 }
 
@@ -223,7 +223,7 @@ asio::awaitable<void> Job::announce() {
 
 void Job::report_received(format::NodeReport report) {
   const std::string node = report.node;
-  if (report.run == shape_.run) members_told_[node] = {report.incarnation, report.members};
+  members_told_[node] = {report.run, report.incarnation, report.members};
   auto [entry, is_first] = reports_.try_emplace(node, report);
   if (!is_first) {
     const bool is_older =
@@ -235,10 +235,8 @@ void Job::report_received(format::NodeReport report) {
 }
 
 void Job::decree_received(const format::Decree& decree) {
-  if (decree.run == shape_.run) {
-    members_told_[decree.coordinator] = {decree.incarnation, decree.members};
-    touch();
-  }
+  members_told_[decree.coordinator] = {decree.run, decree.incarnation, decree.members};
+  touch();
   const bool is_ours = decree.run == shape_.run && decree.incarnation == shape_.incarnation &&
                        decree.members == members_;
   // A node that we know to be outranked by a live one has no say.

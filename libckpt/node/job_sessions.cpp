@@ -388,9 +388,14 @@ std::string Job::degraded() const {
 std::string Job::at_odds() const {
   std::string text;
   for (const auto& [node, told] : members_told_) {
-    const auto& [incarnation, members] = told;
+    const auto& [run, incarnation, members] = told;
     if (!peers_->is_live(node)) continue;
-    if (incarnation != shape_.incarnation) {
+    if (run != shape_.run) {
+      text =
+          joined(text, fmt::format("node {} has another run of the job than {}: dir must name the "
+                                   "same directory, which all nodes share, on all of them",
+                                   node, node_));
+    } else if (incarnation != shape_.incarnation) {
       text = joined(text, fmt::format("node {} has incarnation {} of the list of nodes, {} has {}: "
                                       "start the trainers of the older one with the newer list",
                                       node, incarnation, node_, shape_.incarnation));

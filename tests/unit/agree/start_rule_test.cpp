@@ -1,8 +1,10 @@
 // Goal:   a group of trainers begins together from one step, or not at all.
 // Method: reports of each phase set by hand; the decision is fed back as the coordinator would.
+
 #include "agree/start_rule.hpp"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "agree/coordinator.hpp"
 #include "unit/agree/scene.hpp"
@@ -44,7 +46,7 @@ TEST_CASE("start: all ask, all copy, all go", "[unit][agree]") {
   state.current = agree::decide_start(scene.view, state, false, random).next;
   REQUIRE(state.current.has_value());
   REQUIRE(state.current->base == format::StepId{1, Step{4}});
-  REQUIRE(state.current->timeline == 2);
+  REQUIRE(state.current->timeline >= 2);
   REQUIRE_FALSE(state.current->go);
 
   answer(scene, *state.current, StartPhase::ready);
@@ -259,9 +261,9 @@ TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]
 namespace {
 
 // Its only rank is ready to begin from `wanted`.
-agree::Coordinator about_to_go(Scene& scene, Step wanted) {
+agree::Coordinator about_to_go(Scene& scene, Step wanted, std::uint64_t boot = 1) {
   scene.all_ask(wanted);
-  agree::Coordinator coordinator({"A", 1});
+  agree::Coordinator coordinator({"A", boot});
   coordinator.decide(scene.view, Time{});
   REQUIRE(coordinator.untold() == nullptr);  // It does not go yet.
   answer(scene, *coordinator.decree().start, StartPhase::ready);
@@ -276,6 +278,7 @@ agree::Coordinator about_to_go(Scene& scene, Step wanted) {
 TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[unit][agree]") {
   Scene scene(1);
   scene.view.shape.replicas = 1;
+  scene.view.shape.has_storage = true;
   scene.hold_everywhere(1, 4);
   agree::Coordinator coordinator = about_to_go(scene, Step{4});
   const std::uint64_t start_id = coordinator.untold()->start_id;
@@ -290,6 +293,20 @@ TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[
   REQUIRE(coordinator.untold() == nullptr);
   coordinator.claimed(start_id, 9);  // Too late.
   REQUIRE(coordinator.decree().start->timeline == 5);
+}
+
+TEST_CASE("coordinator: nodes that do not hear one another begin timelines of two numbers",
+          "[unit][agree]") {
+  std::set<std::uint64_t> timelines;
+  for (const std::uint64_t boot : {1, 2, 3}) {
+    Scene scene(1);
+    scene.view.shape.replicas = 1;
+    scene.hold_everywhere(1, 4);
+    agree::Coordinator coordinator = about_to_go(scene, Step{4}, boot);
+    timelines.insert(coordinator.decree().start->timeline);
+  }
+  REQUIRE(timelines.size() == 3);
+  REQUIRE(*timelines.begin() > 1);
 }
 
 TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[unit][agree]") {

@@ -152,6 +152,14 @@ TEST_CASE("notice: nodes that were told different members both say so", "[unit][
                  Contains("was told otherwise who belongs to the job") && Contains("replicas"));
     }
   }
+  SECTION("another directory") {
+    two.disk.put_directory("/scratch");
+    two.ask_on(0, [](AttachRequest& request) { request.dir = "/scratch/job"; });
+    two.ask_on(1, [](AttachRequest&) {});
+    two.clock.advance(std::chrono::seconds(1));
+    for (const TwoNodes::Node& node : two.nodes)
+      CHECK_THAT(node.rank.notice.degraded, Contains("another run of the job"));
+  }
   SECTION("a list that is out of date") {
     two.ask_on(0, [](AttachRequest&) {});
     two.ask_on(1, [](AttachRequest& request) { request.incarnation = 2; });

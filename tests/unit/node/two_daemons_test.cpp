@@ -142,7 +142,7 @@ TEST_CASE("two daemons: a claim that cannot be made holds nobody up", "[unit][no
                                                                                                : 0;
   });
   test::OneRank rank(disk);
-  CHECK(restored_timeline(rank) == 2);
+  CHECK(restored_timeline(rank) > 2);  // Nobody else may have it: it is far from the next one.
 }
 
 }  // namespace ckpt::node
