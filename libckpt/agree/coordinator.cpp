@@ -395,10 +395,25 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
   if (const auto away = rank_away(view); away && !lost.empty())
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
-  for (const std::string& trouble : {flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
+  for (const std::string& trouble :
+       {thin_base(view, copies), flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }
+}
+
+// What training went on from counts as committed, for there is nothing newer. It may have come from
+// the last copy that there is.
+std::string Coordinator::thin_base(const ClusterView& view, std::size_t wanted) const {
+  const bool has_base = decree_.start && decree_.start->go && decree_.start->has_base;
+  if (!has_base || decree_.committed != decree_.start->base) return {};
+  if (decree_.durable && *decree_.durable >= decree_.start->base) return {};
+  std::size_t fewest = wanted;
+  for (const auto& copies : copies_of(view, decree_.start->base))
+    fewest = std::min(fewest, copies ? copies->nodes.size() : 0);
+  if (fewest >= wanted) return {};
+  return fmt::format("step {}, from which training went on, has {} of {} copies",
+                     number(decree_.start->base.step), fewest, wanted);
 }
 
 const Untold* Coordinator::untold() const {

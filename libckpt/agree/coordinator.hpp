@@ -87,6 +87,7 @@ class Coordinator {
   void give_up_flush(const std::string& why, Time now);
   void describe(const ClusterView& view, Time now);
   std::string slow_flush(const ClusterView& view, Time now) const;
+  std::string thin_base(const ClusterView& view, std::size_t wanted) const;
 
   CoordinatorOptions options_;
   Random random_;

@@ -239,6 +239,34 @@ TEST_CASE("coordinator: progress after a restore clears its step of suspicion", 
   REQUIRE(times() == 0);
 }
 
+TEST_CASE("coordinator: a base with fewer copies than asked for is told", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold(0, 1, 4, 0);
+  scene.hold(1, 1, 4, 1);
+  scene.all_ask();
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  answer(scene, *coordinator.decree().start, StartPhase::ready);
+  coordinator.decide(scene.view, Time{});
+  answer(scene, *coordinator.decree().start, StartPhase::running);
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.decree().committed == format::StepId{1, Step{4}});
+  REQUIRE(coordinator.decree().degraded ==
+          "step 4, from which training went on, has 1 of 2 copies");
+  SECTION("until they are there") {
+    scene.hold(1, 1, 4, 0);
+    scene.hold(0, 1, 4, 1);
+  }
+  SECTION("until a newer one is committed") {
+    const std::uint64_t timeline = coordinator.decree().start->timeline;
+    scene.train(timeline, 5);
+    scene.hold_everywhere(timeline, 5);
+  }
+  coordinator.decide(scene.view, Time{});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.decree().degraded.empty());
+}
+
 TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
