@@ -167,7 +167,7 @@ CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
  * nothing then until a restore succeeds, or ckpt_start_fresh is called. */
 CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
 /* Begins without what is stored. After a restore that failed, unless nothing was found at all,
- * saves are refused until then, since they would take the place of steps that may still be good.
+ * saves are CKPT_INVALID_ARGUMENT until then: they would take the place of steps that may be good.
  * All ranks call it, or none. */
 CKPT_API int ckpt_start_fresh(ckpt_handle* handle);
 /* Tells that training got on after ckpt_restore. */

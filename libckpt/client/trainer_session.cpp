@@ -240,7 +240,8 @@ Status TrainerSession::check_step(Step step) const {
 
 Result<SaveOutcome> TrainerSession::save_due(Step step, Stream stream) {
   if (restore_failure_) {
-    return fail(Error(*restore_failure_)
+    // Not with its code: who saves takes not_found, say, for harmless.
+    return fail(Error(Errc::invalid_argument, restore_failure_->text(), restore_failure_->cause())
                     .context("refused, since the restore before it failed and what is stored may "
                              "be good; restore again, or call start_fresh() to begin without it"));
   }
