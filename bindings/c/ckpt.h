@@ -170,7 +170,8 @@ CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored
  * saves are CKPT_INVALID_ARGUMENT until then: they would take the place of steps that may be good.
  * All ranks call it, or none. */
 CKPT_API int ckpt_start_fresh(ckpt_handle* handle);
-/* Tells that training got on after ckpt_restore. */
+/* Tells that training got on after ckpt_restore. It is only queued: of a process that is killed at
+ * once it may not be heard. CKPT_INVALID_ARGUMENT: `step` is not what was restored last. */
 CKPT_API int ckpt_restored_ok(ckpt_handle* handle, uint64_t step);
 
 CKPT_API int ckpt_stats(ckpt_handle* handle, ckpt_stats_values* values);

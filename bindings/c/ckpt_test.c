@@ -163,6 +163,7 @@ static void second_life(const ckpt_options* options) {
   CHECK(ckpt_blob(handle, "note", &note, &note_size) == CKPT_OK);
   CHECK(note_size == 5 && memcmp(note, "hello", 5) == 0);
   CHECK(ckpt_blob(handle, "no such", &note, &note_size) == CKPT_NOT_FOUND);
+  CHECK(ckpt_restored_ok(handle, 2) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restored_ok(handle, 1) == CKPT_OK);
   CHECK(ckpt_close(handle, 60000) == CKPT_OK);
   ckpt_free(handle);

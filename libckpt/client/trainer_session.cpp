@@ -536,6 +536,7 @@ Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseT
   if (restored) {
     has_begun_ = has_trained_ = true;
     restore_failure_.reset();
+    restored_ = restored->step;
     continue_after(restored->step);
     if (options_.rank == 0)
       log_info("restored step {} from {} in {:.1f} ms: {}", number(restored->step),
@@ -588,6 +589,7 @@ Status TrainerSession::start_fresh() {
     return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
   }
   has_begun_ = has_trained_ = true;
+  restored_.reset();
   return {};
 }
 
@@ -696,7 +698,11 @@ void TrainerSession::continue_after(Step step) {
 
 Status TrainerSession::restored_ok(Step step) {
   CKPT_CHECK(check_open());
-  return link_->restored_ok(step);
+  if (step == restored_) return link_->restored_ok(step);
+  // Said of another step, it would clear the suspicion from the one that was restored.
+  return fail(Errc::invalid_argument,
+              fmt::format("restored_ok step {}: this session restored {}", number(step),
+                          restored_ ? fmt::format("step {}", number(*restored_)) : "nothing"));
 }
 
 Stats TrainerSession::stats() {

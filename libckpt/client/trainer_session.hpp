@@ -144,7 +144,8 @@ class TrainerSession final : private snapshot::CaptureListener {
   bool is_partly_restored_ = false;
   std::optional<Error> slots_failure_;  // Why there are no Slots for the layout that was told.
   Deadline ask_slots_again_{};
-  bool has_trained_ = false;  // It began once: after a restore that finds nothing it goes on.
+  bool has_trained_ = false;      // It began once: after a restore that finds nothing it goes on.
+  std::optional<Step> restored_;  // The timeline that is open began with it.
   std::optional<Error> restore_failure_;  // What is stored may be good: saves must not replace it.
 
   // Of the running capture; read by who ends it.

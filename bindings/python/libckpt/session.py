@@ -291,7 +291,7 @@ class Session:
         """
         self._check_open()
         self._client.start_fresh()
-        self._restore_failure = None
+        self._restore_failure = self._must_confirm = None
 
     def _restore(self, into, step, strict):
         into = into or {}

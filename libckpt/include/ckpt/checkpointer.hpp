@@ -81,7 +81,7 @@ class CKPT_EXPORT Checkpointer {
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
   // A failure is returned, counted and logged, and leaves every earlier step as it was.
   // Errors: invalid_argument (a step that does not grow; a restore failed, see start_fresh),
-  // exhausted (the budget is too small),
+  //         exhausted (the budget is too small),
   //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
   //         unavailable (the GPU is lost, or its copies do not end).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
@@ -137,7 +137,8 @@ class CKPT_EXPORT Checkpointer {
   Status start_fresh();
 
   // Tells that training got on after restore(): the step is not suspect. A committed step or an
-  // orderly close() tells it, too.
+  // orderly close() tells it, too. The call only queues it: of a process that is killed at once it
+  // may not be heard. Errors: invalid_argument (not the step that this session restored last).
   Status restored_ok(Step step);
 
   Stats stats() const;

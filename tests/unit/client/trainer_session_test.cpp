@@ -652,6 +652,39 @@ TEST_CASE("trainer session: after a restore an older step may be saved again", "
   REQUIRE(trainer.node->told_restored == std::vector<Step>{Step{1}});
 }
 
+TEST_CASE("trainer session: only the step that was restored last is told to be good",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  const auto refusal = [&](std::uint64_t step) {
+    const Status told = trainer.session.restored_ok(Step{step});
+    if (told) return std::string();
+    REQUIRE(told.error().code() == Errc::invalid_argument);
+    return told.error().text();
+  };
+  for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(trainer.save(step));
+  REQUIRE(trainer.session.guard({}));
+  CHECK(refusal(3) == "restored_ok step 3: this session restored nothing");
+  REQUIRE(trainer.session.restore(Step{3}));
+  REQUIRE(trainer.session.restore(Step{1}));
+  CHECK(refusal(3) == "restored_ok step 3: this session restored step 1");
+  REQUIRE(trainer.node->told_restored.empty());
+  CHECK(refusal(1).empty());
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  CHECK(refusal(2) == "restored_ok step 2: this session restored step 1");
+  CHECK(refusal(1).empty());
+  // It goes on where it was.
+  REQUIRE(trainer.session.restore(Step{9}).error().code() == Errc::not_found);
+  CHECK(refusal(1).empty());
+  REQUIRE(trainer.node->told_restored == std::vector<Step>(3, Step{1}));
+
+  trainer.remove("weight");
+  trainer.add("weight", 101);
+  REQUIRE(trainer.session.restore(Step{3}).error().code() == Errc::invalid_argument);
+  REQUIRE(trainer.session.start_fresh());
+  CHECK(refusal(1) == "restored_ok step 1: this session restored nothing");
+}
+
 TEST_CASE("trainer session: the policy and the agreement decide what is due", "[unit][client]") {
   Options options;
   options.save_mem_interval = {10, {}};
