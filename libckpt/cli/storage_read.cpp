@@ -39,8 +39,10 @@ std::optional<format::RunId> examine_marker(Workplace& workplace, const storage:
     }
     return marker->run;
   }
-  if (marker.error().code() != Errc::not_found) {
-    reject(catalog, storage::run_marker_name, marker.error().code(), marker.error().message());
+  if (const Errc code = marker.error().code(); code != Errc::not_found) {
+    // One that is no file, or lies below none, is damage: no trainer opens the directory.
+    reject(catalog, storage::run_marker_name,
+           code == Errc::invalid_argument ? Errc::corruption : code, marker.error().message());
   } else if (const auto orphans = storage::describe_orphans(catalog, std::nullopt);
              !orphans.empty()) {
     const Error error = storage::orphans_error(site.directory(), orphans);

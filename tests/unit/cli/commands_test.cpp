@@ -536,6 +536,40 @@ TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]
   CHECK(Contains(refused.error().text())("step-000000002 to step-000000004"));
 }
 
+TEST_CASE("cli: a directory whose marker is no file is damaged", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  {
+    Trainer trainer(place.options);
+    trainer.save(2, Level::durable);
+  }
+  REQUIRE(place.ckpt("stop" + place.runtime()).code == 0);
+  REQUIRE(place.ckpt("ls " + dir).code == 0);
+  const std::string hidden = place.options.dir + "/.libckpt";
+  const std::string marker = hidden + "/run.json";
+  std::filesystem::rename(marker, hidden + "/aside");
+  const char* what = "a directory";
+  SECTION("a directory") {
+    std::filesystem::create_directory(marker);
+  }
+  SECTION("a pipe") {
+    what = "a pipe";
+    REQUIRE(::mkfifo(marker.c_str(), 0600) == 0);
+  }
+  SECTION("below a file") {
+    what = "below a file";
+    std::filesystem::remove_all(hidden);
+    std::ofstream(hidden) << "not ours";
+  }
+  for (const char* command : {"ls ", "verify "}) {
+    const Answer answer = place.ckpt(command + dir);
+    INFO(what << ", " << command << answer.out << answer.err);
+    CHECK(answer.code == 1);
+    CHECK(Contains(answer.out)("DAMAGED .libckpt/run.json: "));
+  }
+  CHECK_FALSE(Checkpointer::open(place.options));
+}
+
 TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
   const Place place;
   const std::string missing = place.directory.file("missing");
