@@ -91,9 +91,7 @@ void examine_latest(Workplace& workplace, const storage::Site& site, storage::Ca
          fmt::format("it names {}, and {} is newer", name, newest));
 }
 
-}  // namespace
-
-Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory) {
+Result<storage::Catalog> read_once(Workplace& workplace, const std::string& directory) {
   const storage::Site site(workplace.files(), workplace.clock(), directory);
   auto read = workplace.run(storage::read_run_catalog(site));
   if (read) {
@@ -108,6 +106,20 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
               fmt::format("look for checkpoints in {}: there is no such directory; name the one "
                           "that the job was given as `dir`",
                           directory));
+}
+
+}  // namespace
+
+Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory) {
+  constexpr int rounds_max = 3;
+  for (int round = 1;; ++round) {
+    CKPT_TRY(auto catalog, read_once(workplace, directory));
+    // A running job may have published what it names after the checkpoints were listed.
+    const bool is_odd = std::ranges::any_of(catalog.rejected, [](const storage::Rejected& each) {
+      return each.name == storage::latest_name && storage::is_damage(each);
+    });
+    if (!is_odd || round == rounds_max) return catalog;
+  }
 }
 
 Json to_json(const std::vector<storage::Rejected>& rejected) {

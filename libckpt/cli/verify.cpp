@@ -79,6 +79,39 @@ std::string without_slash(std::string path) {
   return path;
 }
 
+// How often a directory is listed whose checkpoints are removed before they are read.
+constexpr int rounds_max = 3;
+
+// Those that a running job has removed meanwhile are left out.
+Status add_all(Workplace& workplace, const std::string& path,
+               const std::vector<storage::Checkpoint>& checkpoints, Outcome& outcome) {
+  for (const storage::Checkpoint& checkpoint : checkpoints) {
+    const std::string directory = os::beneath(path, checkpoint.name);
+    const Verdict verdict = verify_one(workplace, os::display(directory), directory);
+    if (!verdict.is_good) {
+      auto asked = storage::has_gone(workplace.files(), directory, checkpoint);
+      CKPT_TRY(const bool is_gone, workplace.run(std::move(asked)));
+      if (is_gone) continue;
+    }
+    add(outcome, verdict);
+  }
+  return {};
+}
+
+// The catalog whose checkpoints were added.
+Result<storage::Catalog> add_listed(Workplace& workplace, const std::string& path, bool newest_only,
+                                    Outcome& outcome) {
+  for (int round = 1;; ++round) {
+    CKPT_TRY(auto catalog, read_directory(workplace, path));
+    const storage::Checkpoint* newest = newest_living(catalog);
+    if (newest_only && newest != nullptr)
+      catalog.checkpoints = std::vector<storage::Checkpoint>{*newest};
+    CKPT_CHECK(add_all(workplace, path, catalog.checkpoints, outcome));
+    const bool are_gone = !catalog.checkpoints.empty() && outcome.json["checkpoints"].empty();
+    if (!are_gone || round == rounds_max) return catalog;
+  }
+}
+
 // True: `path` is one checkpoint, or was meant to be one.
 Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
   const auto there = workplace.run(workplace.files().status(os::beneath(path, ".")));
@@ -104,23 +137,18 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
   outcome.json["rejected"] = Json::array();
   CKPT_TRY(const bool is_one, is_checkpoint(workplace, path));
   if (is_one) {
-    add(outcome, verify_one(workplace, path, os::join(path, ".")));
+    const Verdict verdict = verify_one(workplace, path, os::join(path, "."));
+    if (!verdict.is_good) CKPT_CHECK(is_checkpoint(workplace, path));  // It may be gone.
+    add(outcome, verdict);
   } else {
-    CKPT_TRY(auto catalog, read_directory(workplace, path));
-    const storage::Checkpoint* newest = newest_living(catalog);
-    if (newest_only && newest != nullptr)
-      catalog.checkpoints = std::vector<storage::Checkpoint>{*newest};
-    for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
-      const std::string directory = os::beneath(path, checkpoint.name);
-      add(outcome, verify_one(workplace, os::display(directory), directory));
-    }
+    CKPT_TRY(const auto catalog, add_listed(workplace, path, newest_only, outcome));
     // With --newest it is the newest whole one that counts.
     if (!newest_only) {
       outcome.json["rejected"] = to_json(catalog.rejected);
       outcome.text += describe(catalog.rejected);
       if (has_damaged(catalog.rejected)) outcome.is_trouble = true;
     }
-    if (catalog.checkpoints.empty()) {
+    if (outcome.json["checkpoints"].empty()) {
       outcome.is_trouble = true;
       outcome.text += fmt::format("No whole checkpoint in {}.\n", printable(path));
     }

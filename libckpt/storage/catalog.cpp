@@ -71,6 +71,18 @@ Checkpoint describe(const Manifest& manifest, std::string name) {
   return checkpoint;
 }
 
+Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen) {
+  const auto now = co_await read_manifest_at(files, directory);
+  if (now) {
+    const Checkpoint there = describe(**now, {});
+    co_return !seen || std::tie(there.at, there.run, there.digests, there.created_unix_seconds) !=
+                           std::tie(seen->at, seen->run, seen->digests, seen->created_unix_seconds);
+  }
+  // The name of a step goes before its files.
+  const auto status = co_await files.status(directory);
+  co_return !status && status.error().code() == Errc::not_found;
+}
+
 namespace {
 
 // How often what cannot be read is tried, and how long after the first time.
@@ -103,34 +115,59 @@ Task<void> check_files(Site site, std::string name, std::shared_ptr<const Manife
   co_return Status();
 }
 
-Task<Checkpoint> examine(Site site, std::string name, std::optional<format::RunId> run) {
-  CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
-  if (run && manifest->run != *run) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("it is of job {}, run {}", manifest->job, to_hex(manifest->run)));
+Status check_identity(const Manifest& manifest, const std::string& name,
+                      std::optional<format::RunId> run) {
+  if (run && manifest.run != *run) {
+    return fail(Errc::invalid_argument,
+                fmt::format("it is of job {}, run {}", manifest.job, to_hex(manifest.run)));
   }
   const auto parsed = parse_step_directory(name);
-  if (!parsed || parsed->step != manifest->at.step) {
-    co_return fail(Errc::corruption, fmt::format("its manifest is of step {}, not of what its name "
-                                                 "says",
-                                                 number(manifest->at.step)));
-  }
-  CKPT_CO_CHECK(co_await check_files(site, name, manifest));
-  co_return describe(*manifest, name);
+  if (parsed && parsed->step == manifest.at.step) return {};
+  return fail(Errc::corruption, fmt::format("its manifest is of step {}, not of what its name says",
+                                            number(manifest.at.step)));
 }
+
+// None: it was removed, or replaced, while it was read.
+Task<std::optional<Checkpoint>> examine(Site site, std::string name,
+                                        std::optional<format::RunId> run) {
+  std::optional<Checkpoint> seen;
+  Status whole;
+  const auto manifest = co_await read_manifest(site, name);
+  if (manifest) {
+    seen = describe(**manifest, name);
+    whole = check_identity(**manifest, name, run);
+    if (whole) whole = co_await check_files(site, name, *manifest);
+  } else {
+    whole = fail(manifest.error());
+  }
+  if (whole) co_return seen;
+  const Errc code = whole.error().code();
+  if (code == Errc::not_found || code == Errc::corruption) {
+    CKPT_CO_TRY(const bool is_gone, co_await has_gone(site.files(), site.at(name), seen));
+    if (is_gone) co_return std::optional<Checkpoint>();
+  }
+  co_return fail(std::move(whole).error());
+}
+
+struct Examined {
+  Catalog catalog;
+  bool is_outdated = false;  // Some were there no more.
+};
 
 // What is rejected here is abandoned by whoever then restores an older step, so a disk that fails
 // is asked again, and only what it still does not give is rejected.
-Task<Catalog> examine_all(Site site, std::vector<StepDirectory> names,
-                          std::optional<format::RunId> run) {
-  Catalog catalog;
+Task<Examined> examine_all(Site site, std::vector<StepDirectory> names,
+                           std::optional<format::RunId> run) {
+  Examined examined;
+  Catalog& catalog = examined.catalog;
   for (int round = 1; !names.empty(); ++round) {
     std::vector<StepDirectory> failed;
     for (const StepDirectory& parsed : names) {
       const std::string name = step_directory_name(parsed.step, parsed.generation);
       auto checkpoint = co_await examine(site, name, run);
       if (checkpoint) {
-        catalog.checkpoints.push_back(std::move(checkpoint).value());
+        if (*checkpoint) catalog.checkpoints.push_back(**std::move(checkpoint));
+        examined.is_outdated = examined.is_outdated || !*checkpoint;
         continue;
       }
       const Errc code = checkpoint.error().code();
@@ -145,7 +182,7 @@ Task<Catalog> examine_all(Site site, std::vector<StepDirectory> names,
     if (names.empty()) break;
     CKPT_CO_CHECK(co_await sleep_until(site.clock(), site.clock().after(pause * round)));
   }
-  co_return catalog;
+  co_return examined;
 }
 
 Task<std::vector<os::Entry>> list_once(Site site, bool make_durable) {
@@ -184,9 +221,7 @@ void drop_doubles(Catalog& catalog) {
   }
 }
 
-}  // namespace
-
-Task<Catalog> read_catalog(Site site, CatalogOptions options) {
+Task<Examined> read_once(Site site, CatalogOptions options) {
   Catalog catalog;
   CKPT_CO_TRY(const auto entries, co_await list_again_and_again(site, options.make_durable));
   std::vector<StepDirectory> names;
@@ -211,10 +246,21 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   });
   auto examined = co_await examine_all(site, std::move(names), options.run);
   if (!examined) co_return fail(std::move(examined).error());
-  catalog.checkpoints = std::move(examined->checkpoints);
-  std::ranges::move(examined->rejected, std::back_inserter(catalog.rejected));
+  catalog.checkpoints = std::move(examined->catalog.checkpoints);
+  std::ranges::move(examined->catalog.rejected, std::back_inserter(catalog.rejected));
   drop_doubles(catalog);
-  co_return catalog;
+  examined->catalog = std::move(catalog);
+  co_return examined;
+}
+
+}  // namespace
+
+Task<Catalog> read_catalog(Site site, CatalogOptions options) {
+  for (int round = 1;; ++round) {
+    CKPT_CO_TRY(auto examined, co_await read_once(site, options));
+    // Before a step is removed, a newer one was published, which the listing did not have.
+    if (!examined.is_outdated || round == rounds_max) co_return std::move(examined.catalog);
+  }
 }
 
 }  // namespace ckpt::storage

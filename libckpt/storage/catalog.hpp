@@ -48,7 +48,7 @@ struct CatalogOptions {
   bool make_durable = true;
 };
 
-// Errors: not_found (no such directory), io.
+// What is removed while it is read is not listed. Errors: not_found (no such directory), io.
 Task<Catalog> read_catalog(Site site, CatalogOptions options);
 
 // The manifest of one directory below the site. Errors: not_found, corruption (also where shards
@@ -59,5 +59,9 @@ Task<std::shared_ptr<const format::Manifest>> read_manifest_at(os::FileSystem& f
                                                                std::string directory);
 
 Checkpoint describe(const format::Manifest& manifest, std::string name);
+
+// Whether `directory` is there no more, or holds another checkpoint than was `seen`: a job that
+// runs removes and replaces steps under who reads them. What was wrong there is then no damage.
+Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen);
 
 }  // namespace ckpt::storage

@@ -1,18 +1,23 @@
 // Goal:   what `ckpt` prints and its exit codes are what people and scripts may rely on.
 // Method: a trainer in this process saves through the real ckptd, in a directory of its own; then
 //         the real program `ckpt` is run, command by command, also where nothing is as it should.
+#include <poll.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <ckpt/checkpointer.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "base/units.hpp"
 #include "cli/cgroup.hpp"
@@ -146,6 +151,32 @@ void flip_a_byte(const std::string& path, std::streamoff offset) {
   file.put(static_cast<char>(byte ^ 1));
   REQUIRE(file.good());
 }
+
+// Does something, once, when another process has opened `path`.
+class OnceOpened {
+ public:
+  OnceOpened(const std::string& path, std::function<void()> action) : events_(::inotify_init1(0)) {
+    REQUIRE(events_ >= 0);
+    REQUIRE(::inotify_add_watch(events_, path.c_str(), IN_OPEN) >= 0);
+    thread_ = std::thread([this, action = std::move(action)] {
+      pollfd opened{events_, POLLIN, 0};
+      if (::poll(&opened, 1, static_cast<int>(patience.count())) == 1) action();
+    });
+  }
+  ~OnceOpened() {
+    finish();
+    ::close(events_);
+  }
+  OnceOpened(const OnceOpened&) = delete;
+  OnceOpened& operator=(const OnceOpened&) = delete;
+  void finish() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  int events_;
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -534,6 +565,41 @@ TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::corruption);
   CHECK(Contains(refused.error().text())("step-000000002 to step-000000004"));
+}
+
+TEST_CASE("cli: what a running job does meanwhile is no damage", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  {
+    Trainer trainer(place.options);
+    for (const std::uint64_t step : {2, 4, 6}) trainer.save(step, Level::durable);
+  }
+  REQUIRE(place.ckpt("stop" + place.runtime()).code == 0);
+  const auto at = [&](const std::string& name) { return place.options.dir + "/" + name; };
+  const auto move = [&](const std::string& from, const std::string& to) {
+    std::filesystem::rename(at(from), at(to));
+  };
+  SECTION("verify: a step is removed when the steps were listed, and one before it is read") {
+    for (const char* command : {"verify ", "verify --json "}) {
+      OnceOpened removal(at("step-000000002/rank-00000.safetensors"),
+                         [&] { move("step-000000004", ".gone"); });
+      const Answer answer = place.ckpt(command + dir);
+      INFO(answer.out << answer.err);
+      CHECK(answer.code == 0);
+      CHECK(Contains(answer.out)("step-000000006"));
+      CHECK_FALSE(Contains(answer.out)("DAMAGED"));
+      removal.finish();
+      move(".gone", "step-000000004");
+    }
+  }
+  SECTION("ls: a step is published when the steps were listed") {
+    move("step-000000006", ".next");
+    const OnceOpened publication(at(".libckpt/run.json"), [&] { move(".next", "step-000000006"); });
+    const Answer answer = place.ckpt("ls " + dir);
+    INFO(answer.out << answer.err);
+    CHECK(answer.code == 0);
+    CHECK_FALSE(Contains(answer.out)("DAMAGED"));
+  }
 }
 
 TEST_CASE("cli: a directory whose marker is no file is damaged", "[unit][cli]") {

@@ -157,6 +157,58 @@ TEST_CASE("fault: a checkpoint that the disk does not give at once is listed all
   REQUIRE(listed.rejected.front().reason.find("Input/output error") != std::string::npos);
 }
 
+TEST_CASE("fault: a step that is removed while it is read is no damage", "[unit][storage]") {
+  StorageFixture scene;
+  scene.open();
+  scene.must_save(step_id(2));
+  scene.must_save(step_id(3));
+  const std::string old = "/scratch/job/step-000000002", newer = "/scratch/job/step-000000003";
+  std::map<std::string, std::string> files;  // Of the newer one, which comes before the old goes.
+  for (const std::string& path : scene.disk.tree()) {
+    if (path.starts_with(newer + "/") && !path.ends_with("/"))
+      files[path] = scene.disk.content(path);
+  }
+  REQUIRE(files.size() > 1);
+  const auto seen = scene.catalog().checkpoints.front();
+  const auto last = GENERATE(as<std::string>(), "manifest.json", "rank-00001.safetensors");
+  INFO("gone before " << last);
+  scene.disk.erase(newer);
+  bool is_gone = false;
+  scene.disk.set_hook([&](std::string_view, const std::string& path) {
+    if (is_gone || path != old + "/" + last) return 0;
+    is_gone = true;
+    for (const auto& [name, content] : files) scene.disk.put(name, content);
+    scene.disk.erase(old);
+    return 0;
+  });
+  const storage::Catalog listed = scene.catalog();
+  CHECK(is_gone);
+  CHECK(listed.rejected.empty());
+  REQUIRE(listed.checkpoints.size() == 1);
+  CHECK(listed.checkpoints.front().at == step_id(3));
+
+  scene.disk.set_hook(nullptr);
+  const auto whether = [&](const std::string& directory) {
+    return scene.run(storage::has_gone(scene.files, directory, seen)).value();
+  };
+  CHECK(whether(old));
+  CHECK(whether(newer));  // Another took its place.
+  scene.must_save(step_id(2, 2));
+  CHECK(whether(old));
+}
+
+TEST_CASE("fault: a step that lost a file while it was read is damaged", "[unit][storage]") {
+  StorageFixture scene;
+  scene.open();
+  scene.must_save(step_id(2));
+  const auto seen = scene.catalog().checkpoints.front();
+  scene.disk.erase("/scratch/job/step-000000002/rank-00001.safetensors");
+  REQUIRE(scene.catalog().rejected.size() == 1);
+  CHECK(scene.catalog().rejected.front().code == Errc::corruption);
+  CHECK_FALSE(
+      scene.run(storage::has_gone(scene.files, "/scratch/job/step-000000002", seen)).value());
+}
+
 TEST_CASE_METHOD(StorageFixture, "fault: what lies in no file harms no checkpoint",
                  "[unit][storage]") {
   open();
