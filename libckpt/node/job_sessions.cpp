@@ -14,6 +14,7 @@
 #include "node/job.hpp"
 #include "node/job_storage.hpp"
 #include "node/peers.hpp"
+#include "node/replication.hpp"
 
 namespace ckpt::node {
 
@@ -382,7 +383,8 @@ std::string Job::waiting() const {
 }
 
 std::string Job::degraded() const {
-  return joined(joined(decree_.degraded, peers_->trouble()), at_odds());
+  const std::string copies = replication_->trouble(context_.seams.clock.now());
+  return joined(joined(joined(decree_.degraded, peers_->trouble()), copies), at_odds());
 }
 
 std::string Job::at_odds() const {

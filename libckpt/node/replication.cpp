@@ -20,6 +20,9 @@ namespace {
 
 constexpr Duration retry_after = std::chrono::milliseconds(50);
 constexpr Duration retry_after_max = std::chrono::seconds(2);
+constexpr Duration copy_slow_after = std::chrono::seconds(30);  // When told; as for storage.
+// An attempt that has lasted so long gets on: one that stands still has failed by then.
+constexpr Duration failure_counts_for = std::chrono::seconds(25);
 
 replicate::ShardSource source_of(std::shared_ptr<Slot> slot) {
   auto lease = std::make_shared<const arena::Lease>(std::move(slot));
@@ -79,9 +82,7 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   const std::set<Copy>& given = given_[target];
   job_.slots().for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
-    const bool is_useless =
-        agree::is_fenced(job_.history(), at) || (job_.committed() && at < *job_.committed());
-    if (!is_own || is_useless || given.contains({slot.id(), slot.digest()})) return;
+    if (!is_own || is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
     // never have room, must not hold it up.
     const bool is_next =
@@ -90,6 +91,59 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
     if (is_next) next = slot.shared_from_this();
   });
   return next;
+}
+
+bool Replication::is_useless(format::StepId at) const {
+  return agree::is_fenced(job_.history(), at) || (job_.committed() && at < *job_.committed());
+}
+
+void Replication::note_owed(const std::string& target, const Slot* slot) {
+  if (slot == nullptr) {
+    owed_.erase(target);
+    return;
+  }
+  Owed& owed = owed_[target];
+  const Copy copy{slot->id(), slot->digest()};
+  if (owed.copy != copy) owed = {copy, job_.context().seams.clock.now(), {}, {}};
+}
+
+void Replication::note_failure(const std::string& target, const Error& error) {
+  const auto owed = owed_.find(target);
+  if (owed == owed_.end()) return;
+  owed->second.failed_at = job_.context().seams.clock.now();
+  owed->second.failure = error.message();
+}
+
+bool Replication::has_failed(const Owed& owed, Time now) {
+  return !owed.failure.empty() && now - owed.failed_at < failure_counts_for;
+}
+
+bool Replication::is_late(const std::string& target, const Owed& owed, Time now) const {
+  const auto& [shard, digest] = owed.copy;
+  // A target that is lost is told as such.
+  if (now - owed.since < copy_slow_after || !job_.peers().is_live(target)) return false;
+  if (is_useless(shard.at) || !job_.slots().find(shard, digest)) return false;
+  // A large one that gets on is late only when the next one waits for it.
+  bool is_late = has_failed(owed, now);
+  job_.slots().for_each_sealed([&](Slot& slot, bool is_own) {
+    const format::StepId at = slot.id().at;
+    is_late = is_late || (is_own && at.timeline == shard.at.timeline && shard.at < at);
+  });
+  return is_late;
+}
+
+// Nothing is committed without copies: the Slots fill up, and steps are skipped.
+std::string Replication::trouble(Time now) const {
+  std::string all;
+  for (const auto& [target, owed] : owed_) {
+    if (!is_late(target, owed, now)) continue;
+    const auto times = (now - owed.since) / copy_slow_after;  // Worded anew now and then.
+    all += fmt::format("{}the copy of step {} to node {} has been under way for {} s",
+                       all.empty() ? "" : "; ", number(owed.copy.first.at.step), target,
+                       times * (copy_slow_after / std::chrono::seconds(1)));
+    if (has_failed(owed, now)) all += ": " + owed.failure;
+  }
+  return all;
 }
 
 asio::awaitable<void> Replication::feed(std::string target) {
@@ -102,6 +156,7 @@ asio::awaitable<void> Replication::feed(std::string target) {
   };
   while (!is_stopping_ && is_target(target)) {
     std::shared_ptr<Slot> slot = job_.peers().is_live(target) ? next_for(target) : nullptr;
+    note_owed(target, slot.get());
     if (!slot) {
       auto woken = co_await changed_.wait_until(clock.after(std::chrono::seconds(1)));
       if (!woken) break;
@@ -110,10 +165,12 @@ asio::awaitable<void> Replication::feed(std::string target) {
     auto sent = co_await send(target, slot);
     if (is_stopping_) break;
     if (sent) {
+      owed_.erase(target);
       backoff = retry_after;
       job->touch();
       continue;
     }
+    note_failure(target, sent.error());
     if (complaint.may_speak()) {
       log_info("job={} target={} copy not taken, tried again: {}", job->shape().job, target,
                sent.error().message());
@@ -127,6 +184,7 @@ asio::awaitable<void> Replication::feed(std::string target) {
     if (connection->second) connection->second->close();
     feed_connections_.erase(connection);
   }
+  owed_.erase(target);
   fed_.erase(target);
 }
 

@@ -42,6 +42,8 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   // Nodes that keep copies of ours; for status.
   const std::vector<std::string>& targets() const { return targets_; }
+  // Copies that have not arrived for long, at targets that are live; empty: none.
+  std::string trouble(Time now) const;
 
   Result<replicate::ReplicaTarget> reserve(const replicate::Offer& offer) override;
   void chunk_applied(std::uint64_t ticket, std::size_t index) override;
@@ -63,11 +65,23 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
     bool is_freed = false;     // The job's memory was freed meanwhile: of no use any more.
   };
 
+  struct Owed {  // What a target is given next.
+    Copy copy;
+    Time since{};
+    Time failed_at{};  // The last attempt, and why.
+    std::string failure;
+  };
+
   void choose_targets();
   asio::awaitable<void> feed(std::string target);
   // Sends one shard over the target's connection, which is made when there is none.
   Task<void> send(std::string target, std::shared_ptr<arena::Slot> slot);
   std::shared_ptr<arena::Slot> next_for(const std::string& target);
+  bool is_useless(format::StepId at) const;
+  void note_owed(const std::string& target, const arena::Slot* slot);
+  void note_failure(const std::string& target, const Error& error);
+  static bool has_failed(const Owed& owed, Time now);
+  bool is_late(const std::string& target, const Owed& owed, Time now) const;
   asio::awaitable<void> serve(std::shared_ptr<wire::Connection> connection,
                               wire::PeerIdentity identity);
   Task<std::shared_ptr<wire::Connection>> fetch_connection(std::string peer);
@@ -80,6 +94,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.
   std::set<std::string> fed_;                    // Targets whose coroutine runs.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there, or refused.
+  std::map<std::string, Owed> owed_;             // By target.
   std::map<std::string, std::uint64_t> target_boots_;
   std::map<std::uint64_t, Receiving> receiving_;  // By ticket.
   std::set<std::shared_ptr<wire::Connection>> served_;

@@ -14,7 +14,7 @@ class NoMemory final : public arena::MemorySource {
   }
 };
 
-struct Rank final : node::SessionEvents {
+struct Rank : node::SessionEvents {
   void slots_ready(std::vector<arena::SlotMemory*>) override {}
   void slots_failed(Error error) override { no_slots = std::move(error); }
   void slot_granted(std::uint32_t) override {}
