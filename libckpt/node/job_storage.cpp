@@ -48,6 +48,8 @@ Task<format::RunId> JobStorage::open(std::string, std::string job) {
   CKPT_CO_TRY(const format::RunMarker marker,
               co_await storage::open_run_directory(site(), std::move(order)));
   stored_.run = marker.run;
+  const auto device = co_await storage::device_of(site());
+  if (device) device_ = *device;
   auto timelines = co_await load_history();
   if (timelines) stored_ = std::move(*timelines);
   CKPT_CO_CHECK(co_await refresh_catalog());
@@ -125,8 +127,8 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
     auto read = co_await refresh_catalog();
     if (!read && read.error().code() == Errc::not_found) {
       // Removed as a whole. It is made again as at the first start, and holds nothing.
-      auto kept = co_await keep_marker();
-      if (kept) read = co_await refresh_catalog();
+      read = co_await keep_marker();
+      if (read) read = co_await refresh_catalog();
     }
     unreadable_ = read ? "" : read.error().message();
     if (!read) {
@@ -251,13 +253,10 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard& shard) {
   }
   CKPT_POINT("flush.open_tmp");
   const std::string path = site().at(order.work_directory);
-  Status made = co_await job_.context().seams.files.make_directory(path);
-  if (!made && made.error().code() == Errc::not_found) {
-    // Somebody removed the whole directory. What is in memory goes into a new one.
-    CKPT_CO_CHECK(co_await keep_marker());
-    made = co_await job_.context().seams.files.make_directory(path);
-  }
-  CKPT_CO_CHECK(std::move(made));
+  // Somebody may have removed the whole directory: what is in memory goes into a new one. Or
+  // unmounted it: nothing of it goes into the mount point.
+  CKPT_CO_CHECK(co_await keep_marker());
+  CKPT_CO_CHECK(co_await job_.context().seams.files.make_directory(path));
   storage::ShardSource source;
   source.record = shard.lease->shared_record();
   source.slot = shard.lease->file_spans({0, source.record->bytes});
@@ -309,13 +308,15 @@ Task<void> JobStorage::keep_marker() {
   const std::string& job = job_.shape().job;
   auto marker = co_await storage::read_run_marker(site());
   if (!marker && marker.error().code() == Errc::not_found) {
-    log_warning("job={} {} has lost what says whose it is: made again", job, site().directory());
     storage::RunOrder order;
     order.job = job;
     order.fresh_run = stored_.run;
     order.attempt = job_.context().random.next();
     order.is_running = true;
+    order.device = device_;
     marker = co_await storage::open_run_directory(site(), std::move(order));
+    if (marker)
+      log_warning("job={} {} had lost what says whose it is: made again", job, site().directory());
   }
   if (!marker) co_return fail(std::move(marker).error());
   if (marker->run == stored_.run) co_return Status{};

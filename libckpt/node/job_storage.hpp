@@ -105,6 +105,7 @@ class JobStorage {
   Job& job_;
   flush::Flusher flusher_;
   format::Timelines stored_;
+  std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
   std::uint32_t max_ckpt_num_ = 0;
   std::optional<std::vector<agree::PublishedStep>> published_;
   std::vector<storage::Checkpoint> checkpoints_;

@@ -47,6 +47,15 @@ Task<void> make_run_directory(Site site) {
   co_return synced;
 }
 
+// What is mounted there again would hide whatever is made below its mount point.
+Task<void> refuse_other_device(Site site, std::uint64_t device) {
+  CKPT_CO_TRY(const std::uint64_t there, co_await device_of(site));
+  if (there == device) co_return Status();
+  co_return fail(
+      Errc::unavailable,
+      site.directory() + " was on another file system when the job began: is it mounted?");
+}
+
 // Another node, which begins a timeline just now, may take what lies aside for one left behind.
 Task<void> remove_aside(Site site, std::string aside) {
   Status removed = co_await site.files().remove_file(aside);
@@ -124,7 +133,19 @@ Task<format::RunMarker> read_run_marker(Site site) {
   co_return marker;
 }
 
+Task<std::uint64_t> device_of(Site site) {
+  auto status = co_await site.files().status(site.at("."));
+  std::string_view above = site.directory();
+  while (!status && status.error().code() == Errc::not_found && above != parent_of(above)) {
+    above = parent_of(above);
+    status = co_await site.files().status(os::join(above, "."));
+  }
+  if (!status) co_return fail(std::move(status).error());
+  co_return status->device;
+}
+
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
+  if (order.device) CKPT_CO_CHECK(co_await refuse_other_device(site, *order.device));
   CKPT_CO_CHECK(co_await make_run_directory(site));
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {

@@ -19,14 +19,20 @@ struct RunOrder {
   format::RunId fresh_run;    // Random: becomes the run where there is no marker yet.
   std::uint64_t attempt = 0;  // Random: for the names of files that are written aside.
   bool is_running = false;    // The marker was there: checkpoints that lie there are known.
+  // Of the file system that the directory was on: on another one none is made.
+  std::optional<std::uint64_t> device;
 };
 
 // Creates the directory (not its parents) and the marker where they are missing, and proves that
 // it can be written to. Returns the marker that all nodes agree on, durable.
 // Errors: not_found (the parent does not exist), invalid_argument (not a directory; the directory
 //         of another job: both are named), corruption (a marker that was damaged, or checkpoints
-//         without one), io (it cannot be written to), exhausted (the disk is full).
+//         without one), io (it cannot be written to), exhausted (the disk is full), unavailable
+//         (another device than the order's).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
+
+// Of the file system that the directory is on, or would be made on. Errors: not_found, io.
+Task<std::uint64_t> device_of(Site site);
 
 // For readers. Errors: not_found (no marker), corruption.
 Task<format::RunMarker> read_run_marker(Site site);

@@ -45,6 +45,7 @@ Result<std::vector<std::string>> components(const std::string& path) {
 
 struct MemoryDisk::Inode {
   EntryKind kind = EntryKind::file;
+  std::uint64_t device = 0;
   std::uint32_t owner = 0;  // Who wrote last.
   std::vector<std::byte> bytes;
   std::vector<std::byte> durable;
@@ -352,7 +353,10 @@ MemoryDisk::Ref MemoryDisk::put_parents(const std::string& path, std::string& na
   Ref directory = root_;
   for (std::size_t index = 0; index + 1 < names->size(); ++index) {
     Ref& next = directory->names[(*names)[index]];
-    if (!next) next = make_inode(EntryKind::directory);
+    if (!next) {
+      next = make_inode(EntryKind::directory);
+      next->device = directory->device;
+    }
     directory->durable_names[(*names)[index]] = next;
     directory = next;
   }
@@ -390,6 +394,23 @@ void MemoryDisk::erase(const std::string& path) {
   if (!found || !found->inode) return;
   found->directory->names.erase(found->name);
   found->directory->durable_names.erase(found->name);
+}
+
+void MemoryDisk::unmount(const std::string& path) {
+  std::string name;
+  const Ref directory = put_parents(path, name);
+  unmounted_[path] = must_find(path);
+  const Ref below = make_inode(EntryKind::directory);
+  below->device = must_find(path)->device + 1;
+  directory->names[name] = below;
+  directory->durable_names[name] = below;
+}
+
+void MemoryDisk::mount(const std::string& path) {
+  std::string name;
+  const Ref directory = put_parents(path, name);
+  directory->names[name] = unmounted_.at(path);
+  directory->durable_names[name] = unmounted_.at(path);
 }
 
 bool MemoryDisk::exists(const std::string& path) const {
@@ -606,6 +627,7 @@ Task<void> MemoryFileSystem::make_directory(std::string path) {
     if (found.inode) return storage_failure(ENOTDIR, text_of("make directory", path));
     CKPT_CHECK(disk_.need_room(sector_bytes, path));
     const MemoryDisk::Ref made = disk_.make_inode(EntryKind::directory);
+    made->device = found.directory->device;
     disk_.change(owner_, {MemoryDisk::Assignment{found.directory, found.name, made}});
     return {};
   };
@@ -659,6 +681,7 @@ Task<FileStatus> MemoryFileSystem::status(std::string path) {
     FileStatus status;
     status.kind = found.inode->kind;
     status.bytes = found.inode->bytes.size();
+    status.device = found.inode->device;
     return status;
   };
   auto done = co_await perform<FileStatus>(std::move(work));

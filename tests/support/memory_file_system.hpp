@@ -63,6 +63,9 @@ class MemoryDisk {
   void put_link(const std::string& path, const std::string& target);
   void put_directory(const std::string& path);
   void erase(const std::string& path);  // Whatever it is, with all below.
+  // In place of the directory, an empty one of the device below; and what was there again.
+  void unmount(const std::string& path);
+  void mount(const std::string& path);
   bool exists(const std::string& path) const;
   std::string content(const std::string& path) const;  // Empty when there is no such file.
   void flip(const std::string& path, std::uint64_t offset, unsigned bit);
@@ -126,6 +129,7 @@ class MemoryDisk {
   std::optional<std::uint64_t> capacity_;
   bool has_exchange_ = true;
   bool is_direct_ = false;
+  std::map<std::string, Ref> unmounted_;  // By path.
 };
 
 // One node's view. Without a clock, operations end at once; with one, each takes its latency, and

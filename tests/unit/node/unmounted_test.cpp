@@ -1,0 +1,71 @@
+// Goal:   storage that is unmounted under a running job is told, nothing is written below its mount
+//         point, and storing goes on once it is mounted again.
+// Method: the disk puts an empty directory of another device in the place of the job's directory,
+//         or of the one above.
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "unit/node/one_rank.hpp"
+
+using Catch::Contains;
+
+namespace ckpt::node {
+
+TEST_CASE("unmounted: nothing is made below the mount point, and it is told", "[unit][node]") {
+  const std::string mount_point = GENERATE("/scratch", "/scratch/job");
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  disk.unmount(mount_point);
+
+  rank.capture(Step{3});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{3}; }));
+  rank.clock.advance(std::chrono::seconds(40));
+  CHECK_THAT(
+      rank.notice.degraded,
+      Contains("/scratch/job was on another file system when the job began: is it mounted?"));
+  CHECK(disk.tree().back() == mount_point + "/");
+  CHECK(rank.durable == Step{2});
+
+  disk.mount(mount_point);
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{3}; }));
+  rank.clock.advance(std::chrono::seconds(1));
+  CHECK(rank.notice.degraded.empty());
+  for (const char* step : {"1", "2", "3"})
+    CHECK(disk.exists(std::string("/scratch/job/step-00000000") + step + "/manifest.json"));
+}
+
+TEST_CASE("unmounted: a trainer that starts again then makes nothing there either",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  disk.unmount("/scratch");
+  rank.engine->detach(rank.session);
+  rank.answer.reset();
+  const auto restored = rank.restore();
+  REQUIRE(restored);
+  CHECK(*restored == Step{2});  // Of memory.
+  rank.clock.advance(std::chrono::seconds(40));
+  CHECK(disk.tree().back() == "/scratch/");
+}
+
+TEST_CASE("unmounted: a directory that is there as it was may have another device",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  std::map<std::string, std::string> files;
+  for (const std::string& path : disk.tree())
+    if (path.back() != '/') files[path] = disk.content(path);
+  disk.unmount("/scratch");
+  for (const auto& [path, content] : files) disk.put(path, content);
+  rank.capture(Step{3});
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{3}; }));
+  CHECK(rank.notice.degraded.empty());
+}
+
+}  // namespace ckpt::node
