@@ -47,7 +47,7 @@ TEST_CASE("timeline claim: of daemons that come at once, one has it", "[unit][st
   }
 }
 
-TEST_CASE("timeline claim: a Start knows its own again; the rest of a torn one is taken",
+TEST_CASE("timeline claim: a Start knows its own again, and a torn one is taken",
           "[unit][storage]") {
   asio::io_context context;
   FakeClock clock(context);
