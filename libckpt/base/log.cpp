@@ -144,7 +144,9 @@ void Log::set_level(LogLevel least) {
   least_level.store(least);
 }
 void Log::set_program(std::string_view name) {
-  program.store(new std::string(name));
+  // Whoever logs may still read the one before, which is never deleted.
+  const std::string* now = program.load();
+  if (now == nullptr || *now != name) program.store(new std::string(name));
 }
 
 Status Log::open_file(const std::string& path, std::size_t bytes_max, int keep) {

@@ -142,7 +142,7 @@ def test_the_status_is_the_jobs_as_the_daemon_tells_it(job):
     session.wait(7, "committed")
     told = session.status()
     assert (told["job"], told["committed"], told["failed"]) == ("run", 7, 0)
-    assert told["daemon"]["committed"] == {"timeline": 1, "step": 7}
+    assert told["daemon"]["committed"]["step"] == 7
     assert [node["live"] for node in told["daemon"]["nodes"]] == [True]
     assert told["daemon"]["if_node_died"][0]["steps_lost"] == 7
     session.abandon()
