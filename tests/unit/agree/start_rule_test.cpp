@@ -210,18 +210,38 @@ TEST_CASE("coordinator: a restore fences what lies above it, and counts", "[unit
   REQUIRE(decree.restore_counts == std::vector<format::RestoreCount>{{{1, Step{4}}, 1}});
 }
 
+namespace {
+
+// All ranks are ready to begin, from `wanted` or from the newest.
+agree::Coordinator about_to_go(Scene& scene, std::optional<Step> wanted = std::nullopt,
+                               std::uint64_t boot = 1) {
+  scene.all_ask(wanted);
+  agree::Coordinator coordinator({"A", boot});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.untold() == nullptr);  // It does not go yet.
+  answer(scene, *coordinator.decree().start, StartPhase::ready);
+  if (wanted) scene.rank(0).wanted = wanted;
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.untold() != nullptr);
+  return coordinator;
+}
+
+// All train from the newest step.
+agree::Coordinator restored(Scene& scene) {
+  agree::Coordinator coordinator = about_to_go(scene);
+  answer(scene, *coordinator.decree().start, StartPhase::running);
+  coordinator.decide(scene.view, Time{});
+  return coordinator;
+}
+
+}  // namespace
+
 TEST_CASE("coordinator: progress after a restore clears its step of suspicion", "[unit][agree]") {
   Scene scene(1);
   scene.view.shape.replicas = 1;
   scene.hold_everywhere(1, 4);
-  scene.all_ask();
-  agree::Coordinator coordinator({"A", 1});
-  coordinator.decide(scene.view, Time{});
-  answer(scene, *coordinator.decree().start, StartPhase::ready);
-  coordinator.decide(scene.view, Time{});
+  agree::Coordinator coordinator = restored(scene);
   const auto times = [&] { return coordinator.decree().restore_counts.front().times; };
-  answer(scene, *coordinator.decree().start, StartPhase::running);
-  coordinator.decide(scene.view, Time{});
   REQUIRE(times() == 1);
   const std::uint64_t timeline = coordinator.decree().start->timeline;
   SECTION("the trainer says so") {
@@ -243,13 +263,7 @@ TEST_CASE("coordinator: a base with fewer copies than asked for is told", "[unit
   Scene scene(2);
   scene.hold(0, 1, 4, 0);
   scene.hold(1, 1, 4, 1);
-  scene.all_ask();
-  agree::Coordinator coordinator({"A", 1});
-  coordinator.decide(scene.view, Time{});
-  answer(scene, *coordinator.decree().start, StartPhase::ready);
-  coordinator.decide(scene.view, Time{});
-  answer(scene, *coordinator.decree().start, StartPhase::running);
-  coordinator.decide(scene.view, Time{});
+  agree::Coordinator coordinator = restored(scene);
   REQUIRE(coordinator.decree().committed == format::StepId{1, Step{4}});
   REQUIRE(coordinator.decree().degraded ==
           "step 4, from which training went on, has 1 of 2 copies");
@@ -270,12 +284,7 @@ TEST_CASE("coordinator: a base with fewer copies than asked for is told", "[unit
 TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
-  scene.all_ask();
-  agree::Coordinator coordinator({"A", 1});
-  coordinator.decide(scene.view, Time{});
-  answer(scene, *coordinator.decree().start, StartPhase::ready);
-  coordinator.decide(scene.view, Time{});
-  answer(scene, *coordinator.decree().start, StartPhase::running);
+  agree::Coordinator coordinator = restored(scene);
   const auto times = [&] {
     coordinator.decide(scene.view, Time{});
     return coordinator.decree().restore_counts.front().times;
@@ -285,23 +294,6 @@ TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]
   scene.rank(1).is_closing = true;
   REQUIRE(times() == 0);
 }
-
-namespace {
-
-// Its only rank is ready to begin from `wanted`.
-agree::Coordinator about_to_go(Scene& scene, Step wanted, std::uint64_t boot = 1) {
-  scene.all_ask(wanted);
-  agree::Coordinator coordinator({"A", boot});
-  coordinator.decide(scene.view, Time{});
-  REQUIRE(coordinator.untold() == nullptr);  // It does not go yet.
-  answer(scene, *coordinator.decree().start, StartPhase::ready);
-  scene.rank(0).wanted = wanted;
-  coordinator.decide(scene.view, Time{});
-  REQUIRE(coordinator.untold() != nullptr);
-  return coordinator;
-}
-
-}  // namespace
 
 TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[unit][agree]") {
   Scene scene(1);

@@ -6,15 +6,6 @@
 #include "unit/node/one_rank.hpp"
 
 namespace ckpt::node {
-namespace {
-
-void save_two_steps(test::MemoryDisk& disk) {
-  disk.put_directory("/scratch");
-  test::OneRank rank(disk);
-  rank.begin_and_store_two_steps();
-}
-
-}  // namespace
 
 TEST_CASE("ask before Slots: a job that begins does not wait for them", "[unit][node]") {
   test::MemoryDisk disk(1);
@@ -34,7 +25,8 @@ TEST_CASE("ask before Slots: a job that begins does not wait for them", "[unit][
 
 TEST_CASE("ask before Slots: what there is waits for them", "[unit][node]") {
   test::MemoryDisk disk(1);
-  save_two_steps(disk);
+  disk.put_directory("/scratch");
+  test::save_two_steps(disk);
   test::OneRank rank(disk);
   REQUIRE(rank.attach_only());
   REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
@@ -50,7 +42,8 @@ TEST_CASE("ask before Slots: what there is waits for them", "[unit][node]") {
 TEST_CASE("ask before Slots: without a place for its bytes a restore ends for all",
           "[unit][node]") {
   test::MemoryDisk disk(1);
-  save_two_steps(disk);
+  disk.put_directory("/scratch");
+  test::save_two_steps(disk);
   test::OneRank rank(disk);
   rank.may_lack_slots = true;
   rank.tensor_bytes = 64 * MiB;

@@ -9,8 +9,6 @@
 namespace ckpt::node {
 namespace {
 
-constexpr Duration deadline = std::chrono::seconds(60);
-
 struct Directory {
   Directory() : disk(1) { disk.put_directory("/scratch"); }
 
@@ -21,16 +19,7 @@ struct Directory {
     }
     return found;
   }
-  void close(test::OneRank& rank) {
-    REQUIRE(rank.engine->close(rank.session, deadline));
-    REQUIRE(rank.pass_until([&] { return rank.end.has_value(); }));
-    REQUIRE((*rank.end ? "" : rank.end->error().message()) == "");
-  }
-  void save_two_steps() {
-    test::OneRank rank(disk);
-    rank.begin_and_store_two_steps();
-    close(rank);
-  }
+  void save_two_steps() { test::save_two_steps(disk); }
 
   // Asks once more, which reads the directory again.
   node::Begun ask(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) const {
@@ -61,7 +50,7 @@ TEST_CASE("run after run: restores that end in order, without a save, are no fai
     const auto restored = rank.restore();
     REQUIRE((restored ? "" : restored.error().message()) == "");
     CHECK(*restored == Step{2});  // Not the older one, which nobody suspects.
-    directory.close(rank);
+    rank.close();
   }
 }
 
@@ -78,7 +67,7 @@ TEST_CASE("run after run: who restores from storage is told how much is read", "
   CHECK(rank.fillings.back().bytes == all);
   CHECK(rank.fillings.back().bytes_total == all);
   CHECK(rank.fillings.back().source_name == "storage");
-  directory.close(rank);
+  rank.close();
 }
 
 TEST_CASE("run after run: nobody begins anew because storage could not be read", "[unit][node]") {
@@ -106,7 +95,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
     test::OneRank back(directory.disk);
     REQUIRE(back.attach());
     REQUIRE(directory.ask(back, Step{1}).restored);  // Step 2 is abandoned from here on.
-    directory.close(back);
+    back.close();
   }
   const std::string damage = GENERATE("gone", "empty", "cut off");
   CAPTURE(damage);
@@ -130,7 +119,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   CHECK(there() == damaged);  // Who knows nothing has nothing better to put in its place.
   directory.ask(rank, Step{1});
   REQUIRE(rank.answer->restored);
-  directory.close(rank);
+  rank.close();
 
   test::OneRank next(directory.disk);
   const auto restored = next.restore();
@@ -287,7 +276,7 @@ TEST_CASE("run after run: what is being written aside is not taken for left behi
     REQUIRE(rank.engine->restored_ok(rank.session, Step{step}));
     REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
     rank.capture(Step{step + 1});
-    directory.close(rank);
+    rank.close();
     REQUIRE(removed == std::vector<std::string>{});
   }
 }

@@ -8,7 +8,6 @@
 namespace ckpt::node {
 namespace {
 
-constexpr Duration deadline = std::chrono::seconds(60);
 const std::string private_directory = "/scratch/job/.libckpt/";
 
 std::uint64_t restored_timeline(test::OneRank& rank) {
@@ -16,12 +15,6 @@ std::uint64_t restored_timeline(test::OneRank& rank) {
   REQUIRE((restored ? "" : restored.error().message()) == "");
   REQUIRE(*restored == Step{2});
   return rank.answer->timeline;
-}
-
-void close(test::OneRank& rank) {
-  REQUIRE(rank.engine->close(rank.session, deadline));
-  REQUIRE(rank.pass_until([&] { return rank.end.has_value(); }));
-  REQUIRE((*rank.end ? "" : rank.end->error().message()) == "");
 }
 
 std::vector<std::string> claims(const test::MemoryDisk& disk) {
@@ -45,11 +38,7 @@ TEST_CASE("two daemons: who begins in the middle of the other's beginning has it
           "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
-  {
-    test::OneRank rank(disk);
-    rank.begin_and_store_two_steps();
-    close(rank);
-  }
+  test::save_two_steps(disk);
   std::string interrupted;
   int others = 1;
   SECTION("before its claim is made") {
@@ -68,7 +57,7 @@ TEST_CASE("two daemons: who begins in the middle of the other's beginning has it
     if (verb != "rename" || !path.ends_with(private_directory + interrupted)) return 0;
     if (!timelines.empty()) return 0;
     for (int other = 1; other <= others; ++other) {
-      if (last) close(*last);
+      if (last) last->close();
       last = std::make_unique<test::OneRank>(disk);
       timelines.push_back(0);
       timelines.back() = restored_timeline(*last);
@@ -85,7 +74,7 @@ TEST_CASE("two daemons: who begins in the middle of the other's beginning has it
   newest.request.save_storage_interval.steps = 1;
   newest.capture(Step{3});
   REQUIRE(newest.pass_until([&] { return newest.committed == Step{3}; }));
-  close(newest);
+  newest.close();
   for (const std::uint64_t timeline : {ours, timelines.back()}) CHECK(is_recorded(disk, timeline));
   // Whoever has the newest timeline goes on; its steps are what the next one restores.
   test::OneRank next(disk);
@@ -102,11 +91,7 @@ TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, 
           "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
-  {
-    test::OneRank rank(disk);
-    rank.begin_and_store_two_steps();
-    close(rank);
-  }
+  test::save_two_steps(disk);
   test::OneRank older(disk);
   older.request.save_storage_interval.steps = 1;
   CHECK(restored_timeline(older) == 2);
@@ -132,11 +117,7 @@ TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, 
 TEST_CASE("two daemons: a claim that cannot be made holds nobody up", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
-  {
-    test::OneRank rank(disk);
-    rank.begin_and_store_two_steps();
-    close(rank);
-  }
+  test::save_two_steps(disk);
   disk.set_hook([](std::string_view verb, const std::string& path) {
     return verb == "rename" && path.find(private_directory + "timeline-") != std::string::npos ? EIO
                                                                                                : 0;
