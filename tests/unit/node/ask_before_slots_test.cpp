@@ -3,7 +3,7 @@
 //         had.
 // Method: a rank that asks first and tells its layout later, and one whose layout is too large, on
 //         a disk in memory. A layout that is taken back at every point of its Slots' making.
-#include "unit/node/one_rank.hpp"
+#include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
 

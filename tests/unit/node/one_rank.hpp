@@ -73,12 +73,6 @@ class OneRank final : public node::SessionEvents {
       REQUIRE(pass_until([&] { return durable == Step{step}; }));
     }
   }
-  // In order: what it holds is stored then.
-  void close() {
-    REQUIRE(engine->close(session, std::chrono::seconds(60)));
-    REQUIRE(pass_until([this] { return end.has_value(); }));
-    REQUIRE((*end ? "" : end->error().message()) == "");
-  }
   // The step that was restored, after its bytes were compared with those that were captured then.
   Result<Step> restore() {
     CKPT_CHECK(attach());
@@ -201,12 +195,5 @@ class OneRank final : public node::SessionEvents {
   std::size_t offers_refused = 0;
   bool is_wrong = false;  // Bytes were offered that were not captured for their step.
 };
-
-// A run of the job that stored two steps, and is over.
-inline void save_two_steps(MemoryDisk& disk) {
-  OneRank rank(disk);
-  rank.begin_and_store_two_steps();
-  rank.close();
-}
 
 }  // namespace ckpt::test

@@ -4,7 +4,7 @@
 // Method: engines, one after another, on one disk in memory.
 #include <cerrno>
 
-#include "unit/node/one_rank.hpp"
+#include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
 namespace {
@@ -50,7 +50,7 @@ TEST_CASE("run after run: restores that end in order, without a save, are no fai
     const auto restored = rank.restore();
     REQUIRE((restored ? "" : restored.error().message()) == "");
     CHECK(*restored == Step{2});  // Not the older one, which nobody suspects.
-    rank.close();
+    close(rank);
   }
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("run after run: who restores from storage is told how much is read", "
   CHECK(rank.fillings.back().bytes == all);
   CHECK(rank.fillings.back().bytes_total == all);
   CHECK(rank.fillings.back().source_name == "storage");
-  rank.close();
+  close(rank);
 }
 
 TEST_CASE("run after run: nobody begins anew because storage could not be read", "[unit][node]") {
@@ -95,7 +95,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
     test::OneRank back(directory.disk);
     REQUIRE(back.attach());
     REQUIRE(directory.ask(back, Step{1}).restored);  // Step 2 is abandoned from here on.
-    back.close();
+    close(back);
   }
   const std::string damage = GENERATE("gone", "empty", "cut off");
   CAPTURE(damage);
@@ -119,7 +119,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   CHECK(there() == damaged);  // Who knows nothing has nothing better to put in its place.
   directory.ask(rank, Step{1});
   REQUIRE(rank.answer->restored);
-  rank.close();
+  close(rank);
 
   test::OneRank next(directory.disk);
   const auto restored = next.restore();
@@ -276,7 +276,7 @@ TEST_CASE("run after run: what is being written aside is not taken for left behi
     REQUIRE(rank.engine->restored_ok(rank.session, Step{step}));
     REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
     rank.capture(Step{step + 1});
-    rank.close();
+    close(rank);
     REQUIRE(removed == std::vector<std::string>{});
   }
 }

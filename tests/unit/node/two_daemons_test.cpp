@@ -3,7 +3,7 @@
 // Method: engines on one disk in memory; another one runs, as a whole, in the middle of a file
 //         operation of the first.
 #include "format/run_files.hpp"
-#include "unit/node/one_rank.hpp"
+#include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
 namespace {
@@ -57,7 +57,7 @@ TEST_CASE("two daemons: who begins in the middle of the other's beginning has it
     if (verb != "rename" || !path.ends_with(private_directory + interrupted)) return 0;
     if (!timelines.empty()) return 0;
     for (int other = 1; other <= others; ++other) {
-      if (last) last->close();
+      if (last) close(*last);
       last = std::make_unique<test::OneRank>(disk);
       timelines.push_back(0);
       timelines.back() = restored_timeline(*last);
@@ -74,7 +74,7 @@ TEST_CASE("two daemons: who begins in the middle of the other's beginning has it
   newest.request.save_storage_interval.steps = 1;
   newest.capture(Step{3});
   REQUIRE(newest.pass_until([&] { return newest.committed == Step{3}; }));
-  newest.close();
+  close(newest);
   for (const std::uint64_t timeline : {ours, timelines.back()}) CHECK(is_recorded(disk, timeline));
   // Whoever has the newest timeline goes on; its steps are what the next one restores.
   test::OneRank next(disk);
