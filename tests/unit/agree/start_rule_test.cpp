@@ -281,6 +281,20 @@ TEST_CASE("coordinator: a base with fewer copies than asked for is told", "[unit
   REQUIRE(coordinator.decree().degraded.empty());
 }
 
+TEST_CASE("coordinator: a rank that went with its node is told, since nothing is committed",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.train(1, 5);
+  scene.hold_everywhere(1, 5);
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.decree().degraded.empty());
+  scene.lose(1);
+  coordinator.decide(scene.view, Time{});
+  REQUIRE(coordinator.decree().degraded ==
+          "lost: B; 1 of 2 copies; no step is committed while rank 1 is away");
+}
+
 TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
