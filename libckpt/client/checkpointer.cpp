@@ -169,6 +169,11 @@ Status Checkpointer::prepare_in_background() {
                             [](auto& session) { return session.prepare_in_background(); });
 }
 
+Result<bool> Checkpointer::is_due(Step step) {
+  return Impl::call<Result<bool>>(impl_.get(), false,
+                                  [&](auto& session) { return session.is_due(step); });
+}
+
 Result<SaveOutcome> Checkpointer::save_checkpoint_if_needed(Step step, Stream stream) {
   return Impl::call<Result<SaveOutcome>>(impl_.get(), SaveOutcome::disabled, [&](auto& session) {
     return session.save(step, stream, client::Due::by_policy);

@@ -127,6 +127,17 @@ std::optional<std::span<const std::byte>> TrainerSession::blob(std::string_view 
   return blobs_.find(name);
 }
 
+Result<bool> TrainerSession::is_due(Step step) {
+  CKPT_CHECK(check_open());
+  collect();
+  report();
+  const bool is_refused = !check_step(step);
+  if (is_refused || not_now(step, Due::by_policy) != SaveOutcome::not_due) return true;
+  last_seen_ = step;
+  link_->passed(step);
+  return false;
+}
+
 Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
   CKPT_CHECK(check_open());
   const SaveAccount::Held held(account_);

@@ -53,6 +53,7 @@ class TrainerSession final : private snapshot::CaptureListener {
 
   Status prepare();
   Status prepare_in_background();
+  Result<bool> is_due(Step step);
   Result<SaveOutcome> save(Step step, Stream stream, Due due);
   Status guard(Stream stream);
   Status hold_captures(std::function<void(Step)> on_copied);

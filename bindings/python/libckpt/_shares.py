@@ -11,7 +11,7 @@ import json
 import logging
 import weakref
 
-from libckpt import _digest, _tensors, errors, items as _items
+from libckpt import _digest, _hooks, _tensors, errors, items as _items
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -48,7 +48,8 @@ class Shares:
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
         shared = sum(sizes[name] for name, kind in replicas.items() if kind != _items.BUFFER)
         guarded = {id(reference()) for reference in optimizers}
-        others = [i for i in items.values() if _items.is_optimizer(i) and id(i) not in guarded]
+        optimizers_of_items = filter(_items.is_optimizer, items.values())
+        others = [i for i in optimizers_of_items if id(_hooks.stepping(i)) not in guarded]
         state = _tensors.expected_bytes([*optimizers, *map(weakref.ref, others)], ())
         share = (shared + state) // self._ranks.world_size
         return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)

@@ -32,7 +32,7 @@ class TrainerMemory:
     def begin(self):
         """The optimizer exists: the first capture is prepared, and guarded from then on."""
         self._captured = self._trainer.state.global_step
-        optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+        optimizer = self._trainer.optimizer
         if self.session is None:
             return
         if self._guarded is not optimizer:

@@ -116,7 +116,7 @@ class Session:
             raise errors.InvalidArgument(
                 f"job {self.job}: this process has a session of it already: close that one first"
             )
-        self._interval = options.get("save_mem_interval", 1)
+        self._interval = options.get("save_mem_interval")
         self._raise = raise_on_error
         self._allow_pickle = allow_pickle
         self._process = os.getpid()
@@ -143,7 +143,8 @@ class Session:
 
         Each step of any optimizer waits for what is left first. When something else changes them
         meanwhile, that capture is dropped and told by name, and they are copied before a save
-        returns from then on. Returns the session.
+        returns from then on. Takes what accelerate and Lightning make of an optimizer, too.
+        Returns the session.
         """
         session = weakref.ref(self)
 
@@ -152,13 +153,7 @@ class Session:
             if alive is not None:
                 alive._before_step(optimizer)
 
-        for optimizer in optimizers:
-            if not callable(getattr(optimizer, "register_step_pre_hook", None)):
-                raise errors.InvalidArgument(
-                    f"guard: {type(optimizer).__name__} was given: an optimizer of torch is "
-                    "wanted, which has register_step_pre_hook"
-                )
-        for optimizer in optimizers:
+        for optimizer in [_hooks.stepping(given) for given in optimizers]:
             self._tensors.guard(optimizer)
             self._hooks.append(optimizer.register_step_pre_hook(before_step))
         _hooks.watch(self)
@@ -201,6 +196,9 @@ class Session:
             if not always and self._is_between(step):
                 return Ticket(self, step, "not_due", 0.0)
             with self._turn:
+                if not always and self._is_not_due(step):
+                    self._confirm(step)
+                    return Ticket(self, step, "not_due", time.perf_counter() - began)
                 outcome = self._capture(step, items, always)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
@@ -214,6 +212,11 @@ class Session:
     def _is_between(self, step):
         """Whether the interval is in steps, and this is none of them."""
         return type(self._interval) is int and self._interval > 0 and step % self._interval != 0
+
+    def _is_not_due(self, step):
+        """Asks the library, which knows by time; nothing has been collected for the save yet."""
+        self._check_open()
+        return not self._client.is_due(step)
 
     def _capture(self, step, items, always):
         self._check_open()

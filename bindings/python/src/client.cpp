@@ -228,6 +228,12 @@ void Client::prepare_in_background() {
   check(checkpointer().prepare_in_background());
 }
 
+bool Client::is_due(std::uint64_t step) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  return take(checkpointer().is_due(Step{step}));
+}
+
 std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);

@@ -47,6 +47,7 @@ class Client {
   void prepare();
   void prepare_in_background();
 
+  bool is_due(std::uint64_t step);
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
   std::string save(std::uint64_t step, std::uint64_t stream, bool always);
   void guard(std::uint64_t stream);

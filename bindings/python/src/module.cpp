@@ -77,6 +77,7 @@ NB_MODULE(_core, module) {
       .def("blob", &Client::blob, nb::arg("name"))
       .def("prepare", &Client::prepare)
       .def("prepare_in_background", &Client::prepare_in_background)
+      .def("is_due", &Client::is_due, nb::arg("step"))
       .def("save", &Client::save, nb::arg("step"), nb::arg("stream") = 0, nb::arg("always") = false)
       .def("guard", &Client::guard, nb::arg("stream") = 0)
       .def("hold", &Client::hold, nb::arg("holds"))

@@ -77,6 +77,12 @@ class CKPT_EXPORT Checkpointer {
   // The same without waiting; also for more room than a restore that follows will fill.
   Status prepare_in_background();
 
+  // Whether save_checkpoint_if_needed() would try to capture `step`. False counts as that call with
+  // the outcome `not_due`. A trainer that has to collect its state before a save asks this first.
+  // A step that save_checkpoint_if_needed() would refuse is due: the save returns the error.
+  // Errors: invalid_argument (closed).
+  Result<bool> is_due(Step step);
+
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: with no free Slot it skips and counts.
   // A failure is returned, counted and logged, and leaves every earlier step as it was.

@@ -732,6 +732,32 @@ TEST_CASE("trainer session: with a time interval the coordinator's next step is 
   REQUIRE(outcome(8) == SaveOutcome::started);
 }
 
+TEST_CASE("trainer session: whether a step is due can be asked before the state is collected",
+          "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {0, std::chrono::minutes(15)};
+  Trainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  const auto is_due = [&](std::uint64_t step) {
+    return trainer.session.is_due(Step{step}).value();
+  };
+  REQUIRE(is_due(1));
+  REQUIRE(trainer.node->skipped.empty());  // A step that is due is not passed.
+  REQUIRE(trainer.session.save(Step{1}, {}, Due::by_policy).value() == SaveOutcome::started);
+  REQUIRE_FALSE(is_due(5));
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{4}});  // As the save itself tells it.
+  trainer.node->next_capture = Step{7};
+  REQUIRE_FALSE(is_due(6));
+  REQUIRE(is_due(7));
+  REQUIRE(trainer.session.save(Step{7}, {}, Due::by_policy).value() == SaveOutcome::started);
+  // What the save would refuse, it shall refuse itself.
+  REQUIRE(is_due(3));
+  REQUIRE_FALSE(trainer.session.save(Step{3}, {}, Due::by_policy));
+  REQUIRE(trainer.session.save(Step{8}, {}, Due::always).value() == SaveOutcome::started);
+  REQUIRE(trainer.session.close(deadline_after(std::chrono::seconds(1))));
+  REQUIRE(trainer.session.is_due(Step{9}).error().code() == Errc::invalid_argument);
+}
+
 TEST_CASE("trainer session: by time, a capture that did not start is tried at the next step",
           "[unit][client]") {
   Options options;
