@@ -48,7 +48,9 @@ struct ClusterView {
   std::string unreadable;    // Why `published` is not what storage holds; empty: it is.
   std::string history_lost;  // Why storage does not tell what was abandoned; empty: it does.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.
-  bool all_live = false;              // Every node of the list is heard.
+  // Live nodes that have not reported to this coordinator yet: what they hold is not known.
+  std::vector<std::string> unreported;
+  bool all_live = false;  // Every node of the list has reported.
 };
 
 // RankView: a rank's report and where it comes from.

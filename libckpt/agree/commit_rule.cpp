@@ -70,29 +70,4 @@ std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t time
   return dropped;
 }
 
-std::uint64_t newest_seen(const ClusterView& view) {
-  std::uint64_t newest = 0;
-  for (const RankView& rank : ranks_of(view)) {
-    if (rank.report != nullptr && rank.report->has_seen) {
-      newest = std::max(newest, number(rank.report->last_seen));
-    }
-  }
-  return newest;
-}
-
-bool is_before_some(const ClusterView& view, std::uint64_t timeline, Step step) {
-  const std::vector<RankView> ranks = ranks_of(view);
-  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
-    if (rank.report == nullptr || rank.report->timeline != timeline) return false;
-    const bool has_come = rank.report->has_seen && rank.report->last_seen >= step;
-    return !has_come && !rank.report->is_closing;
-  });
-}
-
-Step next_common_capture(const ClusterView& view, std::uint64_t margin) {
-  const std::uint64_t newest = newest_seen(view);
-  const std::uint64_t interval = std::max<std::uint64_t>(1, view.shape.save_mem_interval.steps);
-  return Step{(newest / interval + 1 + margin) * interval};
-}
-
 }  // namespace ckpt::agree

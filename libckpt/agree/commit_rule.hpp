@@ -23,13 +23,4 @@ std::optional<format::StepId> newest_committable(const ClusterView& view, std::u
 std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t timeline,
                                      std::optional<format::StepId> committed);
 
-// The newest step that any rank has come to.
-std::uint64_t newest_seen(const ClusterView& view);
-
-// The step from which all ranks capture again after a step was given up: beyond what any rank has
-// seen, by `margin` intervals, so that the announcement arrives before the step does.
-Step next_common_capture(const ClusterView& view, std::uint64_t margin);
-// Whether some rank that trains in `timeline` has not come to the step yet.
-bool is_before_some(const ClusterView& view, std::uint64_t timeline, Step step);
-
 }  // namespace ckpt::agree

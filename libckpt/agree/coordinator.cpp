@@ -20,7 +20,6 @@ namespace ckpt::agree {
 
 namespace {
 
-constexpr std::uint64_t capture_margin_max = 64;  // Intervals.
 constexpr std::uint32_t prompt_attempts = 4;
 
 template <class T>
@@ -68,7 +67,8 @@ bool are_all_closing(const ClusterView& view) {
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
       random_(options_.boot),
-      flush_backoff_(options_.flush_retry_after) {}
+      flush_backoff_(options_.flush_retry_after),
+      captures_(options_.capture_notice) {}
 
 bool Coordinator::decide(const ClusterView& view, Time now) {
   const format::Decree before = decree_;
@@ -187,7 +187,11 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
       start.has_base ? fmt::format("{}/{}", start.base.timeline, number(start.base.step)) : "none",
       start.go, start.reason);
   untold_.reset();
-  if (start.go) go(view, start);
+  if (start.go) {
+    go(view, start);
+    captures_.begin(start.has_base ? number(start.base.step) : 0, view.shape.save_mem_interval.time,
+                    now);
+  }
   decree_.start = decision.next;
 }
 
@@ -198,8 +202,6 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
   untold_->abandons = newest_abandoned(view);
   decree_.dropped.clear();
   decree_.next_capture = Step{};
-  capture_margin_ = 1;
-  captures_ordered_at_.reset();
   if (start.has_base) {
     auto& counts = decree_.restore_counts;
     auto count = std::find_if(counts.begin(), counts.end(),
@@ -233,71 +235,51 @@ std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& v
   return newest;
 }
 
-void Coordinator::decide_commits(const ClusterView& view, Time now) {
+// The timeline in which steps are committed and captured now; 0: none.
+std::uint64_t Coordinator::committing_timeline(const ClusterView& view) const {
   const bool has_failed = decree_.start && decree_.start->error != Errc{};
   const bool is_beginning = decree_.start && !decree_.start->go && !has_failed;
-  if (is_beginning) return;  // All that exists is still a candidate.
+  if (is_beginning) return 0;  // All that exists is still a candidate.
   std::uint64_t timeline = 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report == nullptr) continue;
     timeline = std::max(timeline, rank.report->timeline);
   }
-  // A restore that failed began nothing: who trained before trains on in the timeline it had.
+  // A restore that failed began nothing: ranks that trained before train on in their old timeline.
   if (decree_.start && !has_failed) timeline = std::max(timeline, decree_.start->timeline);
+  return timeline;
+}
+
+void Coordinator::decide_commits(const ClusterView& view, Time now) {
+  const std::uint64_t timeline = committing_timeline(view);
   if (timeline == 0) return;
   if (decree_.start && decree_.start->go && decree_.start->has_base) {
     raise(decree_.committed, std::optional(decree_.start->base));
   }
+  // A live node that has not reported yet may hold what a commit would make all others free.
+  if (!view.unreported.empty()) return;
   const auto newest = newest_committable(view, timeline);
   if (newest && (!decree_.committed || *newest > *decree_.committed)) {
     decree_.committed = newest;
-    capture_margin_ = 1;
+    captures_.step_committed();
   }
   const std::vector<format::StepId> dropped = given_up(view, timeline, decree_.committed);
   const bool has_new = std::any_of(dropped.begin(), dropped.end(), [&](const format::StepId& at) {
     return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) == decree_.dropped.end();
   });
-  // Ranks that run far apart: what those behind pass on their way to the ordered step is no reason
-  // to order another, which would be as far from them.
-  const bool is_ordered =
-      decree_.next_capture != Step{} && is_before_some(view, timeline, decree_.next_capture);
-  if (has_new && !is_ordered) {
-    order_capture(view, now);
-    capture_margin_ = std::min(capture_margin_ * 2, capture_margin_max);
+  if (has_new) {
+    const auto ordered = captures_.after_skip(view, timeline, decree_.next_capture, now);
+    decree_.next_capture = ordered.value_or(decree_.next_capture);
   }
   // A given-up step is repeated as long as somebody still holds it, then forgotten.
   decree_.dropped = dropped;
 }
 
-// All ranks must still have the step before them when they learn of it. By steps a short way is
-// enough, and is tried first; by time it is as far as they come in `capture_notice`, at the pace
-// that they had since the last order.
-void Coordinator::order_capture(const ClusterView& view, Time now) {
-  std::uint64_t notice = 0;
-  if (captures_ordered_at_ && now > *captures_ordered_at_) {
-    const auto passed = static_cast<std::uint64_t>((now - *captures_ordered_at_).count());
-    const std::uint64_t newest = newest_seen(view);
-    const std::uint64_t steps = newest - std::min(newest, captures_ordered_from_);
-    notice = steps * static_cast<std::uint64_t>(options_.capture_notice.count()) / passed;
-  }
-  decree_.next_capture =
-      std::max(decree_.next_capture, next_common_capture(view, capture_margin_ + notice));
-}
-
 void Coordinator::decide_captures(const ClusterView& view, Time now) {
-  const Duration interval = view.shape.save_mem_interval.time;
-  const bool is_by_time = view.shape.save_mem_interval.steps == 0 && interval > Duration::zero();
-  if (!is_by_time || !decree_.start || !decree_.start->go) return;
-  const std::uint64_t newest = newest_seen(view);
-  if (!captures_ordered_at_) {  // Every rank captures the first step it comes to.
-    captures_ordered_at_ = now;
-    captures_ordered_from_ = newest;
-    return;
-  }
-  if (now - *captures_ordered_at_ < interval) return;
-  order_capture(view, now);
-  captures_ordered_at_ = now;
-  captures_ordered_from_ = newest;
+  const std::uint64_t timeline = committing_timeline(view);
+  if (timeline == 0) return;
+  const auto ordered = captures_.by_time(view, timeline, decree_.next_capture, now);
+  decree_.next_capture = ordered.value_or(decree_.next_capture);
 }
 
 void Coordinator::decide_flush(const ClusterView& view, Time now) {
@@ -395,11 +377,23 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
   if (const auto away = rank_away(view); away && !lost.empty())
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
-  for (const std::string& trouble :
-       {thin_base(view, copies), flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
+  for (const std::string& trouble : {silent_nodes(view, now), thin_base(view, copies),
+                                     flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }
+}
+
+// Names the live nodes that have not reported for longer than a change of the coordinator takes.
+std::string Coordinator::silent_nodes(const ClusterView& view, Time now) {
+  if (view.unreported.empty()) {
+    unreported_since_.reset();
+    return {};
+  }
+  if (!unreported_since_) unreported_since_ = now;
+  if (now - *unreported_since_ < options_.collect_grace) return {};
+  return fmt::format("no step is committed: node {} is heard, but does not report to node {}",
+                     view.unreported.front(), options_.node);
 }
 
 // What training went on from counts as committed, for there is nothing newer. It may have come from
@@ -460,8 +454,8 @@ void Coordinator::step_down() {
   flush_trouble_.clear();
   foreign_trouble_.clear();
   needs_published_ = false;
-  captures_ordered_at_.reset();
-  capture_margin_ = 1;
+  captures_.forget();
+  unreported_since_.reset();
   untold_.reset();
 }
 

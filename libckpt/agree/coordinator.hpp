@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agree/capture_rule.hpp"
 #include "agree/cluster_view.hpp"
 #include "agree/flush_rule.hpp"
 #include "agree/start_rule.hpp"
@@ -76,7 +77,7 @@ class Coordinator {
   void clear_of_suspicion(const ClusterView& view);
   std::uint64_t running_timeline(const ClusterView& view) const;
   void decide_commits(const ClusterView& view, Time now);
-  void order_capture(const ClusterView& view, Time now);
+  std::uint64_t committing_timeline(const ClusterView& view) const;
   void decide_captures(const ClusterView& view, Time now);
   void decide_flush(const ClusterView& view, Time now);
   void decide_beginning(const ClusterView& view, Time now);
@@ -87,6 +88,7 @@ class Coordinator {
   void give_up_flush(const std::string& why, Time now);
   void describe(const ClusterView& view, Time now);
   std::string slow_flush(const ClusterView& view, Time now) const;
+  std::string silent_nodes(const ClusterView& view, Time now);
   std::string thin_base(const ClusterView& view, std::size_t wanted) const;
 
   CoordinatorOptions options_;
@@ -101,9 +103,8 @@ class Coordinator {
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
   std::string foreign_trouble_;  // Who else writes into the directory; for people.
   Duration flush_backoff_;
-  std::optional<Time> captures_ordered_at_;  // By time: when, and how far training was.
-  std::uint64_t captures_ordered_from_ = 0;
-  std::uint64_t capture_margin_ = 1;  // Intervals; doubles while steps are given up in a row.
+  CaptureRule captures_;
+  std::optional<Time> unreported_since_;  // Live nodes have not reported since then.
   bool needs_published_ = false;
   std::optional<Untold> untold_;
 };

@@ -263,15 +263,20 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
   return begin_together(view, state, may_wait, ranks, counts.fresh, random);
 }
 
+std::optional<format::Start> newer(std::optional<format::Start> first,
+                                   const std::optional<format::Start>& second) {
+  const auto age = [](const Start& start) {
+    const bool is_over = start.go || start.error != Errc{};
+    return std::tuple(start.timeline, is_over, start.attempt);
+  };
+  if (!first || (second && age(*second) > age(*first))) return second;
+  return first;
+}
+
 std::optional<format::Start> newest_start(const ClusterView& view,
                                           std::optional<format::Start> own) {
   std::optional<format::Start> newest = std::move(own);
-  const auto age = [](const Start& start) {
-    return std::tuple(start.timeline, start.go, start.attempt);
-  };
-  for (const format::NodeReport& node : view.reports) {
-    if (node.start && (!newest || age(*node.start) > age(*newest))) newest = node.start;
-  }
+  for (const format::NodeReport& node : view.reports) newest = newer(std::move(newest), node.start);
   return newest;
 }
 

@@ -42,6 +42,9 @@ struct StartDecision {
 StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
                            Random& random);
 
+// The one that was decided later.
+std::optional<format::Start> newer(std::optional<format::Start> first,
+                                   const std::optional<format::Start>& second);
 // The newest Start that any report knows.
 std::optional<format::Start> newest_start(const ClusterView& view,
                                           std::optional<format::Start> own);

@@ -23,6 +23,7 @@
 #include "base/stop_gate.hpp"
 #include "format/run_files.hpp"
 #include "node/context.hpp"
+#include "node/heard_nodes.hpp"
 #include "node/held.hpp"
 #include "node/session.hpp"
 #include "node/slot_table.hpp"
@@ -94,7 +95,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Peers& peers() { return *peers_; }
   Replication& replication() { return *replication_; }
   EngineContext& context() { return context_; }
-  // The report of a node, if it is live and speaks of the same job, run and members.
+  // The report of a node, if it is live, reports to us, and speaks of the same run and members.
   const format::NodeReport* report_of(const std::string& node) const;
 
   // --- status (job_status.cpp) ---
@@ -124,7 +125,6 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_flush_awaited(const Session& session) const;
   std::string waiting() const;   // What a start waits for, and degraded: what the job lacks; with
   std::string degraded() const;  // what this node alone knows. Empty: nothing.
-  std::string at_odds() const;   // Live nodes that were told otherwise who belongs to the job.
   std::string waiting_of(const Rank& rank) const;
   void tell_notice(const Rank& rank);
 
@@ -184,8 +184,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::optional<Time> ended_at_;
 
   // Agreement.
-  std::map<std::string, format::NodeReport> reports_;  // Of other nodes, newest of each.
-  std::map<std::string, std::tuple<format::RunId, std::uint64_t, Digest>> members_told_;  // There.
+  HeardNodes heard_;
   format::NodeReport report_;
   format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;

@@ -113,12 +113,9 @@ bool Job::is_coordinator() const {
 }
 
 const format::NodeReport* Job::report_of(const std::string& node) const {
-  const auto report = reports_.find(node);
-  if (report == reports_.end() || !peers_->is_live(node)) return nullptr;
-  const bool is_same = report->second.run == shape_.run &&
-                       report->second.incarnation == shape_.incarnation &&
-                       report->second.members == members_;
-  return is_same ? &report->second : nullptr;
+  if (!peers_->is_live(node)) return nullptr;
+  const Time since = context_.seams.clock.now() - context_.options.peer_lost_after;
+  return heard_.report_of(node, shape_, members_, since);
 }
 
 agree::ClusterView Job::view() const {
@@ -140,7 +137,9 @@ agree::ClusterView Job::view() const {
     }
     const format::NodeReport* report = report_of(node.name);
     if (report != nullptr) view.reports.push_back(*report);
-    if (report != nullptr || may_still_arrive) view.expected.push_back(node.name);
+    const bool is_live = peers_->is_live(node.name);
+    if (report == nullptr && is_live) view.unreported.push_back(node.name);
+    if (is_live || may_still_arrive) view.expected.push_back(node.name);
     view.all_live = view.all_live && report != nullptr;
   }
   return view;
@@ -153,7 +152,10 @@ void Job::learn_history(const format::Timelines& stored) {
 
 void Job::coordinate() {
   if (!is_coordinator()) {
-    if (was_coordinator_) coordinator_.step_down();
+    if (was_coordinator_) {
+      coordinator_.step_down();
+      heard_.forget_reports();
+    }
     was_coordinator_ = false;
     return;
   }
@@ -223,19 +225,13 @@ asio::awaitable<void> Job::announce() {
 
 void Job::report_received(format::NodeReport report) {
   const std::string node = report.node;
-  members_told_[node] = {report.run, report.incarnation, report.members};
-  auto [entry, is_first] = reports_.try_emplace(node, report);
-  if (!is_first) {
-    const bool is_older =
-        entry->second.boot == report.boot && entry->second.sequence >= report.sequence;
-    if (is_older) return;
-    entry->second = std::move(report);
-  }
-  touch();
+  const bool did_count = report_of(node) != nullptr;
+  const bool is_news = heard_.report_received(std::move(report), context_.seams.clock.now());
+  if (is_news || !did_count) touch();
 }
 
 void Job::decree_received(const format::Decree& decree) {
-  members_told_[decree.coordinator] = {decree.run, decree.incarnation, decree.members};
+  heard_.decree_received(decree);
   touch();
   const bool is_ours = decree.run == shape_.run && decree.incarnation == shape_.incarnation &&
                        decree.members == members_;
@@ -254,10 +250,15 @@ void Job::obey(const format::Decree& decree) {
                        decree.coordinator_boot == decree_.coordinator_boot &&
                        decree.sequence == decree_.sequence;
   if (is_same) return;
+  // A coordinator that has just taken over, or was started anew, knows less than we do. It learns
+  // from our report what we know, unless we forget it here.
+  std::optional<format::Start> start = agree::newer(decree_.start, decree.start);
   decree_ = decree;
+  decree_.start = std::move(start);
   history_ = agree::merge(history_, decree.history);
-  restore_counts_ = decree.restore_counts;
-  if (decree.committed && committed_ != decree.committed) {
+  restore_counts_ = agree::fill_in(decree.restore_counts, restore_counts_);
+  if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
+  if (decree.committed && (!committed_ || *committed_ < *decree.committed)) {
     CKPT_POINT("commit.before");
     committed_ = decree.committed;
     CKPT_POINT("commit.after");
@@ -265,8 +266,8 @@ void Job::obey(const format::Decree& decree) {
   if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
   if (decree.durable) durable_ = decree.durable;
   if (durable_ && agree::is_fenced(history_, *durable_)) durable_.reset();
-  if (decree.start) {  // Who begins is told the levels of its base, which are known now.
-    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree.start);
+  if (decree_.start) {  // Ranks that begin learn the levels of their base, which are known now.
+    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree_.start);
   }
   for (auto& [number_of_rank, rank] : ranks_) {
     if (!rank.session || rank.session->events == nullptr) continue;

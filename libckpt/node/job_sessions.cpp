@@ -384,30 +384,9 @@ std::string Job::waiting() const {
 
 std::string Job::degraded() const {
   const std::string copies = replication_->trouble(context_.seams.clock.now());
-  return joined(joined(joined(decree_.degraded, peers_->trouble()), copies), at_odds());
-}
-
-std::string Job::at_odds() const {
-  std::string text;
-  for (const auto& [node, told] : members_told_) {
-    const auto& [run, incarnation, members] = told;
-    if (!peers_->is_live(node)) continue;
-    if (run != shape_.run) {
-      text =
-          joined(text, fmt::format("node {} has another run of the job than {}: dir must name the "
-                                   "same directory, which all nodes share, on all of them",
-                                   node, node_));
-    } else if (incarnation != shape_.incarnation) {
-      text = joined(text, fmt::format("node {} has incarnation {} of the list of nodes, {} has {}: "
-                                      "start the trainers of the older one with the newer list",
-                                      node, incarnation, node_, shape_.incarnation));
-    } else if (members != members_) {
-      text = joined(text, fmt::format("node {} was told otherwise who belongs to the job than {}: "
-                                      "nodes, addresses, world_size and replicas must be the same",
-                                      node, node_));
-    }
-  }
-  return text;
+  const std::string at_odds = heard_.at_odds(
+      shape_, members_, node_, [this](const std::string& node) { return peers_->is_live(node); });
+  return joined(joined(joined(decree_.degraded, peers_->trouble()), copies), at_odds);
 }
 
 std::string Job::waiting_of(const Rank& rank) const {

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "agree/capture_rule.hpp"
 #include "unit/agree/scene.hpp"
 
 using namespace ckpt;
@@ -110,9 +111,14 @@ TEST_CASE("skip: the next common step lies beyond what any rank has seen", "[uni
   Scene scene(2);
   scene.train(1, 10);
   scene.rank(1).last_seen = Step{12};
-  REQUIRE(agree::next_common_capture(scene.view, 1) == Step{14});
+  REQUIRE(agree::next_common_capture(scene.view, 1, 1) == Step{14});
   scene.view.shape.save_mem_interval.steps = 10;
-  REQUIRE(agree::next_common_capture(scene.view, 1) == Step{30});
+  REQUIRE(agree::next_common_capture(scene.view, 1, 1) == Step{30});
+  // Steps of a timeline that ended say nothing.
+  scene.rank(1).timeline = 2;
+  REQUIRE(agree::next_common_capture(scene.view, 1, 1) == Step{30});
+  scene.rank(1).last_seen = Step{500};
+  REQUIRE(agree::next_common_capture(scene.view, 1, 1) == Step{30});
 }
 
 TEST_CASE("skip: a step of which a rank has only a replica left is given up", "[unit][agree]") {
