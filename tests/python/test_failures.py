@@ -417,6 +417,29 @@ def test_the_debug_mode_names_who_changes_a_tensor(job, caplog, write):
     assert ["model.weight" in record.getMessage() for record in caplog.records] == [True]
 
 
+@pytest.mark.parametrize("write", [write_through_data, write_through_numpy])
+def test_the_debug_mode_drops_a_capture_whose_tensors_changed(job, monkeypatch, write):
+    from libckpt import _written
+
+    monkeypatch.setattr(_written._Progress, "is_made", lambda self: False)  # The step judges.
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job(debug=True, raise_on_error=False).guard(optimizer)
+    session.save(1, {"model": model})
+    optimizer.step()
+    session.wait(1, "captured", 30)
+    assert session.save(2, {"model": model})
+    write(model.weight)
+    optimizer.step()
+    assert 'model.weight" changed while' in session.counts()["last_error"]
+    assert session.counts()["captured"] == 1
+    step = 3
+    while not session.save(step, {"model": model}):  # Until a Slot is free.
+        step += 1
+    write(model.weight)  # It was copied before the save returned.
+    session.wait(step, "captured", 30)
+
+
 def test_a_directory_of_another_job_is_refused(job, tmp_path):
     job("mine", dir=tmp_path / "dir").save(1, {"a": 1}).captured.result(30)
     with pytest.raises(libckpt.CheckpointError, match="mine"):

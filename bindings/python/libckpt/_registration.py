@@ -21,11 +21,11 @@ BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
 
 
 class Registration:
-    def __init__(self, options):
+    def __init__(self, options, is_debugged=False):
         self.client = _core.Client(options)
         self.optimizers = []  # Weak references to those that are guarded.
         self._replayed = set()  # Addresses that the replays of a CUDA graph write, unasked.
-        self._written = _written.Written(self.client)
+        self._written = _written.Written(self.client, is_debugged)
         self._left_for_later = ()  # Of what is registered: name, address, whether in a member.
         self._names_then = 0  # How many had been written when it was registered.
         self._stream = None  # That the newest save was ordered by; None: no GPU.
@@ -63,6 +63,7 @@ class Registration:
             self.client.guard(handle)
         if running is not None:
             self._written.settle(running)
+        self._written.log_changes()
 
     def finish(self):
         """When it returns, the running capture has left the tensors."""
@@ -71,7 +72,7 @@ class Registration:
                 self.finish_here()
 
     def capture(self, step, taken, always):
-        """(outcome, views by name). `taken` is what items.take_all answered."""
+        """The outcome. `taken` is what items.take_all answered."""
         structure, tensors, members = taken
         # What a capture still reads must stay: also when the next one registers other tensors.
         self.finish_here()
@@ -88,7 +89,7 @@ class Registration:
         if outcome == "started":
             self._captured = gpus
         self._hold(outcome, views, members)
-        return outcome, views
+        return outcome
 
     def _counted(self, tensors):
         """By name, those that are left for later: the tensors by which all writes are counted."""

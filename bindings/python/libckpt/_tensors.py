@@ -35,6 +35,10 @@ def is_numpy(value):
     return is_plain and value.dtype.names is None
 
 
+def byte_type():
+    return sys.modules["torch"].uint8
+
+
 def is_tensor(value):
     return is_torch(value) or is_numpy(value)
 

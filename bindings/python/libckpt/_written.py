@@ -16,36 +16,47 @@ import threading
 import time
 import weakref
 
-from libckpt import _core, errors
+from libckpt import _core, _debug, errors
 
 NAMES_TOLD = 3
 PAUSE, PAUSE_MAX = 0.0002, 0.02  # Seconds between two looks at what the training threads do.
 
 
 class _Capture:
-    def __init__(self, step, tensors, threads):
+    def __init__(self, step, tensors, threads, is_debugged):
         self.step = step
         self.threads = threads  # That may write them.
         self.is_started = False
         self.problem = None  # None: nobody has looked yet; "": it is whole.
         self._tensors = tensors
         self._counts = [tensor._version for tensor in tensors.values()]
+        self._sums = _debug.sums_of(tensors) if is_debugged else {}
 
     def look(self):
         """The names of those that were written."""
         counts = [tensor._version for tensor in self._tensors.values()]
+        changed = self.changed_bytes()
         if counts == self._counts:
-            return []
+            return changed
         pairs = zip(self._tensors, self._counts, counts, strict=True)
-        return [name for name, before, now in pairs if before != now]
+        return [name for name, before, now in pairs if before != now or name in changed]
+
+    def changed_bytes(self):
+        """The names of those that have other bytes now; only in the debug mode."""
+        if not self._sums:
+            return []
+        now = _debug.sums_of(self._tensors)
+        return [name for name, before in self._sums.items() if now[name] != before]
 
 
 class Written:
     """Of the captures of one registration."""
 
-    def __init__(self, client):
+    def __init__(self, client, is_debugged=False):
         self.names = set()  # Of tensors that were written in mid-capture, ever.
         self._client = client
+        self._is_debugged = is_debugged
+        self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
         self._holds = False
         self._capture = None
         self._is_judging = False  # On a native thread: `threading` knows nothing of it.
@@ -57,7 +68,9 @@ class Written:
     def begin(self, step, tensors):
         """Before the save of the step, which leaves these tensors for later."""
         threads = {threading.get_ident(), self._stepper or threading.get_ident()}
-        self._capture = _Capture(step, tensors, threads) if tensors else None
+        self._capture = (
+            _Capture(step, tensors, threads, self._is_debugged) if tensors else None
+        )
         if self._holds != bool(tensors):
             self._client.hold(bool(tensors))
             self._holds = bool(tensors)
@@ -71,6 +84,8 @@ class Written:
             self._capture = None
         elif self._capture is not None:
             self._capture.is_started = True
+            if self._is_debugged:
+                self._unchecked = self._capture
 
     def running(self):
         """The capture that was begun and is not settled."""
@@ -102,9 +117,15 @@ class Written:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX)
 
+    def log_changes(self):
+        """In the debug mode, before what may change the tensors in order."""
+        capture, self._unchecked = self._unchecked, None
+        if capture is not None:
+            _debug.log_changes(capture.changed_bytes())
+
     def stop(self):
         """Once nothing waits for copies any more."""
-        self._capture = None
+        self._capture = self._unchecked = None
         self._client.stop_judging()
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 
-from libckpt import _debug, _fill, _gather, _hooks, _launch, _programs, _progress, _registration
+from libckpt import _fill, _gather, _hooks, _launch, _programs, _progress, _registration
 from libckpt import _restore, _settings, _shares
 from libckpt import errors, items as _items
 from libckpt.ticket import LEVELS, Ticket
@@ -121,11 +121,10 @@ class Session:
         self._allow_pickle = allow_pickle
         self._process = os.getpid()
         self._turn = _Turn()
-        self._tensors = _registration.Registration(options)
+        self._tensors = _registration.Registration(options, debug)
         self._client = self._tensors.client
         self._shares = _shares.Shares(self._ranks)
         self._gather = _gather.Gather(self._tensors, self._ranks, self.dir)
-        self._mutations = _debug.Mutations() if debug else None
         self._hooks = []
         self._known = _items.Known()  # What the newest save told of its tensors.
         self._told = {}  # When each kind of failure was told last.
@@ -181,8 +180,6 @@ class Session:
         if self._is_out_of_reach() or self.is_closed:
             return
         try:
-            if self._mutations:
-                self._mutations.check()
             finish()
         except errors.CheckpointError as error:
             self._tell(error)
@@ -228,10 +225,7 @@ class Session:
             )
         with _no_collection():
             taken = self._shares.take(items, self._allow_pickle, self._known)
-            outcome, views = self._tensors.capture(step, taken, always)
-        if self._mutations and outcome == "started":
-            self._mutations.begin(views, self._tensors.guarded_names())
-        return outcome
+            return self._tensors.capture(step, taken, always)
 
     def _confirm(self, step):
         """Training got on after a restore: the step it began with is not suspect."""
