@@ -13,7 +13,7 @@ import math
 import pickle
 import sys
 
-from libckpt import _core, _members, _modules, _tensors, _views
+from libckpt import _core, _members, _modules, _scalers, _tensors, _views
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 
@@ -117,6 +117,8 @@ class Taker:
             return _text({"b": base64.b64encode(value).decode()})
         if isinstance(value, _members.TorchMember):
             return self._member(name, value.content)
+        if kind is _scalers.Number:
+            return f'{{"n":{self._tensor(name, value.tensor)}}}'
         if has_state(value) and not isinstance(value, type):
             return self._owner(name, value)
         if kind is list or kind is tuple:
@@ -135,7 +137,9 @@ class Taker:
         count = len(self.tensors)
         # Who restores gives tensors back as state_dict() would: a capture only reads them.
         is_read_only = self._known is not None and is_module(owner)
-        state = _modules.state_of(owner) if is_read_only else owner.state_dict()
+        state = _modules.state_of(owner) if is_read_only else _scalers.state_of(owner)
+        if state is None:
+            state = owner.state_dict()
         # Who takes it back does not ask which kind of dictionary it is.
         is_dictionary = type(state) is collections.OrderedDict
         node = self._dictionary(name, state) if is_dictionary else self.take(name, state)
@@ -280,6 +284,9 @@ class Giver:
 
     def _give_v(self, value):
         return value
+
+    def _give_n(self, node):
+        return self.give(node).item()
 
     def _give_i(self, value):
         return int(value, 16)
