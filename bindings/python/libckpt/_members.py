@@ -7,11 +7,13 @@ addresses go down, and the library lays a zip archive out around them. What torc
 
 import io
 import pickle
+import types
 
 from libckpt import _views
-from libckpt.errors import Corruption, InvalidArgument
+from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 PROTOCOL = 2  # As torch.save.
+GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType)  # A pickle has their names.
 SLACK = 16 << 10  # A pickle that grows by a number's digit must not need another Slot.
 
 
@@ -25,12 +27,12 @@ class TorchMember:
         self.content = content
 
 
-def entries_of(name, content):
+def entries_of(name, content, allow_pickle):
     """What the archive is made of: by name of the entry, its View."""
     import torch
 
     storages = {}
-    pickled = _pickle(name, content, storages)
+    pickled = _pickle(name, content, storages, allow_pickle)
     entries = {"data.pkl": _bytes_view(torch, pickled), "byteorder": _bytes_view(torch, b"little")}
     for key, storage in storages.items():
         entries[f"data/{key}"] = _storage_view(name, storage)
@@ -39,7 +41,7 @@ def entries_of(name, content):
     return entries
 
 
-def _pickle(name, content, storages):
+def _pickle(name, content, storages, allow_pickle):
     from torch import is_storage
     from torch.serialization import location_tag, normalize_storage_type
     from torch.storage import TypedStorage
@@ -61,15 +63,34 @@ def _pickle(name, content, storages):
             storages[key] = untyped
             return ("storage", kind, key, location_tag(untyped), count)
 
+        def reducer_override(self, part):
+            if not allow_pickle and isinstance(part, GLOBALS) and not _is_plain(part):
+                raise Unsupported(
+                    f'item "{name}" holds a {part.__module__}.{part.__qualname__}, which '
+                    "torch.load with weights_only=True refuses: leave it out, or open the session "
+                    "with allow_pickle=True"
+                )
+            return NotImplemented
+
     into = io.BytesIO()
     try:
         Pickler(into, protocol=PROTOCOL).dump(content)
+    except CheckpointError:
+        raise
     except Exception as error:
         raise InvalidArgument(
             f'item "{name}" is a {type(content).__name__} and cannot be pickled ({error}): '
             "leave that part out, or give its state_dict()"
         ) from error
     return into.getvalue()
+
+
+def _is_plain(part):
+    """Whether a pickle that names it is one that torch.load reads with weights_only=True."""
+    from torch import _weights_only_unpickler as plain
+
+    name = f"{part.__module__}.{part.__qualname__}"
+    return name in plain._get_allowed_globals() or name in plain._get_user_allowed_globals()
 
 
 def _bytes_view(torch, content):
@@ -88,8 +109,11 @@ def _storage_view(name, storage):
     return _views.View(storage, address, "U8", (storage.nbytes(),), gpu)
 
 
-def load(name, entries):
-    """The object again; its tensors share the memory of the entries, which are numpy arrays."""
+def load(name, entries, allow_pickle):
+    """The object again; its tensors share the memory of the entries, which are numpy arrays.
+
+    Without `allow_pickle`, torch's own reader for weights_only=True makes it.
+    """
     import torch
 
     if "data.pkl" not in entries:
@@ -104,11 +128,29 @@ def load(name, entries):
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind._dtype
         return torch.storage.TypedStorage(wrap_storage=made[key], dtype=dtype, _internal=True)
 
+    content = io.BytesIO(entries["data.pkl"].tobytes())
+    if not allow_pickle:
+        return _load_plain(name, content, storage_of)
+
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, saved):
             return storage_of(saved)
 
-    return Unpickler(io.BytesIO(entries["data.pkl"].tobytes())).load()
+    return Unpickler(content).load()
+
+
+def _load_plain(name, content, storage_of):
+    from torch import _weights_only_unpickler
+
+    unpickler = _weights_only_unpickler.Unpickler(content, encoding="utf-8")
+    unpickler.persistent_load = storage_of
+    try:
+        return unpickler.load()
+    except pickle.UnpicklingError as error:
+        raise Unsupported(
+            f'member "{name}" holds more than tensors and plain containers ({error}): open the '
+            "session with allow_pickle=True if you trust whoever saved it"
+        ) from error
 
 
 def _storage(torch, content):

@@ -48,7 +48,7 @@ class Outbox:
     def __init__(self, job, directory, **options):
         pathlib.Path(directory).parent.mkdir(parents=True, exist_ok=True)
         self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
-                            raise_on_error=True, **options)  # fmt: skip
+                            raise_on_error=True, allow_pickle=True, **options)  # fmt: skip
         self.directory = pathlib.Path(directory)
         self.waiting = []  # Of Waiting, the oldest first.
         self._process = os.getpid()

@@ -102,7 +102,7 @@ def dress(content, description):
     if "torch" in description:
         import torch
 
-        kind = _torch_type(description["torch"])
+        kind = torch_type(description["torch"])
         if content.nbytes == 0:
             return torch.empty(description["shape"], dtype=kind, device="cpu")
         return torch.from_numpy(content).view(kind).reshape(description["shape"])
@@ -111,7 +111,7 @@ def dress(content, description):
     return content.view(numpy.dtype(description["numpy"])).reshape(description["shape"])
 
 
-def _torch_type(name):
+def torch_type(name):
     import torch
 
     kind = getattr(torch, name, None)
@@ -158,7 +158,7 @@ def described_form(description):
     if "torch" in description:
         type_name = TORCH_NAMES.get(f"torch.{description['torch']}")
         if type_name is None:
-            return "U8", (*shape, _torch_type(description["torch"]).itemsize)
+            return "U8", (*shape, torch_type(description["torch"]).itemsize)
         return type_name, shape
     import numpy
 

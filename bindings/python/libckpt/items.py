@@ -1,8 +1,8 @@
 """What a trainer saves, taken apart into named tensors and plain data, and put together again.
 
 The structure is JSON, and says of each part what it was; floats and integers come back exactly.
-What JSON cannot hold is pickled by Python and carried as opaque bytes, or refused when the session
-is free of pickles.
+What neither JSON nor `_kinds` can hold is refused by name, or pickled by Python and carried as
+opaque bytes where the session was opened with allow_pickle=True.
 """
 
 import base64
@@ -13,7 +13,7 @@ import math
 import pickle
 import sys
 
-from libckpt import _core, _members, _modules, _scalers, _tensors, _views
+from libckpt import _core, _kinds, _members, _modules, _scalers, _tensors, _views
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 
@@ -21,7 +21,7 @@ PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
 DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
-ALLOW = "open it with allow_pickle=True if you trust whoever saved it"
+ALLOW = "open the session with allow_pickle=True if you trust whoever saved it"
 RESERVED = "libckpt."  # The names that the structure and its neighbours have.
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
@@ -88,7 +88,7 @@ class Taker:
     `known` is what an earlier Taker told; without it, nobody wants this one's.
     """
 
-    def __init__(self, allow_pickle=True, known=None, replicas=None):
+    def __init__(self, allow_pickle=False, known=None, replicas=None):
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
@@ -126,10 +126,13 @@ class Taker:
             parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
             self._depth -= 1
             return f'{{"{"l" if kind is list else "u"}":[{",".join(parts)}]}}'
-        if kind is collections.defaultdict and has_tensor(value):
+        if kind is collections.defaultdict:
             return self._default_dictionary(name, value)
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
             return self._dictionary(name, value)
+        parts = _kinds.parts_of(value)
+        if parts is not None:
+            return f'{{"k":[{_text(parts[0])},{self.take(name, parts[1])}]}}'
         return self._pickled(name, value)
 
     def _owner(self, name, owner):
@@ -158,14 +161,9 @@ class Taker:
         return text
 
     def _member(self, name, content):
-        if not self.allow_pickle:
-            raise Unsupported(
-                f'item "{name}" is to be a file for torch.load, which holds a pickle, and this '
-                "session is free of pickles"
-            )
         if has_state(content):
             content = content.state_dict()
-        self.members[name] = _members.entries_of(name, content)
+        self.members[name] = _members.entries_of(name, content, self.allow_pickle)
         return _text({"a": name})
 
     def _tensor(self, name, value):
@@ -202,11 +200,13 @@ class Taker:
         return text
 
     def _default_dictionary(self, name, value):
-        """A plain one, when what makes its values cannot be saved."""
+        """A plain one, when it has tensors and what makes its values cannot be saved."""
         node = self._dictionary(name, value)
         try:
             return f'{{"e":[{self.take(f"{name}.factory", value.default_factory)},{node}]}}'
         except (InvalidArgument, Unsupported):
+            if not has_tensor(value):
+                raise
             return node
 
     def _pairs(self, name, keys, parts):
@@ -242,8 +242,9 @@ class Taker:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.allow_pickle:
             raise Unsupported(
-                f'item "{name}" is a {kind}, which JSON cannot hold, and this session is free of '
-                "pickles: save plain numbers, strings, lists and dictionaries instead"
+                f'item "{name}" is a {kind}, which only a pickle can hold: save numbers, strings, '
+                "lists and dictionaries instead, give it state_dict and load_state_dict, or open "
+                "the session with allow_pickle=True"
             )
         try:
             return _text({"p": base64.b64encode(pickle.dumps(value)).decode()})
@@ -257,7 +258,7 @@ class Taker:
 class Giver:
     """Puts items together from a structure and the tensors and members that were restored."""
 
-    def __init__(self, tensors, members, allow_pickle=True):
+    def __init__(self, tensors, members, allow_pickle=False):
         self.tensors = tensors
         self.members = members
         self.allow_pickle = allow_pickle
@@ -275,12 +276,7 @@ class Giver:
         return self.tensors[name]
 
     def _give_a(self, name):
-        if not self.allow_pickle:
-            raise Unsupported(
-                f'saved item "{self._item}" is a torch member, which holds a pickle, and this '
-                f"session is free of pickles: {ALLOW}"
-            )
-        return _members.load(name, self.members[name])
+        return _members.load(name, self.members[name], self.allow_pickle)
 
     def _give_v(self, value):
         return value
@@ -297,6 +293,17 @@ class Giver:
     def _give_e(self, parts):
         factory, node = parts
         return collections.defaultdict(self.give(factory), self.give(node))
+
+    def _give_k(self, parts):
+        kind, node = parts
+        try:
+            return _kinds.make(kind, self.give(node))
+        except CheckpointError as error:
+            raise type(error)(f'saved item "{self._item}": {error}') from error
+        except Exception as error:  # The class of an enumeration may be anybody's.
+            raise InvalidArgument(
+                f'saved item "{self._item}": a {kind} cannot be made again here ({error!r})'
+            ) from error
 
     def _give_f(self, value):
         return float(value)
@@ -322,7 +329,7 @@ class Giver:
     def _give_p(self, value):
         if not self.allow_pickle:
             raise Unsupported(
-                f'saved item "{self._item}" was pickled, and this session is free of pickles: '
+                f'saved item "{self._item}" holds a pickle, which runs what it was made to run: '
                 f"{ALLOW}"
             )
         try:
@@ -363,7 +370,7 @@ def _kinds_of(items):
     return f"one with the name {next(name for name in items if type(name) is not str)!r}"
 
 
-def take_all(items, allow_pickle=True, known=None, replicas=None):
+def take_all(items, allow_pickle=False, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
     `known` is the caller's, who passes it again at the next call; `replicas` gets the names of
@@ -387,7 +394,7 @@ def take_all(items, allow_pickle=True, known=None, replicas=None):
     return f"{{{','.join(parts)}}}", taker.tensors, taker.members
 
 
-def give_all(structure, tensors, members, allow_pickle=True):
+def give_all(structure, tensors, members, allow_pickle=False):
     """The items again, as plain values. A member that is not among `members` is left out."""
     giver = Giver(tensors, members, allow_pickle)
     try:

@@ -36,7 +36,7 @@ _sessions = weakref.WeakSet()
 _jobs_here = weakref.WeakValueDictionary()  # By (job, rank): the session of this process.
 
 
-def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, allow_pickle=True,
+def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, allow_pickle=False,
          debug=None, **options):  # fmt: skip
     """Opens a session for this rank of `job`; the node's daemon is started when none runs.
 
@@ -45,7 +45,8 @@ def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, a
     save_storage_interval: likewise; never by default, "15min" when there is a directory.
     max_ckpt_num or keep: how many checkpoints stay on storage; all by default.
     raise_on_error: failing saves raise; else they are logged and counted.
-    allow_pickle: False refuses what only a pickle could hold.
+    allow_pickle: whether what only a pickle can hold is saved, and restored, as one. A pickle runs
+        what it was made to run: allow it for checkpoints that you trust.
     debug: looks for tensors that change while they are captured; by default LIBCKPT_DEBUG=1.
     Everything else is an option of the library, under its name there. What is not given here is
     taken from the environment (LIBCKPT_DIR), then from the file LIBCKPT_CONFIG; then the defaults.
@@ -102,7 +103,7 @@ class Session:
     """One at a time for a job and rank in a process; calls come from any thread, and wait for one
     another where they must."""
 
-    def __init__(self, options, *, raise_on_error=False, allow_pickle=True, debug=False):
+    def __init__(self, options, *, raise_on_error=False, allow_pickle=False, debug=False):
         options, self._ranks = _launch.complete(options)
         if not _settings.told("daemon_path") and _programs.daemon_path():
             options.setdefault("daemon_path", _programs.daemon_path())

@@ -17,7 +17,7 @@ def init(
     max_ckpt_num: int | None = None,
     keep: int | None = None,
     raise_on_error: bool = False,
-    allow_pickle: bool = True,
+    allow_pickle: bool = False,
     debug: bool | None = None,
     **options: Any,
 ) -> Session: ...
@@ -32,7 +32,7 @@ class Session:
         options: Mapping[str, Any],
         *,
         raise_on_error: bool = False,
-        allow_pickle: bool = True,
+        allow_pickle: bool = False,
         debug: bool = False,
     ) -> None: ...
     def guard(self, *optimizers: Any) -> Session: ...
