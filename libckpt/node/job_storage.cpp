@@ -124,6 +124,8 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
   const std::shared_ptr<Job> job = job_.shared_from_this();
   do {
     must_read_again_ = false;
+    // First: a vote that knows what storage holds must know what of it was abandoned.
+    co_await learn_history();
     auto read = co_await refresh_catalog();
     if (!read && read.error().code() == Errc::not_found) {
       // Removed as a whole. It is made again as at the first start, and holds nothing.
@@ -136,7 +138,8 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
                   read.error().message());
       published_.emplace();  // A restore from memory must not wait for a dead disk.
     }
-    co_await learn_history();
+    // Whoever reads it after our end must not miss what we know.
+    if (!history_lost().empty()) history_due_.emplace();
   } while (must_read_again_);
   is_reading_catalog_ = false;
   job->touch();
@@ -146,8 +149,6 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
 asio::awaitable<void> JobStorage::learn_history() {
   auto timelines = co_await load_history();
   if (timelines) job_.learn_history(*timelines);
-  // Whoever reads it after our end must not miss what we know.
-  if (!history_lost().empty()) history_due_.emplace();
 }
 
 Task<format::Timelines> JobStorage::load_history() {
