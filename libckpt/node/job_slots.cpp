@@ -195,7 +195,13 @@ Status Job::filled(SessionId id, Filled filled) {
   const std::shared_ptr<EarlyChecksums> early = std::move(slots[filled.slot].early);
   std::vector<Crc32> taken;
   if (early) taken = early->take();
-  CKPT_TRY(auto record, record_of(*session, *rank, filled));
+  auto described = record_of(*session, *rank, filled);
+  if (!described) {
+    slot->abandon();  // Nobody fills it any more, so nobody else would.
+    touch();
+    return fail(std::move(described).error());
+  }
+  std::shared_ptr<const format::ShardRecord> record = std::move(*described);
   slot->filled();
   if (record->chunk_crcs.empty() && record->bytes > 0) {
     asio::co_spawn(context_.executor, checksum_and_seal(id, slot, *record, std::move(taken)),

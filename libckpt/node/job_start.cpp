@@ -155,7 +155,9 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
   co_return answer;
 }
 
-// A free Slot of the rank; if there is none, that of the step that is least worth keeping.
+// A free Slot of the rank; if there is none, that of the step that is least worth keeping. Never
+// that of the newest committed step (I1): until this restore has succeeded, the next one may need
+// it.
 Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
                                                     std::uint64_t bytes) {
   auto& own = slots_.own(id.rank);
@@ -176,6 +178,7 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
     if (slot.state() != Slot::State::sealed || slot.is_leased() || slot.id().at == id.at) {
       return false;
     }
+    if (committed_ && slot.id().at == *committed_) return false;
     // Steps above the voted one are not complete anywhere; below it, the oldest goes first.
     if (best == nullptr) return true;
     if (best->slot->state() == Slot::State::free) return false;

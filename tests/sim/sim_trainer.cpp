@@ -15,6 +15,7 @@ namespace {
 
 constexpr Duration tick = std::chrono::milliseconds(10);
 constexpr Duration begin_deadline = std::chrono::seconds(120);
+constexpr Duration look_time_max = std::chrono::seconds(1);
 
 format::Layout layout_for(const TrainerPlan& plan) {
   format::TensorSpec spec;
@@ -73,7 +74,10 @@ Task<void> SimTrainer::begin() {
     co_return fail(Errc::cancelled, "killed");
   }
   CKPT_CO_CHECK(engine_->set_layout(*session_, layout_));
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, 1, plan_.wanted));
+  for (const Step step : plan_.looked_at) {
+    CKPT_CO_CHECK(co_await look_at(step));
+  }
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, ++ask_, plan_.wanted));
   const Time deadline = clock_.after(begin_deadline);
   while (!begun_) {
     if (offer_ && !memories_.empty()) {
@@ -90,6 +94,19 @@ Task<void> SimTrainer::begin() {
   timeline_ = begun_->timeline;
   done_ = begun_->restored ? begun_->restored->step : Step{0};
   oracle_.began(rank(), plan_.group, *begun_);
+  co_return Status{};
+}
+
+// Asks for a step, and for another one as soon as it is offered this one, or cannot have it.
+Task<void> SimTrainer::look_at(Step step) {
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, ++ask_, step));
+  const Time deadline = clock_.after(look_time_max);
+  while (!offer_ && !begun_ && clock_.now() < deadline) {
+    CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));
+    if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
+  }
+  offer_.reset();
+  begun_.reset();
   co_return Status{};
 }
 
@@ -141,11 +158,11 @@ Task<void> SimTrainer::retract() {
   const bool has_base = begun_->restored.has_value();
   std::optional<Step> wanted;
   if (random_.one_in(2)) wanted = Step{1'000'000};  // Nobody ever had it.
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, 1, wanted));
+  CKPT_CO_CHECK(engine_->ask_restore(*session_, ++ask_, wanted));
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(200)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
   offer_.reset();
-  CKPT_CO_CHECK(engine_->start_fresh(*session_, 1));
+  CKPT_CO_CHECK(engine_->start_fresh(*session_, ++ask_));
   const bool goes_on = !begun_->error && begun_->timeline == timeline_;
   if (!goes_on && has_base) {
     oracle_.violated(fmt::format("rank {}: a restore that was given up moved it from timeline {}",
@@ -224,11 +241,12 @@ void SimTrainer::level_reached(Step step, Level level) {
 }
 
 void SimTrainer::restore_offered(node::SlotOffer offer) {
-  offer_ = std::move(offer);
+  if (offer.ask == ask_) offer_ = std::move(offer);
 }
 
 void SimTrainer::begun(node::Begun begun) {
-  granted_.clear();  // The restore may have taken them; what is free is granted again.
+  if (begun.ask != ask_) return;  // Of a restore that it waits for no longer.
+  granted_.clear();               // The restore may have taken them; what is free is granted again.
   if (begun.restored) base_ = begun.restored;
   begun_ = std::move(begun);
 }

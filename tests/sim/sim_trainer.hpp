@@ -31,6 +31,7 @@ struct TrainerPlan {
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
   std::uint64_t tensor_bytes = 10'000;
+  std::vector<Step> looked_at;        // Asked for first, and not waited for.
   std::optional<Step> wanted;         // restore(step).
   std::uint64_t skip_one_in = 0;      // Steps it skips by itself, as with no free Slot.
   std::uint64_t retracts_one_in = 0;  // Steps before which it asks for a restore and gives it up.
@@ -84,6 +85,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
 
  private:
   Task<void> begin();
+  Task<void> look_at(Step step);
   Task<void> train();
   Task<void> retract();
   Task<void> capture(Step step, std::uint32_t slot);
@@ -103,6 +105,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::optional<node::SlotOffer> offer_;
   std::optional<node::Begun> begun_;
   std::optional<format::StepId> base_;  // What was restored.
+  std::uint64_t ask_ = 0;               // The number of what it asked last.
   Step next_capture_{};
   Step allowed_{};
   Step done_{};

@@ -19,6 +19,7 @@ namespace ckpt::sim {
 namespace {
 
 const std::string directory = "/ckpt";
+constexpr std::uint32_t checkpoints_kept = 3;
 constexpr Duration fault_phase = std::chrono::seconds(20);
 constexpr Duration calm_phase_max = std::chrono::seconds(120);
 constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
@@ -190,6 +191,7 @@ void World::launch() {
   if (may_ask_older_ && committed_ && random_.one_in(4) && number(committed_->step) > 2) {
     wanted_ = Step{number(committed_->step) - random_.below(2)};
   }
+  const std::vector<Step> looked_at = steps_to_look_at();
   log_info("launch {}: nodes {} wanted {}", group_, fmt::join(members_, ","),
            wanted_ ? number(*wanted_) : 0);
   trainers_.assign(world_size_, nullptr);
@@ -205,10 +207,11 @@ void World::launch() {
     plan.request.incarnation = group_;
     plan.request.save_mem_interval.steps = 1;
     plan.request.save_storage_interval.steps = 4;
-    plan.request.max_ckpt_num = 3;
+    plan.request.max_ckpt_num = checkpoints_kept;
     plan.request.secret = "0123456789abcdef0123456789abcdef";
     plan.group = group_;
     plan.seed = random_.next();
+    plan.looked_at = looked_at;
     plan.wanted = wanted_;
     plan.skip_one_in = skip_one_in_;
     // What flips before the daemon has hashed it cannot be told from what was captured.
@@ -217,6 +220,17 @@ void World::launch() {
     trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
     asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
   }
+}
+
+// Some that storage has, in any order. Nothing is lost by asking for them.
+std::vector<Step> World::steps_to_look_at() {
+  std::vector<Step> steps;
+  if (!random_.one_in(3)) return steps;
+  for (const Step step : published_) {
+    const std::size_t place = random_.below(steps.size() + 1);
+    steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(place), step);
+  }
+  return steps;
 }
 
 // Kills all ranks, as a launcher does when one has died. Some linger as zombies before their death
@@ -424,6 +438,8 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
     durable_ = at;
     durable_is_demanded_ = true;
     ++outcome_.publications;
+    published_.push_back(step);
+    if (published_.size() > checkpoints_kept) published_.erase(published_.begin());
     check_storage();
   }
 }

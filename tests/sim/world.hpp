@@ -69,6 +69,7 @@ class World final : public Oracle {
   void start_machine(const std::string& name);
   void kill_machine(std::string name);
   void launch();
+  std::vector<Step> steps_to_look_at();
   void end_launch();
   void supervise();  // The launcher: a launch with a dead rank is ended, and a new one begun.
   std::vector<Node> node_list() const;
@@ -118,6 +119,7 @@ class World final : public Oracle {
   bool was_whole_at_commit_ = false;  // All members alive and connected for long enough.
   Time disturbed_at_{};               // Last time that a node or a link was lost.
   std::optional<format::StepId> durable_;
+  std::vector<Step> published_;         // The last ones, oldest first.
   bool durable_is_demanded_ = false;    // Of the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
 };

@@ -1,0 +1,60 @@
+// Goal:   a Slot is given up only for something better: the newest committed step outlives restores
+//         of older steps that did not succeed, and a capture that is refused gives its Slot back.
+// Method: a rank with few Slots, on a disk in memory; restores that are asked for and given up.
+#include <cerrno>
+
+#include "unit/node/two_steps.hpp"
+
+namespace ckpt::node {
+
+TEST_CASE("slots kept: restores of older steps that were given up cost no committed step",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.own_slots = 3;
+  rank.begin_and_store_two_steps();
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{3});
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{3}; }));
+  disk.set_hook([](std::string_view verb, const std::string& path) {
+    const bool is_data = path.find("/.step-") != std::string::npos;
+    return verb == "write" && is_data ? ENOSPC : 0;
+  });
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{4});  // In memory alone.
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{4}; }));
+
+  rank.keeps_offers = true;
+  for (const std::uint64_t older : {1, 2, 3}) {  // Each takes a Slot, and there are three in all.
+    REQUIRE(rank.engine->ask_restore(rank.session, older + 1, Step{older}));
+    REQUIRE(rank.pass_until([&] { return rank.offers.size() == older; }));
+    REQUIRE(rank.offers.back().record->id.at.step == Step{older});
+  }
+  rank.engine->detach(rank.session);
+  rank.keeps_offers = false;
+  rank.answer.reset();
+  const auto restored = rank.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{4});
+  CHECK_FALSE(rank.is_wrong);
+}
+
+TEST_CASE("slots kept: a capture of an unknown layout gives its Slot back", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  REQUIRE(rank.begin_fresh());
+  const std::size_t all = rank.granted.size();
+  REQUIRE(rank.begin_capture(Step{1}));
+  const std::uint32_t version = std::exchange(rank.layout.version, 7);
+  const Status refused = rank.end_capture(Step{1});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  REQUIRE(rank.pass_until([&] { return rank.granted.size() == all; }));
+  rank.layout.version = version;
+  rank.capture(Step{2});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+}
+
+}  // namespace ckpt::node
