@@ -55,6 +55,17 @@ std::vector<std::optional<Copies>> copies_of(const ClusterView& view, format::St
   return copies;
 }
 
+DamagedShards damaged_shards(const ClusterView& view) {
+  DamagedShards damaged;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::Damage& damage : node.damaged) {
+      Errc& code = damaged[damage.id.at][damage.id.rank];
+      if (code != Errc::corruption) code = damage.code;
+    }
+  }
+  return damaged;
+}
+
 std::size_t domain_count(const JobShape& shape, const std::vector<std::string>& nodes) {
   std::set<std::string> domains;
   for (const std::string& node : nodes) domains.insert(domain_of(shape, node));

@@ -6,6 +6,7 @@
 
 #include <ckpt/options.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,7 +45,7 @@ struct ClusterView {
   Digest members;                                       // members_digest(shape).
   std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
-  std::size_t damaged_published = 0;                    // On storage, but not to be trusted.
+  std::size_t damaged_published = 0;  // On storage, and no checkpoints as the catalog shows them.
   std::string unreadable;    // Why `published` is not what storage holds; empty: it is.
   std::string history_lost;  // Why storage does not tell what was abandoned; empty: it does.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.
@@ -70,6 +71,11 @@ struct Copies {
 };
 // Of `at`, by rank. Where copies disagree, those of the rank's own node are believed.
 std::vector<std::optional<Copies>> copies_of(const ClusterView& view, format::StepId at);
+
+// Stored shards that some live node could not use: by step, then rank, the kind of damage.
+// Corruption outweighs what could not be read.
+using DamagedShards = std::map<format::StepId, std::map<std::uint32_t, Errc>>;
+DamagedShards damaged_shards(const ClusterView& view);
 
 // Distinct failure domains among `nodes`.
 std::size_t domain_count(const JobShape& shape, const std::vector<std::string>& nodes);

@@ -106,7 +106,9 @@ void Coordinator::adopt_reports(const ClusterView& view) {
   decree_.start = newest_start(view, decree_.start);
   foreign_trouble_.clear();
   const std::uint64_t running = running_timeline(view);
+  const DamagedShards damaged = damaged_shards(view);
   for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
+    if (damaged.contains(step.at)) continue;
     // Only who knows nothing of us can have begun a later timeline in our directory. Taken for
     // ours, its step would pass for a newer one than all that we still have to store.
     if (running == 0 || step.at.timeline <= running) {
@@ -223,7 +225,9 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
 // because it seems to do harm: that it may come back is no reason to restore nothing.
 std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& view) const {
   std::optional<format::StepId> newest;
+  const DamagedShards damaged = damaged_shards(view);
   const auto look_at = [&](format::StepId at) {
+    if (damaged.contains(at)) return;
     const bool is_new = is_fenced(decree_.history, at) && !is_fenced(untold_->before.history, at);
     const bool is_bad =
         is_suspect(decree_.restore_counts, options_.restores_without_progress_max, at);

@@ -12,6 +12,7 @@ namespace {
 struct Coverage {
   std::vector<Digest> digests;
   std::vector<std::uint32_t> missing;  // Ranks.
+  std::string damage;                  // Of their files, the first; empty: they have none.
   bool is_in_memory = true;
 };
 
@@ -23,16 +24,27 @@ const PublishedStep* find_published(const ClusterView& view, format::StepId at) 
   return nullptr;
 }
 
+const char* describe(Errc code) {
+  return code == Errc::corruption ? "is damaged" : "could not be read";
+}
+
 // What is published was agreed by all ranks: where memory disagrees with it, it is not used.
-Coverage cover(const ClusterView& view, format::StepId at) {
+Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at) {
   Coverage coverage;
   const auto copies = copies_of(view, at);
   const PublishedStep* published = find_published(view, at);
+  const auto damage = damaged.find(at);
   for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
     const bool in_memory =
         copies[rank] && (published == nullptr || published->digests[rank] == copies[rank]->digest);
     if (in_memory) {
       coverage.digests.push_back(copies[rank]->digest);
+    } else if (published != nullptr && damage != damaged.end() && damage->second.contains(rank)) {
+      coverage.digests.emplace_back();
+      coverage.missing.push_back(rank);
+      if (coverage.damage.empty())
+        coverage.damage =
+            fmt::format("what storage has of rank {} {}", rank, describe(damage->second.at(rank)));
     } else if (published != nullptr) {
       coverage.digests.push_back(published->digests[rank]);
       coverage.is_in_memory = false;
@@ -89,6 +101,9 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
     return fmt::format("rejected: step {} was asked for", number(*rules.wanted));
   }
   if (is_fenced(rules.history, at)) return "rejected: abandoned by a restore to an older step";
+  if (!coverage.damage.empty()) {
+    return fmt::format("rejected: no copy of it in memory, and {}", coverage.damage);
+  }
   if (!coverage.missing.empty()) {
     return fmt::format("rejected: no copy of rank {} ({} of {} ranks missing)",
                        coverage.missing.front(), coverage.missing.size(), coverage.digests.size());
@@ -100,6 +115,14 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
         rules.restores_without_progress_max);
   }
   return {};
+}
+
+// How many of the checkpoints on storage are not to be trusted.
+std::size_t damaged_count(const ClusterView& view, const DamagedShards& damaged) {
+  std::size_t count = view.damaged_published;
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))
+    count += damaged.contains(step.at);
+  return count;
 }
 
 std::string describe_damage(std::size_t count) {
@@ -117,17 +140,18 @@ std::string why_not(const Vote& vote, Step wanted) {
 }
 
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
-                     const ClusterView& view, const VoteRules& rules) {
+                     const ClusterView& view, const VoteRules& rules, std::size_t damaged) {
   vote.error = Errc::not_found;
   if (!view.unreadable.empty()) {
     // Nobody knows what lies there: whoever begins from the first step may take its place.
     vote.error = Errc::unavailable;
     vote.reason = "no step is in memory, and storage cannot be read: " + view.unreadable;
-  } else if (view.damaged_published > 0) {
+  } else if (damaged > 0) {
     // Not "not found": a trainer would begin from the first step and take its place.
     vote.error = Errc::corruption;
-    const bool has_others = view.published && !view.published->empty();
-    vote.reason = describe_damage(view.damaged_published) + ", and ";
+    const bool has_others =
+        view.published && view.published->size() + view.damaged_published > damaged;
+    vote.reason = describe_damage(damaged) + ", and ";
     if (const PublishedStep* other = newest_of_other_world(view, rules)) {
       vote.reason += fmt::format(
           "the newest of the others, step {}, was taken by {} ranks, "
@@ -202,11 +226,13 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   Vote result;
   std::set<std::uint32_t> other_worlds;
   const auto steps = all_steps(view, other_worlds);
+  const DamagedShards damaged = damaged_shards(view);
+  const std::size_t damaged_steps = damaged_count(view, damaged);
   // A second round admits suspects: a suspect step is better than none.
   for (const bool allow_suspect : {false, true}) {
     result.candidates.clear();
     for (const format::StepId& at : steps) {
-      const Coverage coverage = cover(view, at);
+      const Coverage coverage = cover(view, damaged, at);
       Candidate candidate{at, false, coverage.is_in_memory && coverage.missing.empty(),
                           objection(rules, at, coverage, allow_suspect)};
       if (candidate.verdict.empty() && !result.chosen) {
@@ -238,11 +264,11 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
         result.reason += fmt::format("; step {} {}", number(candidate.at.step), candidate.verdict);
       }
     }
-    if (view.damaged_published > 0) {
-      result.reason += fmt::format("; {}, passed by", describe_damage(view.damaged_published));
+    if (damaged_steps > 0) {
+      result.reason += fmt::format("; {}, passed by", describe_damage(damaged_steps));
     }
   } else {
-    explain_failure(result, other_worlds, view, rules);
+    explain_failure(result, other_worlds, view, rules, damaged_steps);
   }
   return result;
 }

@@ -15,6 +15,7 @@ constexpr std::size_t string_bytes_min = 4;
 // The fixed parts: enough to bound what a list's length may make us allocate.
 constexpr std::size_t holding_bytes_min = shard_id_bytes + digest_bytes + 8 + 4 + 1;
 constexpr std::size_t rank_report_bytes_min = 4 + 8 + 1 + 1 + 8 + 8 + 8 + 8 + 1 + 1 + 1 + 4 + 4;
+constexpr std::size_t damage_bytes = shard_id_bytes + 1;
 constexpr std::size_t timeline_start_bytes = 8 + 1 + step_id_bytes;
 constexpr std::size_t restore_count_bytes = step_id_bytes + 4;
 constexpr std::size_t shard_flushed_bytes = 4 + digest_bytes;
@@ -80,6 +81,20 @@ Holding read_holding(Reader& reader) {
   holding.world_size = reader.u32();
   holding.is_own = reader.boolean();
   return holding;
+}
+
+void write(Writer& writer, const Damage& damage) {
+  write(writer, damage.id.at);
+  writer.u32(damage.id.rank);
+  writer.u8(static_cast<std::uint8_t>(damage.code));
+}
+
+Damage read_damage(Reader& reader) {
+  Damage damage;
+  damage.id.at = read_step_id(reader);
+  damage.id.rank = reader.u32();
+  damage.code = reader.enumerator(Errc{}, Errc::version_mismatch);
+  return damage;
 }
 
 void write(Writer& writer, const RankReport& report) {
@@ -244,6 +259,7 @@ std::vector<std::byte> encode(const NodeReport& report) {
   writer.list(report.ranks, [&](const RankReport& rank) { write(writer, rank); });
   writer.list(report.holdings, [&](const Holding& holding) { write(writer, holding); });
   writer.list(report.durable, write_step_id);
+  writer.list(report.damaged, [&](const Damage& damage) { write(writer, damage); });
   write_history(writer, report.history, report.restore_counts);
   writer.optional(report.committed, write_step_id);
   writer.optional(report.start, [&](const Start& start) { write(writer, start); });
@@ -266,6 +282,7 @@ Result<NodeReport> decode_node_report(std::span<const std::byte> bytes) {
       reader.list<RankReport>(rank_report_bytes_min, [&] { return read_rank_report(reader); });
   report.holdings = reader.list<Holding>(holding_bytes_min, [&] { return read_holding(reader); });
   report.durable = read_step_ids(reader);
+  report.damaged = reader.list<Damage>(damage_bytes, [&] { return read_damage(reader); });
   read_history(reader, report);
   report.committed = reader.optional<StepId>([&] { return read_step_id(reader); });
   report.start = reader.optional<Start>([&] { return read_start(reader); });

@@ -68,6 +68,13 @@ struct FlushReport {
   bool operator==(const FlushReport&) const = default;
 };
 
+// Damage: one rank's stored files of a step that the reporting node could not use.
+struct Damage {
+  ShardId id;
+  Errc code{};  // corruption: a checksum failed, or a file is missing; else it could not be read.
+  auto operator<=>(const Damage&) const = default;
+};
+
 // History: how timelines follow one another. Steps of `base.timeline` above `base.step` are fenced
 // once a timeline based on it exists.
 struct TimelineStart {
@@ -119,6 +126,7 @@ struct NodeReport {
   std::vector<RankReport> ranks;  // Those of this node's trainers.
   std::vector<Holding> holdings;
   std::vector<StepId> durable;  // Published steps this node has seen on storage.
+  std::vector<Damage> damaged;  // Of those, what it could not use. Sorted.
   std::vector<TimelineStart> history;
   std::vector<RestoreCount> restore_counts;
   std::optional<StepId> committed;  // Newest it knows of.

@@ -87,6 +87,8 @@ void Job::build_report() {
     report.holdings.push_back({record.id, slot.digest(), record.bytes, record.world_size, is_own});
   });
   if (durable_) report.durable.push_back(*durable_);
+  const auto& damaged = storage_->damaged();
+  report.damaged.assign(damaged.begin(), damaged.end());
   report.history = history_;
   report.restore_counts = restore_counts_;
   report.committed = committed_;
@@ -123,7 +125,7 @@ agree::ClusterView Job::view() const {
   view.shape = shape_;
   view.members = members_;
   view.published = storage_->published();
-  view.damaged_published = storage_->damaged_count();
+  view.damaged_published = storage_->rejected_count();
   view.unreadable = storage_->unreadable();
   view.history_lost = storage_->history_lost();
   view.reports.push_back(report_);

@@ -25,6 +25,13 @@ using format::StartPhase;
 
 namespace {
 
+// Whether `error` is a reason to vote without what storage has of a shard. `was_chosen`: the vote
+// saw it there.
+bool is_damage(const Error& error, bool was_chosen) {
+  const Errc code = error.code();
+  return code == Errc::corruption || code == Errc::io || (was_chosen && code == Errc::not_found);
+}
+
 // Often enough for a person who watches.
 constexpr auto filling_interval = std::chrono::milliseconds(250);
 
@@ -92,6 +99,8 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
       kind = RestoreSource::storage;
       name = "storage";
       slot = co_await fill_from_storage(shard, digest, id);
+      if (!slot && is_damage(slot.error(), start.from_storage))
+        storage_->note_damage(shard, slot.error());
     } else {
       kind = RestoreSource::peer_memory;
       name = "node " + source;
@@ -284,7 +293,6 @@ Task<std::shared_ptr<Slot>> Job::fill_from_storage(format::ShardId id, Digest di
   if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   if (!read) {
     target->abandon();
-    if (read.error().code() == Errc::corruption) storage_->mark_damaged(id.at);
     co_return fail(std::move(read).error());
   }
   target->filled();

@@ -85,7 +85,6 @@ Task<void> JobStorage::refresh_catalog() {
   rejected_ = std::move(catalog.rejected);
   std::vector<agree::PublishedStep> published;
   for (const storage::Checkpoint& checkpoint : checkpoints_) {
-    if (damaged_.contains(checkpoint.at)) continue;
     published.push_back({checkpoint.at, checkpoint.world_size, checkpoint.digests});
   }
   published_ = std::move(published);
@@ -93,16 +92,14 @@ Task<void> JobStorage::refresh_catalog() {
 }
 
 bool JobStorage::is_published(format::StepId at) const {
-  return published_ && std::any_of(published_->begin(), published_->end(),
-                                   [&](const agree::PublishedStep& step) { return step.at == at; });
+  const auto is_it = [&](const agree::PublishedStep& step) { return step.at == at; };
+  const auto is_of_it = [&](const format::Damage& damage) { return damage.id.at == at; };
+  return published_ && std::any_of(published_->begin(), published_->end(), is_it) &&
+         std::none_of(damaged_.begin(), damaged_.end(), is_of_it);
 }
 
-std::size_t JobStorage::damaged_count() const {
-  const auto is_bad_file = [&](const storage::Checkpoint& checkpoint) {
-    return damaged_.contains(checkpoint.at);
-  };
+std::size_t JobStorage::rejected_count() const {
   return static_cast<std::size_t>(
-      std::count_if(checkpoints_.begin(), checkpoints_.end(), is_bad_file) +
       std::count_if(rejected_.begin(), rejected_.end(), storage::is_damage));
 }
 
@@ -117,6 +114,8 @@ void JobStorage::read_catalog() {
 void JobStorage::forget_catalog() {
   if (job_.directory().empty()) return;
   published_.reset();
+  std::erase_if(damaged_,
+                [](const format::Damage& damage) { return damage.code != Errc::corruption; });
   read_catalog();
 }
 
@@ -172,10 +171,10 @@ bool JobStorage::is_history_due() const {
   return history_due_ && job_.context().seams.clock.now() >= *history_due_;
 }
 
-void JobStorage::mark_damaged(format::StepId at) {
-  damaged_.insert(at);
-  if (!published_) return;
-  std::erase_if(*published_, [&](const agree::PublishedStep& step) { return step.at == at; });
+void JobStorage::note_damage(format::ShardId id, const Error& error) {
+  log_warning("job={} step={} rank={} on storage is not used: {}", job_.shape().job,
+              number(id.at.step), id.rank, error.message());
+  damaged_.insert({id, error.code()});
   job_.touch();
 }
 
@@ -524,8 +523,11 @@ void JobStorage::count_failure(const Error& error) {
 
 Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_of(format::ShardId id,
                                                                        Digest digest) {
+  if (job_.directory().empty()) co_return fail(Errc::not_found, "the job has no directory");
+  // The coordinator may have read the catalog after we did.
+  if (name_of(id.at).empty()) CKPT_CO_CHECK(co_await refresh_catalog());
   const std::string name = name_of(id.at);
-  if (name.empty() || damaged_.contains(id.at)) {
+  if (name.empty()) {
     co_return fail(Errc::not_found, fmt::format("step {} is not on storage", number(id.at.step)));
   }
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));

@@ -40,16 +40,17 @@ class JobStorage {
 
   // What storage holds. None: it is being read, or was never. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
-  bool is_published(format::StepId at) const;  // As far as we know.
-  std::size_t damaged_count() const;           // Published once, and not to be trusted now.
+  bool is_published(format::StepId at) const;  // As far as we know, and with good files.
+  std::size_t rejected_count() const;  // Published once, and no checkpoints by the catalog now.
   // Why the last reading of what it holds failed; empty: it did not.
   const std::string& unreadable() const { return unreadable_; }
   // Why nobody knows from storage which steps were abandoned; empty: it is known.
   std::string history_lost() const;
   bool is_history_due() const;  // It could not be stored, or is gone from storage: try again.
   void read_catalog();          // In the background; touches the job when done.
-  void forget_catalog();        // And reads it anew.
-  void mark_damaged(format::StepId at);  // A file of it failed verification.
+  void forget_catalog();        // And reads it anew. What could not be read may be read again.
+  void note_damage(format::ShardId id, const Error& error);  // A restore could not use it.
+  const std::set<format::Damage>& damaged() const { return damaged_; }
 
   // Our share of a flush; a second call with the same order does nothing.
   void write(const format::FlushOrder& order);
@@ -69,7 +70,7 @@ class JobStorage {
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }
 
-  // Errors: not_found, corruption.
+  // Errors: not_found, corruption, io.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
   Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
                   BytesVerified verified);
@@ -109,7 +110,7 @@ class JobStorage {
   std::uint32_t max_ckpt_num_ = 0;
   std::optional<std::vector<agree::PublishedStep>> published_;
   std::vector<storage::Checkpoint> checkpoints_;
-  std::set<format::StepId> damaged_;
+  std::set<format::Damage> damaged_;
   std::vector<storage::Rejected> rejected_;
   std::string unreadable_;
   std::string history_error_;

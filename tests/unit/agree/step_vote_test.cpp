@@ -122,6 +122,31 @@ TEST_CASE("vote: who restores beside damage is told of it", "[unit][agree]") {
       std::string::npos);
 }
 
+TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][agree]") {
+  Scene scene(2);
+  scene.view.published->push_back({{1, Step{3}}, 2, {digest(1), digest(2)}});
+  scene.view.published->push_back({{1, Step{4}}, 2, {digest(7), digest(8)}});
+  REQUIRE(vote(scene).chosen == format::StepId{1, Step{4}});
+  scene.view.reports[1].damaged = {{{{1, Step{4}}, 1}, Errc::corruption}};
+  const agree::Vote older = vote(scene);
+  CHECK(older.chosen == format::StepId{1, Step{3}});
+  CHECK(older.candidates.front().verdict ==
+        "rejected: no copy of it in memory, and what storage has of rank 1 is damaged");
+  CHECK(older.reason.find("1 checkpoint on storage is damaged") != std::string::npos);
+
+  // The other rank's file is good, and this rank's bytes are in memory.
+  scene.hold(1, 1, 4, 1);
+  CHECK(vote(scene).chosen == format::StepId{1, Step{4}});
+  scene.view.reports[1].holdings.clear();
+
+  scene.view.reports[0].damaged = {{{{1, Step{3}}, 0}, Errc::io}};
+  const agree::Vote none = vote(scene);
+  CHECK(none.error == Errc::corruption);
+  CHECK(none.candidates.back().verdict.find("rank 0 could not be read") != std::string::npos);
+  CHECK(none.reason ==
+        "2 checkpoints on storage are damaged (see ckpt verify), and no other can be restored");
+}
+
 TEST_CASE("vote: storage that cannot be read is no empty storage", "[unit][agree]") {
   Scene scene(2);
   scene.view.unreadable = "io: list /scratch/job";

@@ -109,6 +109,7 @@ NodeReport golden_report() {
   rank.failure = "no peer";
   report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true}};
   report.durable = {{1, Step{800}}};
+  report.damaged = {{{{1, Step{800}}, 1}, Errc::corruption}};
   report.history = {{2, true, {1, Step{800}}}};
   report.restore_counts = {{{1, Step{800}}, 1}};
   report.committed = StepId{2, Step{900}};

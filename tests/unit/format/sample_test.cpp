@@ -195,6 +195,10 @@ NodeReport sample_report(Random& random) {
   report.ranks = sample_list(random, [&] { return sample_rank_report(random); });
   report.holdings = sample_list(random, [&] { return sample_holding(random); });
   report.durable = sample_list(random, [&] { return sample_step_id(random); });
+  report.damaged = sample_list(random, [&] {
+    return Damage{{sample_step_id(random), static_cast<std::uint32_t>(random.next())},
+                  random.one_in(2) ? Errc::corruption : Errc::io};
+  });
   fill_history(random, report);
   if (random.one_in(2)) report.committed = sample_step_id(random);
   if (random.one_in(2)) report.start = sample_start(random);
