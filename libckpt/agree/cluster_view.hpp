@@ -46,7 +46,7 @@ struct ClusterView {
   std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;  // On storage, and no checkpoints as the catalog shows them.
-  std::string unreadable;    // Why `published` is not what storage holds; empty: it is.
+  std::string unreadable;             // Why `published` is not what storage holds; empty: it is.
   std::string history_lost;  // Why storage does not tell what was abandoned; empty: it does.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.
   // Live nodes that have not reported to this coordinator yet: what they hold is not known.

@@ -162,9 +162,19 @@ bool Coordinator::is_too_soon(const format::Start& next, Time now) const {
   return is_retry && now - attempted_at_ < options_.attempt_pause;
 }
 
+bool Coordinator::is_storage_late(const ClusterView& view, Time now) const {
+  return !view.published && storage_asked_at_ &&
+         now - *storage_asked_at_ >= options_.storage_patience;
+}
+
 void Coordinator::decide_beginning(const ClusterView& view, Time now) {
+  if (view.published) {
+    storage_asked_at_.reset();
+  } else if (!storage_asked_at_) {
+    storage_asked_at_ = now;
+  }
   StartState state{decree_.start, decree_.history, decree_.restore_counts,
-                   options_.restores_without_progress_max};
+                   options_.restores_without_progress_max, is_storage_late(view, now)};
   const bool may_wait =
       !view.all_live && (!asked_since_ || now - *asked_since_ < options_.collect_grace);
   StartDecision decision = decide_start(view, state, may_wait, random_);
@@ -381,11 +391,17 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
   if (const auto away = rank_away(view); away && !lost.empty())
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
-  for (const std::string& trouble : {silent_nodes(view, now), thin_base(view, copies),
-                                     flush_trouble_, slow_flush(view, now), foreign_trouble_}) {
+  for (const std::string& trouble :
+       {silent_nodes(view, now), silent_storage(view, now), thin_base(view, copies), flush_trouble_,
+        slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }
+}
+
+std::string Coordinator::silent_storage(const ClusterView& view, Time now) const {
+  if (!view.shape.has_storage || !is_storage_late(view, now)) return {};
+  return "storage does not answer: no step is stored";
 }
 
 // Names the live nodes that have not reported for longer than a change of the coordinator takes.
@@ -454,6 +470,7 @@ void Coordinator::step_down() {
   flush_history_ = FlushHistory{};
   publishing_.reset();
   asked_since_.reset();
+  storage_asked_at_.reset();
   flush_not_before_.reset();
   flush_trouble_.clear();
   foreign_trouble_.clear();

@@ -25,6 +25,8 @@ struct CoordinatorOptions {
   std::uint32_t restores_without_progress_max = 3;
   Duration collect_grace = std::chrono::seconds(3);  // For nodes that may still come.
   Duration attempt_pause = std::chrono::milliseconds(250);
+  // For storage to say what it holds; then memory serves alone, if it has all that is known.
+  Duration storage_patience = std::chrono::seconds(3);
   Duration capture_notice = std::chrono::milliseconds(300);  // For a step to reach all ranks.
   Duration flush_retry_after = std::chrono::seconds(2);      // Doubles up to the maximum.
   Duration flush_retry_after_max = std::chrono::seconds(60);
@@ -80,6 +82,7 @@ class Coordinator {
   std::uint64_t committing_timeline(const ClusterView& view) const;
   void decide_captures(const ClusterView& view, Time now);
   void decide_flush(const ClusterView& view, Time now);
+  bool is_storage_late(const ClusterView& view, Time now) const;
   void decide_beginning(const ClusterView& view, Time now);
   void go(const ClusterView& view, const format::Start& start);
   std::optional<format::StepId> newest_abandoned(const ClusterView& view) const;
@@ -88,6 +91,7 @@ class Coordinator {
   void give_up_flush(const std::string& why, Time now);
   void describe(const ClusterView& view, Time now);
   std::string slow_flush(const ClusterView& view, Time now) const;
+  std::string silent_storage(const ClusterView& view, Time now) const;
   std::string silent_nodes(const ClusterView& view, Time now);
   std::string thin_base(const ClusterView& view, std::size_t wanted) const;
 
@@ -97,8 +101,9 @@ class Coordinator {
   FlushHistory flush_history_;
   std::optional<Publishing> publishing_;
   std::vector<Candidate> candidates_;
-  std::optional<Time> asked_since_;  // Ranks wait to begin since then.
-  Time attempted_at_{};              // When the Start last changed.
+  std::optional<Time> asked_since_;       // Ranks wait to begin since then.
+  std::optional<Time> storage_asked_at_;  // It has not said what it holds since then.
+  Time attempted_at_{};                   // When the Start last changed.
   std::optional<Time> flush_not_before_;
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
   std::string foreign_trouble_;  // Who else writes into the directory; for people.

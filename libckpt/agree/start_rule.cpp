@@ -101,14 +101,34 @@ std::string common_wish(const std::vector<RankView>& ranks, std::optional<Step>&
   return {};
 }
 
+// The newest step that any node knows to be stored, and that was not abandoned.
+std::optional<format::StepId> newest_stored(const ClusterView& view, const History& history) {
+  std::optional<format::StepId> newest;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::StepId& at : node.durable) {
+      if (!is_fenced(history, at) && (!newest || at > *newest)) newest = at;
+    }
+  }
+  return newest;
+}
+
+// Why the vote waits for storage; empty: it goes on, with what memory has where storage is late.
+std::string wait_for_storage(const ClusterView& view, const StartState& state, const Vote& outcome,
+                             std::optional<Step> wanted) {
+  if (view.published) return {};
+  if (!state.is_storage_late) return "reads what storage holds";
+  if (!outcome.chosen) return "storage does not answer, and memory has no whole step";
+  const auto stored = newest_stored(view, state.history);
+  if (wanted || !stored || *outcome.chosen >= *stored) return {};
+  // To go on from the older one would abandon steps that are safe.
+  return fmt::format("storage, which has step {}, does not answer, and memory has step {}",
+                     number(stored->step), number(outcome.chosen->step));
+}
+
 StartDecision begin_restore(const ClusterView& view, const StartState& state, Start start,
                             const std::vector<RankView>& ranks) {
   StartDecision decision;
-  if (!view.published) {
-    decision.needs_published = true;
-    decision.waiting = "reads what storage holds";
-    return decision;
-  }
+  decision.needs_published = !view.published;
   VoteRules rules{std::nullopt, state.history, state.restore_counts,
                   state.restores_without_progress_max};
   const std::string conflict = common_wish(ranks, rules.wanted);
@@ -117,6 +137,9 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
     start.reason = conflict;
   } else {
     Vote outcome = vote(view, rules);
+    decision.waiting = wait_for_storage(view, state, outcome, rules.wanted);
+    if (!decision.waiting.empty()) return decision;
+    if (!view.published) outcome.reason += "; storage did not answer, and was left out";
     set_outcome(start, outcome);
     if (rules.wanted && !outcome.chosen) {
       // Who asked for one step must not begin from nothing instead.

@@ -29,6 +29,7 @@ struct StartState {
   History history;
   std::vector<format::RestoreCount> restore_counts;
   std::uint32_t restores_without_progress_max = 3;
+  bool is_storage_late = false;  // It has not said what it holds within the patience for it.
 };
 
 struct StartDecision {

@@ -10,6 +10,7 @@
 #include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "base/within.hpp"
 #include "node/job.hpp"
 #include "node/job_storage.hpp"
 #include "node/peers.hpp"
@@ -23,6 +24,8 @@ namespace {
 
 // How long nodes that were never heard count as coming, at the start of a job.
 constexpr Duration arrival_grace = std::chrono::seconds(3);
+// How long a start waits for storage to record it; then it goes, and is recorded later.
+constexpr Duration record_patience = std::chrono::seconds(3);
 
 format::RankReport report_of_rank(const Rank& rank, const Session& session,
                                   const OwnSlots& own_slots) {
@@ -187,8 +190,10 @@ void Job::coordinate() {
   obey(decree);
 }
 
-asio::awaitable<void> Job::claim_timeline(format::Start start) {
-  auto timeline = co_await storage_->claim_timeline(start);
+asio::awaitable<void> Job::claim_timeline(format::Start start, Time deadline) {
+  auto timeline =
+      co_await within(context_.executor, context_.seams.clock, deadline, "claim a timeline",
+                      storage_->claim_timeline(start), shared_from_this());
   if (!timeline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
                 timeline.error().message());
@@ -203,13 +208,21 @@ asio::awaitable<void> Job::claim_timeline(format::Start start) {
 asio::awaitable<void> Job::announce() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  if (coordinator_.untold() != nullptr) co_await claim_timeline(*coordinator_.decree().start);
+  // Nobody trains before it is over: storage that hangs must not keep a restore from memory.
+  const Time deadline = context_.seams.clock.after(record_patience);
+  if (coordinator_.untold() != nullptr) {
+    format::Start unclaimed = *coordinator_.decree().start;
+    co_await claim_timeline(std::move(unclaimed), deadline);
+  }
   const std::optional<format::Start> start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
-  auto stored = co_await storage_->store_history(history, counts);
+  auto stored =
+      co_await within(context_.executor, context_.seams.clock, deadline, "store the timelines",
+                      storage_->store_history(history, counts), shared_from_this());
   is_announcing_ = false;
   if (!stored) {
+    storage_->store_history_later();
     log_warning("job={} timeline not recorded in the directory: {}", shape_.job,
                 stored.error().message());
     if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return touch();

@@ -167,6 +167,10 @@ std::string JobStorage::history_lost() const {
   return fmt::format("there is none in {}", os::display(job_.directory()));
 }
 
+void JobStorage::store_history_later() {
+  history_due_ = job_.context().seams.clock.after(history_again_after);
+}
+
 bool JobStorage::is_history_due() const {
   return history_due_ && job_.context().seams.clock.now() >= *history_due_;
 }
@@ -509,7 +513,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
     has_history_ = true;
     history_error_.clear();
   } else {
-    history_due_ = job_.context().seams.clock.after(history_again_after);
+    store_history_later();
   }
   co_return stored;
 }

@@ -66,6 +66,7 @@ class JobStorage {
   // where storage does not tell.
   Task<std::uint64_t> claim_timeline(format::Start start);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
+  void store_history_later();  // It did not succeed, or not in time.
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }

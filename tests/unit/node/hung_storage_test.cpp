@@ -1,0 +1,66 @@
+// Goal:   storage that hangs keeps nobody from what memory has: the trainer that starts again gets
+//         its newest step, and learns that storage was left out.
+// Method: the disk answers nothing for an hour; the trainer is gone, and comes again.
+#include <catch2/catch.hpp>
+
+#include "unit/node/one_rank.hpp"
+
+using Catch::Contains;
+
+namespace ckpt::node {
+
+TEST_CASE("hung storage: a restore from memory does not wait for it", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  const Time hangs_from = rank.clock.now();
+  disk.stall_until(hangs_from + std::chrono::hours(1));
+  rank.capture(Step{3});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{3}; }));
+  const std::uint64_t timeline = rank.answer->timeline;
+
+  rank.engine->detach(rank.session);
+  rank.answer.reset();
+  const auto restored = rank.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{3});
+  CHECK(rank.answer->timeline > timeline);
+  CHECK(rank.clock.now() < hangs_from + std::chrono::seconds(15));
+  CHECK_THAT(rank.answer->reason, Contains("storage did not answer, and was left out"));
+  rank.clock.advance(std::chrono::seconds(5));
+  CHECK_THAT(rank.notice.degraded, Contains("storage does not answer"));
+
+  // It goes on from there, and stores again once storage answers. What it began is recorded then.
+  rank.capture(Step{4});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{4}; }));
+  rank.clock.advance(hangs_from + std::chrono::hours(1) - rank.clock.now());
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{4}; }));
+  rank.clock.advance(std::chrono::seconds(10));
+  CHECK(rank.notice.degraded.empty());
+  CHECK_THAT(disk.content("/scratch/job/.libckpt/timelines.json"),
+             Contains(std::to_string(rank.answer->timeline)));
+}
+
+TEST_CASE("hung storage: nothing older is restored than what is known to be stored",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  const Time hangs_from = rank.clock.now();
+  disk.stall_until(hangs_from + std::chrono::minutes(2));
+  // The memory of step 2 rots: what is left is on storage.
+  for (std::uint32_t slot = 0; slot < rank.memories.size(); ++slot)
+    std::ranges::fill(rank.tensor_in(slot), std::byte{});
+  rank.engine->detach(rank.session);
+  rank.answer.reset();
+  rank.verifies_offers = true;
+  const auto restored = rank.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{2});
+  CHECK(rank.clock.now() >= hangs_from + std::chrono::minutes(2));
+  CHECK_FALSE(rank.is_wrong);
+}
+
+}  // namespace ckpt::node
