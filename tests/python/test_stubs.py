@@ -11,6 +11,7 @@ import inspect
 import pathlib
 import sys
 import textwrap
+import typing
 
 import pytest
 
@@ -23,6 +24,11 @@ OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub 
 
 def is_public(name):
     return not name.startswith("_") or (name.startswith("__") and name not in OF_PYTHON)
+
+
+def is_options(argument):
+    """Whether they are those of libckpt.Options, each as a keyword of its own."""
+    return argument.annotation is not None and ast.unparse(argument.annotation) == "Unpack[Options]"
 
 
 def parameters_of_stub(function):
@@ -40,7 +46,10 @@ def parameters_of_stub(function):
         (argument, kinds.KEYWORD_ONLY, default)
         for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
     ]
-    if given.kwarg:
+    if given.kwarg and is_options(given.kwarg):
+        none = ast.Constant(None)
+        found += [(ast.arg(name), kinds.KEYWORD_ONLY, none) for name in libckpt._init.KEYWORDS]
+    elif given.kwarg:
         found.append((given.kwarg, kinds.VAR_KEYWORD, None))
     return [
         (argument.arg, kind.name, None if default is None else ast.literal_eval(default))
@@ -112,7 +121,9 @@ def compare_functions(where, declared, function):
 def compare_classes(where, declared, kind):
     stub = Scope(declared.body)
     has = members_of(kind)
-    if not type(kind).__module__.startswith("nanobind"):
+    if typing.is_typeddict(kind):
+        has |= kind.__annotations__.keys()
+    elif not type(kind).__module__.startswith("nanobind"):
         has |= {name for name in own_attributes(kind) if is_public(name)}
     for name in sorted(stub.names() ^ has):
         yield f"{where}.{name}: only in the {'stub' if name in stub.names() else 'module'}"

@@ -88,6 +88,28 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     assert opens_safely(stock / "optimizer.pt")
 
 
+def test_added_once_the_trainer_was_made_it_captures_and_goes_on_from_whole_folders(
+    trainer, tmp_path, expected
+):
+    output = tmp_path / "output"
+    kill_after(run(trainer, output, "added", resume=True), 14)
+    process = run(trainer, output, "added", resume=True)
+    process.wait_until_captured_after(16)
+    process.kill()
+    said = process.log.read_text()
+    begun = first_step(said)
+    assert begun in (6, 11)
+    assert f"Transformers resumed step {begun - 1} from a folder, and memory" in said
+    left = folders(output)
+    assert left
+    assert all(problem_of(output / f"checkpoint-{number}") is None for number in left)
+    # A wrapper, which is asked in time, has the memory of what was added late.
+    said = run(trainer, output, resume=True).finish()
+    assert "from own memory" in said
+    assert first_step(said) > 15
+    assert results(said) == expected
+
+
 def test_resumed_from_folders_without_the_memory_it_ends_the_same(
     trainer, tmp_path, expected, programs
 ):
@@ -225,18 +247,20 @@ def test_the_best_checkpoint_is_tracked_and_kept(trainer, tmp_path, more):
     assert names[0] == names[1]
 
 
+@pytest.mark.parametrize("kind", ["wrapper", "added"])
 @pytest.mark.parametrize("kills", KILLS)
 def test_killed_at_any_instant_a_resume_succeeds_and_no_folder_is_half_written(
-    trainer, tmp_path, kills
+    trainer, tmp_path, kills, kind
 ):
     output = tmp_path / "output"
     chance = random.Random(os.environ.get("CKPT_PYTHON_SEED", "1"))
     steps = []
     for count in range(kills):
-        process = run(trainer, output, resume=True, save_steps=2, max_steps=100_000)
+        process = run(trainer, output, kind, resume=True, save_steps=2, max_steps=100_000)
         steps.append(process.wait_for_number("made "))
         if count % 2:  # However slow the machine is, it gets on.
-            process.wait_until_said(f"made {steps[-1] + 2}\n")
+            # What goes on from folders only, gets on where the first of them is published.
+            process.wait_until_said(f"made {steps[-1] + (2 if kind == 'wrapper' else 6)}\n")
         time.sleep(chance.random() * 0.3)
         process.kill()
         for path in output.glob("checkpoint-*"):

@@ -22,10 +22,11 @@ from libckpt.errors import (
     Unsupported,
     VersionMismatch,
 )
+from libckpt._init import Options, init
 from libckpt._members import TorchMember
 from libckpt._restore import Restored
 from libckpt.rng import RNG
-from libckpt.session import Session, init
+from libckpt.session import Session
 from libckpt.ticket import Ticket
 
 __version__ = "0.1.0"

@@ -1,3 +1,4 @@
+from libckpt._init import Options as Options, init as init
 from libckpt._members import TorchMember as TorchMember
 from libckpt._restore import Restored as Restored
 from libckpt.errors import (
@@ -13,7 +14,7 @@ from libckpt.errors import (
     VersionMismatch as VersionMismatch,
 )
 from libckpt.rng import RNG as RNG
-from libckpt.session import Session as Session, init as init
+from libckpt.session import Session as Session
 from libckpt.ticket import Ticket as Ticket
 
 __version__: str

@@ -16,7 +16,7 @@ import time
 import typing
 
 from libckpt import _lost, _storage, errors
-from libckpt.session import init
+from libckpt._init import init
 from libckpt.ticket import said
 
 logger = logging.getLogger("libckpt")

@@ -5,8 +5,8 @@ import logging
 
 from libckpt import _settings, errors
 from libckpt._fill import load
+from libckpt._init import init
 from libckpt.rng import RNG
-from libckpt.session import init
 
 logger = logging.getLogger("libckpt")
 
@@ -16,9 +16,10 @@ BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
 class TrainerMemory:
     """The session that a Trainer's steps are captured in; every failure is told, none raised."""
 
-    def __init__(self, trainer, job, options):
+    def __init__(self, trainer, job, overlap, options):
         self._trainer = trainer
         self._captured = -1
+        self._overlap = overlap
         self._guarded = None
         self.session = None
         self.failure = None  # Why the newest step could not be had.
@@ -35,7 +36,7 @@ class TrainerMemory:
         optimizer = self._trainer.optimizer
         if self.session is None:
             return
-        if self._guarded is not optimizer:
+        if self._overlap and self._guarded is not optimizer:
             self.session.guard(optimizer)
             self._guarded = optimizer
         try:

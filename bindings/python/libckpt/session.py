@@ -36,69 +36,6 @@ _sessions = weakref.WeakSet()
 _jobs_here = weakref.WeakValueDictionary()  # By (job, rank): the session of this process.
 
 
-def init(job, dir=None, *, max_ckpt_num=None, keep=None, raise_on_error=False, allow_pickle=False,
-         debug=None, **options):  # fmt: skip
-    """Opens a session for this rank of `job`; the node's daemon is started when none runs.
-
-    dir: where checkpoints are published; none: memory only.
-    save_mem_interval: steps, or a time as "60s"; every step by default.
-    save_storage_interval: likewise; never by default, "15min" when there is a directory.
-    max_ckpt_num or keep: how many checkpoints stay on storage; all by default.
-    raise_on_error: failing saves raise; else they are logged and counted.
-    allow_pickle: whether what only a pickle can hold is saved, and restored, as one. A pickle runs
-        what it was made to run: allow it for checkpoints that you trust.
-    debug: looks for tensors that change while they are captured; by default LIBCKPT_DEBUG=1.
-    Everything else is an option of the library, under its name there. What is not given here is
-    taken from the environment (LIBCKPT_DIR), then from the file LIBCKPT_CONFIG; then the defaults.
-    """
-    if max_ckpt_num is not None and keep is not None:
-        raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
-    _check_options(dir, max_ckpt_num, keep, options.get("save_mem_interval"))
-    _check_types(options, raise_on_error=raise_on_error, allow_pickle=allow_pickle)
-    given = {key: value for key, value in options.items() if value is not None}
-    given["job"] = job
-    if dir is not None:
-        given["dir"] = os.path.abspath(os.fspath(dir))
-    if _settings.directory(given) and not _settings.told("save_storage_interval"):
-        given.setdefault("save_storage_interval", "15min")
-    count = max_ckpt_num if max_ckpt_num is not None else keep
-    if count is not None:
-        given["max_ckpt_num"] = count
-    if debug is None:
-        debug = os.environ.get("LIBCKPT_DEBUG") == "1"
-    return Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
-
-
-def _check_options(dir, max_ckpt_num, keep, save_mem_interval):
-    if dir is not None and not os.fspath(dir):
-        raise errors.InvalidArgument(
-            "option dir: it is empty, which would be the current directory: give one (\".\" for "
-            "that one), or None for memory only"
-        )
-    for name, count in (("max_ckpt_num", max_ckpt_num), ("keep", keep)):
-        if count is not None and (not hasattr(count, "__index__") or operator.index(count) < 0):
-            raise errors.InvalidArgument(
-                f"option {name}: {count!r} was given: it is a number of checkpoints, 0 or None "
-                "for all"
-            )
-    if save_mem_interval == 0:
-        raise errors.InvalidArgument(
-            "option save_mem_interval: 0 was given: no step would ever be due; give steps from 1, "
-            'or a time as "60s"'
-        )
-
-
-def _check_types(options, **flags):
-    """Of what the package itself works with; the library looks at the rest."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise errors.InvalidArgument(f"option {name}: {value!r} was given: give True or False")
-    for name in ("rank", "world_size"):
-        value = options.get(name)
-        if value is not None and not hasattr(value, "__index__"):
-            raise errors.InvalidArgument(f"option {name}: {value!r} is of the wrong type")
-
-
 class Session:
     """One at a time for a job and rank in a process; calls come from any thread, and wait for one
     another where they must."""

@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -9,18 +8,6 @@ from libckpt.ticket import Ticket
 Level = Literal["captured", "replicated", "committed", "durable"]
 Items = Mapping[str, Any]
 Default = TypeVar("Default")
-
-def init(
-    job: str,
-    dir: str | PathLike[str] | None = None,
-    *,
-    max_ckpt_num: int | None = None,
-    keep: int | None = None,
-    raise_on_error: bool = False,
-    allow_pickle: bool = False,
-    debug: bool | None = None,
-    **options: Any,
-) -> Session: ...
 
 class Session:
     job: str

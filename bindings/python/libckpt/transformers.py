@@ -17,11 +17,12 @@ import types
 
 import transformers
 
-from libckpt import _outbox
+from libckpt import _outbox, errors
+from libckpt._init import with_keywords
 from libckpt._trainer_folders import TrainerFolders
 from libckpt._trainer_memory import Resumed, TrainerMemory
 
-__all__ = ["Callback", "TrainerWrapper"]
+__all__ = ["Callback", "TrainerWrapper", "finish_capture"]
 
 logger = logging.getLogger("libckpt")
 
@@ -29,19 +30,44 @@ VERSION_MIN = 5
 LOADERS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state")
 
 
-def TrainerWrapper(trainer, **options):  # noqa: N802  A name that users of EasyCkpt know.
-    """The same Trainer, with memory behind it. `options` are those of `libckpt.init`."""
-    callback = Callback(**options)
+@with_keywords
+def TrainerWrapper(  # noqa: N802  A name that users of EasyCkpt know.
+    trainer, *, job=None, dir=None, overlap=True, **options
+):
+    """The same Trainer, with memory behind it. `options` are those of `libckpt.init`.
+
+    overlap: parameters and optimizer state are copied while the next step runs, until it updates
+    them; False: before it begins.
+    """
+    callback = Callback(job=job, dir=dir, overlap=overlap, **options)
     trainer.add_callback(callback)
     callback.attach(trainer)
     return trainer
 
 
-class Callback(transformers.TrainerCallback):
-    """Attaches itself to the Trainer that it is given to."""
+def finish_capture(trainer):
+    """When it returns, the running capture has left the model and the optimizer.
 
-    def __init__(self, **options):
-        self._options = options
+    For callbacks that write tensors through `.data` between two steps, which nobody can notice: an
+    average of the weights that is swapped in for an evaluation, say. Call it before the first
+    write.
+    """
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, Callback):
+            callback.finish_capture()
+
+
+class Callback(transformers.TrainerCallback):
+    """Attaches itself to the Trainer that it is given to, when the first training begins at the
+    latest. What was added so late captures and publishes from then on; it could not be asked where
+    to resume from. Options are those of TrainerWrapper."""
+
+    @with_keywords
+    def __init__(self, *, job=None, dir=None, overlap=True, **options):
+        self._job = job
+        self._overlap = overlap
+        self._options = {"dir": dir, **options}
+        self._is_refused = False
         self._trainer = None
         self._memory = None
         self._folders = None
@@ -52,12 +78,13 @@ class Callback(transformers.TrainerCallback):
         if self._trainer is not None:
             return
         problem = _problem_of(trainer)
+        self._is_refused = bool(problem)
         if problem:
             logger.warning("libckpt: the Trainer is left as it is: %s", problem)
             return
         self._trainer = trainer
-        job = self._options.pop("job", None) or _job(trainer.args.output_dir)
-        self._memory = TrainerMemory(trainer, job, self._options)
+        job = self._job or _job(trainer.args.output_dir)
+        self._memory = TrainerMemory(trainer, job, self._overlap, self._options)
         self._folders = TrainerFolders(trainer, f"{job}-files")
         self._wrap("train", self._train, always=True)
         self._wrap("_save_checkpoint", self._folders.save, always=True)
@@ -87,11 +114,14 @@ class Callback(transformers.TrainerCallback):
         _outbox.settle(wait=True)  # Of a Transformers whose training ends without _finalize.
         return answer
 
-    def _newest(self):
-        """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
+    def _publish_left(self):
         with self._trainer.args.main_process_first(local=False, desc="what a run before left"):
             if self._trainer.is_world_process_zero():
                 self._folders.finish()
+
+    def _newest(self):
+        """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
+        self._publish_left()
         folders = self._folders.folders()
         number = folders.newest_whole()
         can_load = all(_is_stock(self._trainer, name) for name in LOADERS)
@@ -145,11 +175,36 @@ class Callback(transformers.TrainerCallback):
             self.attach(trainer)
 
     def on_train_begin(self, args, state, control, **_):
+        if self._trainer is None and not self._is_refused:
+            self._attach_late(state)
         if self._trainer is None:
             return
         if self._resumed is not None:
             self._resumed.give_totals(self._trainer)
         self._memory.begin()
+
+    def _attach_late(self, state):
+        """Of a Trainer that was made before the callback was added, on_init_end is over."""
+        trainer = _calling_trainer()
+        if trainer is None:
+            raise errors.InvalidArgument(
+                "libckpt.transformers.Callback cannot find the Trainer that training begins with: "
+                "call attach(trainer), or give the Trainer to TrainerWrapper"
+            )
+        self.attach(trainer)
+        if self._trainer is not None and state.global_step > 0:
+            logger.warning(
+                "libckpt: the callback was added after the Trainer had been made: Transformers "
+                "resumed step %d from a folder, and memory, which may be newer, was not asked; "
+                "give it as callbacks=[...], or the Trainer to TrainerWrapper",
+                state.global_step,
+            )
+            self._publish_left()
+
+    def finish_capture(self):
+        """As the function of this name."""
+        if self._memory is not None and self._memory.session is not None:
+            self._memory.session.finish_capture()
 
     def on_epoch_begin(self, args, state, control, **_):
         self._capture()

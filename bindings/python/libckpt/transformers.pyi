@@ -1,13 +1,34 @@
-from typing import Any, TypeVar
+from os import PathLike
+from typing import TypeVar
 
 import transformers
+from typing_extensions import Unpack
 
-__all__ = ["Callback", "TrainerWrapper"]
+from libckpt import Options
 
+__all__ = ["Callback", "TrainerWrapper", "finish_capture"]
+
+Path = str | PathLike[str]
 AnyTrainer = TypeVar("AnyTrainer", bound=transformers.Trainer)
 
-def TrainerWrapper(trainer: AnyTrainer, **options: Any) -> AnyTrainer: ...
+def TrainerWrapper(
+    trainer: AnyTrainer,
+    *,
+    job: str | None = None,
+    dir: Path | None = None,
+    overlap: bool = True,
+    **options: Unpack[Options],
+) -> AnyTrainer: ...
+def finish_capture(trainer: transformers.Trainer) -> None: ...
 
 class Callback(transformers.TrainerCallback):
-    def __init__(self, **options: Any) -> None: ...
+    def __init__(
+        self,
+        *,
+        job: str | None = None,
+        dir: Path | None = None,
+        overlap: bool = True,
+        **options: Unpack[Options],
+    ) -> None: ...
+    def finish_capture(self) -> None: ...
     def attach(self, trainer: transformers.Trainer) -> None: ...

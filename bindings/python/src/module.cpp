@@ -11,8 +11,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ckpt/options.hpp>
 #include <ckpt/published.hpp>
 #include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "client.hpp"
 #include "failure.hpp"
@@ -55,12 +59,23 @@ nb::tuple published(const std::string& directory) {
   return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
 }
 
+// All that the library has. They are asked for switched off: so no environment can be wrong.
+std::vector<std::string> option_names() {
+  ckpt::Options options;
+  options.disable = true;
+  std::vector<std::string> names;
+  for (ckpt::OptionOrigin& option : ckpt::python::take(ckpt::explain(options)))
+    names.push_back(std::move(option.name));
+  return names;
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
   ckpt::python::register_failures();
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
   module.def("published", &published, nb::arg("directory"));
+  module.def("option_names", &option_names);
   module.def("ask_main_thread", &ckpt::python::ask_main_thread);
   module.def("main_thread_passes", &ckpt::python::main_thread_passes);
   module.def("instructions", &ckpt::python::instructions, nb::arg("threads"));

@@ -1,6 +1,7 @@
 """A Trainer of Transformers over a tiny GPT-2, to be killed at any step.
 
-hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper, callback, overriding (a subclass with a save of
+hf.py OUTPUT KIND ARGUMENTS: KIND is stock, wrapper, callback, added (the same once the Trainer was
+made: it resumes where stock Transformers would), overriding (a subclass with a save of
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
@@ -94,6 +95,10 @@ def make_trainer(output, kind, **options):
         if kind == "unfinalized":
             libckpt.transformers.Callback._finalize = lambda _, stock, *arguments: stock(*arguments)
         trainer = libckpt.transformers.TrainerWrapper(trainer)
+    if kind == "added":
+        import libckpt.transformers
+
+        trainer.add_callback(libckpt.transformers.Callback())
     if kind == "pushing":
         trainer.args.push_to_hub = True  # Now: the constructor would look for the hub.
     if kind == "forgetful":
@@ -142,6 +147,8 @@ def become_rank(count):
 
 def train(output, kind, resume, options):
     trainer = make_trainer(output, kind, **options)
+    if kind == "added" and not list(pathlib.Path(output).glob("checkpoint-*")):
+        resume = None  # Stock Transformers raises.
     trainer.train(resume_from_checkpoint=resume)
     if kind == "unfinalized":
         found = pathlib.Path(output).glob("checkpoint-*")

@@ -1,0 +1,145 @@
+"""Init: opens a session. Each option of the library is a keyword of its own."""
+
+import functools
+import inspect
+import operator
+import os
+from typing import Any, TypedDict
+
+from libckpt import _hooks, _settings, errors
+from libckpt.session import Session
+
+TRUE = ("1", "true", "yes", "on")
+
+
+def init(
+    job,
+    dir=None,
+    *,
+    guard=None,
+    save_mem_interval=None,
+    save_storage_interval=None,
+    max_ckpt_num=None,
+    keep=None,
+    raise_on_error=None,
+    allow_pickle=None,
+    debug=None,
+    memory_budget=None,
+    replicas=None,
+    own_slots=None,
+    blob_capacity=None,
+    copy_threads=None,
+    gpu_copy_rate=None,
+    checksum_in_copy=None,
+    rank=None,
+    world_size=None,
+    nodes=None,
+    node=None,
+    incarnation=None,
+    secret_file=None,
+    interface=None,
+    port=None,
+    runtime_dir=None,
+    daemon_path=None,
+    embedded=None,
+    log_file_path=None,
+    disable=None,
+    open_deadline=None,
+    restore_deadline=None,
+):
+    """Opens a session for this rank of `job`; the node's daemon is started when none runs.
+
+    dir: where checkpoints are published; none: memory only.
+    guard: an optimizer, or several, for Session.guard.
+    save_mem_interval: steps, or a time as "60s"; every step by default.
+    save_storage_interval: likewise; never by default, "15min" when there is a directory.
+    max_ckpt_num or keep: how many checkpoints stay on storage; all by default.
+    raise_on_error: failing saves raise; else they are logged and counted.
+    allow_pickle: whether what only a pickle can hold is saved, and restored, as one. A pickle runs
+        what it was made to run: allow it for checkpoints that you trust.
+    debug: looks for tensors that change while they are captured; by default LIBCKPT_DEBUG=1.
+    All others, and their defaults: the guide on options. An option that is None is taken from the
+    environment (LIBCKPT_DIR), then from the file LIBCKPT_CONFIG, and then has its default.
+    """
+    given = {_option(key): value for key, value in locals().items() if value is not None}
+    if "max_ckpt_num" in given and "keep" in given:
+        raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
+    _check(given)
+    if "keep" in given:
+        given["max_ckpt_num"] = given.pop("keep")
+    if dir is not None:
+        given["dir"] = os.path.abspath(os.fspath(dir))
+    if _settings.directory(given) and not _settings.told("save_storage_interval"):
+        given.setdefault("save_storage_interval", "15min")
+    raise_on_error = given.pop("raise_on_error", _told_flag("raise_on_error"))
+    allow_pickle = given.pop("allow_pickle", False)
+    debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")
+    guarded = given.pop("guard", ())
+    guarded = guarded if isinstance(guarded, (list, tuple)) else (guarded,)
+    for optimizer in guarded:
+        _hooks.stepping(optimizer)  # What is none is refused before anything is opened.
+    session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
+    return session.guard(*guarded) if guarded else session
+
+
+def _option(keyword):
+    """An option that is a word of Python's own has an underscore behind it there."""
+    return keyword.removesuffix("_")
+
+
+def _told_flag(name):
+    return str(_settings.told(name)).lower() in TRUE
+
+
+def _check(given):
+    """What the package itself works with; the library looks at the rest."""
+    if "dir" in given and not os.fspath(given["dir"]):
+        raise errors.InvalidArgument(
+            "option dir: it is empty, which would be the current directory: give one (\".\" for "
+            "that one), or None for memory only"
+        )
+    for name in ("max_ckpt_num", "keep"):
+        count = given.get(name, 0)
+        if not hasattr(count, "__index__") or operator.index(count) < 0:
+            raise errors.InvalidArgument(
+                f"option {name}: {count!r} was given: it is a number of checkpoints, 0 or None "
+                "for all"
+            )
+    if given.get("save_mem_interval") == 0:
+        raise errors.InvalidArgument(
+            "option save_mem_interval: 0 was given: no step would ever be due; give steps from 1, "
+            'or a time as "60s"'
+        )
+    for name in ("raise_on_error", "allow_pickle", "debug"):
+        if not isinstance(given.get(name, False), bool):
+            raise errors.InvalidArgument(
+                f"option {name}: {given[name]!r} was given: give True or False"
+            )
+    for name in ("rank", "world_size"):
+        if not hasattr(given.get(name, 0), "__index__"):
+            raise errors.InvalidArgument(f"option {name}: {given[name]!r} is of the wrong type")
+
+
+# All but those that say what the session is for.
+KEYWORDS = {
+    name: each
+    for name, each in inspect.signature(init).parameters.items()
+    if each.kind is each.KEYWORD_ONLY and name != "guard"
+}
+Options = TypedDict("Options", dict.fromkeys(KEYWORDS, Any), total=False)
+
+
+def with_keywords(function):
+    """Of a function that hands its **options to init: a signature that has them one by one."""
+    signature = inspect.signature(function)
+    *own, options = signature.parameters.values()
+    assert options.kind is options.VAR_KEYWORD
+    signature = signature.replace(parameters=[*own, *KEYWORDS.values()])
+
+    @functools.wraps(function)
+    def call(*arguments, **options):
+        signature.bind(*arguments, **options)  # Refuses at once what is no option.
+        return function(*arguments, **options)
+
+    call.__signature__ = signature
+    return call
