@@ -51,6 +51,8 @@ struct Untold {
 class Coordinator {
  public:
   explicit Coordinator(CoordinatorOptions options);
+  // A newer list of nodes may have another name for this one.
+  void set_node(const std::string& node) { options_.node = node; }
 
   // Looks again at everything. True: the decree has changed and is to be sent to all nodes.
   bool decide(const ClusterView& view, Time now);

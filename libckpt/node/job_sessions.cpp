@@ -66,6 +66,7 @@ void Job::adopt_shape(const AttachRequest& request) {
   shape_.save_storage_interval = request.save_storage_interval;
   members_ = agree::members_digest(shape_);
   node_ = request.node;
+  coordinator_.set_node(node_);
   secret_ = request.secret;
   own_slot_count_ =
       std::max(request.own_slots,

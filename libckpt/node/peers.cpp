@@ -34,18 +34,26 @@ void Peers::members_changed() {
   if (job_.secret().empty()) return;  // No secret, no peers.
   std::erase_if(peers_, [&](const auto& entry) {
     const auto& nodes = job_.shape().nodes;
-    return std::none_of(nodes.begin(), nodes.end(),
+    return entry.first == job_.node() ||
+           std::none_of(nodes.begin(), nodes.end(),
                         [&](const Node& node) { return node.name == entry.first; });
   });
   for (const Node& node : job_.shape().nodes) {
     if (node.name == job_.node()) continue;
     Peer& peer = peers_[node.name];
+    if (peer.address != node.address) peer.heard_at.reset();  // It was another host.
     peer.address = node.address;
     if (peer.is_dialing) continue;
     peer.is_dialing = true;
     asio::co_spawn(job_.context().executor, control(node.name), asio::detached);
   }
   changed_.notify_all();
+}
+
+bool Peers::are_still(const std::string& self, const std::string& node,
+                      const std::string& address) const {
+  const auto peer = peers_.find(node);
+  return job_.node() == self && peer != peers_.end() && peer->second.address == address;
 }
 
 void Peers::wake() {
@@ -122,13 +130,15 @@ asio::awaitable<void> Peers::control(std::string node) {
   LogLimit complaint(60.0);
   Errc complained_of{};  // Another reason is news: "refused" must not hide behind "not up yet".
   while (!is_stopping_ && peers_.contains(node)) {
+    const std::string self = job_.node();
+    const std::string address = peers_.at(node).address;
     auto connection = co_await dial(node, wire::Purpose::control, nullptr);
     note_attempt(node, connection ? std::string() : connection.error().message());
     if (connection) {
       backoff = redial_after;
       const auto sent = std::make_shared<Sent>();
       Status told;
-      while (told && !is_stopping_ && peers_.contains(node)) {
+      while (told && !is_stopping_ && are_still(self, node, address)) {
         told = co_await tell(*connection, node, sent);
       }
       (*connection)->close();
@@ -209,11 +219,13 @@ asio::awaitable<void> Peers::listen_to(std::shared_ptr<wire::Connection> connect
   const std::shared_ptr<Job> job = job_.shared_from_this();
   Clock& clock = job_.context().seams.clock;
   const Duration silence_max = 2 * job_.context().options.peer_lost_after;
+  const std::string self = job_.node();  // As the peer calls us.
   while (!is_stopping_) {
     auto message = co_await wire::read_message(*connection, clock.after(silence_max));
     if (!message || is_stopping_) break;
     auto peer = peers_.find(identity.node);
     if (peer == peers_.end()) break;  // Not a member any more.
+    if (job_.node() != self) break;   // It may have another name by now, too.
     const bool was_live = is_live(identity.node);
     peer->second.heard_at = clock.now();
     if (!was_live) {

@@ -48,6 +48,9 @@ class Peers {
   struct Sent;
 
   asio::awaitable<void> control(std::string node);
+  // False: a newer list has another name for us, or another host for the node.
+  bool are_still(const std::string& self, const std::string& node,
+                 const std::string& address) const;
   void note_attempt(const std::string& node, const std::string& failure);  // Empty: reached.
   Task<void> tell(std::shared_ptr<wire::Connection> connection, std::string node,
                   std::shared_ptr<Sent> sent);

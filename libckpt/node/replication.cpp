@@ -60,9 +60,15 @@ void Replication::wake() {
 void Replication::choose_targets() {
   const agree::JobShape& shape = job_.shape();
   const Digest members = job_.members();
-  if (members == placed_for_) return;
+  if (members == placed_for_ && job_.node() == placed_as_) return;
   placed_for_ = members;
+  placed_as_ = job_.node();
   targets_.clear();
+  // A name may stand for another host now. What that one was given, its boot tells.
+  for (auto& [target, connection] : feed_connections_) {
+    if (connection) connection->close();
+    connection.reset();
+  }
   if (job_.secret().empty()) return;
   const Digest seed = digest_of(std::as_bytes(std::span(shape.job)));
   const auto placement = replicate::place_replicas(shape.nodes, shape.replicas, seed.low);

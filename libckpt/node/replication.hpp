@@ -98,7 +98,8 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   std::map<std::string, std::uint64_t> target_boots_;
   std::map<std::uint64_t, Receiving> receiving_;  // By ticket.
   std::set<std::shared_ptr<wire::Connection>> served_;
-  Digest placed_for_;  // Members that targets_ was computed for.
+  Digest placed_for_;      // Members that targets_ was computed for.
+  std::string placed_as_;  // Our name then.
   std::uint64_t next_ticket_ = 1;
   bool is_stopping_ = false;
 };

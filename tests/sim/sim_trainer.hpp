@@ -27,6 +27,7 @@ class Oracle {
 
 struct TrainerPlan {
   node::AttachRequest request;
+  std::string machine;      // The host, whatever the list of nodes calls it.
   std::uint64_t group = 0;  // Of the launch: all its ranks must begin alike.
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
@@ -66,7 +67,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::uint32_t rank() const { return plan_.request.rank; }
   std::uint64_t group() const { return plan_.group; }
   std::optional<node::SessionId> session() const { return session_; }
-  const std::string& node() const { return plan_.request.node; }
+  const std::string& machine() const { return plan_.machine; }
   std::uint64_t captures() const { return captures_; }
   // A zombie wakes and goes on as if nothing had happened. Everything must be refused.
   void wake_as_zombie();

@@ -78,6 +78,7 @@ World::World(WorldOptions options)
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
   skip_one_in_ = random_.one_in(2) ? 5 + random_.below(10) : 0;
   may_ask_older_ = random_.one_in(2);
+  may_rename_ = random_.one_in(3);
   // Bytes that flip now and then, and no other trouble on the way: what is damaged must be noticed,
   // since nothing else is a reason to lose it.
   is_noisy_ = random_.one_in(3);
@@ -135,8 +136,19 @@ void World::advance(Duration duration) {
 
 std::vector<Node> World::node_list() const {
   std::vector<Node> nodes;
-  for (const std::string& name : members_) nodes.push_back({name, "", name + ":1"});
+  for (const std::string& name : members_) nodes.push_back({names_.at(name), "", name + ":1"});
   return nodes;
+}
+
+// Launchers may number the hosts that they are given: a daemon is called otherwise in each launch.
+void World::name_members() {
+  std::vector<std::string> names = members_;
+  const bool are_swapped = may_rename_ && random_.one_in(3);
+  const bool are_new = may_rename_ && random_.one_in(3);
+  if (are_swapped) std::rotate(names.begin(), names.begin() + 1, names.end());
+  names_.clear();
+  for (std::size_t index = 0; index < members_.size(); ++index)
+    names_[members_[index]] = are_new ? fmt::format("{}-{}", names[index], group_) : names[index];
 }
 
 void World::start_machine(const std::string& name) {
@@ -160,7 +172,7 @@ void World::kill_machine(std::string name) {
   machines_.erase(found);
   machine->context.reset();
   for (auto& trainer : trainers_) {
-    if (trainer && trainer->node() == name) trainer->lose_machine();
+    if (trainer && trainer->machine() == name) trainer->lose_machine();
   }
   std::erase_if(zombies_, [&](const auto& zombie) { return zombie.first == name; });
 }
@@ -187,12 +199,13 @@ void World::launch() {
     if (is_left_out && machines_.contains(member)) memory_lost(member);
   }
   members_ = alive;
+  name_members();
   wanted_.reset();
   if (may_ask_older_ && committed_ && random_.one_in(4) && number(committed_->step) > 2) {
     wanted_ = Step{number(committed_->step) - random_.below(2)};
   }
   const std::vector<Step> looked_at = steps_to_look_at();
-  log_info("launch {}: nodes {} wanted {}", group_, fmt::join(members_, ","),
+  log_info("launch {}: nodes {} wanted {}", group_, fmt::join(names_, ","),
            wanted_ ? number(*wanted_) : 0);
   trainers_.assign(world_size_, nullptr);
   for (std::uint32_t rank = 0; rank < world_size_; ++rank) {
@@ -203,7 +216,8 @@ void World::launch() {
     plan.request.rank = rank;
     plan.request.world_size = world_size_;
     plan.request.nodes = node_list();
-    plan.request.node = machine.name;
+    plan.request.node = names_.at(machine.name);
+    plan.machine = machine.name;
     plan.request.incarnation = group_;
     plan.request.save_mem_interval.steps = 1;
     plan.request.save_storage_interval.steps = 4;
@@ -240,10 +254,10 @@ void World::end_launch() {
     if (!trainer) continue;
     outcome_.captures += trainer->captures();
     trainer->kill();
-    const auto machine = machines_.find(trainer->node());
+    const auto machine = machines_.find(trainer->machine());
     if (machine == machines_.end() || !trainer->session()) continue;
     if (random_.one_in(4)) {
-      zombies_.emplace_back(trainer->node(), trainer);
+      zombies_.emplace_back(trainer->machine(), trainer);
     } else {
       machine->second->engine->detach(*trainer->session());
     }
@@ -264,7 +278,7 @@ void World::supervise() {
     auto& [name, zombie] = zombies_[index];
     const bool has_successor = std::any_of(
         trainers_.begin(), trainers_.end(), [&, node = name, rank = zombie->rank()](const auto& t) {
-          return t && t->node() == node && t->rank() == rank && t->session();
+          return t && t->machine() == node && t->rank() == rank && t->session();
         });
     if (has_successor && random_.one_in(2)) zombie->wake_as_zombie();
     if (has_successor || random_.one_in(2000)) {

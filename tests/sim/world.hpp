@@ -73,6 +73,7 @@ class World final : public Oracle {
   void end_launch();
   void supervise();  // The launcher: a launch with a dead rank is ended, and a new one begun.
   std::vector<Node> node_list() const;
+  void name_members();
   void pace_trainers();
 
   // Faults.
@@ -96,7 +97,8 @@ class World final : public Oracle {
   test::SimNetwork network_;
   Time now_{std::chrono::hours(1)};
   std::map<std::string, std::unique_ptr<Machine>> machines_;
-  std::vector<std::string> members_;                   // Names in the list of the running launch.
+  std::vector<std::string> members_;                   // Machines of the running launch.
+  std::map<std::string, std::string> names_;           // By machine: as its list of nodes has it.
   std::vector<std::shared_ptr<SimTrainer>> trainers_;  // Of the running launch, by rank.
   std::vector<std::pair<std::string, std::shared_ptr<SimTrainer>>> zombies_;
   std::uint32_t world_size_ = 2;
@@ -105,6 +107,7 @@ class World final : public Oracle {
   std::uint64_t owner_ = 0;
   std::optional<Time> relaunch_at_;
   bool may_ask_older_ = false;
+  bool may_rename_ = false;
   std::optional<Step> wanted_;  // By the newest launch; of whichever timeline has it.
   bool has_faults_ = true;
   bool is_noisy_ = false;
