@@ -40,6 +40,32 @@ class Model(torch.nn.Module):
             for part in self.parts:
                 part[0] += 1
 
+    def items(self):
+        return {"model": self}
+
+    def state(self):
+        return {"model": self.state_dict()}
+
+
+class Trained(Model):
+    """The same with AdamW, whose state is saved too, and a learning rate that changes."""
+
+    def __init__(self, count, each):
+        super().__init__(count, each)
+        self.optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
+        for part in self.parts:
+            part.grad = torch.rand_like(part)
+
+    def change(self):
+        self.optimizer.step()
+        self.optimizer.param_groups[0]["lr"] *= 0.999
+
+    def items(self):
+        return {"model": self, "optimizer": self.optimizer}
+
+    def state(self):
+        return {"model": self.state_dict(), "optimizer": self.optimizer.state_dict()}
+
 
 class Ours:
     """A session, whose every save goes on to storage when it has a directory."""
@@ -52,7 +78,7 @@ class Ours:
                                     **options)  # fmt: skip
         if is_guarded:
             self.session.guard(model.optimizer)
-        self.model, self.items = model, {"model": model}
+        self.model, self.items = model, model.items()
         self.level = "durable" if is_stored else "committed"
         self.step = 0
 
@@ -95,8 +121,7 @@ class Dcp:
         answers = []
 
         def hold():
-            state = {"model": self.model.state_dict()}
-            answers.append(dcp.async_save(state, checkpoint_id=path, **self.options))
+            answers.append(dcp.async_save(self.model.state(), checkpoint_id=path, **self.options))
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         held = seconds_of(hold)
@@ -191,6 +216,14 @@ def measure_small(harness, scratch):
     ours = Ours(scratch, model, "small")
     harness.compare(Bar("B4", "10,000 of 4 KiB: async_save, default / save()", 30, 10), ours.save,
                     Dcp(scratch, model, no_dist=True).save, SMALL_COUNT * SMALL_BYTES)  # fmt: skip
+    ours.session.close()
+
+    trained = Trained(SMALL_COUNT, SMALL_BYTES)
+    trained.change()
+    ours = Ours(scratch, trained, "trained")
+    bar = Bar("B4 AdamW", "the same with AdamW, 40,000 tensors", 15, 6)
+    harness.compare(bar, ours.save, Dcp(scratch, trained, no_dist=True).save,
+                    4 * SMALL_COUNT * SMALL_BYTES)  # fmt: skip
     ours.session.close()
 
 

@@ -13,7 +13,7 @@ import math
 import pickle
 import sys
 
-from libckpt import _core, _kinds, _members, _modules, _scalers, _tensors, _views
+from libckpt import _kinds, _members, _modules, _scalers, _tensors, _trees
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 
@@ -54,6 +54,15 @@ def has_tensor(value):
     return _tensors.is_tensor(value)
 
 
+def _text_of_plain(value):
+    """Of what JSON holds as it is, and of floats that it does not hold."""
+    if type(value) is float:
+        return _text({"v": value} if math.isfinite(value) else {"f": repr(value)})
+    if type(value) is int and not -LARGE < value < LARGE:
+        return f'{{"i":"{value:x}"}}'
+    return f'{{"v":{_text(value)}}}'
+
+
 class _Collision(Exception):
     """Two tensors have one name, of which the second must get another."""
 
@@ -62,24 +71,11 @@ class Known:
     """What one save told of tensors, for the next: there are thousands, and most stay alike."""
 
     def __init__(self):
-        self.told = {}  # By name: a tensor's type, its shape and the text for both.
-        self.tables = {}  # By name: dictionaries of nothing but tensors.
+        self.forget()
 
     def forget(self):
-        self.told, self.tables = {}, {}
-
-
-class _Table:
-    """A dictionary of nothing but tensors: as long as its keys, types and shapes are the same, so
-    are the tensors' names and the text."""
-
-    def __init__(self, keys, tensors, names, text):
-        self.names, self.text = names, text
-        self._keys = keys
-        self._forms = _core.Forms(_views.exchange_api(), tensors)
-
-    def is_of(self, keys, tensors):
-        return keys == self._keys and self._forms.fit(tensors)
+        self.told = {}  # By name: a tensor's type, its shape and the text for both.
+        self.trees = _trees.Trees()
 
 
 class Taker:
@@ -94,25 +90,23 @@ class Taker:
         self.allow_pickle = allow_pickle
         self.told = Known()
         self._known = known
-        self._known_told, self._known_tables = (known.told, known.tables) if known else ({}, {})
+        self._known_told = known.told if known else {}
+        self.told.trees = _trees.Trees(known.trees if known else None)
+        self._is_remembered = known is None  # Or nobody wants it to be.
         self._replicas = replicas  # Filled, when somebody wants them.
         self._depth = 0
 
     def take(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
         kind = type(value)
-        if kind in PLAIN:
-            if kind is int and not -LARGE < value < LARGE:
-                return f'{{"i":"{value:x}"}}'
-            return f'{{"v":{_text(value)}}}'
+        if kind in PLAIN or kind is float:
+            return _text_of_plain(value)
         if kind is dict:
             return self._dictionary(name, value)
         if kind is collections.OrderedDict:
             return f'{{"o":{self._dictionary(name, value)}}}'
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
-        if kind is float:
-            return _text({"v": value} if math.isfinite(value) else {"f": repr(value)})
         if kind is bytes:
             return _text({"b": base64.b64encode(value).decode()})
         if isinstance(value, _members.TorchMember):
@@ -122,10 +116,7 @@ class Taker:
         if has_state(value) and not isinstance(value, type):
             return self._owner(name, value)
         if kind is list or kind is tuple:
-            self._go_deeper(name)
-            parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
-            self._depth -= 1
-            return f'{{"{"l" if kind is list else "u"}":[{",".join(parts)}]}}'
+            return self._container(name, value, self._sequence)
         if kind is collections.defaultdict:
             return self._default_dictionary(name, value)
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
@@ -189,15 +180,36 @@ class Taker:
                 "save it flat, as a list of its parts"
             )
 
-    def _dictionary(self, name, value):
-        keys, parts = list(value), list(value.values())
-        table = self._known_tables.get(name)
-        if table is not None and table.is_of(keys, parts):
-            return self._add_table(name, table, parts)
+    def _container(self, name, value, take):
+        """The text that `take` makes of it, or that the save before made of it."""
+        trees = self.told.trees
+        if not self._is_remembered and (found := trees.find(name, value)):
+            return self._add_tree(*found)
+        is_tree = not self._is_remembered and trees.is_wanted(name)
+        self._is_remembered = self._is_remembered or is_tree  # With all that is in it.
+        count = len(self.tensors)
         self._go_deeper(name)
-        text = self._pairs(name, keys, parts)
+        text = take(name, value)
         self._depth -= 1
+        if is_tree:
+            names = list(itertools.islice(self.tensors, count, None))
+            trees.add(name, value, names, text, _text_of_plain)
+            self._is_remembered = False
         return text
+
+    def _add_tree(self, names, tensors, text):
+        count = len(self.tensors)
+        self.tensors.update(zip(names, tensors, strict=True))
+        if len(self.tensors) != count + len(tensors):
+            raise _Collision
+        return text
+
+    def _sequence(self, name, value):
+        parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
+        return f'{{"{"l" if type(value) is list else "u"}":[{",".join(parts)}]}}'
+
+    def _dictionary(self, name, value):
+        return self._container(name, value, self._pairs)
 
     def _default_dictionary(self, name, value):
         """A plain one, when it has tensors and what makes its values cannot be saved."""
@@ -209,29 +221,17 @@ class Taker:
                 raise
             return node
 
-    def _pairs(self, name, keys, parts):
+    def _pairs(self, name, value):
+        keys, parts = list(value), list(value.values())
         if not all(type(key) is str for key in keys):
             pairs = [
                 f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
                 for key, part in zip(keys, parts, strict=True)
             ]
             return f'{{"m":[{",".join(pairs)}]}}'
-        count = len(self.tensors)
         texts = [f"{_text(key)}:{self._part(f'{name}.{key}', part)}"
                  for key, part in zip(keys, parts, strict=True)]  # fmt: skip
-        text = f'{{"d":{{{",".join(texts)}}}}}'
-        if self._known is not None and parts and all(map(_tensors.is_torch, parts)):
-            names = list(itertools.islice(self.tensors, count, None))
-            self.told.tables[name] = _Table(keys, parts, names, text)
-        return text
-
-    def _add_table(self, name, table, tensors):
-        count = len(self.tensors)
-        self.tensors.update(zip(table.names, tensors, strict=True))
-        if len(self.tensors) != count + len(tensors):
-            raise _Collision
-        self.told.tables[name] = table
-        return table.text
+        return f'{{"d":{{{",".join(texts)}}}}}'
 
     def _part(self, name, value):
         """As `take`, which has more to ask before it comes to the most frequent case."""
@@ -390,7 +390,7 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
         known.forget()
         return take_all(items, allow_pickle, known, replicas)
     if known is not None:
-        known.told, known.tables = taker.told.told, taker.told.tables
+        known.told, known.trees = taker.told.told, taker.told.trees
     return f"{{{','.join(parts)}}}", taker.tensors, taker.members
 
 

@@ -22,11 +22,13 @@
 #include "failure.hpp"
 #include "glance.hpp"
 #include "instructions.hpp"
+#include "tree.hpp"
 
 namespace nb = nanobind;
 using ckpt::python::Client;
 using ckpt::python::Forms;
 using ckpt::python::Places;
+using ckpt::python::Tree;
 
 namespace {
 
@@ -85,6 +87,12 @@ NB_MODULE(_core, module) {
   nb::class_<Places>(module, "Places")
       .def(nb::init<nb::object, nb::list>(), nb::arg("api").none(), nb::arg("aliases"))
       .def("moved", &Places::moved, nb::arg("tensors"));
+  nb::class_<Tree>(module, "Tree")
+      .def(nb::init<nb::object, nb::handle, nb::callable, nb::handle, std::string>(),
+           nb::arg("api").none(), nb::arg("tensor_type"), nb::arg("text_of"), nb::arg("value"),
+           nb::arg("text"))
+      .def("is_known", &Tree::is_known)
+      .def("find", &Tree::find, nb::arg("value"));
   nb::class_<Client>(module, "Client")
       .def(nb::init<const nb::dict&>(), nb::arg("options"))
       .def("update", &Client::update, nb::arg("tensors"), nb::arg("archives"))
