@@ -152,6 +152,7 @@ package_tests() {  # package_tests BUILD
   local status=0
   bash tests/package/run.sh "$1" || status=1
   bash tests/package/bundle.sh "$1" || status=1
+  bash tests/package/sdist.sh "$1" ${deep:+--deep} || status=1
   if [ -n "$deep" ]; then
     bash tests/package/wheel.sh || status=1
   fi
