@@ -17,11 +17,7 @@ struct Flusher::Attempt {
 
 struct Flusher::State {
   State(os::FileSystem& file_system, Clock& time, FlusherOptions how)
-      : files(file_system),
-        clock(time),
-        options(std::move(how)),
-        throttle(time, options.bytes_per_second),
-        changed(time) {}
+      : files(file_system), clock(time), options(std::move(how)), changed(time) {}
 
   // The attempt that `directory` belongs to, now that one more shard of it is asked for; null when
   // a newer one waits already.
@@ -42,7 +38,6 @@ struct Flusher::State {
   os::FileSystem& files;
   Clock& clock;
   FlusherOptions options;
-  Throttle throttle;
   Signal changed;
   StopGate gate;
   std::shared_ptr<Attempt> writing;
@@ -92,8 +87,9 @@ void Flusher::State::leave(const std::shared_ptr<Attempt>& attempt) {
 }
 
 Task<void> Flusher::State::take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes) {
-  if (!attempt->is_over) {
-    CKPT_CO_CHECK(co_await throttle.take(bytes));
+  const std::shared_ptr<Throttle> throttle = options.throttle;
+  if (!attempt->is_over && throttle) {
+    CKPT_CO_CHECK(co_await throttle->take(bytes));
   }
   if (attempt->is_over) co_return given_up(attempt->directory, "it was given up");
   co_return Status();

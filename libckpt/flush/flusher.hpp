@@ -18,13 +18,13 @@
 #include "base/clock.hpp"
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
-#include "flush/throttle.hpp"
+#include "base/throttle.hpp"
 #include "storage/member_writer.hpp"
 
 namespace ckpt::flush {
 
 struct FlusherOptions {
-  std::uint64_t bytes_per_second = 0;  // 0: unlimited.
+  std::shared_ptr<Throttle> throttle;  // Null: no limit.
   // As storage::TransferHooks::hash: where the checksums are computed.
   std::function<Task<Crc32>(std::span<const std::byte> bytes, Crc32 before)> hash;
 };

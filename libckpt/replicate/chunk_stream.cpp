@@ -134,7 +134,12 @@ Task<void> Sender::send_chunk(std::size_t index, std::vector<os::FileSpan> parts
   const wire::FrameHeaderBytes head = encode_header(header);
   const std::span<const std::byte> head_bytes(head);
   CKPT_CO_CHECK(co_await stream_.connection.write(head_bytes, step_deadline(stream_)));
+  const std::shared_ptr<Throttle> throttle = stream_.options.throttle;
   for (const os::FileSpan& part : parts) {
+    // Piece by piece: the peer closes a stream on which nothing comes for long.
+    if (throttle) {
+      CKPT_CO_CHECK(co_await throttle->take(part.bytes.size()));
+    }
     CKPT_CO_CHECK(co_await stream_.connection.write_file(part, step_deadline(stream_)));
   }
   sent_bytes_ += extent.bytes;

@@ -50,7 +50,8 @@ class FlushFixture {
   FakeClock clock{context};
   MemoryDisk disk;
   MemoryFileSystem files{disk, &clock};
-  flush::Flusher flusher{files, clock, {}};
+  std::shared_ptr<Throttle> throttle = std::make_shared<Throttle>(clock);
+  flush::Flusher flusher{files, clock, {throttle, {}}};
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> ended;
 
  private:
@@ -103,6 +104,18 @@ TEST_CASE_METHOD(FlushFixture, "flusher: what is given up ends at the next Chunk
   REQUIRE(outcome(1) == "cancelled");
   REQUIRE_FALSE(has_part(1));
   REQUIRE(outcome(2) == "written");
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: it keeps to its limit until that is lifted",
+                 "[unit][flush]") {
+  throttle->set_rate(page_bytes / 60);
+  ask(1);
+  clock.advance(std::chrono::seconds(150));  // Enough for three pages.
+  REQUIRE(outcome(1) == "under way");
+  REQUIRE_FALSE(has_part(1));
+  throttle->set_rate(0);
+  clock.advance(std::chrono::seconds(1));
+  REQUIRE(outcome(1) == "written");
 }
 
 TEST_CASE_METHOD(FlushFixture, "flusher: a write that fails leaves the way free", "[unit][flush]") {

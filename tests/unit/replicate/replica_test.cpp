@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "replicate/chunk_stream.hpp"
 #include "transfer_scene.hpp"
 
 namespace ckpt::replicate {
@@ -78,6 +79,24 @@ TEST_CASE("replica: a connection that ends between two requests has ended well",
   SECTION("without a request for long") {}
   REQUIRE(scene.service_end());
   REQUIRE(scene.pair.network.open_streams("B") == 0);
+}
+
+// A chunk at this rate takes twice as long as a peer waits for the next bytes.
+TEST_CASE("replica: a limit on what is sent holds, and no peer gives up", "[unit][replicate]") {
+  TransferScene scene;
+  scene.connect();
+  const Shard shard(4 * MiB / page_bytes, 2 * MiB);
+  TransferOptions limited = scene.options();
+  limited.throttle = std::make_shared<Throttle>(scene.pair.clock, 100 * KiB);
+  const Time began = scene.pair.clock.now();
+  REQUIRE(scene.pair.run(send_shard(*scene.at_a, scene.pair.clock, shard.source(), limited)));
+  REQUIRE(scene.sink.holds(shard));
+  REQUIRE(limited.throttle->bytes_taken() == shard.record->bytes);
+  // The last piece goes on when those before it are paid for.
+  const double seconds = (4.0 * MiB - piece_bytes) / (100 * KiB);
+  const Duration took = scene.pair.clock.now() - began;
+  REQUIRE(std::chrono::duration<double>(took).count() >= seconds);
+  REQUIRE(std::chrono::duration<double>(took).count() < seconds + 1);
 }
 
 TEST_CASE("replica: a chunk may lie across two segments", "[unit][replicate]") {
