@@ -118,6 +118,27 @@ std::string slots_of(const Json& job) {
   return table.is_empty() ? "" : "\n" + table.to_text(2);
 }
 
+std::string limit_of(const Json& giving_way, const char* what, const char* rate,
+                     const char* step_beside) {
+  if (count_in(giving_way, rate) == 0) return "";
+  std::string text = fmt::format("{} at most {}/s", what, bytes_in(giving_way, rate));
+  const auto ratio = giving_way.find(step_beside);
+  if (ratio != giving_way.end() && ratio->is_number())
+    text += fmt::format(" (steps were {:+.1f} % as long beside them)",
+                        100 * (ratio->get<double>() - 1));
+  return text;
+}
+
+// Nothing where there is no limit.
+std::string limits_of(const Json& job) {
+  const Json giving_way = object_in(job, "giving_way");
+  std::string text = limit_of(giving_way, "flushes", "flush_rate", "step_beside_flush");
+  const std::string copies = limit_of(giving_way, "copies", "replica_rate", "step_beside_copies");
+  if (!text.empty() && !copies.empty()) text += ", ";
+  text += copies;
+  return text.empty() ? "" : "  gives way to training: " + text + "\n";
+}
+
 std::string describe(const Json& job) {
   std::string text =
       fmt::format("\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
@@ -130,6 +151,7 @@ std::string describe(const Json& job) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
   }
+  text += limits_of(job);
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
   if (is_short_of_trainers(job)) text += "  " + missing_trainers(job) + "\n";
   if (!flag_in(job, "sees_all_nodes")) {

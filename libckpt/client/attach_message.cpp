@@ -48,6 +48,8 @@ Result<wire::control::Attach> make_attach(const Options& options) {
   attach.max_ckpt_num = options.max_ckpt_num;
   attach.replicas = options.replicas;
   attach.own_slots = options.own_slots;
+  attach.flush_rate = options.flush_rate;
+  attach.replica_rate = options.replica_rate;
   attach.secret_file = options.secret_file;
   return attach;
 }

@@ -86,6 +86,8 @@ class Link {
   virtual void filled(const Granted& granted, node::Filled filled) = 0;
   virtual void abandon(const Granted& granted) = 0;
   virtual void skipped(Step step) = 0;
+  // How long steps took, so that the engine gives way to training.
+  virtual void step_time(const node::StepTime& steps) { (void)steps; }
   // No capture was due: who waits for the step need not wait.
   virtual void passed(Step step) { (void)step; }
 

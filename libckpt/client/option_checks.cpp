@@ -18,6 +18,8 @@ constexpr std::uint32_t replicas_max = 8;            // More never pays: storage
 constexpr std::uint32_t own_slots_max = 64;
 constexpr std::uint32_t copy_threads_max = 64;  // CopyThreads::threads_max.
 constexpr std::uint64_t blob_capacity_max = 64 * GiB;
+// A peer gives up a copy of which 256 KiB take 10 s, and a checkpoint of 100 GiB takes a day.
+constexpr std::uint64_t rate_min = MiB;
 constexpr std::string_view name_letters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 
@@ -86,6 +88,13 @@ OptionProblem check_limits(const Options& options) {
     return {"copy_threads", fmt::format("must be 1 to {}", copy_threads_max)};
   if (options.blob_capacity > blob_capacity_max)
     return {"blob_capacity", fmt::format("must be at most {} GiB", blob_capacity_max / GiB)};
+  for (const auto& [name, rate] :
+       {std::pair<std::string_view, std::uint64_t>{"flush_rate", options.flush_rate},
+        {"replica_rate", options.replica_rate}}) {
+    if (rate != 0 && rate < rate_min)
+      return {name,
+              fmt::format("must be 0 (no limit) or at least {} MiB per second", rate_min / MiB)};
+  }
   if (options.open_deadline.count() <= 0) return {"open_deadline", "must be more than 0s"};
   if (options.restore_deadline.count() <= 0) return {"restore_deadline", "must be more than 0s"};
   return {};

@@ -67,6 +67,15 @@ constexpr OptionField interval_field(std::string_view name) {
   return field<member, Interval::parse, show_interval>(name);
 }
 
+Result<Yield> parse_yield(std::string_view text) {
+  if (trim(text) == "auto") return Yield::automatic;
+  if (trim(text) == "off") return Yield::off;
+  return fail(Errc::invalid_argument, "expected auto or off");
+}
+std::string show_yield(Yield yield) {
+  return yield == Yield::off ? "off" : "auto";
+}
+
 // "0" for storage is the usual word for never; of captures it would leave nothing at all.
 Result<Interval> parse_captures(std::string_view text) {
   CKPT_TRY(const Interval interval, Interval::parse(text));
@@ -92,6 +101,9 @@ constexpr std::array fields = {
     bytes_field<&Options::blob_capacity>("blob_capacity"),
     count_field<&Options::copy_threads>("copy_threads"),
     bytes_field<&Options::gpu_copy_rate>("gpu_copy_rate"),
+    bytes_field<&Options::flush_rate>("flush_rate"),
+    bytes_field<&Options::replica_rate>("replica_rate"),
+    field<&Options::yield, parse_yield, show_yield>("yield"),
     text_field<&Options::runtime_dir>("runtime_dir"),
     text_field<&Options::daemon_path>("daemon_path"),
     bool_field<&Options::embedded>("embedded"),

@@ -24,6 +24,11 @@ bool takes_over(control::Message& waiting, const control::Message& message) {
     if (before != nullptr) before->step = std::max(before->step, skipped->step);
     return before != nullptr;
   }
+  if (const auto* steps = std::get_if<control::StepTime>(&message)) {
+    auto* before = std::get_if<control::StepTime>(&waiting);
+    if (before != nullptr) *before = *steps;
+    return before != nullptr;
+  }
   const auto* arrived = std::get_if<control::Arrived>(&message);
   auto* before = std::get_if<control::Arrived>(&waiting);
   if (arrived == nullptr || before == nullptr) return false;
@@ -40,7 +45,7 @@ bool OutgoingQueue::is_said(const control::Message& message) {
     // The order among these does not matter. But a step that was skipped must not be told before
     // the begin of an older one, nor bytes before the begin of their capture.
     const bool may_be_passed = is<control::Skipped>(*waiting) || is<control::Arrived>(*waiting) ||
-                               is<control::AskStatus>(*waiting);
+                               is<control::AskStatus>(*waiting) || is<control::StepTime>(*waiting);
     if (!may_be_passed) return false;
   }
   return false;

@@ -160,6 +160,15 @@ void SessionLink::passed(Step step) {
   if (!is_forked()) state_->skipped(step);
 }
 
+void SessionLink::step_time(const node::StepTime& steps) {
+  if (is_forked()) return;
+  control::StepTime message;
+  message.steps = steps.steps;
+  message.time = steps.time;
+  message.during_capture = steps.during_capture;
+  side_->post(message);
+}
+
 Status SessionLink::ask_restore(std::optional<Step> wanted, Deadline deadline) {
   CKPT_CHECK(check_process());
   asked_at_ = steady_clock::now();

@@ -51,6 +51,7 @@ class SessionLink final : public Link {
   void abandon(const Granted& granted) override;
   void skipped(Step step) override;
   void passed(Step step) override;
+  void step_time(const node::StepTime& steps) override;
   Status ask_restore(std::optional<Step> wanted, Deadline deadline) override;
   Result<Restored> restore(const CopyOut& copy_out, Deadline deadline) override;
   void watch_restores(RestoreWatch watch) override { watch_ = std::move(watch); }

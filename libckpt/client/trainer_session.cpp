@@ -129,6 +129,8 @@ std::optional<std::span<const std::byte>> TrainerSession::blob(std::string_view 
 
 Result<bool> TrainerSession::is_due(Step step) {
   CKPT_CHECK(check_open());
+  const StepTimer::Pause pause(timer_);
+  tell_step_time(step, pause.began());
   collect();
   report();
   const bool is_refused = !check_step(step);
@@ -141,6 +143,8 @@ Result<bool> TrainerSession::is_due(Step step) {
 Result<SaveOutcome> TrainerSession::save(Step step, Stream stream, Due due) {
   CKPT_CHECK(check_open());
   const SaveAccount::Held held(account_);
+  const StepTimer::Pause pause(timer_);
+  tell_step_time(step, pause.began());
   collect();
   report();
   // Step 1.
@@ -207,6 +211,12 @@ std::optional<SaveOutcome> TrainerSession::not_now(Step step, Due due) {
     return SaveOutcome::not_due;
   if (step < agreed) return SaveOutcome::skipped_by_agreement;
   return std::nullopt;
+}
+
+void TrainerSession::tell_step_time(Step step, StepTimer::TimePoint now) {
+  const bool is_capturing = snapshotter_ && snapshotter_->is_running();
+  const auto measured = timer_.step_ended(step, now, is_capturing);
+  if (measured && options_.yield == Yield::automatic) link_->step_time(*measured);
 }
 
 // For the coordinator to know how far we are; not for each step of a fast loop. This step may still
@@ -293,6 +303,7 @@ Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream s
   Status begun = snapshotter_->begin(request);
   if (begun) {
     account_.started(step);
+    timer_.capture_began();
     return begun;
   }
   // It is told here, once: what the end of the capture says is the same.
@@ -379,6 +390,7 @@ Status TrainerSession::guard(Stream stream) {
   CKPT_CHECK(check_open());
   if (!snapshotter_ || !snapshotter_->is_running()) return {};
   const SaveAccount::Held held(account_);
+  const StepTimer::Pause pause(timer_);
   Status guarded = snapshotter_->guard(stream);
   if (!guarded) account_.failed(guarded.error());
   return guarded;
@@ -522,6 +534,7 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
                             "nothing is stored; wait for committed, or open it with dir",
                             number(step), options_.job));
   }
+  const StepTimer::Pause pause(timer_);
   Status waited = link_->wait(step, level, deadline);
   if (waited || waited.error().code() != Errc::not_found || step != refused_) return waited;
   return fail(Errc::not_found, fmt::format("wait until step {} is {}: its save was refused",
@@ -698,6 +711,7 @@ Error TrainerSession::tell_if_partly_restored(Error error) const {
 }
 
 void TrainerSession::continue_after(Step step) {
+  timer_.restart();
   is_partly_restored_ = false;
   last_seen_ = step;
   last_due_ = step;

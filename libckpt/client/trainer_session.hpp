@@ -25,6 +25,7 @@
 #include "client/link.hpp"
 #include "client/restore_teller.hpp"
 #include "client/save_account.hpp"
+#include "client/step_timer.hpp"
 #include "client/storage_restore.hpp"
 #include "client/tensor_registry.hpp"
 #include "snapshot/restorer.hpp"
@@ -79,6 +80,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   // Why `step` is not captured; none: it is to be.
   std::optional<SaveOutcome> not_now(Step step, Due due);
   void tell_passed(Step step);
+  void tell_step_time(Step step, StepTimer::TimePoint now);
   bool must_be_skipped(Step step) const;  // Rather than tried again.
   Result<SaveOutcome> save_due(Step step, Stream stream);
   Status begin_capture(const Granted& granted, Step step, Stream stream);
@@ -126,6 +128,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   TensorRegistry registry_;
   BlobStore blobs_;
   SaveAccount account_;
+  StepTimer timer_;
   RestoreTeller teller_;
 
   format::Layout layout_;

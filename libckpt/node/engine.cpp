@@ -207,6 +207,11 @@ Status Engine::arrived(SessionId session, std::uint32_t slot, std::uint64_t byte
                           [&](Job& job) { return job.arrived(session, slot, bytes); });
 }
 
+Status Engine::step_time(SessionId session, StepTime steps) {
+  return state_->with_job(session, "take a step time",
+                          [&](Job& job) { return job.step_time(session, steps); });
+}
+
 Status Engine::filled(SessionId session, Filled filled) {
   return state_->with_job(session, "seal a capture",
                           [&](Job& job) { return job.filled(session, std::move(filled)); });

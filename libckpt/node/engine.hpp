@@ -52,7 +52,8 @@ struct AttachRequest {
   std::uint32_t max_ckpt_num = 0;
   std::uint32_t replicas = 2;
   std::uint32_t own_slots = 0;
-  std::string secret;        // The secret's bytes; empty: no peers.
+  std::uint64_t flush_rate = 0, replica_rate = 0;  // Bytes per second; 0: no limit.
+  std::string secret;                              // The secret's bytes; empty: no peers.
   std::int64_t process = 0;  // Identity of the trainer's process (its pid); 0: not known.
   std::optional<Continuation> continuation;  // None: it starts fresh or restores.
 };
@@ -72,6 +73,13 @@ struct Filled {
   std::vector<std::string> blob_names;
   std::uint64_t chunk_bytes = 0;
   std::vector<Crc32> chunk_crcs;  // Empty: the engine computes them before it seals.
+};
+
+// Steps that a trainer has measured, without its time in calls of libckpt.
+struct StepTime {
+  std::uint32_t steps = 1;
+  Duration time{0};  // Of all of them.
+  bool during_capture = false;
 };
 
 struct EngineOptions {
@@ -118,6 +126,8 @@ class Engine {
   Status filled(SessionId session, Filled filled);
   Status abandon(SessionId session, std::uint32_t slot);
   Status skipped(SessionId session, Step step);
+  // How fast it trains: flushes and copies give way when that slows down.
+  Status step_time(SessionId session, StepTime steps);
 
   // Slots are granted only after `begun`: a session either restores or starts fresh, with all
   // ranks. Answered by begun. `ask` is the caller's number of it, which the answers have too.

@@ -56,6 +56,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       node_(first.node),
       directory_(first.dir),
       slots_(context_, first.job),
+      giving_way_(context_.seams.clock, first.job),
       changed_(context_.seams.clock),
       stopped_(context_.seams.clock),
       coordinator_(coordinator_options(context_, first, boot_)) {
@@ -124,6 +125,7 @@ void Job::update() {
   // A copy may have come after the decree that gave its step up, which is not sent again.
   retire_useless();
   build_report();  // What was obeyed shows at once.
+  giving_way_.update(ranks_, is_flush_wanted_, replication_->targets().size());
   for (const auto& [number_of_rank, rank] : ranks_) tell_notice(rank);
   replication_->wake();
   peers_->wake();

@@ -7,7 +7,7 @@
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
 //   job_start.cpp     a shard for a restore      job_storage.cpp   flush, publish, catalog
-// Beside it: Peers (connections to other nodes), Replication (copies, given and taken).
+// Beside it: Peers (connections to other nodes), Replication (copies, given and taken), GivingWay.
 // Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
 #pragma once
 
@@ -23,6 +23,7 @@
 #include "base/stop_gate.hpp"
 #include "format/run_files.hpp"
 #include "node/context.hpp"
+#include "node/giving_way.hpp"
 #include "node/heard_nodes.hpp"
 #include "node/held.hpp"
 #include "node/session.hpp"
@@ -71,6 +72,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Status arrived(SessionId id, std::uint32_t slot, std::uint64_t bytes);
   Status abandon(SessionId id, std::uint32_t slot);
   Status skipped(SessionId id, Step step);
+  Status step_time(SessionId id, const StepTime& steps);
 
   // --- other nodes (job_agreement.cpp); called by Peers ---
   void report_received(format::NodeReport report);
@@ -95,6 +97,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Peers& peers() { return *peers_; }
   Replication& replication() { return *replication_; }
   EngineContext& context() { return context_; }
+  GivingWay& giving_way() { return giving_way_; }
   // The report of a node, if it is live, reports to us, and speaks of the same run and members.
   const format::NodeReport* report_of(const std::string& node) const;
 
@@ -114,11 +117,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Result<Session*> active(SessionId id, Rank** rank, const char* what);
   void fence_all(std::int64_t attaching_process);
   void fence(Rank& rank, std::unique_ptr<Session> older);
-  void continue_session(Session& session, const Continuation& continues);
   bool refuse_without_peers(Session& session, const char* what);
-  bool is_asking_after_training(const Session& session) const;
-  void withdraw(Session& session);
-  void train_on(Session& session);
   Settled settled_of(const Rank& rank) const;
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
@@ -172,6 +171,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Digest members_;  // agree::members_digest(shape_).
   std::string node_, directory_, secret_;
   SlotTable slots_;
+  GivingWay giving_way_;
   std::map<std::uint32_t, Rank> ranks_;  // Those whose trainers were attached here.
   std::uint32_t own_slot_count_ = 2;
   std::unique_ptr<Peers> peers_;

@@ -313,7 +313,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
   if (start.error != Errc{}) {
     session->finished_start = start.start_id;
     session->phase = StartPhase::idle;
-    if (session->trained_before) train_on(*session);
+    if (session->trained_before) session->train_on();
     revoke_grants(rank);
     session->events->begun({session->ask, start.start_id, 0, std::nullopt,
                             Error(start.error, start.reason), start.reason});

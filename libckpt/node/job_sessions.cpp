@@ -72,6 +72,7 @@ void Job::adopt_shape(const AttachRequest& request) {
       std::max(request.own_slots,
                request.dir.empty() ? arena::own_slots_min : arena::own_slots_with_storage);
   storage_->set_max_ckpt_num(request.max_ckpt_num);
+  giving_way_.set_rates(request.flush_rate, request.replica_rate);
   if (shape_.nodes.size() > 1 && secret_.empty()) {
     log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
                 shape_.job, shape_.nodes.size());
@@ -97,11 +98,12 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   session->asker = context_.random.next();
   session->events = &events;
   session->process = request.process;
-  if (request.continuation) continue_session(*session, *request.continuation);
+  if (request.continuation) session->continue_as(*request.continuation);
   const Attached attached{session->id, shape_.run};
   rank.session = std::move(session);
   rank.slots_failure.reset();
   ended_at_.reset();
+  giving_way_.forget(rank.rank);
   peers_->members_changed();
   log_info("job={} rank={} session={:x} attached{}", shape_.job, rank.rank,
            static_cast<std::uint64_t>(attached.session),
@@ -109,13 +111,6 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   CKPT_POINT("reg.after");
   touch();
   return attached;
-}
-
-void Job::continue_session(Session& session, const Continuation& continues) {
-  session.phase = StartPhase::running;
-  session.current_start = continues.start_id;
-  session.finished_start = continues.start_id;
-  session.timeline = continues.timeline;
 }
 
 void Job::fence_all(std::int64_t attaching_process) {
@@ -193,8 +188,8 @@ Status Job::start_fresh(SessionId id, std::uint64_t ask) {
   CKPT_TRY(Session * session, active(id, &rank, "start"));
   session->ask = ask;
   if (refuse_without_peers(*session, "start")) return {};
-  if (session->phase == StartPhase::running || is_asking_after_training(*session)) {
-    if (session->phase != StartPhase::running) withdraw(*session);
+  if (session->phase == StartPhase::running || session->is_asking_after_training()) {
+    if (session->phase != StartPhase::running) session->withdraw(context_.random.next());
     if (session->events != nullptr) {
       revoke_grants(*rank);
       session->events->begun(
@@ -208,26 +203,6 @@ Status Job::start_fresh(SessionId id, std::uint64_t ask) {
   return {};
 }
 
-bool Job::is_asking_after_training(const Session& session) const {
-  const bool is_asking = session.phase == StartPhase::asks || session.phase == StartPhase::ready ||
-                         session.phase == StartPhase::failed ||
-                         session.phase == StartPhase::refused;
-  return is_asking && session.trained_before;
-}
-
-// Nobody waits for the restore any more: its trainer goes on as before it asked.
-void Job::withdraw(Session& session) {
-  session.asker = context_.random.next();
-  train_on(session);
-}
-
-void Job::train_on(Session& session) {
-  session.phase = StartPhase::running;
-  session.current_start = session.finished_start;
-  session.copy_result.reset();
-  session.failure.clear();
-}
-
 Status Job::ask_restore(SessionId id, std::uint64_t ask, std::optional<Step> wanted) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "restore"));
@@ -235,7 +210,7 @@ Status Job::ask_restore(SessionId id, std::uint64_t ask, std::optional<Step> wan
   if (refuse_without_peers(*session, "restore")) return {};
   CKPT_POINT("load.select");
   session->trained_before =
-      session->phase == StartPhase::running || is_asking_after_training(*session);
+      session->phase == StartPhase::running || session->is_asking_after_training();
   session->asker = context_.random.next();
   session->phase = StartPhase::asks;
   session->wanted = wanted;
@@ -265,6 +240,13 @@ Status Job::restored_ok(SessionId id, Step) {
   return {};
 }
 
+Status Job::step_time(SessionId id, const StepTime& steps) {
+  Rank* rank = nullptr;
+  CKPT_CHECK(active(id, &rank, "take a step time"));
+  giving_way_.step_time(rank->rank, steps);
+  return {};
+}
+
 Status Job::flush(SessionId id, Step step) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "flush"));
@@ -285,7 +267,7 @@ bool Job::is_flush_awaited(const Session& session) const {
 Status Job::close(SessionId id, Duration deadline) {
   Rank* rank = nullptr;
   CKPT_TRY(Session * session, active(id, &rank, "close"));
-  if (is_asking_after_training(*session)) withdraw(*session);
+  if (session->is_asking_after_training()) session->withdraw(context_.random.next());
   if (!session->close_deadline) session->close_deadline = context_.seams.clock.after(deadline);
   touch();
   return {};

@@ -180,6 +180,21 @@ json ranks_missing(const agree::ClusterView& view) {
   return list;
 }
 
+json giving_way_status(const GivingWay& giving_way) {
+  const auto rate = [&](Work work) {
+    const std::uint64_t bytes_per_second = giving_way.rate(work);
+    return bytes_per_second == 0 ? json() : json(bytes_per_second);
+  };
+  const auto ratio = [&](Work work) {
+    const std::optional<double> step_ratio = giving_way.step_ratio(work);
+    return step_ratio ? json(*step_ratio) : json();
+  };
+  return {{"flush_rate", rate(Work::flush)},
+          {"replica_rate", rate(Work::copies)},
+          {"step_beside_flush", ratio(Work::flush)},
+          {"step_beside_copies", ratio(Work::copies)}};
+}
+
 json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
@@ -202,6 +217,7 @@ json Job::status() const {
   status["ended"] = ended_at_.has_value();
   status["copies_go_to"] = replication_->targets();
   status["slot_bytes"] = slots_.bytes();
+  status["giving_way"] = giving_way_status(giving_way_);
   status["nodes"] = json::array();
   for (const Node& node : shape_.nodes) {
     status["nodes"].push_back({{"name", node.name},

@@ -27,7 +27,8 @@ constexpr Duration history_again_after = std::chrono::seconds(5);
 
 JobStorage::JobStorage(Job& job)
     : job_(job),
-      flusher_(job.context().seams.files, job.context().seams.clock, {}),
+      flusher_(job.context().seams.files, job.context().seams.clock,
+               {job.giving_way().throttle(Work::flush), {}}),
       aside_free_(job.context().seams.clock) {
   if (job.directory().empty()) published_.emplace();
 }
@@ -264,7 +265,9 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard& shard) {
   storage::ShardSource source;
   source.record = shard.lease->shared_record();
   source.slot = shard.lease->file_spans({0, source.record->bytes});
+  WorkMeter::Pass under_way = job_.giving_way().begin(Work::flush);
   auto flushed = co_await flusher_.write_shard(std::move(source), path);
+  under_way.end(job_.context().seams.clock.now());
   CKPT_POINT("flush.data_done");
   if (!flushed) {
     // Healed by whoever holds another copy: the next flush takes that one.

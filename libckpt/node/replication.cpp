@@ -210,8 +210,12 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
     target_boots_[target] = boot;
   }
   CKPT_POINT("repl.begin");
+  replicate::TransferOptions options = transfer_options();
+  options.throttle = job_.giving_way().throttle(Work::copies);
+  WorkMeter::Pass under_way = job_.giving_way().begin(Work::copies);
   auto sent = co_await replicate::send_shard(*connection, job_.context().seams.clock, source,
-                                             transfer_options());
+                                             std::move(options));
+  under_way.end(job_.context().seams.clock.now());
   CKPT_POINT("repl.end");
   const bool is_usable =
       sent ? *sent == replicate::Delivery::applied : sent.error().code() == Errc::exhausted;
@@ -283,7 +287,7 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::Offer& of
   }
   replicate::ReplicaTarget target;
   target.ticket = next_ticket_++;
-  target.hold = std::make_shared<int>(0);
+  target.hold = job_.giving_way().begin_receiving();
   if (job_.slots().find(record.id, offer.digest)) {
     target.applied = replicate::ChunkSet(record.chunk_crcs.size());
     for (std::size_t i = 0; i < record.chunk_crcs.size(); ++i) target.applied.insert(i);

@@ -48,6 +48,29 @@ struct Session {
     failure = std::move(why);
   }
 
+  // As it was when it goes on after a restart of the daemon, or after a restore that failed.
+  void continue_as(const Continuation& continues) {
+    phase = format::StartPhase::running;
+    current_start = finished_start = continues.start_id;
+    timeline = continues.timeline;
+  }
+  bool is_asking_after_training() const {
+    using enum format::StartPhase;
+    return trained_before &&
+           (phase == asks || phase == ready || phase == failed || phase == refused);
+  }
+  // Nobody waits for the restore any more: its trainer goes on as before it asked.
+  void withdraw(std::uint64_t new_asker) {
+    asker = new_asker;
+    train_on();
+  }
+  void train_on() {
+    phase = format::StartPhase::running;
+    current_start = finished_start;
+    copy_result.reset();
+    failure.clear();
+  }
+
   // What it captured.
   std::optional<Step> last_seen;
   bool restored_ok = false;

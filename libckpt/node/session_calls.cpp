@@ -33,6 +33,8 @@ Result<AttachRequest> make_request(const control::Attach& attach) {
   request.max_ckpt_num = attach.max_ckpt_num;
   request.replicas = attach.replicas;
   request.own_slots = attach.own_slots;
+  request.flush_rate = attach.flush_rate;
+  request.replica_rate = attach.replica_rate;
   if (!attach.secret_file.empty()) {
     CKPT_TRY(const auto secret, wire::Secret::read_file(attach.secret_file));
     request.secret = to_string(secret.bytes());
@@ -104,6 +106,9 @@ Status SessionCalls::carry_out(control::Message message) {
             return engine_.arrived(session_, it.slot, it.bytes);
           },
           [&](control::Skipped& it) { return engine_.skipped(session_, it.step); },
+          [&](control::StepTime& it) {
+            return engine_.step_time(session_, {it.steps, it.time, it.during_capture});
+          },
           [&](control::StartFresh& it) { return engine_.start_fresh(session_, it.ask); },
           [&](control::AskRestore& it) { return engine_.ask_restore(session_, it.ask, it.wanted); },
           [&](control::RestoreResult& it) {

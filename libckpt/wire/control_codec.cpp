@@ -43,8 +43,8 @@ auto fields(Is<Hello> auto& it) {
 auto fields(Is<Attach> auto& it) {
   return std::tie(it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes, it.node,
                   it.incarnation, it.save_mem_interval, it.save_storage_interval, it.max_ckpt_num,
-                  it.replicas, it.own_slots, it.secret_file, it.has_continuation, it.start_id,
-                  it.timeline);
+                  it.replicas, it.own_slots, it.flush_rate, it.replica_rate, it.secret_file,
+                  it.has_continuation, it.start_id, it.timeline);
 }
 auto fields(Is<SetLayout> auto& it) {
   return std::tie(it.layout);
@@ -70,6 +70,9 @@ auto fields(Is<Notice> auto& it) {
 }
 auto fields(Is<Filling> auto& it) {
   return std::tie(it.bytes, it.bytes_total, it.source_name);
+}
+auto fields(Is<StepTime> auto& it) {
+  return std::tie(it.steps, it.time, it.during_capture);
 }
 auto fields(Is<Skipped> auto& it) {
   return std::tie(it.step);
@@ -159,6 +162,9 @@ class Encoder {
   void put(std::chrono::milliseconds value) {
     out_.u64(static_cast<std::uint64_t>(std::max<std::int64_t>(value.count(), 0)));
   }
+  void put(std::chrono::nanoseconds value) {
+    out_.u64(static_cast<std::uint64_t>(std::max<std::int64_t>(value.count(), 0)));
+  }
   void put(const format::Layout& value) { format::write(out_, value); }
   void put(const std::shared_ptr<const format::ShardRecord>& value) {
     CKPT_ASSERT(value != nullptr);
@@ -217,6 +223,11 @@ class Decoder {
     constexpr std::uint64_t longest = 100ull * 365 * 24 * 3600 * 1000;
     value = std::chrono::milliseconds(std::min(in_.u64(), longest));
   }
+  void take(std::chrono::nanoseconds& value) {
+    constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);
+    const std::uint64_t most = static_cast<std::uint64_t>(longest.count());
+    value = std::chrono::nanoseconds(std::min(in_.u64(), most));
+  }
   void take(format::Layout& value) { value = format::read_layout(in_); }
   void take(std::shared_ptr<const format::ShardRecord>& value) {
     const auto bytes = in_.raw(in_.count(1));
@@ -272,7 +283,7 @@ constexpr std::array<std::string_view, kind_count> names = {
     "goodbye",      "attach_answer", "slot_segments", "slots_ready",    "slots_failed", "granted",
     "next_capture", "level_reached", "step_dropped",  "offer",          "begun",        "closed",
     "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer",
-    "arrived",      "flush",         "notice",        "filling"};
+    "arrived",      "flush",         "notice",        "filling",        "step_time"};
 
 template <class Wanted, std::size_t index = 0>
 constexpr std::uint16_t kind_of() {

@@ -19,7 +19,7 @@ using AnyMessage =
                  AskRestore, RestoreResult, RestoredOk, Close, Goodbye, AttachAnswer, SlotSegments,
                  SlotsReady, SlotsFailed, Granted, NextCapture, LevelReached, StepDropped, Offer,
                  Begun, Closed, Fenced, AskStatus, AskRecover, Stop, Drop, Answer, Arrived, Flush,
-                 Notice, Filling>;
+                 Notice, Filling, StepTime>;
 
 template <class Kind, class Any>
 inline constexpr bool is_kind_of = false;

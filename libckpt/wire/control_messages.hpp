@@ -36,6 +36,7 @@ struct Attach {
   std::uint64_t incarnation = 0;
   Interval save_mem_interval, save_storage_interval;
   std::uint32_t max_ckpt_num = 0, replicas = 0, own_slots = 0;
+  std::uint64_t flush_rate = 0, replica_rate = 0;
   std::string secret_file;  // A path: the secret itself is never sent.
   bool has_continuation = false;
   std::uint64_t start_id = 0, timeline = 0;  // Of the continuation.
@@ -170,6 +171,12 @@ struct Arrived {
 // older is flushed now, whatever the interval says.
 struct Flush {
   Step step{};
+};
+// Trainer to daemon, with a save, due or not: how long steps took since the last one.
+struct StepTime {
+  std::uint32_t steps = 1;
+  std::chrono::nanoseconds time{0};  // Of all of them, without calls of libckpt.
+  bool during_capture = false;
 };
 // Daemon to trainer, whenever one of them changes; for people, empty: nothing.
 struct Notice {

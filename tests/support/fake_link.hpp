@@ -48,6 +48,7 @@ struct FakeNode {
   std::vector<FakeShard> shards;        // As they were filled, oldest first.
   std::vector<Step> skipped;
   std::vector<Step> taken;
+  std::vector<node::StepTime> step_times;
   int abandoned = 0;
   int fresh_starts = 0;
   int closes = 0;
@@ -77,6 +78,7 @@ class FakeLink final : public client::Link {
     const std::lock_guard lock(node_->mutex);
     node_->skipped.push_back(step);
   }
+  void step_time(const node::StepTime& steps) override { node_->step_times.push_back(steps); }
   Status ask_restore(std::optional<Step> wanted, client::Deadline deadline) override;
   Result<Restored> restore(const CopyOut& copy_out, client::Deadline deadline) override;
   Status restored_ok(Step step) override;

@@ -29,6 +29,9 @@ class Options(TypedDict, total=False):
     blob_capacity: Bytes | None
     copy_threads: int | None
     gpu_copy_rate: Bytes | None
+    flush_rate: Bytes | None
+    replica_rate: Bytes | None
+    yield_: str | None
     checksum_in_copy: bool | None
     rank: int | None
     world_size: int | None

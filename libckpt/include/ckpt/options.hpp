@@ -36,6 +36,11 @@ struct Node {
   CKPT_EXPORT static Result<Node> parse(std::string_view text);
 };
 
+// Whether what the daemon does in the background slows down while training steps last longer
+// beside it: by the step times that the trainer measures between its saves ("auto"), or never
+// ("off").
+enum class Yield : std::uint8_t { off, automatic };
+
 struct Options {
   // Who we are.
   std::string job;  // Required: 1 to 128 of [A-Za-z0-9._-].
@@ -62,6 +67,12 @@ struct Options {
   // Bytes per second that a capture takes of each GPU's link, so that the trainer's own copies get
   // through; guard() lifts it. 0: no limit.
   std::uint64_t gpu_copy_rate = 0;
+
+  // Of what the daemon does beside training on this node. No limit holds once the job is being
+  // closed, its daemon stopped, or no trainer there; nor for a restore.
+  std::uint64_t flush_rate = 0;    // Bytes per second to storage. 0: no limit.
+  std::uint64_t replica_rate = 0;  // Bytes per second to peers. 0: no limit.
+  Yield yield = Yield::automatic;  // Whether both go below that for the sake of training.
 
   // With whom.
   std::string runtime_dir;  // Socket, ready-file and log of the daemon; empty: by user.

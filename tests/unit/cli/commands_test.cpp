@@ -224,7 +224,9 @@ TEST_CASE("cli: where no daemon runs, it says so and starts none", "[unit][cli]"
 
 TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   const Place place;
-  Trainer trainer(place.options);
+  Options options = place.options;
+  options.flush_rate = 500 * MiB;
+  Trainer trainer(options);
   trainer.save(1, Level::committed);
   trainer.save(2, Level::durable);
   trainer.save(3, Level::committed);
@@ -237,6 +239,7 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(Contains(table.out)("on storage step 2"));
   CHECK(Contains(table.out)("training"));
   CHECK(Contains(table.out)("IF IT DIED NOW"));
+  CHECK(Contains(table.out)("gives way to training: flushes at most 500.0 MiB/s\n"));
   CHECK(Contains(table.out)("1 step lost: goes on from step 2, from storage"));
 
   const auto json = place.ckpt("status --json" + place.runtime()).json();
@@ -247,6 +250,8 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(job["directory"] == place.options.dir);
   CHECK(job["degraded"].is_null());
   CHECK(job["ranks_missing"].empty());
+  CHECK(job["giving_way"]["flush_rate"] == 500 * MiB);
+  CHECK(job["giving_way"]["replica_rate"].is_null());
   CHECK(job["nodes"].size() == 1);
   CHECK(job["ranks"][0]["attached"] == true);
   CHECK(job["ranks"][0]["last_seen"] == 3);

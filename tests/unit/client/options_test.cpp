@@ -81,6 +81,9 @@ Options all_set() {
   options.blob_capacity = 12345;
   options.copy_threads = 7;
   options.gpu_copy_rate = 20 << 20;
+  options.flush_rate = 30 << 20;
+  options.replica_rate = 40 << 20;
+  options.yield = Yield::off;
   options.runtime_dir = "/run/x";
   options.daemon_path = "/bin/ckptd";
   options.embedded = true;
@@ -308,6 +311,12 @@ TEST_CASE("options: values out of their limits are refused", "[unit][client]") {
   }
   SECTION("copy_threads 65") {
     options.copy_threads = 65, name = "copy_threads";
+  }
+  SECTION("flush_rate") {
+    options.flush_rate = (1 << 20) - 1, name = "flush_rate";
+  }
+  SECTION("replica_rate") {
+    options.replica_rate = 1, name = "replica_rate";
   }
   SECTION("open_deadline") {
     options.open_deadline = {}, name = "open_deadline";

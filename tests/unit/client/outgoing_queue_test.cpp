@@ -47,6 +47,20 @@ TEST_CASE("outgoing queue: a skipped step keeps its place among the captures", "
   REQUIRE(std::get<control::Skipped>(queue.pop()).step == Step{3});
 }
 
+TEST_CASE("outgoing queue: of step times the newest waits, and holds up nothing",
+          "[unit][client]") {
+  OutgoingQueue queue;
+  control::StepTime steps;
+  for (std::uint64_t step = 1; step <= 100'000; ++step) {
+    steps.steps = static_cast<std::uint32_t>(step);
+    REQUIRE(queue.push(steps));
+    REQUIRE(queue.push(control::Skipped{Step{step}}));
+  }
+  REQUIRE(queue.size() == 2);
+  REQUIRE(std::get<control::StepTime>(queue.pop()).steps == 100'000);
+  REQUIRE(std::get<control::Skipped>(queue.pop()).step == Step{100'000});
+}
+
 TEST_CASE("outgoing queue: the bytes that arrived wait once for each Slot", "[unit][client]") {
   OutgoingQueue queue;
   for (std::uint64_t bytes = 1; bytes <= 100'000; ++bytes) REQUIRE(queue.push(arrived(0, bytes)));

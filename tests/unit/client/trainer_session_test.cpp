@@ -1104,4 +1104,32 @@ TEST_CASE("trainer session: a death in the middle of a capture leaves nothing ha
   for (const auto& shard : node->shards) require_sound(shard);
 }
 
+// Saves that are not due are enough: the engine hears how fast training is long before it disturbs.
+TEST_CASE("trainer session: step times are told between saves, unless yield is off",
+          "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {1'000'000, {}};
+  Trainer told(std::make_shared<FakeNode>(), options);
+  options.yield = Yield::off;
+  Trainer silent(std::make_shared<FakeNode>(), options);
+  told.add("weight", MiB);
+  const Deadline deadline = soon();
+  for (std::uint64_t step = 1; told.node->step_times.size() < 3; ++step) {
+    REQUIRE(std::chrono::steady_clock::now() < deadline);
+    told.stamp(step);  // The work.
+    for (Trainer* trainer : {&told, &silent}) {
+      if (step % 2 == 0) REQUIRE(trainer->session.is_due(Step{step}).value() == false);
+      if (step % 2 == 0) continue;
+      const auto outcome = trainer->session.save(Step{step}, {}, Due::by_policy);
+      REQUIRE(outcome.value() == SaveOutcome::not_due);
+    }
+  }
+  for (const node::StepTime& steps : told.node->step_times) {
+    REQUIRE(steps.steps > 0);
+    REQUIRE(steps.time >= StepTimer::measured_min);
+    REQUIRE_FALSE(steps.during_capture);
+  }
+  REQUIRE(silent.node->step_times.empty());
+}
+
 }  // namespace ckpt::client

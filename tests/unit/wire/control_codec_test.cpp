@@ -47,6 +47,8 @@ Attach full_attach() {
   attach.max_ckpt_num = 3;
   attach.replicas = 2;
   attach.own_slots = 3;
+  attach.flush_rate = 500 * MiB;
+  attach.replica_rate = 2 * GiB;
   attach.secret_file = "/etc/secret";
   attach.has_continuation = true;
   attach.start_id = 2;
@@ -106,6 +108,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Flush{Step{900}});
   all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies"});
   all.emplace_back(Filling{3 * GiB, 5 * GiB, "node B"});
+  all.emplace_back(StepTime{20, std::chrono::nanoseconds(51'234'567), true});
   return all;
 }
 

@@ -1,0 +1,59 @@
+// StepTimer: how long the steps of training take, measured between saves.
+//
+// The time of our own calls is left out: what a capture holds the trainer is known, and no limit of
+// the daemon's work would change it. Short steps are measured several at a time; the mean counts,
+// since a trainer that only queues work on a GPU waits for it now and then. The first ones are not
+// counted: they compile, and touch memory for the first time.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <chrono>
+#include <ckpt/tensor.hpp>
+#include <cstdint>
+#include <optional>
+
+#include "node/engine.hpp"
+
+namespace ckpt::client {
+
+class StepTimer {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // What is shorter says little beside the scheduler's own doings, and would be told too often.
+  static constexpr std::chrono::milliseconds measured_min{50};
+  static constexpr int first_not_counted = 2;
+
+  // A call of ours, in which nobody trains.
+  class Pause {
+   public:
+    explicit Pause(StepTimer& timer) : timer_(timer), began_(std::chrono::steady_clock::now()) {}
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+    ~Pause() { timer_.paused(std::chrono::steady_clock::now() - began_); }
+    TimePoint began() const { return began_; }
+
+   private:
+    StepTimer& timer_;
+    TimePoint began_;
+  };
+
+  // The steps up to `step` have ended: how long they took, when that is long enough to be told.
+  std::optional<node::StepTime> step_ended(Step step, TimePoint now, bool is_capturing);
+  void paused(std::chrono::nanoseconds duration) { paused_ += duration; }
+  void capture_began() { during_capture_ = true; }
+  // After a restore: the next steps are the first ones again.
+  void restart() { *this = StepTimer(); }
+
+ private:
+  void begin(Step step, TimePoint now, bool is_capturing);
+
+  std::optional<TimePoint> began_;
+  Step first_{};  // The last one that had ended then.
+  std::chrono::nanoseconds paused_{0};
+  bool during_capture_ = false;
+  int not_counted_ = 0;
+};
+
+}  // namespace ckpt::client

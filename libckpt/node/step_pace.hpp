@@ -1,0 +1,67 @@
+// StepPace: whether the steps of one rank last longer while something is done beside them.
+//
+// They are compared with the median of those measured while nothing was done. Medians, since single
+// steps are long for reasons of their own: the first ones, an evaluation, a page of the log. Steps
+// during which a capture ran are compared with their like. A difference counts only when it is
+// clearly more than the times vary by themselves.
+//
+// Pure. Threads: one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/clock.hpp"
+
+namespace ckpt::node {
+
+// One step, or the mean of several in a row.
+struct MeasuredStep {
+  Time at{};  // When it had ended.
+  double seconds = 0;
+  bool during_capture = false;
+};
+
+class StepPace {
+ public:
+  // How much longer a step may last: what a training run does not notice.
+  static constexpr double tolerance = 0.02;
+  // Of the newest times alone, how many are kept, and how many it takes to compare with them. What
+  // is older than `age_max` says nothing of today's steps.
+  static constexpr std::size_t alone_max = 32, alone_min = 8;
+  static constexpr Duration age_max = std::chrono::minutes(10);
+  // After so many steps beside the work it is judged: soon, when they are slower.
+  static constexpr std::size_t slower_after = 4, same_after = 8, undecided_after = 32;
+
+  // Slower: more than is tolerated, and than chance could explain. None: neither, or it cannot be
+  // told from how the times vary by themselves, whatever is measured.
+  enum class Effect : std::uint8_t { unknown, none, slower };
+
+  void measured_alone(const MeasuredStep& step);
+  void measured_beside(const MeasuredStep& step, std::uint64_t bytes_per_second);
+  // Of the steps since begin_again(), but for the first, in which what was changed took hold.
+  Effect effect() const;
+  double ratio() const;  // Of the steps beside the work to those alone; 1 while there are none.
+  std::uint64_t bytes_per_second() const;  // That were moved beside those steps, on average.
+  void begin_again();
+
+  bool is_empty() const { return ratios_.empty(); }  // No step since begin_again().
+  bool has_baseline(const MeasuredStep& like) const;
+
+ private:
+  const std::deque<MeasuredStep>& alone(const MeasuredStep& like) const {
+    return alone_[like.during_capture ? 1 : 0];
+  }
+
+  std::array<std::deque<MeasuredStep>, 2> alone_;  // The second: during a capture.
+  std::vector<double> ratios_;
+  double deviation_ = 0;         // Of a single time alone, relative to their median.
+  std::size_t alone_count_ = 0;  // That those of `ratios_` were compared with, at least.
+  double bytes_per_second_sum_ = 0;
+  bool is_first_ = true;
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,63 @@
+// YieldControl: from the measured steps of a node's ranks to the limits of what is done beside
+// them.
+//
+// Flushes and copies have a limit each, which follows the steps beside which that work was under
+// way. The rank that is slowed most decides: the others wait for it. A limit goes up only when no
+// rank is slowed.
+//
+// Pure. Threads: one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "node/rate_limit.hpp"
+#include "node/step_pace.hpp"
+
+namespace ckpt::node {
+
+enum class Work : std::uint8_t { flush, copies };
+inline constexpr std::array all_work = {Work::flush, Work::copies};
+
+struct WorkBeside {
+  double share = 0;  // Of the step's time during which it was under way.
+  std::uint64_t bytes_per_second = 0;
+};
+
+struct StepSample {
+  std::uint32_t rank = 0;
+  MeasuredStep step;
+  bool is_alone = false;  // Nothing at all was done beside it.
+  std::array<WorkBeside, all_work.size()> beside;
+};
+
+class YieldControl {
+ public:
+  // Of a step that the work took less of, nobody can say what it cost.
+  static constexpr double share_min = 0.5;
+
+  void add(const StepSample& sample);
+  // Another process, which may be faster or slower, or none.
+  void forget(std::uint32_t rank);
+
+  const RateLimit& limit(Work work) const { return limits_[index(work)]; }
+  void set_minimum(Work work, std::uint64_t bytes_per_second) {
+    limits_[index(work)].set_minimum(bytes_per_second);
+  }
+  // How many times longer the steps beside it were than those alone, when that was last judged.
+  std::optional<double> step_ratio(Work work) const { return ratios_[index(work)]; }
+
+ private:
+  using Paces = std::map<std::uint32_t, StepPace>;  // By rank.
+
+  static std::size_t index(Work work) { return static_cast<std::size_t>(work); }
+  void judge(Work work);
+
+  std::array<Paces, all_work.size()> paces_;
+  std::array<RateLimit, all_work.size()> limits_;
+  std::array<std::optional<double>, all_work.size()> ratios_;
+};
+
+}  // namespace ckpt::node
