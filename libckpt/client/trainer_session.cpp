@@ -633,6 +633,7 @@ Status TrainerSession::copy_chosen(const format::ShardRecord& record,
   std::vector<StoredTensor> stored;
   for (const auto& place : record.layout.tensors)
     stored.push_back({place.name, place.dtype, place.shape, place.alias_of});
+  blobs_.keep(record, slot);
   CKPT_TRY(auto chosen, choose(record.id.at.step, stored));
   TensorRegistry registry(&devices_);
   for (NamedTensor& target : chosen)
@@ -640,9 +641,7 @@ Status TrainerSession::copy_chosen(const format::ShardRecord& record,
   const auto targets = registry.targets();
   constexpr auto some = snapshot::Wanted::some_tensors;
   CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets, some));
-  CKPT_CHECK(copy_planned(record, slot, plan));
-  blobs_.keep(record, slot);
-  return {};
+  return copy_planned(record, slot, plan);
 }
 
 Status TrainerSession::copy_planned(const format::ShardRecord& record,

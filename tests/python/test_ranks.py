@@ -145,8 +145,8 @@ def stock_digest(directory):
     model = ranks.make_model()
     names = [name for name, _ in model.named_parameters()]
     parameters = {name: found[f"model.{name}"] for name in names}
-    state = {number: {key: found[f"optimizer.state.{number}.{key}"] for key in ADAM}
-             for number in range(len(names))}  # fmt: skip
+    state = {number: {key: found[f"optimizer.state.model.{name}.{key}"] for key in ADAM}
+             for number, name in enumerate(names)}  # fmt: skip
     buffers = {name: found[f"model.{name}"] for name, _ in model.named_buffers()}
     return ranks.digest(parameters, state, buffers)
 

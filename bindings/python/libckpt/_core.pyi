@@ -1,6 +1,8 @@
 from collections.abc import Callable
 
 Tensor = tuple[str, int, str, tuple[int, ...], int, bool]
+Stored = tuple[str, str, tuple[int, ...], str]
+Choose = Callable[[int, list[Stored], bytes | None], list[Tensor]]
 
 def exchange(one: str, other: str) -> bool: ...
 
@@ -52,7 +54,7 @@ class Client:
     def restore(
         self,
         step: int | None,
-        choose: Callable[[int, list[tuple[str, str, tuple[int, ...], str]]], list[Tensor]],
+        choose: Choose,
     ) -> dict[str, object]: ...
     def watch_restores(
         self, watch: Callable[[str, int, int, str, str], None] | None
@@ -62,7 +64,7 @@ class Client:
         self,
         path: str,
         rank: int,
-        choose: Callable[[int, list[tuple[str, str, tuple[int, ...], str]]], list[Tensor]],
+        choose: Choose,
     ) -> dict[str, object]: ...
     def restored_ok(self, step: int) -> None: ...
     def stats(self) -> dict[str, object]: ...

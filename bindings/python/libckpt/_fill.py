@@ -5,6 +5,7 @@ containers and plain objects: who holds one of them sees what was saved.
 """
 
 import collections
+import contextlib
 import enum
 import logging
 import random
@@ -12,7 +13,8 @@ import reprlib
 import sys
 import types
 
-from libckpt import _members, _tensors, errors, items as _items
+from libckpt import _giver, _members, _modules, _optimizers, _tensors, errors, items as _items
+from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
 
@@ -26,8 +28,55 @@ CONSTANTS = (
 NOT_SAVED = "was not saved; with strict=False it stays as it is"
 
 
-def load(into, values, strict):
-    """Fills the items of `into`, each from the value of its name."""
+def check(into, values, strict):
+    """Raises what load() would, before anything is filled; `values` is the outline of the items."""
+    names = _optimizers.names_of(into)
+    for name, item in into.items():
+        if name in values:
+            _check(name, item, values[name], strict, names)
+        elif strict:
+            raise errors.InvalidArgument(f'restore: item "{name}" {NOT_SAVED}')
+
+
+def _check(name, item, value, strict, names):
+    if isinstance(item, _members.TorchMember) or isinstance(value, _giver.Told):
+        return
+    if _items.is_optimizer(item):
+        with _named(name, item):
+            _optimizers.match(item, value, names)
+    elif isinstance(item, RNG):
+        with _named(name, item):
+            item.check(value)
+    elif isinstance(item, dict) and isinstance(value, dict):
+        for key, part in item.items():
+            if key in value:
+                _check(f"{name}.{key}", part, value[key], strict, names)
+            elif strict and _has_owner(part):
+                raise errors.InvalidArgument(f'restore: item "{name}.{key}" {NOT_SAVED}')
+    elif isinstance(item, (list, tuple)) and isinstance(value, (list, tuple)):
+        for i, (part, other) in enumerate(zip(item, value, strict=False)):
+            _check(f"{name}.{i}", part, other, strict, names)
+
+
+@contextlib.contextmanager
+def _named(name, owner):
+    try:
+        yield
+    except errors.CheckpointError:
+        raise
+    except Exception as error:  # It may be anybody's.
+        raise errors.InvalidArgument(
+            f'restore: item "{name}", a {type(owner).__name__}, does not take its state: {error}; '
+            "it was saved by one of another kind, or with other groups or sizes"
+        ) from error
+
+
+def load(into, values, strict, names=None):
+    """Fills the items of `into`, each from the value of its name.
+
+    `names` of parameters by id, where the modules are not among these items.
+    """
+    names = _optimizers.names_of(into) if names is None else names
     kept = []
     for name, item in into.items():
         if name not in values:
@@ -42,7 +91,7 @@ def load(into, values, strict):
         if _tensors.is_tensor(item) and _tensors.is_tensor(value):
             _fill_tensor(name, item, value, strict)
             continue
-        filled = fill(name, item, value, strict)
+        filled = fill(name, item, value, strict, names)
         if _is_constant(item):
             kept += _differences(name, item, filled)
         elif filled is not item:
@@ -121,35 +170,35 @@ def _states_in(name, item, value):
             yield from _states_in(f"{name}.{i}", part, other)
 
 
-def fill(name, item, value, strict):
+def fill(name, item, value, strict, names):
     """What is to stand where `item` stands: itself, filled, or the value when it is a constant."""
     if isinstance(item, _members.TorchMember):
-        item.content = fill(name, item.content, value, strict)
+        item.content = fill(name, item.content, value, strict, names)
     elif _items.is_module(item):
         _fill_module(name, item, value, strict)
     elif not isinstance(item, type) and (_items.has_state(item) or _items.can_load(item)):
-        _fill_owner(name, item, value, strict)
+        _fill_owner(name, item, value, strict, names)
     elif _tensors.is_tensor(item) and _tensors.is_tensor(value) and _tensors.is_trained(item):
         # With strict, those of other types or shapes were refused before.
         if _tensors.stored_form(item) == _tensors.stored_form(value):
             _tensors.copy(value, item)
     elif isinstance(item, dict) and isinstance(value, dict):
-        _fill_dictionary(name, item, value, strict)
+        _fill_dictionary(name, item, value, strict, names)
     elif isinstance(item, list) and isinstance(value, list):
-        item[:] = _filled_parts(name, item, value, strict)
+        item[:] = _filled_parts(name, item, value, strict, names)
     elif type(item) is tuple and isinstance(value, tuple):
-        return tuple(_filled_parts(name, item, value, strict))
+        return tuple(_filled_parts(name, item, value, strict, names))
     elif _is_constant(item) or not _fill_object(item, value):
         return value
     return item
 
 
-def _fill_dictionary(name, item, value, strict):
+def _fill_dictionary(name, item, value, strict, names):
     gone = [key for key, part in item.items() if key not in value and _has_owner(part)]
     if gone and strict:
         raise errors.InvalidArgument(f'restore: item "{name}.{gone[0]}" {NOT_SAVED}')
     filled = {
-        key: fill(f"{name}.{key}", item[key], part, strict) if key in item else part
+        key: fill(f"{name}.{key}", item[key], part, strict, names) if key in item else part
         for key, part in value.items()
     }
     filled.update({key: item[key] for key in gone})
@@ -157,11 +206,11 @@ def _fill_dictionary(name, item, value, strict):
     item.update(filled)
 
 
-def _filled_parts(name, item, value, strict):
+def _filled_parts(name, item, value, strict, names):
     if strict and len(item) > len(value) and any(map(_has_owner, item[len(value) :])):
         raise errors.InvalidArgument(f'restore: item "{name}.{len(value)}" {NOT_SAVED}')
     return [
-        fill(f"{name}.{i}", item[i], part, strict) if i < len(item) else part
+        fill(f"{name}.{i}", item[i], part, strict, names) if i < len(item) else part
         for i, part in enumerate(value)
     ]
 
@@ -175,7 +224,7 @@ def _has_owner(value):
     return not isinstance(value, type) and _items.has_state(value)
 
 
-def _fill_owner(name, owner, state, strict):
+def _fill_owner(name, owner, state, strict, names):
     kind = type(owner).__name__
     if not _items.can_load(owner):
         if strict:
@@ -184,15 +233,11 @@ def _fill_owner(name, owner, state, strict):
                 "one, or restore without it and take its state from Restored.items"
             )
         return
-    try:
-        owner.load_state_dict(state)
-    except errors.CheckpointError:
-        raise
-    except Exception as error:  # It may be anybody's.
-        raise errors.InvalidArgument(
-            f'restore: item "{name}", a {kind}, does not take its state: {error}; it was saved by '
-            "one of another kind, or with other groups or sizes"
-        ) from error
+    with _named(name, owner):
+        if _items.is_optimizer(owner) and set(state) == {"state", "param_groups"}:
+            _optimizers.load(owner, state, names)
+        else:
+            owner.load_state_dict(state)
 
 
 def _fill_module(name, module, value, strict):
@@ -205,7 +250,10 @@ def _fill_module(name, module, value, strict):
                 f"{type(value).__name__}; with strict=False it stays as it is"
             )
         return
-    state = module.state_dict()
+    own = module.state_dict()
+    plain = _modules.plain_names(module, own)
+    state = {plain[key]: part for key, part in own.items()}
+    value = _without_wrappers(value, state)
     # Most of it is there already: what is the same memory is not copied onto itself.
     rest = value
     if not _has_say(module):
@@ -226,8 +274,20 @@ def _fill_module(name, module, value, strict):
             if key in state and getattr(part, "shape", None) == getattr(state[key], "shape", None)
         }
     if rest:
+        names = {there: here for here, there in plain.items()}
         with torch.no_grad():
-            module.load_state_dict(rest, strict=False)
+            module.load_state_dict(
+                {names.get(key, key): part for key, part in rest.items()}, strict=False
+            )
+
+
+def _without_wrappers(value, state):
+    """By the names of the state: what was saved before those of wrappers were left out has them."""
+    found = {}
+    for key, part in value.items():
+        other = key if key in state else _modules.without_wrappers(key)
+        found[other if other in state and other not in value else key] = part
+    return found
 
 
 def _has_say(module):

@@ -135,7 +135,7 @@ class Gather:
                     f"restore step {found[0]}: rank {ranks.rank} sees another checkpoint at "
                     f"{answer['path']}: all nodes must see the same directory"
                 )
-        structure = self._registration.structure()
+        structure = targets.structure
         if structure is None:
             raise errors.Corruption(
                 f"restore step {answer['step']}: it does not tell what its tensors are parts of: "

@@ -1,26 +1,101 @@
-"""Modules: the state of torch's modules, without a new tensor for each parameter.
+"""Modules: the state of torch's modules, without a new tensor for each parameter, and its names.
 
 What state_dict() makes is the same names with detached tensors; of ten thousand parameters that
 takes longer than to copy them. Where anybody has a say in it - a class or a module with a method of
 its own, a hook, a tensor of another kind - state_dict() is called as ever.
+
+Names are those of the module that is trained: what DistributedDataParallel, torch.compile and other
+wrappers of torch put into them ("module.", "_orig_mod.") is left out.
 """
 
 import sys
 import weakref
 
 SAYS = ("state_dict", "_save_to_state_dict", "get_extra_state")
+WRAPPERS = {  # Classes of torch, and under which name each has the module that it wraps.
+    "DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}  # fmt: skip
 
-_are_stock = weakref.WeakKeyDictionary()  # Of classes, whether they leave the state to torch.
+_kinds = weakref.WeakKeyDictionary()  # Of classes: (whether stock, the name of what it wraps).
+
+
+def is_module(item):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(item, torch.nn.Module)
 
 
 def state_of(module):
-    """What module.state_dict() has, its tensors perhaps not detached."""
+    """What module.state_dict() has under plain names, its tensors perhaps not detached."""
     from torch import Tensor, nn
 
     plain = {nn.Parameter, Tensor, getattr(nn, "Buffer", Tensor)}
     found = {}
     is_whole = all(_is_torchs(getattr(nn.Module, name)) for name in SAYS)
-    return found if is_whole and _collect(nn, plain, module, "", found) else module.state_dict()
+    if is_whole and _collect(nn, plain, module, "", found):
+        return found
+    return own_state_of(module)
+
+
+def own_state_of(module):
+    """What module.state_dict() has, under plain names."""
+    state = module.state_dict()
+    return {plain: state[own] for own, plain in plain_names(module, state).items()}
+
+
+def plain_names(module, names):
+    """By name in its state_dict(), the name without what wrappers add."""
+    prefixes = dict(_prefixes(module))
+    if all(own == plain for own, plain in prefixes.items()):
+        return {name: name for name in names}
+    found = {}
+    for name in names:
+        head = name.rpartition(".")[0]
+        while head and f"{head}." not in prefixes:
+            head = head.rpartition(".")[0]
+        own = f"{head}." if head else ""
+        found[name] = prefixes[own] + name[len(own) :]
+    return found
+
+
+def without_wrappers(name):
+    """A name as it was before wrappers were left out, without what they had added."""
+    parts = name.split(".")
+    return ".".join(part for part in parts if part not in set(WRAPPERS.values()))
+
+
+def parameters_of(module, state):
+    """By plain name, the parameters; `state` is what state_of() answered."""
+    from torch import nn
+
+    found = {name: part for name, part in state.items() if isinstance(part, nn.Parameter)}
+    if found:
+        return found
+    own = dict(module.named_parameters())  # Its state has others in their place, or none.
+    return {plain: own[name] for name, plain in plain_names(module, own).items()}
+
+
+def _prefixes(module, own="", plain=""):
+    yield own, plain
+    inside = _kind_of(type(module))[1]
+    for name, child in module._modules.items():  # Also one that has two names.
+        if child is not None:
+            beyond = plain if name == inside else f"{plain}{name}."
+            yield from _prefixes(child, f"{own}{name}.", beyond)
+
+
+def _kind_of(kind):
+    found = _kinds.get(kind)
+    if found is None:
+        from torch import nn
+
+        is_stock = all(getattr(kind, name) is getattr(nn.Module, name) for name in SAYS)
+        of_torch = [base for base in kind.__mro__ if base.__module__.startswith("torch.")]
+        inside = [WRAPPERS[base.__name__] for base in of_torch if base.__name__ in WRAPPERS]
+        found = _kinds[kind] = (is_stock, inside[0] if inside else None)
+    return found
 
 
 def _is_torchs(function):
@@ -31,11 +106,8 @@ def _is_torchs(function):
 
 def _collect(nn, plain, module, prefix, found):
     """False: somebody has a say in it."""
-    kind, own = type(module), module.__dict__
-    is_stock = _are_stock.get(kind)
-    if is_stock is None:
-        is_stock = all(getattr(kind, name) is getattr(nn.Module, name) for name in SAYS)
-        _are_stock[kind] = is_stock
+    own = module.__dict__
+    is_stock, inside = _kind_of(type(module))
     if not is_stock or any(name in own for name in SAYS):
         return False
     if own.get("_state_dict_hooks") or own.get("_state_dict_pre_hooks"):
@@ -54,6 +126,7 @@ def _collect(nn, plain, module, prefix, found):
             return False
         found.update(there)
     return all(
-        child is None or _collect(nn, plain, child, f"{prefix}{name}.", found)
+        child is None
+        or _collect(nn, plain, child, prefix if name == inside else f"{prefix}{name}.", found)
         for name, child in parts[2].items()
     )

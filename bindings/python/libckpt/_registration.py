@@ -254,24 +254,22 @@ class Registration:
     def expected_bytes(self, views):
         return _tensors.expected_bytes(self.optimizers, views.values()) if self.optimizers else 0
 
-    def structure(self):
-        """What the restored step's tensors are parts of; none: it does not tell."""
-        content = self.client.blob(STRUCTURE)
-        if not content:
-            return None
-        if content.startswith(b"{"):
-            return json.loads(content)
-        try:
-            return json.loads(zlib.decompress(content))
-        except (zlib.error, ValueError) as error:
-            raise errors.Corruption(f"the items' structure cannot be read: {error}") from error
-
     def let_go(self):
         """When the library has let go of them."""
         self._written.stop()
         self._held, self._left, self._stream, self._captured = (), None, None, []
         self._registered, self._as_registered = None, ({}, {})
         self._views, self._gpus = _views.Views(), (None, [])
+
+
+def parsed(content):
+    """What the tensors of a step are parts of; none: its blob does not tell."""
+    if not content:
+        return None
+    try:
+        return json.loads(content if content.startswith(b"{") else zlib.decompress(content))
+    except (zlib.error, ValueError) as error:
+        raise errors.Corruption(f"the items' structure cannot be read: {error}") from error
 
 
 class _Untouched:

@@ -2,7 +2,10 @@
 
 import json
 
-from libckpt import _digest, _registration, _tensors, _views, errors, items as _items
+from libckpt import _digest, _modules, _optimizers, _registration, _tensors, _views
+from libckpt import errors, items as _items
+
+NO_ITEMS = ("libckpt.shares",)  # In the structure beside them.
 
 
 class Restored:
@@ -39,7 +42,7 @@ class Targets:
     Of a share, what is not there is looked for in complete() only.
     """
 
-    def __init__(self, into, taken, strict, of_a_share=False):
+    def __init__(self, into, taken, strict, of_a_share=False, check=lambda structure: None):
         structure, here, _ = taken
         self._structure = structure  # As text: what the tensors here are parts of.
         self._shared_here = _shared_names(here)
@@ -48,6 +51,9 @@ class Targets:
         # Of plain data: written where they are, unless others have a part of their memory.
         self._nested = {name: t for name, t in _nested_in(into, here) if name not in self._in_place}
         self._alike = _names_by_memory(here)
+        self._states = _states_in(into, here)  # Of optimizers, which may have less, or more.
+        self._check_outline = check
+        self.structure = None  # Of the newest choice; None: it was not told.
         self._strict = strict and bool(into)
         self.of_a_share = of_a_share
         self.placed = {}  # By name, the trainer's own tensors that were filled.
@@ -55,7 +61,10 @@ class Targets:
         self.members = {}  # By name of the member, its entries' bytes.
         self.tied = {}  # By name, the name whose bytes it has.
 
-    def choose(self, step, stored):
+    def choose(self, step, stored, structure):
+        self.structure = _registration.parsed(structure)
+        if self.structure is not None:
+            self._check_outline({k: v for k, v in self.structure.items() if k not in NO_ITEMS})
         _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
@@ -68,7 +77,7 @@ class Targets:
     def choose_more(self, names):
         """A choice of these names of a further shard, besides what was chosen."""
 
-        def choose(_, stored):
+        def choose(_, stored, structure):
             return self._choose([tensor for tensor in stored if tensor[0] in names])
 
         return choose
@@ -105,8 +114,10 @@ class Targets:
         for name, type_name, shape, alias in stored:
             if not alias and name != _registration.ROOM:
                 own = self._in_place_for(name)
-                if own is None and self._is_free(name, names):
-                    own = self._nested[name]
+                if own is None:
+                    own = self._nested[name] if self._is_free(name, names) else None
+                if own is None:
+                    own = self._states.get(name)
                 chosen.append(self._target(name, type_name, shape, own))
         return chosen
 
@@ -124,6 +135,8 @@ class Targets:
 
     def _compare(self, step, there, of_a_share=False):
         wanted = self._compared()
+        # What was saved before the names of wrappers were left out.
+        there = {_modules.without_wrappers(name): form for name, form in there.items()} | there
         missing = sorted(set(wanted) - set(there))
         if missing and not of_a_share:
             raise errors.InvalidArgument(
@@ -232,7 +245,7 @@ def _writable(into, here):
     # A name of more than one slash is another one here: what has it is copied to its place later.
     tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
     in_place = {name: here[name] for name in tensors}
-    for module in _modules_in(into):
+    for module, _ in _owners_in(into, _items.is_module):
         prefix = f"{module}."
         in_place.update({name: t for name, t in here.items() if name.startswith(prefix)})
     in_place.update({name: t for name, t in _nested_in(into, here) if _tensors.is_trained(t)})
@@ -256,6 +269,16 @@ def _nested_in(into, here):
         yield from _nested_in(parts, here)
 
 
+def _states_in(into, here):
+    """The state of the optimizers that let it be filled where it is, by name."""
+    found = {}
+    for name, optimizer in _owners_in(into, _items.is_optimizer):
+        if _optimizers.stock_of(optimizer) is not None:
+            prefix = f"{name}.state."
+            found.update({key: t for key, t in here.items() if key.startswith(prefix)})
+    return {name: t for name, t in found.items() if not _tensors.why_not_writable(t)}
+
+
 def _names_by_memory(here):
     names = {}
     for name, tensor in here.items():
@@ -263,15 +286,15 @@ def _names_by_memory(here):
     return names
 
 
-def _modules_in(items):
-    """The names of all modules, at any depth of containers."""
+def _owners_in(items, is_one):
+    """(name, owner) of all that are of the kind, at any depth of containers."""
     for name, item in items.items():
-        if _items.is_module(item):
-            yield name
+        if is_one(item):
+            yield name, item
         elif isinstance(item, dict):
-            yield from _modules_in({f"{name}.{key}": part for key, part in item.items()})
+            yield from _owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
         elif isinstance(item, (list, tuple)):
-            yield from _modules_in({f"{name}.{i}": part for i, part in enumerate(item)})
+            yield from _owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)
 
 
 def _check_writable(step, tensors, stored):

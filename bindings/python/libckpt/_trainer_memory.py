@@ -3,7 +3,7 @@
 import json
 import logging
 
-from libckpt import _settings, errors
+from libckpt import _optimizers, _settings, errors
 from libckpt._fill import load
 from libckpt._init import init
 from libckpt.rng import RNG
@@ -174,7 +174,9 @@ class Resumed:
         load({"model": model}, {"model": self._values.pop("model")}, strict=True)
 
     def give_optimizer(self, trainer):
-        trainer.optimizer.load_state_dict(self._values.pop("optimizer"))
+        names = _optimizers.names_of({"model": trainer.accelerator.unwrap_model(trainer.model)})
+        state = {"optimizer": self._values.pop("optimizer")}
+        load({"optimizer": trainer.optimizer}, state, strict=True, names=names)
         trainer.lr_scheduler.load_state_dict(self._values.pop("scheduler"))
 
     def give_scaler(self, trainer):

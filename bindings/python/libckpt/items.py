@@ -1,4 +1,4 @@
-"""What a trainer saves, taken apart into named tensors and plain data, and put together again.
+"""What a trainer saves, taken apart into named tensors and plain data.
 
 The structure is JSON, and says of each part what it was; floats and integers come back exactly.
 What neither JSON nor `_kinds` can hold is refused by name, or pickled by Python and carried as
@@ -13,23 +13,18 @@ import math
 import pickle
 import sys
 
-from libckpt import _kinds, _members, _modules, _scalers, _tensors, _trees
-from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
+from libckpt import _kinds, _members, _modules, _optimizers, _scalers, _tensors, _trees
+from libckpt._modules import is_module
+from libckpt.errors import InvalidArgument, Unsupported
 
 
 PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
 DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
-ALLOW = "open the session with allow_pickle=True if you trust whoever saved it"
 RESERVED = "libckpt."  # The names that the structure and its neighbours have.
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def is_module(item):
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.nn.Module)
 
 
 def is_optimizer(item):
@@ -84,7 +79,10 @@ class Taker:
     `known` is what an earlier Taker told; without it, nobody wants this one's.
     """
 
-    def __init__(self, allow_pickle=False, known=None, replicas=None):
+    def __init__(self, items, allow_pickle=False, known=None, replicas=None):
+        self._items = items
+        self._names = None  # Of parameters, once an optimizer wants them.
+        self._states = {}  # Of modules, by id.
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
@@ -129,9 +127,9 @@ class Taker:
     def _owner(self, name, owner):
         """Of a state that it tells and takes back."""
         count = len(self.tensors)
-        # Who restores gives tensors back as state_dict() would: a capture only reads them.
-        is_read_only = self._known is not None and is_module(owner)
-        state = _modules.state_of(owner) if is_read_only else _scalers.state_of(owner)
+        if is_optimizer(owner):
+            return self._optimizer(name, owner)
+        state = self._state_of(owner) if is_module(owner) else _scalers.state_of(owner)
         if state is None:
             state = owner.state_dict()
         # Who takes it back does not ask which kind of dictionary it is.
@@ -141,14 +139,33 @@ class Taker:
         if self._replicas is None:
             return text
         names = list(self.tensors)[count:]
-        if is_optimizer(owner):
-            self._replicas.update(dict.fromkeys(names, STATE))
-        elif is_module(owner):
+        if is_module(owner):
             buffers = {f"{name}.{key}" for key, _ in owner.named_buffers()}
             kinds = {each: BUFFER if each in buffers else PARAMETER for each in names}
             if _has_private_buffers(owner):
                 kinds = {each: kind for each, kind in kinds.items() if kind is not BUFFER}
             self._replicas.update(kinds)
+        return text
+
+    def _state_of(self, module):
+        found = self._states.get(id(module))
+        if found is None:
+            # Who restores gives tensors back as state_dict() would: a capture only reads them.
+            take = _modules.own_state_of if self._known is None else _modules.state_of
+            found = self._states[id(module)] = take(module)
+        return found
+
+    def _optimizer(self, name, optimizer):
+        count, state = len(self.tensors), optimizer.state_dict()
+        if self._names is None:
+            self._names = _optimizers.names_of(self._items, self._state_of)
+        named = _optimizers.by_names(optimizer, state, self._names)
+        if named is None:
+            text = f'{{"s":{self.take(name, state)}}}'
+        else:
+            text = f'{{"g":[{_text(named[1])},{self._dictionary(name, named[0])}]}}'
+        if self._replicas is not None:
+            self._replicas.update(dict.fromkeys(list(self.tensors)[count:], STATE))
         return text
 
     def _member(self, name, content):
@@ -255,92 +272,6 @@ class Taker:
             ) from error
 
 
-class Giver:
-    """Puts items together from a structure and the tensors and members that were restored."""
-
-    def __init__(self, tensors, members, allow_pickle=False):
-        self.tensors = tensors
-        self.members = members
-        self.allow_pickle = allow_pickle
-        self._item = ""
-
-    def give_item(self, name, node):
-        self._item = name
-        return self.give(node)
-
-    def give(self, node):
-        (kind, value), *_ = node.items()
-        return getattr(self, f"_give_{kind}")(value)
-
-    def _give_t(self, name):
-        return self.tensors[name]
-
-    def _give_a(self, name):
-        return _members.load(name, self.members[name], self.allow_pickle)
-
-    def _give_v(self, value):
-        return value
-
-    def _give_n(self, node):
-        return self.give(node).item()
-
-    def _give_i(self, value):
-        return int(value, 16)
-
-    def _give_o(self, node):
-        return collections.OrderedDict(self.give(node))
-
-    def _give_e(self, parts):
-        factory, node = parts
-        return collections.defaultdict(self.give(factory), self.give(node))
-
-    def _give_k(self, parts):
-        kind, node = parts
-        try:
-            return _kinds.make(kind, self.give(node))
-        except CheckpointError as error:
-            raise type(error)(f'saved item "{self._item}": {error}') from error
-        except Exception as error:  # The class of an enumeration may be anybody's.
-            raise InvalidArgument(
-                f'saved item "{self._item}": a {kind} cannot be made again here ({error!r})'
-            ) from error
-
-    def _give_f(self, value):
-        return float(value)
-
-    def _give_b(self, value):
-        return base64.b64decode(value)
-
-    def _give_s(self, node):
-        return self.give(node)
-
-    def _give_d(self, parts):
-        return {key: self.give(part) for key, part in parts.items()}
-
-    def _give_m(self, pairs):
-        return {self.give(key): self.give(part) for key, part in pairs}
-
-    def _give_l(self, parts):
-        return [self.give(part) for part in parts]
-
-    def _give_u(self, parts):
-        return tuple(self.give(part) for part in parts)
-
-    def _give_p(self, value):
-        if not self.allow_pickle:
-            raise Unsupported(
-                f'saved item "{self._item}" holds a pickle, which runs what it was made to run: '
-                f"{ALLOW}"
-            )
-        try:
-            return pickle.loads(base64.b64decode(value))
-        except Exception as error:  # What an unpickling runs may raise anything.
-            raise InvalidArgument(
-                f'saved item "{self._item}" cannot be unpickled here ({error!r}): what it was made '
-                "of must be importable under the same name"
-            ) from error
-
-
 def _check_text(name):
     """Names leave Python as UTF-8."""
     if name.isascii():
@@ -383,7 +314,7 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
         )
     for name in items:
         _check_name(name)
-    taker = Taker(allow_pickle, known, replicas)
+    taker = Taker(items, allow_pickle, known, replicas)
     try:
         parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
     except _Collision:
@@ -392,14 +323,3 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
     if known is not None:
         known.told, known.trees = taker.told.told, taker.told.trees
     return f"{{{','.join(parts)}}}", taker.tensors, taker.members
-
-
-def give_all(structure, tensors, members, allow_pickle=False):
-    """The items again, as plain values. A member that is not among `members` is left out."""
-    giver = Giver(tensors, members, allow_pickle)
-    try:
-        return {name: giver.give_item(name, node) for name, node in structure.items()}
-    except CheckpointError:
-        raise
-    except (AttributeError, KeyError, ValueError, TypeError) as error:
-        raise Corruption(f"the structure of the saved items is damaged: {error!r}") from error

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 
-from libckpt import _fill, _gather, _hooks, _launch, _programs, _progress, _registration
+from libckpt import _fill, _gather, _giver, _hooks, _launch, _programs, _progress, _registration
 from libckpt import _restore, _settings, _shares
 from libckpt import errors, items as _items
 from libckpt.ticket import LEVELS, Ticket
@@ -232,7 +232,12 @@ class Session:
         into = into or {}
         taken = _items.take_all(into, self._allow_pickle)
         _, here, members = taken
-        targets = _restore.Targets(into, taken, strict, self._ranks.are_several)
+        targets = _restore.Targets(
+            into, taken, strict, self._ranks.are_several,
+            lambda structure: _fill.check(
+                into, _giver.outline(structure, self._allow_pickle), strict
+            ),
+        )  # fmt: skip
         self._make_room(into, here, members)
         answer, structure = self._gather.restore(step, targets)
         self._tensors.forget()
@@ -248,7 +253,7 @@ class Session:
     def _give(self, into, answer, structure, targets, strict):
         """The items' values, with which `into` is filled."""
         found = targets.tensors(structure)
-        values = _items.give_all(structure, found, targets.members, self._allow_pickle)
+        values = _giver.give_all(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._shares.known_here(into, answer), values, strict)
         replaced = targets.replaced(found)
         if replaced:

@@ -74,6 +74,9 @@ const char* name_of(RestoreSource source) {
   return "unknown";
 }
 
+// What tells what the tensors of a step are parts of (_registration.STRUCTURE).
+constexpr const char* structure_blob = "libckpt.items";
+
 // For so long at a time a wait keeps others waiting, too.
 constexpr std::chrono::milliseconds wait_turn{10};
 
@@ -310,7 +313,10 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
       nb::list told;
       for (const StoredTensor& tensor : stored) told.append(describe(tensor));
       std::vector<NamedTensor> chosen;
-      for (const nb::handle item : nb::cast<nb::list>(choose(number(at), told)))
+      nb::object parts = nb::none();
+      if (const auto blob = checkpointer().blob(structure_blob))
+        parts = nb::bytes(blob->data(), blob->size());
+      for (const nb::handle item : nb::cast<nb::list>(choose(number(at), told, parts)))
         chosen.push_back(tensor_from(item));
       return chosen;
     } catch (nb::python_error& error) {

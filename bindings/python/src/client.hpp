@@ -61,7 +61,8 @@ class Client {
   // Others get their turn while it waits: the training thread must not wait for what is waited for.
   // What a signal handler raises, such as that of ^C, ends it.
   void wait(std::uint64_t step, const std::string& level, double seconds);
-  // `choose(step, [(name, type, shape, alias_of)])` answers tensors as update() takes them.
+  // `choose(step, [(name, type, shape, alias_of)], structure)` answers tensors as update() takes
+  // them. The structure is the blob of the items, or None.
   nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
   // The same of any rank's shard of a published checkpoint.
   nanobind::dict restore_from(const std::string& path, std::uint32_t rank,

@@ -125,7 +125,7 @@ class CKPT_EXPORT Checkpointer {
   // not trained yet saves nothing then until a restore succeeds, or start_fresh() is called.
   Result<Restored> restore(Step step);
   // The same into what `choose` answers, instead of what is registered; blobs that were added are
-  // not written, and all are read with blob().
+  // not written, and all are read with blob(), also in `choose`.
   Result<Restored> restore(std::optional<Step> step, const ChooseTargets& choose);
   // From a published checkpoint of any run, or a directory of them: no daemon, no agreement.
   Result<Restored> restore_from(std::string_view path);
