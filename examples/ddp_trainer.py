@@ -50,7 +50,7 @@ def train(options):
     per_epoch = len(data) // (BATCH * world_size)
 
     session = libckpt.init(options.job, dir=options.dir, save_storage_interval=10).guard(optimizer)
-    items = {"model": model.module, "optimizer": optimizer, "rng": libckpt.RNG()}
+    items = {"model": model, "optimizer": optimizer, "rng": libckpt.RNG()}
     step = session.restore_or(items, default=0)
     if rank == 0:
         print(f"{world_size} rank(s), from step {step}", flush=True)

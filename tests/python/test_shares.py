@@ -1,9 +1,11 @@
 """Goal: no tensor is captured by nobody, and none is taken for another rank's that is not the same.
 
-Method: ranks as threads over one Store in memory, whose Shares see modules that are alike, differ
-in one tensor, or lack one; digests against every way in which a few bytes can differ.
+Method: ranks as threads over one Store in memory, whose Shares see modules that are declared the
+same, differ in one tensor, drift apart, or lack one; digests against every way in which a few bytes
+can differ.
 """
 
+import concurrent.futures
 import json
 import threading
 
@@ -11,8 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
 import libckpt  # noqa: E402
-from libckpt import _digest, _launch, _ranks, _shares, errors  # noqa: E402
+from libckpt import _digest, _launch, _ranks, _restore, _rounds, _shares, errors  # noqa: E402
 
 
 def on_ranks(count, work):
@@ -34,35 +38,67 @@ def on_ranks(count, work):
     return answers
 
 
-def make_items(change=lambda rank, model: None, rank=0):
+def wrapped(model, **options):
+    """In a DistributedDataParallel that talks to nobody."""
+    ddp = DistributedDataParallel.__new__(DistributedDataParallel)
+    torch.nn.Module.__init__(ddp)
+    ddp.module = model
+    ddp.broadcast_buffers, ddp.parameters_to_ignore = True, set()
+    for name, value in options.items():
+        setattr(ddp, name, value)
+    return ddp
+
+
+def make_items(change=lambda rank, model: None, rank=0, wrap=wrapped):
     torch.manual_seed(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(6)],
                                 torch.nn.BatchNorm1d(16))  # fmt: skip
     change(rank, model)
-    return {"model": model, "own": {"here": torch.ones(2)}, "rng": libckpt.RNG()}
+    return {"model": wrap(model), "own": {"here": torch.ones(2)}, "rng": libckpt.RNG()}
 
 
-def captured(count, change=lambda rank, model: None):
-    """By rank, (owner or None by name as the structure tells, names of the tensors it captures)."""
+class Rank:
+    """A rank whose saves are taken apart, one after the other."""
 
-    lock = threading.Lock()  # Torch's generator is one for all threads.
+    def __init__(self, ranks, items, interval=None):
+        self.ranks, self.items = ranks, items
+        self._shares = _shares.Shares(ranks, interval)
 
-    def work(ranks):
-        with lock:
-            items = make_items(change, ranks.rank)
-        structure, tensors, _ = _shares.Shares(ranks).take(items, True)
+    def take(self, step):
+        """(owner or None by name as the structure tells, names of the tensors it captures)."""
+        structure, tensors, _ = self._shares.take(step, self.items, False)
         told = json.loads(structure)
         owners = told.pop("libckpt.shares")
-        names = [node["t"] for node in told["model"]["s"]["d"].values()]
+        names = [node["t"] for node in _restore.tensor_nodes(told)]
         assert owners.keys() <= set(names)
         return {name: owners.get(name) for name in names}, set(tensors)
 
-    return on_ranks(count, work)
+
+class Ranks:
+    """Threads in lock step: each call of `at` is one step of all of them, or of some."""
+
+    def __init__(self, count, change=lambda rank, model: None, interval=None, wrap=wrapped):
+        self._store = torch.distributed.HashStore()
+        self.all = [
+            Rank(_ranks.Ranks("job", rank, count, self._store, "prefix"),
+                 make_items(change, rank, wrap), interval)
+            for rank in range(count)
+        ]  # fmt: skip
+
+    def at(self, step, ranks=None):
+        """By rank, what it took."""
+        some = self.all if ranks is None else [self.all[rank] for rank in ranks]
+        with concurrent.futures.ThreadPoolExecutor(len(some)) as threads:
+            return list(threads.map(lambda rank: rank.take(step), some))
+
+
+def captured_by(taken, name):
+    return [rank for rank, (_, names) in enumerate(taken) if name in names]
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_each_tensor_of_a_module_is_captured_by_the_rank_that_all_say(count):
-    by_rank = captured(count)
+def test_each_tensor_that_is_declared_is_captured_by_the_rank_that_all_say(count):
+    by_rank = Ranks(count).at(1)
     owners = by_rank[0][0]
     for rank, (said, names) in enumerate(by_rank):
         assert said == owners
@@ -70,21 +106,60 @@ def test_each_tensor_of_a_module_is_captured_by_the_rank_that_all_say(count):
             name for name in names if name.startswith("model")
         }
         assert {"own.here", "rng.torch"} <= names
-    assert set(owners.values()) == set(range(count))
+    assert set(owners.values()) - {None} == set(range(count))
     buffers = [name for name in owners if "running" in name or "batches" in name]
     assert len(buffers) == 3
     assert all(owners[name] == 0 for name in buffers)
 
 
-def test_what_differs_each_rank_captures_itself():
+def test_nothing_is_guessed_from_equal_names_and_bytes():
+    for said, names in Ranks(3, wrap=lambda model: model).at(1):
+        assert set(said.values()) == {None}
+        assert names == set(said)
+
+
+def test_buffers_that_are_not_broadcast_are_each_rank_s_own():
+    for said, names in Ranks(2, wrap=lambda model: wrapped(model, broadcast_buffers=False)).at(1):
+        assert said["model.6.running_mean"] is None
+        assert "model.6.running_mean" in names
+        assert said["model.6.weight"] is not None
+
+
+def test_what_the_wrapper_was_told_to_ignore_is_each_rank_s_own():
+    ignored = {"parameters_to_ignore": {"0.weight", "6.running_var"}}
+    for said, names in Ranks(2, wrap=lambda model: wrapped(model, **ignored)).at(1):
+        assert {name for name, owner in said.items() if owner is None and "model" in name} == {
+            "model.0.weight", "model.6.running_var"
+        }  # fmt: skip
+        assert {"model.0.weight", "model.6.running_var"} <= names
+
+
+def test_the_state_of_declared_parameters_is_shared_and_no_other():
+    ranks = Ranks(2)
+    for rank in ranks.all:
+        other = torch.nn.Parameter(torch.ones(3))
+        parameters = [*rank.items["model"].parameters(), other]
+        rank.items["optimizer"] = torch.optim.Adam(parameters)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        rank.items["optimizer"].step()
+    for said, _ in ranks.at(1):
+        states = {name: owner for name, owner in said.items() if name.startswith("optimizer.")}
+        unshared = {name for name, owner in states.items() if owner is None}
+        assert len(states) > 40
+        assert unshared == {f"optimizer.state.14.{k}" for k in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_what_differs_is_named_and_each_rank_captures_it_itself(caplog):
     def change(rank, model):
         with torch.no_grad():
             model[2].weight[3, 5] += rank * 1e-6
 
-    for said, names in captured(3, change):
+    for said, names in Ranks(3, change).at(1):
         assert said["model.2.weight"] is None
         assert "model.2.weight" in names
         assert said["model.2.bias"] is not None
+    assert '"model.2.weight" differ(s) between ranks' in caplog.text
 
 
 def test_what_a_rank_has_not_the_others_capture_themselves():
@@ -92,7 +167,7 @@ def test_what_a_rank_has_not_the_others_capture_themselves():
         if rank == 1:
             model[4].bias = None
 
-    for rank, (said, names) in enumerate(captured(3, change)):
+    for rank, (said, names) in enumerate(Ranks(3, change).at(1)):
         assert said.get("model.4.bias") is None
         assert ("model.4.bias" in names) == (rank != 1)
 
@@ -101,21 +176,102 @@ def test_tied_tensors_go_to_one_rank():
     def change(_, model):
         model[5].weight = model[0].weight
 
-    said, _ = captured(2, change)[0]
+    said, _ = Ranks(2, change).at(1)[0]
     assert said["model.5.weight"] == said["model.0.weight"]
 
 
+def drift(rank, name):
+    with torch.no_grad():
+        rank.items["model"].module.get_parameter(name).add_(1e-6)
+
+
+def test_what_drifts_apart_is_found_at_the_next_save_to_storage(caplog):
+    ranks = Ranks(3, interval="10")
+    owner = ranks.at(1)[0][0]["model.2.weight"]
+    drift(ranks.all[1], "2.weight")
+    assert captured_by(ranks.at(5), "model.2.weight") == [owner]
+    for step in (10, 11, 12, 13):  # The answers are heard at the saves behind it.
+        taken = ranks.at(step)
+    assert captured_by(taken, "model.2.weight") == [0, 1, 2]
+    assert all(said["model.2.weight"] is None for said, _ in taken)
+    assert len(captured_by(taken, "model.2.bias")) == 1
+    assert '"model.2.weight" differ(s) between ranks' in caplog.text
+    caplog.clear()
+    for step in range(20, 24):  # Not again, though it still differs.
+        taken = ranks.at(step)
+    assert captured_by(taken, "model.2.weight") == [0, 1, 2]
+    assert not caplog.records
+
+
+def test_with_an_interval_in_time_rank_0_says_when(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(_rounds.time, "monotonic", lambda: now[0])
+    ranks = Ranks(2, interval="1min")
+    ranks.at(1)
+    drift(ranks.all[1], "2.weight")
+    for step in range(2, 80):
+        now[0] += 2.0
+        taken = ranks.at(step)
+    assert captured_by(taken, "model.2.weight") == [0, 1]
+    assert len(captured_by(taken, "model.2.bias")) == 1
+
+
+def add_state(rank):
+    model = rank.items["model"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    rank.items["optimizer"] = optimizer
+
+
+def test_a_rank_that_alone_has_new_state_goes_on_and_so_do_all_others(monkeypatch, caplog):
+    monkeypatch.setattr(_rounds, "WAIT_SECONDS", 0.05)
+    ranks = Ranks(3)
+    before = ranks.at(1)
+    add_state(ranks.all[1])
+    taken = ranks.at(2)
+    name = "optimizer.state.model.0.weight.momentum_buffer"
+    assert captured_by(taken, name) == [1]
+    assert [said["model.0.weight"] for said, _ in taken] == [
+        said["model.0.weight"] for said, _ in before
+    ]
+    assert "it captures them itself" in caplog.text
+    # Nothing is shifted: what comes next is compared, and shared.
+    for rank in (0, 2):
+        add_state(ranks.all[rank])
+    monkeypatch.setattr(_rounds, "WAIT_SECONDS", 30.0)
+    for rank in ranks.all:
+        rank.items["more"] = wrapped(torch.nn.BatchNorm1d(4))
+    taken = ranks.at(3)
+    assert len(captured_by(taken, "more.weight")) == 1
+    assert len(captured_by(taken, name)) == 1
+
+
 def test_a_rank_that_says_nothing_leaves_the_others_with_all_of_theirs(monkeypatch):
-    monkeypatch.setattr(_ranks, "SAY_SECONDS", 0.05)
+    monkeypatch.setattr(_rounds, "WAIT_SECONDS", 0.05)
+    ranks = Ranks(2)
+    _, names = ranks.at(1, [0])[0]
+    model = make_items(wrap=lambda model: model)["model"]
+    assert {f"model.{name}" for name in model.state_dict()} <= names
+    ranks.at(1, [1])  # It answers late, and both take it up.
+    ranks.at(2)
+    taken = ranks.at(3)
+    assert len(captured_by(taken, "model.0.weight")) == 1
 
-    def work(ranks):
-        if ranks.rank == 1:
-            return None
-        _, tensors, _ = _shares.Shares(ranks).take(make_items(), True)
-        return set(tensors)
 
-    names = on_ranks(2, work)[0]
-    assert {f"model.{name}" for name in make_items()["model"].state_dict()} <= names
+def test_a_store_that_fails_costs_a_line_in_the_log(caplog):
+    class Broken:
+        def set(self, *_):
+            raise RuntimeError("connection lost")
+
+        check = set
+
+    rank = Rank(_ranks.Ranks("job", 1, 2, Broken(), "prefix"), make_items())
+    for step in (1, 2):
+        _, names = rank.take(step)
+        assert "model.0.weight" in names
+    assert caplog.text.count("connection lost") == 1
 
 
 def test_what_one_rank_cannot_do_ends_it_for_all():
@@ -235,5 +391,5 @@ def test_a_digest_is_of_the_bytes_whatever_they_lie_in(kind):
     apart.copy_(content)
     odd = torch.empty(content.nbytes + 1, dtype=torch.uint8)[1:]
     odd.copy_(_digest.flat_bytes(content))
-    digests = _digest.of_tensors({"whole": content, "strided": apart})
+    digests = _digest.Digests({"whole": content, "strided": apart}).result()
     assert digests["whole"] == digests["strided"] == int(_digest.of_bytes(odd))

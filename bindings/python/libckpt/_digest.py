@@ -49,22 +49,41 @@ def _aligned(flat):
     return flat if flat.storage_offset() % 4 == 0 and flat.data_ptr() % 4 == 0 else flat.clone()
 
 
-def of_tensors(tensors):
-    """The digest of each tensor as a number; what is not contiguous is copied first."""
-    import torch
+class Digests:
+    """The digest of each tensor as a number; what is not contiguous is copied first.
 
-    by_name = {}
-    for name, tensor in tensors.items():
-        if isinstance(tensor, torch.Tensor):
-            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        else:
-            import numpy
+    What lies on a GPU is summed there, behind what is queued, and nobody waits for it.
+    """
 
-            tensor = numpy.ascontiguousarray(tensor)
-        by_name[name] = of_bytes(flat_bytes(tensor))
-    # One wait for each device, not one for each tensor.
-    found = {}
-    for device in {part.device for part in by_name.values()}:
-        names = [name for name, part in by_name.items() if part.device == device]
-        found.update(zip(names, torch.stack([by_name[n] for n in names]).tolist(), strict=True))
-    return found
+    def __init__(self, tensors):
+        import torch
+
+        by_name = {}
+        for name, tensor in tensors.items():
+            if isinstance(tensor, torch.Tensor):
+                tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            else:
+                import numpy
+
+                tensor = numpy.ascontiguousarray(tensor)
+            by_name[name] = of_bytes(flat_bytes(tensor))
+        self._parts = []  # Of each device: names, numbers on the host, an event or None.
+        for device in {part.device for part in by_name.values()}:
+            names = [name for name, part in by_name.items() if part.device == device]
+            numbers, event = torch.stack([by_name[name] for name in names]), None
+            if device.type == "cuda":
+                host = torch.empty(len(names), dtype=torch.int64, pin_memory=True)
+                host.copy_(numbers, non_blocking=True)
+                numbers, event = host, torch.cuda.current_stream(device).record_event()
+            self._parts.append((names, numbers, event))
+
+    def are_ready(self):
+        return all(event is None or event.query() for _, _, event in self._parts)
+
+    def result(self):
+        """Once they are ready."""
+        return {
+            name: number
+            for names, numbers, _ in self._parts
+            for name, number in zip(names, numbers.tolist(), strict=True)
+        }

@@ -152,11 +152,14 @@ class Gather:
         """What other ranks captured comes from them."""
         ranks, failure = self._ranks, None
         nodes = {node["t"]: node for node in _restore.tensor_nodes(structure)}
-        shared = {}
+        shared, own = {}, set()
         if ranks.are_several:
             shared = self._shared_by_all(nodes)
             nodes |= {name: node for name, (_, node) in shared.items()}
+            # Of what this rank captured itself, since it knew that the ranks' are not the same.
+            own = {name for name in shared if name not in self._owners and targets.has(name)}
         try:
+            self._check_owned(step, shared, targets)
             targets.complete(step, nodes)
         except errors.CheckpointError as error:
             failure = error
@@ -165,13 +168,25 @@ class Gather:
             return
         by_source = {}
         for name, (owner, _) in sorted(shared.items()):
-            by_source.setdefault(owner % ranks.world_size, []).append(targets.flat_bytes(name))
+            source, part = owner % ranks.world_size, targets.flat_bytes(name)
+            is_kept = name in own and source != ranks.rank
+            by_source.setdefault(source, []).append(part.clone() if is_kept else part)
         for source in sorted(by_source):
             try:
                 ranks.broadcast(source, by_source[source])
             except errors.Corruption as error:
                 failure = error
         ranks.agree("shares", failure)
+
+    def _check_owned(self, step, shared, targets):
+        """No rank hands out what it did not capture."""
+        ranks = self._ranks
+        for name, (owner, _) in shared.items():
+            if owner % ranks.world_size == ranks.rank and not targets.has(name):
+                raise errors.Corruption(
+                    f'restore step {step}: tensor "{name}" was to be captured by rank {owner} for '
+                    "all, which did not have it: restore an older step by its number"
+                )
 
     def _shared_by_all(self, nodes):
         """By name, owner and node of the shared tensors that any rank knows of. They are the same

@@ -60,6 +60,24 @@ def plain_names(module, names):
     return found
 
 
+def declared(module):
+    """By plain name, whether it is a buffer: of what DistributedDataParallel keeps the same on all
+    ranks. It is the module itself, or what another wrapper has in it."""
+    stock = sys.modules["torch"].nn.parallel.DistributedDataParallel
+    while not isinstance(module, stock):
+        inside = _kind_of(type(module))[1]
+        if inside is None:
+            return {}
+        module = getattr(module, inside)
+    own = module.module
+    ignored = set(getattr(module, "parameters_to_ignore", ()))
+    parts = {name: False for name, _ in own.named_parameters(remove_duplicate=False)}
+    if module.broadcast_buffers:
+        parts |= {name: True for name, _ in own.named_buffers(remove_duplicate=False)}
+    plain = plain_names(own, parts)
+    return {plain[name]: is_buffer for name, is_buffer in parts.items() if name not in ignored}
+
+
 def without_wrappers(name):
     """A name as it was before wrappers were left out, without what they had added."""
     parts = name.split(".")

@@ -79,6 +79,10 @@ class Ranks:
         self._store.set(f"{key}/all", result)
         return json.loads(result)
 
+    def store_for(self, what):
+        """The Store, and what keys begin with: for those who wait for nobody."""
+        return self._store, f"{self._prefix}/{what}"
+
     def exchange(self, what, value):
         """What each rank says, by rank."""
         return self.decide(what, value, lambda values: values)

@@ -89,7 +89,7 @@ class Targets:
         if self._strict:
             self._compare(step, forms)
         for name, form in forms.items():
-            if not self._has(name):
+            if not self.has(name):
                 self._target(name, *form, self._in_place_for(name))
 
     def flat_bytes(self, name):
@@ -104,7 +104,8 @@ class Targets:
         nested = {name: t for name, t in self._nested.items() if _tensors.is_torch(t)}
         return {**self._in_place, **nested}
 
-    def _has(self, name):
+    def has(self, name):
+        """Whether it is there already, or on its way."""
         return any(name in found for found in (self.placed, self.loaded, self.tied))
 
     def _choose(self, stored):
@@ -245,7 +246,7 @@ def _writable(into, here):
     # A name of more than one slash is another one here: what has it is copied to its place later.
     tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
     in_place = {name: here[name] for name in tensors}
-    for module, _ in _owners_in(into, _items.is_module):
+    for module, _ in _items.owners_in(into, _items.is_module):
         prefix = f"{module}."
         in_place.update({name: t for name, t in here.items() if name.startswith(prefix)})
     in_place.update({name: t for name, t in _nested_in(into, here) if _tensors.is_trained(t)})
@@ -272,7 +273,7 @@ def _nested_in(into, here):
 def _states_in(into, here):
     """The state of the optimizers that let it be filled where it is, by name."""
     found = {}
-    for name, optimizer in _owners_in(into, _items.is_optimizer):
+    for name, optimizer in _items.owners_in(into, _items.is_optimizer):
         if _optimizers.stock_of(optimizer) is not None:
             prefix = f"{name}.state."
             found.update({key: t for key, t in here.items() if key.startswith(prefix)})
@@ -284,17 +285,6 @@ def _names_by_memory(here):
     for name, tensor in here.items():
         names.setdefault(_tensors.memory_of(tensor), []).append(name)
     return names
-
-
-def _owners_in(items, is_one):
-    """(name, owner) of all that are of the kind, at any depth of containers."""
-    for name, item in items.items():
-        if is_one(item):
-            yield name, item
-        elif isinstance(item, dict):
-            yield from _owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
-        elif isinstance(item, (list, tuple)):
-            yield from _owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)
 
 
 def _check_writable(step, tensors, stored):

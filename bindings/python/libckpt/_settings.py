@@ -20,6 +20,12 @@ def directory(options):
     return os.path.abspath(path) if path else None
 
 
+def storage_interval(options):
+    """Steps, or a time, as text; None: never."""
+    found = options.get("save_storage_interval", told("save_storage_interval"))
+    return None if found is None else str(found)
+
+
 def _file():
     path = pathlib.Path(os.environ.get("LIBCKPT_CONFIG", ""))
     try:

@@ -1,9 +1,13 @@
-"""Shares: of what all ranks have alike, each captures a part.
+"""Shares: of what is declared to be the same on all ranks, each captures a part.
 
-Parameters and the state of optimizers are compared by digest when they are first seen, and then
-given out by name; buffers are those of rank 0. What differs between ranks, and all that belongs to
-no module and no optimizer (RNG, sampler, progress), each rank captures itself. Rank 0 decides: so
-no rank takes another to have what it has not.
+DistributedDataParallel declares it: its parameters, with the state that optimizers have for them,
+and its buffers, which are rank 0's unless it was told broadcast_buffers=False. Nothing is guessed
+from names or bytes. All else (RNG, sampler, progress, a module without that wrapper) each rank
+captures itself.
+
+What is declared is compared by digest, in a round of `_rounds`, when it is first seen and about
+once for each save to storage. What differs is logged by name, and each rank captures it itself from
+then on.
 """
 
 import hashlib
@@ -11,29 +15,34 @@ import json
 import logging
 import weakref
 
-from libckpt import _digest, _hooks, _tensors, errors, items as _items
+from libckpt import _rounds, _tensors, items as _items
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
 
 SHARES = "libckpt.shares"  # In the structure: by name, the rank that captured it for all.
+NAMED = 3
 
 
 class Shares:
-    def __init__(self, ranks):
+    def __init__(self, ranks, storage_interval=None):
         self._ranks = ranks
-        self._known = {}  # By name: type and shape when it was compared.
+        self._schedule = _rounds.Schedule(ranks, storage_interval)
+        self._rounds = _rounds.Rounds(ranks, self._rule)
+        self._forms = {}  # By name: type and shape when a round asked about it.
         self._owners = {}  # By name: who captures it; none: each rank its own.
-        self._told = "{}"  # The same as text.
+        self._apart = set()  # Names that were not the same once.
+        self._told = "{}"  # The owners as text.
         self._loads = [0] * ranks.world_size  # Bytes given out; rank 0 keeps them.
+        self._is_told_of = False
 
-    def take(self, items, allow_pickle, known=None):
+    def take(self, step, items, allow_pickle, known=None):
         """As items.take_all; of the tensors, those that are this rank's to capture."""
         if not self._ranks.are_several:
             return _items.take_all(items, allow_pickle, known)
         replicas = {}
         structure, tensors, members = _items.take_all(items, allow_pickle, known, replicas)
-        self._compare({name: tensors[name] for name in replicas}, replicas)
+        self._compare(step, {name: tensors[name] for name in replicas}, replicas)
         for name in replicas:
             if self._owners.get(name, self._ranks.rank) != self._ranks.rank:
                 del tensors[name]
@@ -48,10 +57,11 @@ class Shares:
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
         shared = sum(sizes[name] for name, kind in replicas.items() if kind != _items.BUFFER)
         guarded = {id(reference()) for reference in optimizers}
-        optimizers_of_items = filter(_items.is_optimizer, items.values())
-        others = [i for i in optimizers_of_items if id(_hooks.stepping(i)) not in guarded]
+        others = [i for i in items.values() if _items.is_optimizer(i) and id(i) not in guarded]
         state = _tensors.expected_bytes([*optimizers, *map(weakref.ref, others)], ())
-        share = (shared + state) // self._ranks.world_size
+        share = shared + state
+        if shared:
+            share //= self._ranks.world_size
         return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)
 
     def known_here(self, into, answer):
@@ -74,56 +84,54 @@ class Shares:
         )  # fmt: skip
         return {name: item for name, item in into.items() if name not in generators}
 
-    def _compare(self, tensors, kinds):
-        """Those that are new, or not what they were."""
-        known = self._known
-        new = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if known.get(name) != (tensor.dtype, tensor.shape)
-        }
-        gone = known.keys() - tensors.keys()
-        if new:
-            self._give_out(new, kinds)
+    def _compare(self, step, tensors, kinds):
+        """Begins a round for those that are new, or not what they were, and for a save to storage;
+        and takes up what was found since."""
+        forms = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        gone = [name for name, form in self._forms.items() if forms.get(name) != form]
         for name in gone:
-            del known[name]
+            del self._forms[name]
             self._owners.pop(name, None)
-        if new or gone:
+        self._adopt(self._rounds.heard())
+        new = forms.keys() - self._forms.keys() - self._apart
+        if not tensors:
+            self._tell_once()
+        elif new or self._schedule.is_due(step):
+            self._forms |= forms
+            asked = {name: t for name, t in tensors.items() if name not in self._apart}
+            digested = [name for name in asked if kinds[name] != _items.BUFFER]
+            self._adopt(self._rounds.begin(step, asked, digested, waits=bool(new)))
+        if gone or new:
             self._told = json.dumps(self._owners, separators=(",", ":"))
 
-    def _give_out(self, tensors, kinds):
-        for name, tensor in tensors.items():
-            self._known[name] = (tensor.dtype, tensor.shape)
-            self._owners.pop(name, None)
-        compared = {n: t for n, t in tensors.items() if kinds[n] != _items.BUFFER}
-        digests = _digest.of_tensors(compared)
-        told = {}
-        for name, tensor in tensors.items():
-            form = [*_tensors.stored_form(tensor), digests.get(name)]
-            told[name] = [form, tensor.nbytes, _place(tensor)]
-        try:
-            self._owners.update(self._ranks.decide("replicas", told, self._rule))
-        except errors.Unavailable as error:
-            # All that a rank captures without need can still be restored.
-            logger.error("libckpt: %s; this rank captures all of its tensors", error)
+    def _adopt(self, verdicts):
+        for owners, apart in verdicts:
+            known = {name: owner for name, owner in owners.items() if name in self._forms}
+            self._owners |= known
+            self._apart.update(apart)
+            for name in apart:
+                self._owners.pop(name, None)
+            self._told = json.dumps(self._owners, separators=(",", ":"))
 
     def _rule(self, told):
-        """By name, who captures it."""
+        """(owners of what is new, names that differ) of what each rank told, by rank 0."""
         first = told[0]
-        alike = [
+        alike = {
             name
             for name, (form, *_) in first.items()
             if all(name in other and other[name][0] == form for other in told[1:])
-        ]
-        if len(alike) < len(first):
-            apart = sorted(set(first) - set(alike))
+        }
+        apart = sorted(set().union(*told) - alike)
+        if apart:
+            more = f" and {len(apart) - NAMED} more" if len(apart) > NAMED else ""
             logger.warning(
-                "libckpt: job %s: %d of %d tensors differ between ranks, among them %s: each rank "
-                "captures its own",
-                self._ranks.job, len(apart), len(first), ", ".join(apart[:3]),
+                "libckpt: job %s: %s%s differ(s) between ranks, though DistributedDataParallel "
+                "declares them the same: each rank captures its own from now on",
+                self._ranks.job, ", ".join(f'"{name}"' for name in apart[:NAMED]), more,
             )  # fmt: skip
         owners, tied = {}, {}
-        for name in sorted(alike, key=lambda name: (-first[name][1], name)):
+        new = [name for name in alike if name not in self._owners]
+        for name in sorted(new, key=lambda name: (-first[name][1], name)):
             (*_, digest), size, place = first[name]
             owner = 0 if digest is None else tied.get(place)
             if owner is None:
@@ -132,10 +140,14 @@ class Shares:
                 tied.setdefault(place, owner)  # One memory under two names is stored once.
             owners[name] = owner
             self._loads[owner] += size
-        return owners
+        return owners, apart
 
-
-def _place(tensor):
-    if tensor.nbytes == 0:
-        return 0
-    return tensor.data_ptr() if _tensors.is_torch(tensor) else tensor.ctypes.data
+    def _tell_once(self):
+        if self._ranks.rank == 0 and not self._is_told_of:
+            logger.info(
+                "libckpt: job %s: each of %d ranks captures all of its items, since nothing in "
+                "them is declared the same on all ranks: give the DistributedDataParallel wrapper "
+                "itself as the item",
+                self._ranks.job, self._ranks.world_size,
+            )  # fmt: skip
+        self._is_told_of = True

@@ -58,7 +58,7 @@ class TrainerMemory:
     def items(self):
         trainer = self._trainer
         items = {
-            "model": trainer.accelerator.unwrap_model(trainer.model),
+            "model": _declared(trainer),
             "optimizer": trainer.optimizer,
             "scheduler": trainer.lr_scheduler,
             "rng": RNG(),
@@ -121,6 +121,15 @@ def state_json(trainer):
                 continue  # Of several of one name Transformers keeps what each had at its saves.
             state.stateful_callbacks[name] = callback.state()
     return json.dumps(asdict(state), sort_keys=True)
+
+
+def _declared(trainer):
+    """The model in its DistributedDataParallel, which declares what is the same on all ranks."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    if isinstance(trainer.model_wrapped, DistributedDataParallel):
+        return trainer.model_wrapped
+    return trainer.accelerator.unwrap_model(trainer.model)
 
 
 def _totals(trainer):

@@ -49,6 +49,17 @@ def has_tensor(value):
     return _tensors.is_tensor(value)
 
 
+def owners_in(items, is_one):
+    """(name, owner) of all that are of the kind, at any depth of containers."""
+    for name, item in items.items():
+        if is_one(item):
+            yield name, item
+        elif isinstance(item, dict):
+            yield from owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
+        elif isinstance(item, (list, tuple)):
+            yield from owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)
+
+
 def _text_of_plain(value):
     """Of what JSON holds as it is, and of floats that it does not hold."""
     if type(value) is float:
@@ -79,10 +90,11 @@ class Taker:
     `known` is what an earlier Taker told; without it, nobody wants this one's.
     """
 
-    def __init__(self, items, allow_pickle=False, known=None, replicas=None):
-        self._items = items
+    def __init__(self, items=None, allow_pickle=False, known=None):
+        self._items = items or {}
         self._names = None  # Of parameters, once an optimizer wants them.
         self._states = {}  # Of modules, by id.
+        self._states_of_optimizers = []  # (Prefix of its names, those of tensors) of each.
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
@@ -91,7 +103,6 @@ class Taker:
         self._known_told = known.told if known else {}
         self.told.trees = _trees.Trees(known.trees if known else None)
         self._is_remembered = known is None  # Or nobody wants it to be.
-        self._replicas = replicas  # Filled, when somebody wants them.
         self._depth = 0
 
     def take(self, name, value):
@@ -126,7 +137,6 @@ class Taker:
 
     def _owner(self, name, owner):
         """Of a state that it tells and takes back."""
-        count = len(self.tensors)
         if is_optimizer(owner):
             return self._optimizer(name, owner)
         state = self._state_of(owner) if is_module(owner) else _scalers.state_of(owner)
@@ -135,17 +145,7 @@ class Taker:
         # Who takes it back does not ask which kind of dictionary it is.
         is_dictionary = type(state) is collections.OrderedDict
         node = self._dictionary(name, state) if is_dictionary else self.take(name, state)
-        text = f'{{"s":{node}}}'
-        if self._replicas is None:
-            return text
-        names = list(self.tensors)[count:]
-        if is_module(owner):
-            buffers = {f"{name}.{key}" for key, _ in owner.named_buffers()}
-            kinds = {each: BUFFER if each in buffers else PARAMETER for each in names}
-            if _has_private_buffers(owner):
-                kinds = {each: kind for each, kind in kinds.items() if kind is not BUFFER}
-            self._replicas.update(kinds)
-        return text
+        return f'{{"s":{node}}}'
 
     def _state_of(self, module):
         found = self._states.get(id(module))
@@ -164,9 +164,24 @@ class Taker:
             text = f'{{"s":{self.take(name, state)}}}'
         else:
             text = f'{{"g":[{_text(named[1])},{self._dictionary(name, named[0])}]}}'
-        if self._replicas is not None:
-            self._replicas.update(dict.fromkeys(list(self.tensors)[count:], STATE))
+            self._states_of_optimizers.append((f"{name}.state.", list(self.tensors)[count:]))
         return text
+
+    def replicas(self):
+        """By name, the tensors that are declared to be the same on all ranks, and what each is."""
+        kinds = {}
+        for name, module in owners_in(self._items, is_module):
+            for part, is_buffer in _modules.declared(module).items():
+                kinds[f"{name}.{part}"] = BUFFER if is_buffer else PARAMETER
+        found = {name: kind for name, kind in kinds.items() if name in self.tensors}
+        for prefix, names in self._states_of_optimizers if found else ():
+            for name in names:
+                owner = name.removeprefix(prefix)
+                while owner and kinds.get(owner) is not PARAMETER:
+                    owner = owner.rpartition(".")[0]
+                if owner:
+                    found[name] = STATE
+        return found
 
     def _member(self, name, content):
         if has_state(content):
@@ -290,11 +305,6 @@ def _check_name(name):
     _check_text(name)
 
 
-def _has_private_buffers(module):
-    """Whether each rank's buffers are its own: DistributedDataParallel was told so."""
-    return getattr(module, "broadcast_buffers", True) is False
-
-
 def _kinds_of(items):
     if not isinstance(items, dict):
         return f"a {type(items).__name__}"
@@ -305,7 +315,7 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
     `known` is the caller's, who passes it again at the next call; `replicas` gets the names of
-    tensors that ranks may have alike, and what each is.
+    tensors that are declared to be the same on all ranks, and what each is.
     """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):
         raise InvalidArgument(
@@ -314,7 +324,7 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
         )
     for name in items:
         _check_name(name)
-    taker = Taker(items, allow_pickle, known, replicas)
+    taker = Taker(items, allow_pickle, known)
     try:
         parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
     except _Collision:
@@ -322,4 +332,6 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
         return take_all(items, allow_pickle, known, replicas)
     if known is not None:
         known.told, known.trees = taker.told.told, taker.told.trees
+    if replicas is not None:
+        replicas.update(taker.replicas())
     return f"{{{','.join(parts)}}}", taker.tensors, taker.members

@@ -61,7 +61,7 @@ class Session:
         self._turn = _Turn()
         self._tensors = _registration.Registration(options, debug)
         self._client = self._tensors.client
-        self._shares = _shares.Shares(self._ranks)
+        self._shares = _shares.Shares(self._ranks, _settings.storage_interval(options))
         self._gather = _gather.Gather(self._tensors, self._ranks, self.dir)
         self._hooks = []
         self._known = _items.Known()  # What the newest save told of its tensors.
@@ -162,7 +162,7 @@ class Session:
                 "start_fresh() to begin without it"
             )
         with _no_collection():
-            taken = self._shares.take(items, self._allow_pickle, self._known)
+            taken = self._shares.take(step, items, self._allow_pickle, self._known)
             return self._tensors.capture(step, taken, always)
 
     def _confirm(self, step):

@@ -67,7 +67,7 @@ def train(job, steps, directory=None):
     session = libckpt.init(job, dir=directory, save_storage_interval=interval, replicas=2)
     session.guard(optimizer)
     progress = {"losses": []}
-    items = {"model": inner, "optimizer": optimizer, "scheduler": scheduler, "rng": libckpt.RNG(),
+    items = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "rng": libckpt.RNG(),
              "progress": progress}  # fmt: skip
     start = 0
     try:
