@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 namespace ckpt::agree {
@@ -33,6 +34,11 @@ std::vector<RankView> ranks_of(const ClusterView& view) {
     }
   }
   return ranks;
+}
+
+bool has_trainers(const ClusterView& view) {
+  return std::any_of(view.reports.begin(), view.reports.end(),
+                     [](const format::NodeReport& node) { return !node.ranks.empty(); });
 }
 
 std::vector<std::optional<Copies>> copies_of(const ClusterView& view, format::StepId at) {

@@ -63,6 +63,8 @@ struct RankView {
 // By rank; always world_size of them.
 std::vector<RankView> ranks_of(const ClusterView& view);
 
+bool has_trainers(const ClusterView& view);  // On any live node.
+
 // Copies of one shard on live nodes.
 struct Copies {
   Digest digest;

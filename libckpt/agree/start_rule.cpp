@@ -286,6 +286,13 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
   return begin_together(view, state, may_wait, ranks, counts.fresh, random);
 }
 
+bool are_all_in(const ClusterView& view, const format::Start& start) {
+  const std::vector<RankView> ranks = ranks_of(view);
+  return std::all_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
+    return rank.report != nullptr && is_in(start, *rank.report);
+  });
+}
+
 std::optional<format::Start> newer(std::optional<format::Start> first,
                                    const std::optional<format::Start>& second) {
   const auto age = [](const Start& start) {

@@ -43,6 +43,9 @@ struct StartDecision {
 StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
                            Random& random);
 
+// Whether every rank still takes part in `start`; a trainer that died, or asked anew, does not.
+bool are_all_in(const ClusterView& view, const format::Start& start);
+
 // The one that was decided later.
 std::optional<format::Start> newer(std::optional<format::Start> first,
                                    const std::optional<format::Start>& second);

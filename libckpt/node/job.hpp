@@ -145,7 +145,7 @@ class Job : public std::enable_shared_from_this<Job> {
   agree::ClusterView view() const;
   void coordinate();
   asio::awaitable<void> announce();
-  asio::awaitable<void> claim_timeline(format::Start start, Time deadline);
+  Task<void> claim_timeline(format::Start start, Time deadline);
   void obey(const format::Decree& decree);
   void obey_start(Rank& rank, const format::Start& start);
 

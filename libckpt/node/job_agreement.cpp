@@ -54,6 +54,19 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
   return report;
 }
 
+// A Start that is not recorded, and that its trainers did not wait for, leaves no trace: with its
+// number drawn at random it would outrank the timelines that others begin, where it ever came to
+// be known. False: it goes.
+bool withdraw_unrecorded(agree::Coordinator& coordinator, const agree::ClusterView& view,
+                         const format::Start& start) {
+  const agree::Untold* untold = coordinator.untold();
+  if (untold == nullptr || untold->start_id != start.start_id) return false;
+  if (agree::are_all_in(view, start)) return false;
+  coordinator.refuse(start.start_id,
+                     Error(Errc::cancelled, "a rank was gone before the restore was recorded"));
+  return true;
+}
+
 // False: it may go all the same. An abandoned step that storage does not know to be abandoned would
 // pass for the newest once all daemons are gone.
 bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& start,
@@ -165,7 +178,8 @@ void Job::coordinate() {
     return;
   }
   was_coordinator_ = true;
-  coordinator_.decide(view(), context_.seams.clock.now());
+  const agree::ClusterView look = view();
+  coordinator_.decide(look, context_.seams.clock.now());
   if (coordinator_.needs_published()) storage_->read_catalog();
   if (auto publishing = coordinator_.publishing()) {
     storage_->publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
@@ -178,7 +192,10 @@ void Job::coordinate() {
       decree.start && decree.start->go && start_announced_ != decree.start->start_id;
   // That training got on, too: else a job that ends, and is started again elsewhere, looks as if it
   // had never got on from the step it restored.
-  const bool is_due = decree.restore_counts != counts_announced_ || storage_->is_history_due();
+  // Not for a job that nobody trains here: it may have gone on elsewhere by now.
+  const bool is_in_use = decree.ended || agree::has_trainers(look);
+  const bool is_due =
+      is_in_use && (decree.restore_counts != counts_announced_ || storage_->is_history_due());
   if (shape_.has_storage && (is_new_start || is_due)) {
     if (!is_announcing_) {
       is_announcing_ = true;
@@ -190,10 +207,12 @@ void Job::coordinate() {
   obey(decree);
 }
 
-asio::awaitable<void> Job::claim_timeline(format::Start start, Time deadline) {
+// Errors: unavailable (storage did not answer in time).
+Task<void> Job::claim_timeline(format::Start start, Time deadline) {
   auto timeline =
       co_await within(context_.executor, context_.seams.clock, deadline, "claim a timeline",
                       storage_->claim_timeline(start), shared_from_this());
+  const bool is_late = !timeline && context_.seams.clock.now() >= deadline;
   if (!timeline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
                 timeline.error().message());
@@ -203,6 +222,8 @@ asio::awaitable<void> Job::claim_timeline(format::Start start, Time deadline) {
                 shape_.job, start.start_id, *timeline, start.timeline);
   }
   coordinator_.claimed(start.start_id, *timeline);
+  if (is_late) co_return fail(Errc::unavailable, "storage did not answer in time");
+  co_return Status{};
 }
 
 asio::awaitable<void> Job::announce() {
@@ -210,21 +231,23 @@ asio::awaitable<void> Job::announce() {
   const StopGate::Pass pass = gate_.enter();
   // Nobody trains before it is over: storage that hangs must not keep a restore from memory.
   const Time deadline = context_.seams.clock.after(record_patience);
+  Status stored;
   if (coordinator_.untold() != nullptr) {
     format::Start unclaimed = *coordinator_.decree().start;
-    co_await claim_timeline(std::move(unclaimed), deadline);
+    stored = co_await claim_timeline(std::move(unclaimed), deadline);
   }
   const std::optional<format::Start> start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
-  auto stored =
-      co_await within(context_.executor, context_.seams.clock, deadline, "store the timelines",
-                      storage_->store_history(history, counts), shared_from_this());
+  // What nobody waits for any more must not be written once storage answers.
+  if (stored) {
+    stored = co_await within(context_.executor, context_.seams.clock, deadline, "store timelines",
+                             storage_->store_history(history, counts), shared_from_this());
+  }
   is_announcing_ = false;
   if (!stored) {
-    storage_->store_history_later();
-    log_warning("job={} timeline not recorded in the directory: {}", shape_.job,
-                stored.error().message());
+    storage_->store_history_later(stored.error());
+    if (start && withdraw_unrecorded(coordinator_, view(), *start)) co_return touch();
     if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return touch();
   }
   counts_announced_ = std::move(counts);

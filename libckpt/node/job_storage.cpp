@@ -168,7 +168,11 @@ std::string JobStorage::history_lost() const {
   return fmt::format("there is none in {}", os::display(job_.directory()));
 }
 
-void JobStorage::store_history_later() {
+void JobStorage::store_history_later(const Error& error) {
+  if (history_complaints_.may_speak()) {
+    log_warning("job={} timeline not recorded in the directory, tried again: {}", job_.shape().job,
+                error.message());
+  }
   history_due_ = job_.context().seams.clock.after(history_again_after);
 }
 
@@ -348,10 +352,15 @@ Task<void> JobStorage::keep_history(format::StepId to_publish) {
             number(to_publish.step), to_publish.timeline, agree::newest_timeline(there->history),
             os::display(job_.directory())));
   }
+  // Later ones are recorded when they begin, or not at all.
+  agree::History ours = job_.history();
+  std::erase_if(ours, [&](const format::TimelineStart& start) {
+    return start.timeline > to_publish.timeline;
+  });
   const bool is_whole =
-      there && has_history_ && agree::merge(there->history, job_.history()) == there->history;
+      there && has_history_ && agree::merge(there->history, ours) == there->history;
   if (is_whole) co_return Status{};
-  auto stored = co_await store_history(job_.history(), job_.decree().restore_counts);
+  auto stored = co_await store_history(std::move(ours), job_.decree().restore_counts);
   co_return stored;
 }
 
@@ -516,7 +525,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
     has_history_ = true;
     history_error_.clear();
   } else {
-    store_history_later();
+    store_history_later(stored.error());
   }
   co_return stored;
 }

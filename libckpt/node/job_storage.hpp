@@ -16,6 +16,7 @@
 
 #include "agree/coordinator.hpp"
 #include "arena/slot.hpp"
+#include "base/log.hpp"
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
 #include "node/context.hpp"
@@ -66,7 +67,7 @@ class JobStorage {
   // where storage does not tell.
   Task<std::uint64_t> claim_timeline(format::Start start);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
-  void store_history_later();  // It did not succeed, or not in time.
+  void store_history_later(const Error& error);  // It did not succeed, or not in time.
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }
@@ -119,6 +120,7 @@ class JobStorage {
   bool is_aside_in_use_ = false;  // Files are written aside, or removed there.
   Signal aside_free_;
   std::optional<Time> history_due_;  // None: what we know is stored.
+  LogLimit history_complaints_{60.0};
   format::FlushReport flush_report_;
   std::uint64_t publishing_id_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.

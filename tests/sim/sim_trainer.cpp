@@ -46,7 +46,14 @@ SimTrainer::SimTrainer(TrainerPlan plan, std::shared_ptr<node::Engine> engine, C
       clock_(clock),
       oracle_(oracle),
       random_(plan_.seed),
-      layout_(layout_for(plan_)) {}
+      layout_(layout_for(plan_)) {
+  if (!plan_.trains_on) return;
+  began_ = plan_.trains_on->begun;
+  begun_ = began_;
+  base_ = began_.restored;
+  timeline_ = began_.timeline;
+  done_ = plan_.trains_on->done;
+}
 
 Task<void> SimTrainer::pause(Duration least, Duration most) {
   const auto span = static_cast<std::uint64_t>((most - least).count());
@@ -56,7 +63,8 @@ Task<void> SimTrainer::pause(Duration least, Duration most) {
 
 asio::awaitable<void> SimTrainer::run() {
   const std::shared_ptr<SimTrainer> self = shared_from_this();
-  auto began = co_await begin();
+  Status began = co_await attach();
+  if (began && !plan_.trains_on) began = co_await begin();
   Status trained;
   if (began && !is_dead_) trained = co_await train();
   if (is_dead_) co_return;
@@ -65,7 +73,15 @@ asio::awaitable<void> SimTrainer::run() {
   has_failed_ = true;
 }
 
-Task<void> SimTrainer::begin() {
+TrainerPlan SimTrainer::plan_to_train_on() const {
+  CKPT_ASSERT(is_training());
+  TrainerPlan plan = plan_;
+  plan.trains_on = TrainsOn{began_, done_};
+  plan.request.continuation = node::Continuation{began_.start_id, timeline_};
+  return plan;
+}
+
+Task<void> SimTrainer::attach() {
   auto attached = co_await engine_->attach(plan_.request, *this);
   if (!attached) co_return fail(std::move(attached).error());
   session_ = attached->session;
@@ -74,6 +90,10 @@ Task<void> SimTrainer::begin() {
     co_return fail(Errc::cancelled, "killed");
   }
   CKPT_CO_CHECK(engine_->set_layout(*session_, layout_));
+  co_return Status{};
+}
+
+Task<void> SimTrainer::begin() {
   for (const Step step : plan_.looked_at) {
     CKPT_CO_CHECK(co_await look_at(step));
   }
@@ -93,6 +113,7 @@ Task<void> SimTrainer::begin() {
   if (begun_->error) co_return fail(*begun_->error);
   timeline_ = begun_->timeline;
   done_ = begun_->restored ? begun_->restored->step : Step{0};
+  began_ = *begun_;
   oracle_.began(rank(), plan_.group, *begun_);
   co_return Status{};
 }
@@ -140,17 +161,29 @@ Task<void> SimTrainer::train() {
     if (plan_.retracts_one_in != 0 && random_.one_in(plan_.retracts_one_in)) {
       CKPT_CO_CHECK(co_await retract());
     }
+    if (!is_due(step)) {
+      if (number(done_) > 0) CKPT_CO_CHECK(engine_->skipped(*session_, done_));
+      done_ = step;
+      continue;
+    }
     const bool skips = plan_.skip_one_in != 0 && random_.one_in(plan_.skip_one_in);
     if (skips || granted_.empty() || step < next_capture_) {
       CKPT_CO_CHECK(engine_->skipped(*session_, step));
     } else {
       const std::uint32_t slot = granted_.front();
       granted_.erase(granted_.begin());
+      captured_for_ = next_capture_;
       CKPT_CO_CHECK(co_await capture(step, slot));
     }
     done_ = step;
     if (step >= Step{3} && has_restored) (void)engine_->restored_ok(*session_, step);
   }
+}
+
+// By time, each order of the coordinator is good for one capture, as in the library.
+bool SimTrainer::is_due(Step step) const {
+  if (plan_.request.save_mem_interval.steps > 0) return true;
+  return step >= next_capture_ && captured_for_ != next_capture_;
 }
 
 // Asks for a restore in the middle of training, waits no longer, and trains on.
@@ -247,6 +280,10 @@ void SimTrainer::restore_offered(node::SlotOffer offer) {
 void SimTrainer::begun(node::Begun begun) {
   if (begun.ask != ask_) return;  // Of a restore that it waits for no longer.
   granted_.clear();               // The restore may have taken them; what is free is granted again.
+  if (!begun.error && begun.timeline != timeline_) {
+    next_capture_ = Step{};
+    captured_for_.reset();
+  }
   if (begun.restored) base_ = begun.restored;
   begun_ = std::move(begun);
 }

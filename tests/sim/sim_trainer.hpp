@@ -25,10 +25,17 @@ class Oracle {
   virtual void violated(const std::string& what) = 0;
 };
 
+// A trainer whose daemon was started again trains on in its timeline.
+struct TrainsOn {
+  node::Begun begun;
+  Step done{};
+};
+
 struct TrainerPlan {
   node::AttachRequest request;
   std::string machine;      // The host, whatever the list of nodes calls it.
-  std::uint64_t group = 0;  // Of the launch: all its ranks must begin alike.
+  std::optional<TrainsOn> trains_on;  // None: it restores.
+  std::uint64_t group = 0;            // Of the launch: all its ranks must begin alike.
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
   std::uint64_t tensor_bytes = 10'000;
@@ -54,6 +61,8 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
 
   // It will never run again; its session is detached by the world, when its death is known.
   void kill() { is_dead_ = true; }
+  // The plan of a trainer that goes on as this one, under a daemon that was started again.
+  TrainerPlan plan_to_train_on() const;
   // Its machine died with it: there is no engine any more.
   void lose_machine() {
     is_dead_ = true;
@@ -85,7 +94,9 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   void fenced(std::string) override { is_fenced_ = true; }
 
  private:
+  Task<void> attach();
   Task<void> begin();
+  bool is_due(Step step) const;
   Task<void> look_at(Step step);
   Task<void> train();
   Task<void> retract();
@@ -105,9 +116,11 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::vector<std::uint32_t> granted_;
   std::optional<node::SlotOffer> offer_;
   std::optional<node::Begun> begun_;
+  node::Begun began_;                   // The answer that it trains by.
   std::optional<format::StepId> base_;  // What was restored.
   std::uint64_t ask_ = 0;               // The number of what it asked last.
   Step next_capture_{};
+  std::optional<Step> captured_for_;  // By time: the order that the last capture followed.
   Step allowed_{};
   Step done_{};
   std::uint64_t timeline_ = 0;

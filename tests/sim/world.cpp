@@ -76,6 +76,11 @@ World::World(WorldOptions options)
   disk_.set_latency(std::chrono::microseconds(100), std::chrono::milliseconds(5));
   if (random_.one_in(3)) disk_.set_exchange_supported(false);
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
+  if (random_.one_in(3)) replicas_ = 3;
+  mem_interval_.steps = 1;
+  if (random_.one_in(3)) {
+    mem_interval_ = Interval{0, std::chrono::milliseconds(100 + random_.below(900))};
+  }
   skip_one_in_ = random_.one_in(2) ? 5 + random_.below(10) : 0;
   may_ask_older_ = random_.one_in(2);
   may_rename_ = random_.one_in(3);
@@ -177,6 +182,23 @@ void World::kill_machine(std::string name) {
   std::erase_if(zombies_, [&](const auto& zombie) { return zombie.first == name; });
 }
 
+// Its memory is lost. Trainers that have begun go on under the new one, as the library does.
+void World::restart_daemon(const std::string& name) {
+  log_info("restart the daemon of {}", name);
+  std::map<std::uint32_t, TrainerPlan> plans;
+  for (const auto& trainer : trainers_) {
+    if (trainer && trainer->node() == name && trainer->is_training())
+      plans.emplace(trainer->rank(), trainer->plan_to_train_on());
+  }
+  kill_machine(name);
+  start_machine(name);
+  Machine& machine = *machines_.at(name);
+  for (auto& [rank, plan] : plans) {
+    trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
+    asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
+  }
+}
+
 void World::launch() {
   ++group_;
   ++outcome_.launches;
@@ -193,6 +215,7 @@ void World::launch() {
   }
   // Every node of the list has a rank: that is how its daemon learns of the list.
   alive.resize(1 + random_.below(world_size_));
+  if (keeps_members_) alive = members_;
   for (const std::string& member : std::vector<std::string>(members_)) {
     // Who is left out of the list serves nobody: as good as lost.
     const bool is_left_out = std::find(alive.begin(), alive.end(), member) == alive.end();
@@ -219,7 +242,8 @@ void World::launch() {
     plan.request.node = names_.at(machine.name);
     plan.machine = machine.name;
     plan.request.incarnation = group_;
-    plan.request.save_mem_interval.steps = 1;
+    plan.request.save_mem_interval = mem_interval_;
+    plan.request.replicas = replicas_;
     plan.request.save_storage_interval.steps = 4;
     plan.request.max_ckpt_num = checkpoints_kept;
     plan.request.secret = "0123456789abcdef0123456789abcdef";
@@ -313,6 +337,7 @@ void World::kill_random_machine() {
   auto victim = machines_.begin();
   std::advance(victim, static_cast<std::ptrdiff_t>(random_.below(machines_.size())));
   const std::string name = victim->first;
+  if (random_.one_in(4)) return restart_daemon(name);
   kill_machine(name);
   // Half of the time the same host comes back with an empty memory.
   if (random_.one_in(2)) start_machine(name);
@@ -355,7 +380,7 @@ void World::inject_fault() {
       disturb_disk();
       break;
     case 5:
-      disk_.stall_until(now_ + milliseconds(random_.below(4000)));
+      disk_.stall_until(now_ + milliseconds(random_.below(random_.one_in(4) ? 30'000 : 4000)));
       break;
     case 6: {
       test::SimNetworkOptions network;
@@ -412,8 +437,9 @@ void World::began(std::uint32_t rank, std::uint64_t group, const node::Begun& be
   }
   (void)rank;
   outcome_.restores += begun.restored.has_value();
-  const bool is_safe = committed_ && was_whole_at_commit_ &&
-                       losses_since_commit_ <= std::min<std::size_t>(members_at_commit_, 2) - 1;
+  const bool is_safe =
+      committed_ && was_whole_at_commit_ &&
+      losses_since_commit_ <= std::min<std::size_t>(members_at_commit_, replicas_) - 1;
   const bool asked_for_less =
       begun.restored && committed_ && begun.restored->step < committed_->step;
   const bool was_wanted = may_ask_older_ && asked_for_less;
@@ -525,6 +551,8 @@ Outcome World::run() {
   random_.one_in(2) ? kill_random_trainer() : kill_random_machine();
   check_converges();
   check_storage();
+  hang_storage();
+  rot_storage();
   end_launch();
   return outcome_;
 }

@@ -5,6 +5,7 @@
 // all suspended frames. After the faults stop, everything must converge.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
+//          --> one disaster after the other, each in calm: storage hangs, rots
 //
 // Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "sim/sim_trainer.hpp"
+#include "storage/catalog.hpp"
 #include "support/fake_clock.hpp"
 #include "support/memory_file_system.hpp"
 #include "support/sim_network.hpp"
@@ -68,6 +70,7 @@ class World final : public Oracle {
   // The cluster.
   void start_machine(const std::string& name);
   void kill_machine(std::string name);
+  void restart_daemon(const std::string& name);  // Its trainers live on.
   void launch();
   std::vector<Step> steps_to_look_at();
   void end_launch();
@@ -89,6 +92,11 @@ class World final : public Oracle {
   void check_durable(const node::Begun& begun);
   void check_storage();
   void check_converges();
+  std::vector<storage::Checkpoint> good_checkpoints();  // Ascending; on the disk as it is.
+
+  // Disasters in calm (world_disasters.cpp).
+  void hang_storage();
+  void rot_storage();
 
   WorldOptions options_;
   Random random_;
@@ -102,6 +110,9 @@ class World final : public Oracle {
   std::vector<std::shared_ptr<SimTrainer>> trainers_;  // Of the running launch, by rank.
   std::vector<std::pair<std::string, std::shared_ptr<SimTrainer>>> zombies_;
   std::uint32_t world_size_ = 2;
+  std::uint32_t replicas_ = 2;
+  Interval mem_interval_;
+  bool keeps_members_ = false;  // The next launch runs on the same nodes.
   std::uint64_t group_ = 0;
   std::uint64_t next_name_ = 0;
   std::uint64_t owner_ = 0;

@@ -1,0 +1,82 @@
+// Disasters in calm: one thing goes wrong for good, all else is well, and the job must go on.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "sim/world.hpp"
+#include "storage/run_catalog.hpp"
+#include "support/run_task.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+
+const std::string directory = "/ckpt";
+constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
+constexpr Duration hang = std::chrono::seconds(60);    // Longer than any patience.
+constexpr Duration goes_on_max = std::chrono::seconds(40);
+
+}  // namespace
+
+std::vector<storage::Checkpoint> World::good_checkpoints() {
+  asio::io_context context;
+  test::FakeClock clock(context);
+  test::MemoryFileSystem files(disk_);
+  auto read =
+      test::run_task(context, storage::read_run_catalog(storage::Site(files, clock, directory)));
+  if (!read) return {};
+  std::vector<storage::Checkpoint> good = std::move(read->catalog.checkpoints);
+  std::erase_if(good,
+                [](const storage::Checkpoint& checkpoint) { return checkpoint.is_abandoned; });
+  return good;
+}
+
+// A trainer dies while storage hangs: all begin again from what the memory of their nodes has.
+void World::hang_storage() {
+  advance(settled);
+  log_info("storage hangs");
+  may_ask_older_ = false;
+  keeps_members_ = true;
+  const Time hangs_until = now_ + hang;
+  disk_.stall_until(hangs_until);
+  const std::uint64_t launches = outcome_.launches;
+  const std::uint64_t restores = outcome_.restores;
+  const std::uint64_t commits = outcome_.commits;
+  kill_random_trainer();
+  const Time end = now_ + goes_on_max;
+  const auto goes_on = [&] {
+    return outcome_.launches > launches && outcome_.restores > restores &&
+           outcome_.commits >= commits + 4;
+  };
+  while (now_ < end && !goes_on()) advance(std::chrono::milliseconds(200));
+  if (!goes_on()) violated("liveness: hung storage keeps a job from what its memory has");
+  if (now_ < hangs_until) advance(hangs_until - now_);
+  keeps_members_ = false;
+  check_converges();
+}
+
+// All memory is lost, and a bit of the newest checkpoint is wrong, in whichever rank's file.
+void World::rot_storage() {
+  const std::vector<storage::Checkpoint> good = good_checkpoints();
+  if (good.size() < 2) return;
+  std::vector<std::string> members;
+  for (const std::string& path : disk_.tree()) {
+    const bool is_of_newest = path.starts_with(directory + "/" + good.back().name + "/");
+    if (is_of_newest && path.ends_with(".safetensors")) members.push_back(path);
+  }
+  if (members.empty()) return;
+  const std::string& rotten = members[random_.below(members.size())];
+  log_info("all memory is lost, and {} rots", rotten);
+  disk_.flip(rotten, random_.below(disk_.content(rotten).size()),
+             static_cast<unsigned>(random_.below(8)));
+  may_ask_older_ = false;
+  while (!machines_.empty()) kill_machine(machines_.begin()->first);
+  durable_ = good[good.size() - 2].at;
+  durable_is_demanded_ = true;
+  const std::uint64_t restores = outcome_.restores;
+  check_converges();
+  if (outcome_.restores == restores) violated("liveness: nothing was restored beside rot");
+}
+
+}  // namespace ckpt::sim
