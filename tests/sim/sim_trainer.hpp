@@ -33,7 +33,7 @@ struct TrainsOn {
 
 struct TrainerPlan {
   node::AttachRequest request;
-  std::string machine;      // The host, whatever the list of nodes calls it.
+  std::string machine;                // The host, whatever the list of nodes calls it.
   std::optional<TrainsOn> trains_on;  // None: it restores.
   std::uint64_t group = 0;            // Of the launch: all its ranks must begin alike.
   std::uint64_t seed = 0;

@@ -187,7 +187,7 @@ void World::restart_daemon(const std::string& name) {
   log_info("restart the daemon of {}", name);
   std::map<std::uint32_t, TrainerPlan> plans;
   for (const auto& trainer : trainers_) {
-    if (trainer && trainer->node() == name && trainer->is_training())
+    if (trainer && trainer->machine() == name && trainer->is_training())
       plans.emplace(trainer->rank(), trainer->plan_to_train_on());
   }
   kill_machine(name);
