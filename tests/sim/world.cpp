@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/log.hpp"
@@ -76,7 +77,7 @@ World::World(WorldOptions options)
   disk_.set_latency(std::chrono::microseconds(100), std::chrono::milliseconds(5));
   if (random_.one_in(3)) disk_.set_exchange_supported(false);
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
-  if (random_.one_in(3)) replicas_ = 3;
+  if (random_.one_in(2)) replicas_ = 3;
   mem_interval_.steps = 1;
   if (random_.one_in(3)) {
     mem_interval_ = Interval{0, std::chrono::milliseconds(100 + random_.below(900))};
@@ -214,7 +215,7 @@ void World::launch() {
     std::swap(alive[left - 1], alive[random_.below(left)]);
   }
   // Every node of the list has a rank: that is how its daemon learns of the list.
-  alive.resize(1 + random_.below(world_size_));
+  alive.resize(takes_all_nodes_ ? world_size_ : 1 + random_.below(world_size_));
   if (keeps_members_) alive = members_;
   for (const std::string& member : std::vector<std::string>(members_)) {
     // Who is left out of the list serves nobody: as good as lost.
@@ -290,6 +291,7 @@ void World::end_launch() {
 }
 
 void World::supervise() {
+  if (holds_launches_) return;
   const bool is_broken = std::any_of(trainers_.begin(), trainers_.end(), [](const auto& trainer) {
     return trainer && (trainer->is_dead() || trainer->has_failed());
   });
@@ -348,6 +350,18 @@ void World::disturb_disk() {
   fault.error = random_.one_in(2) ? 5 : 28;  // EIO, ENOSPC.
   fault.is_partial = random_.one_in(2);
   disk_.fail_at(random_.below(40), fault);
+}
+
+bool World::holds(const std::string& machine, std::uint32_t rank, format::StepId at) const {
+  const auto status = nlohmann::json::parse(machines_.at(machine)->engine->status_json());
+  for (const auto& job : status["jobs"]) {
+    for (const auto& slot : job["slots"]) {
+      const bool is_it = slot["state"] == "sealed" && slot["rank"] == rank &&
+                         slot["timeline"] == at.timeline && slot["step"] == number(at.step);
+      if (is_it) return true;
+    }
+  }
+  return false;
 }
 
 // A copy that is damaged is as good as lost, whichever it is.
@@ -552,6 +566,7 @@ Outcome World::run() {
   check_converges();
   check_storage();
   hang_storage();
+  lose_coordinator();
   rot_storage();
   end_launch();
   return outcome_;

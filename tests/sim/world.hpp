@@ -96,6 +96,8 @@ class World final : public Oracle {
 
   // Disasters in calm (world_disasters.cpp).
   void hang_storage();
+  void lose_coordinator();
+  bool holds(const std::string& machine, std::uint32_t rank, format::StepId at) const;
   void rot_storage();
 
   WorldOptions options_;
@@ -112,7 +114,9 @@ class World final : public Oracle {
   std::uint32_t world_size_ = 2;
   std::uint32_t replicas_ = 2;
   Interval mem_interval_;
-  bool keeps_members_ = false;  // The next launch runs on the same nodes.
+  bool keeps_members_ = false;    // The next launch runs on the same nodes.
+  bool takes_all_nodes_ = false;  // The next launch has a node for each rank.
+  bool holds_launches_ = false;   // The launcher sleeps.
   std::uint64_t group_ = 0;
   std::uint64_t next_name_ = 0;
   std::uint64_t owner_ = 0;

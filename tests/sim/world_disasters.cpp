@@ -56,6 +56,41 @@ void World::hang_storage() {
   check_converges();
 }
 
+// Three copies on three nodes: the coordinator dies when the second node has its copy of a step and
+// the third has not. The second takes over, and may call no step committed that the third lacks.
+void World::lose_coordinator() {
+  if (world_size_ < 3 || replicas_ < 3) return;
+  may_ask_older_ = false;
+  takes_all_nodes_ = true;
+  kill_random_trainer();
+  check_converges();
+  advance(settled);
+  takes_all_nodes_ = false;
+  if (trainers_.size() != 3 || members_.size() != 3) return;
+  std::vector<std::string> order;  // As the list of nodes has them: by rank.
+  for (const auto& trainer : trainers_) order.push_back(trainer->machine());
+  format::StepId at;
+  const auto is_the_moment = [&] {
+    at = format::StepId{groups_[group_].timeline, trainers_[0]->done()};
+    return holds(order[1], 0, at) && !holds(order[2], 0, at);
+  };
+  const Time end = now_ + std::chrono::seconds(5);
+  while (now_ < end && !is_the_moment()) {
+    step_time(end);
+    pace_trainers();
+  }
+  log_info("the coordinator dies");
+  holds_launches_ = true;
+  kill_machine(order[0]);
+  advance(settled);
+  for (std::uint32_t rank = 0; committed_ && rank < 3; ++rank) {
+    if (!holds(order[1], rank, *committed_) || !holds(order[2], rank, *committed_))
+      violated("I1: a successor committed a step that the third node lacks");
+  }
+  holds_launches_ = false;
+  check_converges();
+}
+
 // All memory is lost, and a bit of the newest checkpoint is wrong, in whichever rank's file.
 void World::rot_storage() {
   const std::vector<storage::Checkpoint> good = good_checkpoints();
