@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 . examples/training/job.sh
 
 build=${1:?which build directory?}
-case=${2:?which case: quickstart, no_secret, wrong_secret or busy_port?}
+case=${2:?which case: quickstart, no_secret, wrong_secret, busy_port or rot?}
 bin=$build/bin
 width=64
 steps=40
@@ -134,6 +134,36 @@ time.sleep(120)" >"$scratch/listener.txt" &
   listener=""
   wait_for "a committed step" has_reached committed 1
   say "committed: step $(last 0 committed)"
+  train_to_the_end
+}
+
+case_rot() {
+  local rotten older rank
+  open_cluster
+  steps=400
+  title "all memory is lost, and a bit of the newest checkpoint, of the rank of node B, is wrong"
+  start_job before A B --dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3 --step-ms 10
+  wait_for "two checkpoints" has_reached durable 60
+  kill_and_wait KILL "$(node_daemon A)" "$(node_daemon B)" "${trainer[@]}"
+  end_ranks KILL 0 1
+  rotten=$(ls -d "$scratch"/storage/step-* | tail -n 1)
+  older=$(ls -d "$scratch"/storage/step-* | tail -n 2 | head -n 1)
+  [ "$older" != "$rotten" ] || die "there is one checkpoint only: $rotten"
+  /usr/bin/python3 - "$rotten/rank-00001.safetensors" <<'END'
+import sys
+with open(sys.argv[1], "r+b") as file:
+    content = file.read()
+    middle = len(content) * 3 // 4
+    file.seek(middle)
+    file.write(bytes([content[middle] ^ 4]))
+END
+  title "the older one is served, to both ranks, and training goes on from it"
+  start_job after A B --dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3
+  wait_for "the job to train again" has_begun
+  for rank in 0 1; do
+    expect "rank $rank" "\"event\":\"restored\".*\"step\":$((10#${older##*step-}))," "$(report_of $rank)"
+  done
+  expect "B says what is wrong" "rank=1 on storage is not used: corruption" "$(log_of B)"
   train_to_the_end
 }
 

@@ -11,21 +11,22 @@ from crash_labels import check_not_stalled
 from crash_leaks import compare, usage
 
 RESTARTS = 100
+RESTARTS_BY_TIME = 20
 WARM_RESTARTS = 10
 SECONDS = 30
 ENDS = 60
 
 
-def trainer_outlives_daemons(tools):
+def trainer_outlives_daemons(tools, restarts, *interval):
     """After each death a step of the next daemon is committed, and nothing is left of the last."""
-    with Lab(tools, "daemons") as lab:
+    with Lab(tools, "daemons-by-time" if interval else "daemons") as lab:
         lab.start_daemon()
         trainer = lab.start_trainer("--steps", 1_000_000, "--step-us", 10_000,
-                                    "--storage-interval", 50)
+                                    "--storage-interval", 50, *interval)
         wait_until(lambda: trainer.events.has("committed") or is_over(trainer), SECONDS,
                    "the first step to be committed")
         before = None
-        for count in range(1, RESTARTS + 1):
+        for count in range(1, restarts + 1):
             lab.kill_daemon()
             # The trainer may be faster; then ours ends, and tells why.
             lab.start_daemon(must_be_ready=False)
@@ -70,6 +71,9 @@ def trainers_end_as_daemons_die(tools, seed):
 
 
 def tasks(tools, arguments):
-    return [(f"{RESTARTS} restarts", functools.partial(trainer_outlives_daemons, tools)),
+    return [(f"{RESTARTS} restarts", functools.partial(trainer_outlives_daemons, tools, RESTARTS)),
+            (f"{RESTARTS_BY_TIME} restarts, captures by time",
+             functools.partial(trainer_outlives_daemons, tools, RESTARTS_BY_TIME,
+                               "--mem-ms", "150")),
             (f"{ENDS} ends", functools.partial(trainers_end_as_daemons_die, tools,
                                                arguments.seed))]
