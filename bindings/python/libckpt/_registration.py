@@ -12,7 +12,7 @@ import os
 import weakref
 import zlib
 
-from libckpt import _core, _resizing, _tensors, _views, _written, errors
+from libckpt import _core, _owned, _resizing, _tensors, _views, _written, errors
 
 STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
@@ -26,7 +26,9 @@ class Registration:
         self.optimizers = []  # Weak references to those that are guarded.
         self._replayed = set()  # Addresses that the replays of a CUDA graph write, unasked.
         self._written = _written.Written(self.client, is_debugged)
+        self._owned = _owned.Owned()
         self._left_for_later = ()  # Of what is registered: name, address, whether in a member.
+        self._left_names = ()  # The names alone; None: some are in members.
         self._names_then = 0  # How many had been written when it was registered.
         self._stream = None  # That the newest save was ordered by; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
@@ -93,8 +95,8 @@ class Registration:
 
     def _counted(self, tensors):
         """By name, those that are left for later: the tensors by which all writes are counted."""
-        if not any(is_in_member for *_, is_in_member in self._left_for_later):
-            return {name: tensors[name] for name, *_ in self._left_for_later}
+        if self._left_names is not None:
+            return dict(zip(self._left_names, map(tensors.__getitem__, self._left_names), strict=True))
         # A member has storages, which do not count: the optimizer has their tensors.
         owned = _tensors.guarded_tensors(self.optimizers)
         return {
@@ -164,9 +166,9 @@ class Registration:
 
     def register(self, views, members):
         """Makes what is registered exactly this."""
-        guarded = _tensors.guarded_ranges(self.optimizers)
-        for address in self._replayed & guarded.keys():
-            del guarded[address]
+        guarded = self._owned.ranges(self.optimizers)
+        if self._replayed:
+            guarded = {a: size for a, size in guarded.items() if a not in self._replayed}
         if not members and self._is_registered(views, guarded):
             return
         wanted = (
@@ -195,6 +197,8 @@ class Registration:
                     if is_left
                 ),
             ]
+            names = [name for name, _, is_in_member in self._left_for_later if not is_in_member]
+            self._left_names = names if len(names) == len(self._left_for_later) else None
         self._as_registered = (views, guarded)
         self._names_then = len(self._written.names)
 
@@ -203,7 +207,7 @@ class Registration:
         if self._registered is None or self._registered[1]:
             return False
         known, guarded_then = self._as_registered
-        is_as_then = views is known and guarded == guarded_then
+        is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
         return is_as_then and len(self._written.names) == self._names_then
 
     def _told(self, name, whole_name, view, guarded):

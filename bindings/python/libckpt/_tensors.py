@@ -239,11 +239,16 @@ def addresses_of(optimizer):
     return {tensor.data_ptr() for tensors in _tensors_of(optimizer) for tensor in tensors}
 
 
-def _owned(optimizers):
+def owners(optimizers):
+    """Those that are alive, and ask before each step."""
     for reference in optimizers:
         optimizer = reference()
-        if optimizer is None or may_be_replayed(optimizer) or not calls_hooks(optimizer):
-            continue
+        if optimizer is not None and not may_be_replayed(optimizer) and calls_hooks(optimizer):
+            yield optimizer
+
+
+def _owned(optimizers):
+    for optimizer in owners(optimizers):
         yield from _tensors_of(optimizer)
 
 

@@ -163,4 +163,24 @@ bool Places::is_at(std::size_t index, PyObject* tensor) const {
   return is_negated.is_valid() && is_negated.ptr() == Py_False;
 }
 
+nb::object memory_of(const nb::object& api, const nb::handle& tensor_type, const nb::list& parts) {
+  const Exchange* exchange = exchange_of(api);
+  if (exchange == nullptr) return nb::none();
+  std::vector<std::uint64_t> found;
+  found.reserve(2 * parts.size());
+  for (const nb::handle part : parts) {
+    const int is_tensor = PyObject_IsInstance(part.ptr(), tensor_type.ptr());
+    if (is_tensor < 0) throw nb::python_error();
+    if (is_tensor == 0) continue;
+    View view;
+    if (!view_of(*exchange, part.ptr(), view)) return nb::none();
+    std::uint64_t bits = std::uint64_t{view.type_bits} * view.type_lanes;
+    for (const std::int64_t dimension : shape_of(view))
+      bits *= static_cast<std::uint64_t>(dimension);
+    found.push_back(reinterpret_cast<std::uintptr_t>(data_of(view)));
+    found.push_back(bits / 8);
+  }
+  return nb::bytes(found.data(), found.size() * sizeof found.front());
+}
+
 }  // namespace ckpt::python

@@ -81,6 +81,8 @@ NB_MODULE(_core, module) {
   module.def("ask_main_thread", &ckpt::python::ask_main_thread);
   module.def("main_thread_passes", &ckpt::python::main_thread_passes);
   module.def("instructions", &ckpt::python::instructions, nb::arg("threads"));
+  module.def("memory_of", &ckpt::python::memory_of, nb::arg("api").none(), nb::arg("tensor_type"),
+             nb::arg("parts"));
   nb::class_<Forms>(module, "Forms")
       .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
       .def("fit", &Forms::fit, nb::arg("tensors"));
