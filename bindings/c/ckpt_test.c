@@ -33,6 +33,8 @@ static ckpt_options* make_options(const char* directory) {
   CHECK(ckpt_options_set(options, "runtime_dir", runtime) == CKPT_OK);
   CHECK(ckpt_options_set(options, "dir", storage) == CKPT_OK);
   CHECK(ckpt_options_set(options, "memory_budget", "268435456") == CKPT_OK);
+  CHECK(ckpt_options_set(options, "flush_rate", "500MiB") == CKPT_OK);
+  CHECK(ckpt_options_set(options, "yield", "auto") == CKPT_OK);
   return options;
 }
 
@@ -52,6 +54,7 @@ static void check_refusals(const ckpt_options* good) {
   CHECK(strstr(ckpt_last_error(), "two") != NULL);
   CHECK(ckpt_options_set(options, "rank", "-1") == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_options_set(options, "embedded", "maybe") == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_options_set(options, "yield", "sometimes") == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_options_set(options, "save_mem_interval", "15 parsecs") == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_open(NULL, &handle) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_open(good, NULL) == CKPT_INVALID_ARGUMENT);
