@@ -35,7 +35,7 @@ struct TwoTrainers {
     Trainer trainer;
   };
 
-  TwoTrainers() {
+  explicit TwoTrainers(std::uint64_t with_replica_rate = 0) : replica_rate(with_replica_rate) {
     for (const std::uint32_t number : {0u, 1u}) attach(number);
     REQUIRE(pass_until([&](Node& node) { return node.trainer.granted.size() >= 2; }));
   }
@@ -61,6 +61,7 @@ struct TwoTrainers {
     request.nodes = {{"A", "", "A:1"}, {"B", "", "B:1"}};
     request.node = options.name;
     request.own_slots = 4;
+    request.replica_rate = replica_rate;
     request.secret = "the secret of both nodes, long enough to be one";
     auto attached =
         test::finish(clock, test::start(context, node.engine->attach(request, node.trainer)));
@@ -100,6 +101,7 @@ struct TwoTrainers {
     return nodes[node].trainer.notice.degraded;
   }
 
+  const std::uint64_t replica_rate;
   asio::io_context context;
   test::FakeClock clock{context};
   test::HeapSource memory;
@@ -153,6 +155,22 @@ TEST_CASE("late copy: one that gets on slowly is told when the next step waits f
   CHECK(two.degraded(0) == "the copy of step 1 to node B has been under way for 30 s");
   CHECK(two.degraded(1) == "the copy of step 1 to node A has been under way for 30 s");
   require_copies_arrive(two, Step{2});
+}
+
+TEST_CASE("copies: they keep to replica_rate, but for the last ones of a job", "[unit][node]") {
+  TwoTrainers two(MiB);
+  Time began = two.clock.now();
+  two.capture(Step{1});
+  REQUIRE(two.pass_until([&](auto& node) { return node.trainer.committed == Step{1}; }));
+  CHECK(two.clock.now() - began > std::chrono::milliseconds(3'500));  // Four MiB, less a piece.
+  CHECK(two.clock.now() - began < std::chrono::seconds(6));
+  CHECK_THAT(two.nodes[0].engine->status_json(), Contains("\"replica_rate\": 1048576"));
+  began = two.clock.now();
+  two.capture(Step{2});
+  for (auto& node : two.nodes)
+    REQUIRE(node.engine->close(node.trainer.session, std::chrono::seconds(60)));
+  REQUIRE(two.pass_until([&](auto& node) { return node.trainer.committed == Step{2}; }));
+  CHECK(two.clock.now() - began < std::chrono::seconds(1));
 }
 
 }  // namespace ckpt::node
