@@ -96,7 +96,7 @@ class Registration:
     def _counted(self, tensors):
         """By name, those that are left for later: the tensors by which all writes are counted."""
         if self._left_names is not None:
-            return dict(zip(self._left_names, map(tensors.__getitem__, self._left_names), strict=True))
+            return {name: tensors[name] for name in self._left_names}
         # A member has storages, which do not count: the optimizer has their tensors.
         owned = _tensors.guarded_tensors(self.optimizers)
         return {
