@@ -38,7 +38,6 @@ class Registration:
         self._registered = None  # As the library was told.
         self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
         self._deflated = (None, None)  # The newest structure that had no room, and what has.
-        self._held = ()  # Keeps the tensors of the running capture alive.
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
 
     def guard(self, optimizer):
@@ -65,7 +64,19 @@ class Registration:
             self.client.guard(handle)
         if running is not None:
             self._written.settle(running)
+        self._let_go_of_what_was_left()
         self._written.log_changes()
+
+    def _let_go_of_what_was_left(self):
+        """After a guard, which waited for copies of the host, and has a GPU wait for its own: what
+        those read must not be given to others by an allocator that knows nothing of them."""
+        held = self._written.held
+        if not self._captured:
+            held.clear()
+        elif held and self._left is None:
+            self._left = self._stream.record_event()
+        elif held and self._left.query():
+            held.clear()
 
     def finish(self):
         """When it returns, the running capture has left the tensors."""
@@ -82,15 +93,15 @@ class Registration:
         self.register(views, members)
         self._set_structure(structure)
         gpus = self._gpus_of(views, members)
-        self._written.begin(step, self._counted(tensors))
+        counted = self._counted(tensors)
+        self._written.begin(step, counted, _memory_of(tensors, counted, views, members, gpus))
         outcome = "failed"
         try:
             outcome = self._save(step, gpus, always)
         finally:
-            self._written.began(outcome == "started")
+            self._written.began(step, outcome == "started")
         if outcome == "started":
-            self._captured = gpus
-        self._hold(outcome, views, members)
+            self._captured, self._left = gpus, None
         return outcome
 
     def _counted(self, tensors):
@@ -115,16 +126,6 @@ class Registration:
         for other in others:
             other.wait_stream(first)  # Which waits for what was copied before the call returned.
         return outcome
-
-    def _hold(self, outcome, views, members):
-        """A guard has the GPU wait, not us: what its copies still read must not be given to others
-        by an allocator that knows nothing of them."""
-        if outcome == "started" or self._stream is None:
-            self._held, self._left = (views, members), None  # The copies before have ended.
-        elif self._left is None:
-            self._left = self._stream.record_event()
-        elif self._left.query():
-            self._held = (views, members)
 
     def _set_structure(self, structure):
         content = structure.encode()
@@ -215,7 +216,7 @@ class Registration:
             not view.is_buffered
             and 0 < view.nbytes <= guarded.get(view.address, 0)
             and whole_name not in self._written.names
-            and _tensors.counts_writes(view.kept)
+            and view.counts_writes
         )
         return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
 
@@ -241,7 +242,6 @@ class Registration:
             prepare()
         else:
             self._prepare_with_room(room - known, prepare)
-        self._held, self._left = (views, members), None  # The copies before have ended.
 
     def _prepare_with_room(self, room, prepare):
         # Only its size counts: nobody reads or writes the memory.
@@ -261,9 +261,22 @@ class Registration:
     def let_go(self):
         """When the library has let go of them."""
         self._written.stop()
-        self._held, self._left, self._stream, self._captured = (), None, None, []
+        self._left, self._stream, self._captured = None, None, []
         self._registered, self._as_registered = None, ({}, {})
         self._views, self._gpus = _views.Views(), (None, [])
+
+
+def _memory_of(tensors, counted, views, members, gpus):
+    """What must stay while it is copied behind the trainer: also when that drops it, or gives it
+    other memory."""
+    if not counted and not gpus:
+        return ()
+    storages = [
+        tensor.untyped_storage()
+        for name, tensor in tensors.items()
+        if name in counted or (gpus and views[name].gpu >= 0 and _tensors.is_torch(tensor))
+    ]
+    return (storages, members)
 
 
 def parsed(content):

@@ -54,6 +54,7 @@ class Targets:
         self._states = _states_in(into, here)  # Of optimizers, which may have less, or more.
         self._check_outline = check
         self.structure = None  # Of the newest choice; None: it was not told.
+        self._nodes = {}  # Its tensors by name.
         self._strict = strict and bool(into)
         self.of_a_share = of_a_share
         self.placed = {}  # By name, the trainer's own tensors that were filled.
@@ -65,12 +66,17 @@ class Targets:
         self.structure = _registration.parsed(structure)
         if self.structure is not None:
             self._check_outline({k: v for k, v in self.structure.items() if k not in NO_ITEMS})
+        self._nodes = {node["t"]: node for node in tensor_nodes(self.structure)}
         _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         self._shared = self._shared_here | _shared_names(name for name, *_ in stored)
         if self._strict:
-            there = {name: (kind, tuple(shape)) for name, kind, shape, _ in stored}
+            there = {
+                name: _tensors.described_form(self._nodes[name])
+                if name in self._nodes else (kind, tuple(shape))
+                for name, kind, shape, _ in stored
+            }  # fmt: skip
             self._compare(step, there, self.of_a_share)
         return self._choose(stored)
 
@@ -84,19 +90,23 @@ class Targets:
 
     def complete(self, step, nodes):
         """Makes places for what no shard here has; `nodes` of the structure by name are all."""
+        self._nodes = nodes
         forms = {name: _tensors.described_form(node) for name, node in nodes.items()}
         self._shared = self._shared | _shared_names(nodes)
         if self._strict:
             self._compare(step, forms)
         for name, form in forms.items():
             if not self.has(name):
-                self._target(name, *form, self._in_place_for(name))
+                stored = {**nodes[name], "shape": _tensors.stored_shape(nodes[name])}
+                self._target(name, *_tensors.described_form(stored), self._in_place_for(name))
 
     def flat_bytes(self, name):
         """The tensor's place as a row of bytes."""
         source = self.tied.get(name, name)
         found = self.placed.get(source)
-        return _digest.flat_bytes(self.loaded[source] if found is None else found)
+        if found is not None:
+            return _digest.flat_bytes(_tensors.as_stored(found))
+        return _digest.flat_bytes(self.loaded[source])
 
     def _compared(self):
         """What must be there, in type and shape, when the restore is strict. Arrays in plain data
@@ -154,7 +164,8 @@ class Targets:
                 )
 
     def _target(self, name, type_name, shape, tensor):
-        view = _view_in_place(tensor, type_name, shape)
+        order = tuple(self._nodes.get(name, {}).get("order", ()))
+        view = _view_in_place(tensor, type_name, shape, order)
         if view is not None:
             self.placed[name] = tensor
             return (name, view.address, view.type, view.shape, view.gpu, False)
@@ -177,7 +188,10 @@ class Targets:
             name = node["t"]
             source = self.tied.get(name, name)
             if source in self.placed:
-                found[name] = self._filled(name, self.placed[source], names)
+                there = self.placed[source]
+                if source != name:  # The same bytes, perhaps in another order.
+                    there = _tensors.as_described(_tensors.as_stored(there), node)
+                found[name] = self._filled(name, there, names)
             elif source in self.loaded:
                 made = _tensors.dress(self.loaded[source], node)
                 found[name] = self._filled(name, made, names)
@@ -296,8 +310,8 @@ def _check_writable(step, tensors, stored):
             )
 
 
-def _view_in_place(tensor, type_name, shape):
-    if tensor is None or not _tensors.is_writable(tensor):
+def _view_in_place(tensor, type_name, shape, order):
+    if tensor is None or not _tensors.is_writable(tensor) or _tensors.order_of(tensor) != order:
         return None
     view = _views.view_of("", tensor)
     return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None

@@ -87,8 +87,48 @@ def _check_torch(name, tensor):
 _dtype_names = {}  # Of torch's types: to make the text is slow.
 
 
-def describe(tensor):
+def order_of(tensor):
+    """Its dimensions in the order in which they lie in memory; (): it is contiguous. None: it is
+    not dense."""
+    is_one = is_torch(tensor)
+    if tensor.is_contiguous() if is_one else tensor.flags.c_contiguous:
+        return ()
+    strides = tensor.stride() if is_one else tensor.strides
+    order = tuple(sorted(range(len(strides)), key=lambda i: (-strides[i], i)))
+    lies = tensor.permute(order) if is_one else tensor.transpose(order)
+    is_dense = lies.is_contiguous() if is_one else lies.flags.c_contiguous
+    return order if is_dense else None
+
+
+def as_stored(tensor):
+    """The same memory with its dimensions as they lie, where it is dense."""
+    order = order_of(tensor)
+    if not order:
+        return tensor
+    return tensor.permute(order) if is_torch(tensor) else tensor.transpose(order)
+
+
+def as_described(stored, description):
+    """The other way round."""
+    order = description.get("order")
+    if not order:
+        return stored
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return stored.permute(inverse) if is_torch(stored) else stored.transpose(inverse)
+
+
+def stored_shape(description):
+    shape = description["shape"]
+    return [shape[i] for i in description.get("order", range(len(shape)))]
+
+
+def describe(tensor, order=()):
     """What must be known to make it again: a plain dictionary."""
+    found = _describe(tensor)
+    return {**found, "order": list(order)} if order else found
+
+
+def _describe(tensor):
     if is_torch(tensor):
         name = _dtype_names.get(tensor.dtype)
         if name is None:
@@ -105,10 +145,12 @@ def dress(content, description):
         kind = torch_type(description["torch"])
         if content.nbytes == 0:
             return torch.empty(description["shape"], dtype=kind, device="cpu")
-        return torch.from_numpy(content).view(kind).reshape(description["shape"])
-    import numpy
+        made = torch.from_numpy(content).view(kind)
+    else:
+        import numpy
 
-    return content.view(numpy.dtype(description["numpy"])).reshape(description["shape"])
+        made = content.view(numpy.dtype(description["numpy"]))
+    return as_described(made.reshape(stored_shape(description)), description)
 
 
 def torch_type(name):
@@ -170,8 +212,8 @@ def described_form(description):
 def is_writable(tensor):
     """Whether bytes may be written where it lies."""
     if is_torch(tensor):
-        return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-    return tensor.flags.c_contiguous and tensor.flags.writeable
+        return order_of(tensor) is not None and not tensor.is_conj() and not tensor.is_neg()
+    return order_of(tensor) is not None and tensor.flags.writeable
 
 
 def why_not_writable(tensor):
@@ -208,7 +250,8 @@ def is_same(one, other):
         return True
     if not is_torch(one) or not is_torch(other):
         return False
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.numel() > 0
+    is_there = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    return is_there and one.shape == other.shape and one.numel() > 0
 
 
 def copy(source, target):
@@ -306,12 +349,12 @@ def current_streams(gpus):
 STATE_OF = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "SGD": 1, "RMSprop": 2,
             "Adagrad": 1, "Adadelta": 2, "Rprop": 2, "Lion": 1}  # fmt: skip
 STATE_MORE = ("amsgrad", "centered")  # With each of these options one more.
-STATE_BYTES_EACH = 256  # Step counters, and what lies between them.
+STATE_BYTES_EACH = 1024  # Step counters, what lies between tensors, and their long names.
 
 
 def expected_bytes(optimizers, views):
     """What items with these optimizers will need once each has made a step."""
-    total = sum(view.kept.nbytes for view in views)
+    total = sum(view.nbytes for view in views)
     for reference in optimizers:
         optimizer = reference()
         if optimizer is None or optimizer.state:

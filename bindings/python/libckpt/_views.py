@@ -1,8 +1,9 @@
 """Views: where the bytes of tensors lie that are to be copied, remembered from save to save.
 
 Most tensors lie where they lay: thousands of them are looked at in one call, and only those that
-moved, or are not what they were, are asked anew. A tensor that is not contiguous is copied into a
-buffer that is kept for it, and so is a small one that comes at another address each time.
+moved, or are not what they were, are asked anew. No tensor is kept alive by that. One that is dense
+is copied as it lies, whatever the order of its dimensions. Of one with gaps a copy is made in a
+buffer that is kept for it, and so of a small one that comes at another address each time.
 """
 
 import sys
@@ -13,12 +14,14 @@ BUFFERED_BYTES_MAX = 64 << 10  # The states of random generators, for instance, 
 
 
 class View:
-    """A tensor that can be copied as it lies; `kept` holds its memory."""
+    """A tensor that can be copied as it lies."""
 
-    __slots__ = ("address", "gpu", "is_buffered", "kept", "nbytes", "shape", "type")
+    __slots__ = ("address", "counts_writes", "gpu", "is_buffered", "kept", "nbytes", "shape",
+                 "type")  # fmt: skip
 
     def __init__(self, kept, address, type_name, shape, gpu, is_buffered=False):
-        self.kept = kept  # What is copied: an alias of the user's tensor, or a buffer.
+        self.kept = kept if is_buffered or not _tensors.is_tensor(kept) else None
+        self.counts_writes = _tensors.counts_writes(kept)
         self.address = address
         self.type = type_name
         self.shape = shape
@@ -50,8 +53,11 @@ class Views:
             self._views = self._views | views
         else:
             self._views, self._names = views, names
-        aliases = [None if view.is_buffered else view.kept for view in self._views.values()]
-        self._places = _core.Places(exchange_api(), aliases)
+        lying = [
+            None if view.is_buffered else tensor
+            for view, tensor in zip(self._views.values(), values, strict=True)
+        ]
+        self._places = _core.Places(exchange_api(), lying)
         return self._views
 
     def _of_one(self, name, tensor):
@@ -67,7 +73,7 @@ def view_of(name, tensor, known=None, is_buffered=False):
         return _view_numpy(name, tensor, known, is_buffered)
     torch = sys.modules["torch"]
     _tensors.check(name, tensor)
-    tensor = kept = tensor.detach()
+    tensor = kept = _tensors.as_stored(tensor.detach())
     if is_buffered or not _tensors.is_writable(tensor):
         if _fits(known, tensor):
             known.kept.copy_(tensor)
@@ -84,7 +90,7 @@ def view_of(name, tensor, known=None, is_buffered=False):
 def _view_numpy(name, array, known, is_buffered):
     numpy = sys.modules["numpy"]
     _tensors.check(name, array)
-    kept = array
+    array = kept = _tensors.as_stored(array)
     if is_buffered or not array.flags.c_contiguous:
         if _fits(known, array):
             known.kept[...] = array
@@ -115,26 +121,23 @@ def _is_small(tensor):
 
 
 def _is_where(tensor, view):
-    """Whether its bytes are those of the view, which holds an alias of them: what has the address
-    of living memory is that memory."""
-    kept = view.kept
-    if not _tensors.is_torch(tensor):  # Such an array may change its address, type and shape.
-        return (
-            tensor is kept
-            and tensor.ctypes.data == view.address
-            and tensor.flags.c_contiguous
-            and _tensors.stored_form(tensor) == (view.type, view.shape)
-        )
+    """Whether its bytes are those of the view, which looks at them in this form."""
+    is_one = _tensors.is_torch(tensor)
+    if is_one and (tensor.is_conj() or tensor.is_neg() or tensor.layout is not _strided()):
+        return False
+    order = _tensors.order_of(tensor)
+    address = tensor.data_ptr() if is_one else tensor.ctypes.data
+    gpu = tensor.device.index or 0 if is_one and tensor.device.type == "cuda" else -1
     return (
-        _tensors.is_torch(kept)
-        and
-        tensor.dtype is kept.dtype
-        and tensor.device == kept.device
-        and tensor.data_ptr() == kept.data_ptr() == view.address
-        and tensor.shape == kept.shape
-        and kept.is_contiguous()
-        and _tensors.is_writable(tensor)
+        order is not None
+        and (address, gpu) == (view.address, view.gpu)
+        and _tensors.counts_writes(tensor) == view.counts_writes
+        and _tensors.stored_form(_tensors.as_stored(tensor)) == (view.type, view.shape)
     )
+
+
+def _strided():
+    return sys.modules["torch"].strided
 
 
 def exchange_api():

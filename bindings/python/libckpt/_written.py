@@ -29,6 +29,7 @@ class _Capture:
         self.is_started = False
         self.problem = None  # None: nobody has looked yet; "": it is whole.
         self._tensors = tensors
+        self.is_of_tensors = bool(tensors)
         self._counts = [tensor._version for tensor in tensors.values()]
         self._sums = _debug.sums_of(tensors) if is_debugged else {}
 
@@ -54,6 +55,7 @@ class Written:
 
     def __init__(self, client, is_debugged=False):
         self.names = set()  # Of tensors that were written in mid-capture, ever.
+        self.held = {}  # By step, the memory that a capture may still read.
         self._client = client
         self._is_debugged = is_debugged
         self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
@@ -65,21 +67,27 @@ class Written:
     def before_step(self):
         self._stepper = threading.get_ident()
 
-    def begin(self, step, tensors):
-        """Before the save of the step, which leaves these tensors for later."""
+    def begin(self, step, tensors, memory):
+        """Before the save of the step, which leaves these tensors for later; what it reads behind
+        the trainer has this memory."""
+        waits = bool(tensors or memory)
+        if memory:
+            self.held[step] = memory
         threads = {threading.get_ident(), self._stepper or threading.get_ident()}
         self._capture = (
-            _Capture(step, tensors, threads, self._is_debugged) if tensors else None
+            _Capture(step, tensors, threads, self._is_debugged) if waits else None
         )
-        if self._holds != bool(tensors):
-            self._client.hold(bool(tensors))
-            self._holds = bool(tensors)
-        if tensors and not self._is_judging:
+        if self._holds != waits:
+            self._client.hold(waits)
+            self._holds = waits
+        if waits and not self._is_judging:
             self._client.start_judging(_judge_of(weakref.ref(self)))
             self._is_judging = True
 
-    def began(self, is_started):
+    def began(self, step, is_started):
         """After it."""
+        for other in [other for other in self.held if (other != step) == is_started]:
+            self.held.pop(other, None)  # The copies before have ended, or none was begun.
         if not is_started:
             self._capture = None
         elif self._capture is not None:
@@ -106,8 +114,12 @@ class Written:
 
     def settle_copied(self, step):
         """When the last byte was copied; on a thread of ours."""
+        self.held.pop(step, None)
         capture = self._capture
         if capture is None or capture.step != step:
+            return
+        if not capture.is_of_tensors:  # Nothing that could have been written.
+            self.settle(capture)
             return
         progress, pause = _Progress(capture.threads), PAUSE
         while self._capture is capture:
@@ -126,6 +138,7 @@ class Written:
     def stop(self):
         """Once nothing waits for copies any more."""
         self._capture = self._unchecked = None
+        self.held.clear()
         self._client.stop_judging()
 
 

@@ -199,8 +199,11 @@ class Taker:
         if told is None or told[0] is not value.dtype or told[1] != value.shape:
             _check_text(name)
             _tensors.check(name, value)
-            text = _text({"t": name, **_tensors.describe(value)})
-            told = (value.dtype, value.shape, text)
+            told = None
+        order = _order_of(value)
+        if told is None or told[3] != order:
+            text = _text({"t": name, **_tensors.describe(value, order)})
+            told = (value.dtype, value.shape, text, order)
         self.told.told[name] = told
         return told[2]
 
@@ -285,6 +288,14 @@ class Taker:
                 f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give '
                 "it state_dict and load_state_dict"
             ) from error
+
+
+def _order_of(tensor):
+    """None: what it is now has none, and is refused when its bytes are looked for."""
+    try:
+        return _tensors.order_of(tensor)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
 
 
 def _check_text(name):

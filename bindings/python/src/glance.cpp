@@ -80,22 +80,30 @@ const void* data_of(const View& view) {
   return static_cast<const std::byte*>(view.data) + view.byte_offset;
 }
 
+std::span<const std::int64_t> strides_of(const View& view) {
+  if (is_contiguous(view)) return {};
+  return {view.strides, static_cast<std::size_t>(view.dimensions)};
+}
+
 bool has_form(const Look& look, const View& view) {
-  return look.type == type_of(view) && std::ranges::equal(look.shape, shape_of(view));
+  return look.type == type_of(view) && std::ranges::equal(look.shape, shape_of(view)) &&
+         std::ranges::equal(look.strides, strides_of(view));
 }
 
 bool has_place(const Look& look, const View& view) {
   return look.data == data_of(view) && look.device_type == view.device_type &&
-         look.device_index == view.device_index && is_contiguous(view);
+         look.device_index == view.device_index;
 }
 
 Look look_at(const View& view) {
   const auto shape = shape_of(view);
+  const auto strides = strides_of(view);
   return {data_of(view),
           view.device_type,
           view.device_index,
           type_of(view),
-          {shape.begin(), shape.end()}};
+          {shape.begin(), shape.end()},
+          {strides.begin(), strides.end()}};
 }
 
 }  // namespace
@@ -122,14 +130,13 @@ bool Forms::fit(const nb::list& tensors) const {
   });
 }
 
-Places::Places(nb::object api, nb::list aliases)
-    : api_(std::move(api)), aliases_(std::move(aliases)), is_neg_("is_neg") {
+Places::Places(nb::object api, const nb::list& tensors) : api_(std::move(api)), is_neg_("is_neg") {
   const Exchange* exchange = exchange_of(api_);
-  looks_.resize(aliases_.size());
+  looks_.resize(tensors.size());
   for (std::size_t i = 0; i < looks_.size() && exchange != nullptr; ++i) {
     View view;
-    const nb::object alias = aliases_[i];
-    const bool is_seen = !alias.is_none() && view_of(*exchange, alias.ptr(), view);
+    const nb::object tensor = tensors[i];
+    const bool is_seen = !tensor.is_none() && view_of(*exchange, tensor.ptr(), view);
     // Bits of a tensor that say how its bytes are meant: of complex ones there are two.
     if (!is_seen || view.type_code == complex_code) continue;
     looks_[i] = look_at(view);
@@ -149,12 +156,7 @@ bool Places::is_at(std::size_t index, PyObject* tensor) const {
   const Look& look = looks_[index];
   if (look.type == 0) return false;
   const Exchange& exchange = *exchange_of(api_);
-  // The alias first: where it still is, its memory is alive, so nobody else's can be there.
   View view;
-  PyObject* alias = nb::handle(aliases_[index]).ptr();
-  if (!view_of(exchange, alias, view) || !has_form(look, view) || !has_place(look, view))
-    return false;
-  if (tensor == alias) return true;
   if (!view_of(exchange, tensor, view) || !has_form(look, view) || !has_place(look, view))
     return false;
   const nb::object is_negated =

@@ -14,13 +14,14 @@
 
 namespace ckpt::python {
 
-// Type and shape, and where the bytes are.
+// Type, shape and order of the bytes, and where they are.
 struct Look {
   const void* data = nullptr;
   std::int32_t device_type = 0;
   std::int32_t device_index = 0;
   std::uint32_t type = 0;
   std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  // Empty: contiguous.
 };
 
 // The form of tensors: who asks again later need not describe each anew.
@@ -29,7 +30,7 @@ class Forms {
   // `api` is the capsule that PyTorch's Tensor has; anything else asks for nothing and never fits.
   Forms(nanobind::object api, const nanobind::list& tensors);
 
-  // Whether these are as many tensors, in turn of the same types and shapes.
+  // Whether these are as many tensors, in turn of the same types, shapes and orders.
   bool fit(const nanobind::list& tensors) const;
 
  private:
@@ -38,20 +39,19 @@ class Forms {
   bool is_known_ = false;
 };
 
-// The places of tensors, each seen through an alias that keeps its memory; None: it has no place.
+// The places of tensors, which it does not keep alive; None: it has no place.
 class Places {
  public:
-  Places(nanobind::object api, nanobind::list aliases);
+  Places(nanobind::object api, const nanobind::list& tensors);
 
-  // Of as many tensors, the indices of those that are not, or not for sure, the contiguous bytes
-  // of their alias.
+  // Of as many tensors, the indices of those that do not lie, or not for sure, where the first ones
+  // lay, in the same form.
   std::vector<std::size_t> moved(const nanobind::list& tensors) const;
 
  private:
   bool is_at(std::size_t index, PyObject* tensor) const;
 
   nanobind::object api_;
-  nanobind::list aliases_;
   nanobind::str is_neg_;
   std::vector<Look> looks_;
 };

@@ -87,7 +87,7 @@ NB_MODULE(_core, module) {
       .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
       .def("fit", &Forms::fit, nb::arg("tensors"));
   nb::class_<Places>(module, "Places")
-      .def(nb::init<nb::object, nb::list>(), nb::arg("api").none(), nb::arg("aliases"))
+      .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
       .def("moved", &Places::moved, nb::arg("tensors"));
   nb::class_<Tree>(module, "Tree")
       .def(nb::init<nb::object, nb::handle, nb::callable, nb::handle, std::string>(),
