@@ -142,7 +142,8 @@ case_rot() {
   open_cluster
   steps=400
   title "all memory is lost, and a bit of the newest checkpoint, of the rank of node B, is wrong"
-  start_job before A B --dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3 --step-ms 10
+  local stored=(--dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3)
+  start_job before A B "${stored[@]}" --step-ms 10
   wait_for "two checkpoints" has_reached durable 60
   kill_and_wait KILL "$(node_daemon A)" "$(node_daemon B)" "${trainer[@]}"
   end_ranks KILL 0 1
@@ -158,10 +159,11 @@ with open(sys.argv[1], "r+b") as file:
     file.write(bytes([content[middle] ^ 4]))
 END
   title "the older one is served, to both ranks, and training goes on from it"
-  start_job after A B --dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3
+  start_job after A B "${stored[@]}"
   wait_for "the job to train again" has_begun
   for rank in 0 1; do
-    expect "rank $rank" "\"event\":\"restored\".*\"step\":$((10#${older##*step-}))," "$(report_of $rank)"
+    expect "rank $rank" "\"event\":\"restored\",\"step\":$((10#${older##*step-}))," \
+      "$(report_of $rank)"
   done
   expect "B says what is wrong" "rank=1 on storage is not used: corruption" "$(log_of B)"
   train_to_the_end
