@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "client/attach_message.hpp"
+#include "os/hash_threads.hpp"
 #include "os/mapped_segments.hpp"
 #include "os/memory_available.hpp"
 #include "os/ring_file_system.hpp"
@@ -49,11 +50,13 @@ struct EmbeddedLink::Machine {
         files(os::make_file_system()),
         network(executor, *clock),
         engine(std::make_unique<node::Engine>(
-            executor, node::Seams{*clock, memory, *files, network}, engine_options(options))) {}
+            executor, node::Seams{*clock, memory, *files, network, &hash_threads},
+            engine_options(options))) {}
 
   std::unique_ptr<Clock> clock;
   arena::SharedMemorySource memory;
   std::unique_ptr<os::FileSystem> files;
+  os::HashThreads hash_threads;
   wire::TcpNetwork network;
   std::unique_ptr<node::Engine> engine;
 };

@@ -14,6 +14,7 @@
 #include "arena/shared_slot_memory.hpp"
 #include "daemon/control_server.hpp"
 #include "daemon/daemon_options.hpp"
+#include "os/hash_threads.hpp"
 #include "wire/tcp_network.hpp"
 
 namespace ckpt::daemon {
@@ -56,6 +57,7 @@ class Daemon final : private DaemonControl {
   std::unique_ptr<Clock> clock_;
   arena::SharedMemorySource memory_;
   std::unique_ptr<os::FileSystem> files_;
+  std::unique_ptr<os::HashThreads> hash_threads_;
   wire::TcpNetwork network_;
   std::unique_ptr<node::Engine> engine_;
   std::unique_ptr<ControlServer> server_;

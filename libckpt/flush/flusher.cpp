@@ -124,7 +124,7 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardSource source,
   }
   attempt->is_writing = true;
   storage::TransferHooks hooks;
-  hooks.hash = state->options.hash;
+  hooks.compute = state->options.compute;
   hooks.before_transfer = [state, attempt](std::uint64_t chunk_bytes) {
     return state->take_turn(attempt, chunk_bytes);
   };

@@ -25,8 +25,7 @@ namespace ckpt::flush {
 
 struct FlusherOptions {
   std::shared_ptr<Throttle> throttle;  // Null: no limit.
-  // As storage::TransferHooks::hash: where the checksums are computed.
-  std::function<Task<Crc32>(std::span<const std::byte> bytes, Crc32 before)> hash;
+  Compute* compute = nullptr;          // Where the checksums are computed.
 };
 
 struct FlusherStatus {

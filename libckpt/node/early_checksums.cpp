@@ -30,8 +30,10 @@ asio::awaitable<void> EarlyChecksums::run() {
   const std::shared_ptr<EarlyChecksums> self = shared_from_this();
   while (has_next()) {
     const auto chunk = slot_->memory().bytes().subspan(crcs_.size() * chunk_bytes_, chunk_bytes_);
-    crcs_.push_back(crc32(chunk));
-    co_await asio::post(executor_, asio::use_awaitable);
+    const auto crc = co_await crc32_on(compute_, chunk);
+    // Its Slot was taken meanwhile, or the threads have too much to do: sealing takes the rest.
+    if (!crc || !has_next()) break;
+    crcs_.push_back(*crc);
   }
   is_running_ = false;
 }

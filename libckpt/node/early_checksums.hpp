@@ -11,16 +11,18 @@
 #include <vector>
 
 #include "arena/slot.hpp"
-#include "base/checksum.hpp"
-#include "base/task.hpp"
+#include "base/compute.hpp"
 
 namespace ckpt::node {
 
 class EarlyChecksums : public std::enable_shared_from_this<EarlyChecksums> {
  public:
-  EarlyChecksums(asio::any_io_executor executor, std::shared_ptr<arena::Slot> slot,
-                 std::uint64_t chunk_bytes)
-      : executor_(std::move(executor)), slot_(std::move(slot)), chunk_bytes_(chunk_bytes) {}
+  EarlyChecksums(asio::any_io_executor executor, Compute* compute,
+                 std::shared_ptr<arena::Slot> slot, std::uint64_t chunk_bytes)
+      : executor_(std::move(executor)),
+        compute_(compute),
+        slot_(std::move(slot)),
+        chunk_bytes_(chunk_bytes) {}
 
   // The first `bytes` of the Slot are there.
   void arrived(std::uint64_t bytes);
@@ -32,6 +34,7 @@ class EarlyChecksums : public std::enable_shared_from_this<EarlyChecksums> {
   asio::awaitable<void> run();
 
   asio::any_io_executor executor_;
+  Compute* compute_;
   std::shared_ptr<arena::Slot> slot_;
   std::uint64_t chunk_bytes_;
   std::uint64_t arrived_ = 0;

@@ -20,6 +20,7 @@
 
 #include "arena/slot_memory.hpp"
 #include "base/clock.hpp"
+#include "base/compute.hpp"
 #include "format/agreement.hpp"
 #include "format/shard_record.hpp"
 #include "node/session_events.hpp"
@@ -101,6 +102,7 @@ struct Seams {
   arena::MemorySource& memory;
   os::FileSystem& files;
   wire::Network& network;
+  Compute* compute = nullptr;  // Null: the engine's own thread hashes.
 };
 
 class Engine {

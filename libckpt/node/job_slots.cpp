@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 
 #include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
@@ -116,8 +115,8 @@ Status Job::arrived(SessionId id, std::uint32_t slot, std::uint64_t bytes) {
   }
   OwnSlot& own = slots[slot];
   if (!own.early) {
-    own.early =
-        std::make_shared<EarlyChecksums>(context_.executor, own.slot, context_.chunk_bytes());
+    own.early = std::make_shared<EarlyChecksums>(context_.executor, context_.seams.compute,
+                                                 own.slot, context_.chunk_bytes());
   }
   own.early->arrived(bytes);
   return {};
@@ -220,29 +219,40 @@ Status Job::filled(SessionId id, Filled filled) {
   return {};
 }
 
-// The trainer left the checksums to us: a Chunk at a time, so that other work gets its turn. Those
-// of the first Chunks were taken as they arrived.
+namespace {
+
+// Of all Chunks of `bytes`; those of the first ones may be there already.
+Task<std::vector<Crc32>> checksums_of(Compute* compute, std::span<const std::byte> bytes,
+                                      std::uint64_t chunk_bytes, std::vector<Crc32> taken) {
+  taken.resize(std::min(taken.size(), bytes.size() / chunk_bytes));
+  for (std::uint64_t at = taken.size() * chunk_bytes; at < bytes.size(); at += chunk_bytes) {
+    const auto chunk = bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at));
+    CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(compute, chunk));
+    taken.push_back(crc);
+  }
+  co_return taken;
+}
+
+}  // namespace
+
+// The trainer left the checksums to us. Those of the first Chunks were taken as they arrived.
 asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot> slot,
                                              format::ShardRecord record, std::vector<Crc32> taken) {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
   record.chunk_bytes = context_.chunk_bytes();
+  Status valid = fail(Errc::invalid_argument, "larger than its Slot");
   if (record.bytes <= slot->capacity()) {
-    const std::size_t chunks = div_ceil(record.bytes, record.chunk_bytes);
-    record.chunk_crcs = std::move(taken);
-    const std::size_t first = std::min(record.chunk_crcs.size(), record.bytes / record.chunk_bytes);
-    record.chunk_crcs.resize(chunks);
-    for (std::size_t index = first; index < chunks; ++index) {
-      const format::Extent chunk = record.chunk(index);
-      record.chunk_crcs[index] = crc32(slot->memory().bytes().subspan(chunk.offset, chunk.bytes));
-      co_await asio::post(context_.executor, asio::use_awaitable);
-    }
+    const auto bytes = slot->memory().bytes().first(record.bytes);
+    auto crcs =
+        co_await checksums_of(context_.seams.compute, bytes, record.chunk_bytes, std::move(taken));
+    if (crcs) record.chunk_crcs = std::move(*crcs);
+    valid = crcs ? format::validate(record) : fail(std::move(crcs).error());
   }
   if (slot->state() != Slot::State::filled) co_return;  // Its memory was freed meanwhile.
-  const Status valid = format::validate(record);
-  if (!valid || record.bytes > slot->capacity()) {
-    log_error("job={} step={} rank={} not sealed: the trainer's layout is not valid", shape_.job,
-              number(record.id.at.step), record.id.rank);
+  if (!valid) {
+    log_error("job={} step={} rank={} not sealed: {}", shape_.job, number(record.id.at.step),
+              record.id.rank, valid.error().message());
     slot->abandon();
   } else {
     Rank* rank = nullptr;

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <cstring>
 
 #include "base/kill_point.hpp"
@@ -246,8 +245,16 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest diges
   const BytesVerified filled = tell_filling(for_whom, "own memory", record.bytes);
   for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
     const format::Extent chunk = record.chunk(index);
-    const Crc32 crc = crc32_copy(target->memory().bytes().subspan(chunk.offset, chunk.bytes),
-                                 lease.bytes().subspan(chunk.offset, chunk.bytes));
+    const auto to = target->memory().bytes().subspan(chunk.offset, chunk.bytes);
+    const auto from = lease.bytes().subspan(chunk.offset, chunk.bytes);
+    Crc32 crc = 0;
+    std::function<void()> copy = [&crc, to, from] { crc = crc32_copy(to, from); };
+    auto copied = co_await run_on(context_.seams.compute, std::move(copy));
+    if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
+    if (!copied) {
+      target->abandon();
+      co_return fail(std::move(copied).error());
+    }
     if (crc != record.chunk_crcs[index]) {
       target->abandon();
       slots_.quarantine(id, digest);
@@ -255,8 +262,6 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest diges
                                                    index, number(id.at.step)));
     }
     filled(chunk.bytes);
-    co_await asio::post(context_.executor, asio::use_awaitable);
-    if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   }
   target->filled();
   target->seal(lease.shared_record());

@@ -23,12 +23,18 @@ namespace {
 
 constexpr Duration history_again_after = std::chrono::seconds(5);
 
+flush::FlusherOptions flusher_options(Job& job) {
+  flush::FlusherOptions options;
+  options.throttle = job.giving_way().throttle(Work::flush);
+  options.compute = job.context().seams.compute;
+  return options;
+}
+
 }  // namespace
 
 JobStorage::JobStorage(Job& job)
     : job_(job),
-      flusher_(job.context().seams.files, job.context().seams.clock,
-               {job.giving_way().throttle(Work::flush), {}}),
+      flusher_(job.context().seams.files, job.context().seams.clock, flusher_options(job)),
       aside_free_(job.context().seams.clock) {
   if (job.directory().empty()) published_.emplace();
 }
@@ -560,6 +566,7 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   const std::string name = name_of(record->id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   storage::TransferHooks hooks;
+  hooks.compute = job_.context().seams.compute;
   hooks.verified = std::move(verified);
   auto read = co_await storage::read_shard(job_.context().seams.files, site().at(name),
                                            std::move(record), target, std::move(hooks));

@@ -234,7 +234,7 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
   }
   if (sent.error().code() == Errc::corruption) {
     // Noise on the way must not cost us a good copy: it goes only if it is ours that is damaged.
-    auto damage = co_await replicate::find_damage(source);
+    auto damage = co_await replicate::find_damage(job_.context().seams.compute, source);
     if (damage && *damage) damaged(job_.shape().job, copy.first, copy.second, **damage);
   }
   co_return fail(std::move(sent).error());
@@ -243,6 +243,7 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
 replicate::TransferOptions Replication::transfer_options() const {
   replicate::TransferOptions options;
   options.timeline = agree::newest_timeline(job_.history());
+  options.compute = job_.context().seams.compute;
   return options;
 }
 

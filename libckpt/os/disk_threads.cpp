@@ -19,10 +19,10 @@ void set_disk_thread(const char* name, DiskPriority priority) {
   (void)syscall(SYS_ioprio_set, ioprio_who_process, 0, ioprio_idle);
 }
 
-DiskThreads::DiskThreads(std::size_t threads, DiskPriority priority) {
+DiskThreads::DiskThreads(std::size_t threads, DiskPriority priority, const char* name) {
   CKPT_ASSERT(threads > 0);
   for (std::size_t index = 0; index < threads; ++index) {
-    threads_.emplace_back([this, priority] { work_until_stopped(priority); });
+    threads_.emplace_back([this, priority, name] { work_until_stopped(priority, name); });
   }
 }
 
@@ -45,8 +45,8 @@ bool DiskThreads::push(std::function<void()> job) {
   return true;
 }
 
-void DiskThreads::work_until_stopped(DiskPriority priority) {
-  set_disk_thread("ckptd-disk", priority);
+void DiskThreads::work_until_stopped(DiskPriority priority, const char* name) {
+  set_disk_thread(name, priority);
   while (true) {
     std::function<void()> job;
     {

@@ -31,7 +31,7 @@ void set_disk_thread(const char* name, DiskPriority priority);
 
 class DiskThreads {
  public:
-  DiskThreads(std::size_t threads, DiskPriority priority);
+  DiskThreads(std::size_t threads, DiskPriority priority, const char* name = "ckptd-disk");
   ~DiskThreads();
   DiskThreads(const DiskThreads&) = delete;
   DiskThreads& operator=(const DiskThreads&) = delete;
@@ -43,7 +43,7 @@ class DiskThreads {
  private:
   // False: the queue is full.
   bool push(std::function<void()> job);
-  void work_until_stopped(DiskPriority priority);
+  void work_until_stopped(DiskPriority priority, const char* name);
 
   std::mutex mutex_;
   std::condition_variable changed_;

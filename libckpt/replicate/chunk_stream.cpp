@@ -170,12 +170,11 @@ Result<std::size_t> check_data(const wire::FrameHeader& header, const Stream& st
 
 // False: what arrived does not match its checksum.
 Task<bool> read_chunk(Stream& stream, std::span<std::byte> target, Crc32 expected) {
-  Crc32 crc = 0;
   for (std::size_t at = 0; at < target.size(); at += piece_bytes) {
     const auto piece = target.subspan(at, std::min(piece_bytes, target.size() - at));
     CKPT_CO_CHECK(co_await stream.connection.read(piece, step_deadline(stream)));
-    crc = crc32(piece, crc);
   }
+  CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(stream.options.compute, target));
   co_return crc == expected;
 }
 
@@ -222,9 +221,12 @@ Status check_source(const ShardSource& source) {
   return Status();
 }
 
-bool is_whole(const ShardSource& source, std::size_t index) {
+Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index) {
   const auto parts = cut(source.spans, source.record->chunk(index));
-  return checksum_of(parts) == source.record->chunk_crcs[index];
+  Crc32 crc = 0;
+  std::function<void()> hash = [&crc, &parts] { crc = checksum_of(parts); };
+  CKPT_CO_CHECK(co_await run_on(compute, std::move(hash)));
+  co_return crc == source.record->chunk_crcs[index];
 }
 
 namespace {
@@ -236,10 +238,13 @@ Task<Sent> send_missing(Stream& stream, Sender& sender, ShardSource source, Chun
     if (have.contains(index)) continue;
     const format::Extent extent = source.record->chunk(index);
     std::vector<os::FileSpan> parts = cut(source.spans, extent);
-    if (verify && !is_whole(source, index)) {
-      CKPT_CO_CHECK(co_await sender.settle());
-      outcome.damaged_chunk = index;
-      co_return outcome;
+    if (verify) {
+      CKPT_CO_TRY(const bool is_good, co_await is_whole(stream.options.compute, source, index));
+      if (!is_good) {
+        CKPT_CO_CHECK(co_await sender.settle());
+        outcome.damaged_chunk = index;
+        co_return outcome;
+      }
     }
     CKPT_CO_CHECK(co_await sender.make_room(extent.bytes));
     CKPT_CO_CHECK(co_await sender.send_chunk(index, std::move(parts)));

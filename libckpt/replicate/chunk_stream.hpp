@@ -14,7 +14,7 @@
 
 namespace ckpt::replicate {
 
-// 256 KiB stay in a core's cache between the read and the checksum.
+// Each has the whole stall deadline to get on.
 inline constexpr std::size_t piece_bytes = 256 * KiB;
 // Acknowledgements that may be on their way: 3 KiB of them.
 inline constexpr std::size_t chunks_in_flight_max = 64;
@@ -35,8 +35,8 @@ Task<void> refuse(Stream& stream, Error why);
 // them.
 Status check_source(const ShardSource& source);
 
-// Whether the bytes of this Chunk match its checksum.
-bool is_whole(const ShardSource& source, std::size_t index);
+// Whether the bytes of this Chunk match its checksum. Errors: exhausted (no thread for it).
+Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index);
 
 struct Sent {
   bool is_applied = false;                   // The peer has all, verified.

@@ -80,10 +80,10 @@ Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSourc
   co_return sent;
 }
 
-Task<std::optional<std::size_t>> find_damage(ShardSource source) {
+Task<std::optional<std::size_t>> find_damage(Compute* compute, ShardSource source) {
   for (std::size_t index = 0; index < source.record->chunk_crcs.size(); ++index) {
-    if (!is_whole(source, index)) co_return std::optional<std::size_t>(index);
-    co_await asio::post(asio::use_awaitable);
+    CKPT_CO_TRY(const bool is_good, co_await is_whole(compute, source, index));
+    if (!is_good) co_return std::optional<std::size_t>(index);
   }
   co_return std::optional<std::size_t>();
 }

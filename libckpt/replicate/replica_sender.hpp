@@ -25,8 +25,8 @@ enum class Delivery {
 Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
                           TransferOptions options);
 
-// The first Chunk of a sealed shard that its checksum does not match. Gives way to others between
-// Chunks. Errors: none.
-Task<std::optional<std::size_t>> find_damage(ShardSource source);
+// The first Chunk of a sealed shard that its checksum does not match. Errors: exhausted (no thread
+// for it).
+Task<std::optional<std::size_t>> find_damage(Compute* compute, ShardSource source);
 
 }  // namespace ckpt::replicate

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/compute.hpp"
 #include "base/throttle.hpp"
 #include "base/units.hpp"
 #include "format/shard_record.hpp"
@@ -54,6 +55,7 @@ struct TransferOptions {
   Duration stall = std::chrono::seconds(10);  // For each next piece to get on: 256 KiB or a frame.
   std::uint64_t window_bytes = window_bytes_default;  // At least one Chunk is always sent.
   std::shared_ptr<Throttle> throttle;                 // Of what is sent; null: no limit.
+  Compute* compute = nullptr;                         // Where checksums are computed.
   // Called for every Chunk that was verified at its target; at a sender late, or not at all.
   std::function<void(std::size_t chunk)> on_chunk;
 };

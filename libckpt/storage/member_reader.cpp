@@ -83,12 +83,7 @@ Task<void> read_chunk(Reading& reading, std::size_t index) {
       std::memset(part.data(), 0, part.size());
     }
   }
-  Crc32 crc = 0;
-  if (reading.hooks.hash) {
-    CKPT_CO_TRY(crc, co_await reading.hooks.hash(bytes, crc));
-  } else {
-    crc = crc32(bytes);
-  }
+  CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(reading.hooks.compute, bytes));
   if (crc != reading.record->chunk_crcs[index]) {
     co_return fail(Errc::corruption, fmt::format("read {}: chunk {} does not match its checksum",
                                                  files_of(reading, segments), index));

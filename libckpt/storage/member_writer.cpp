@@ -38,12 +38,6 @@ struct Writing {
   const ShardRecord& record() const { return *source.record; }
 };
 
-Task<Crc32> hash(const TransferHooks& hooks, std::span<const std::byte> bytes, Crc32 before) {
-  if (!hooks.hash) co_return crc32(bytes, before);
-  auto done = co_await hooks.hash(bytes, before);
-  co_return done;
-}
-
 Crc32 crc_of_zeros(std::uint64_t bytes) {
   static constexpr std::array<std::byte, page_bytes> zeros{};
   Crc32 crc = 0;
@@ -86,7 +80,7 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
     if (segment.member) {
       const auto pieces = pieces_at(writing.source.slot, segment.extent);
       for (const auto piece : pieces) {
-        CKPT_CO_TRY(crc, co_await hash(writing.hooks, piece, crc));
+        CKPT_CO_TRY(crc, co_await crc32_on(writing.hooks.compute, piece, crc));
       }
     }
     whole = crc32_combine(whole, crc, segment.extent.bytes);

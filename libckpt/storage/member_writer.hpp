@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/compute.hpp"
 #include "format/agreement.hpp"
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
@@ -29,8 +30,7 @@ struct ShardSource {
 
 // Hooks: what the owner of the threads and of the bandwidth puts in between. Empty: nothing.
 struct TransferHooks {
-  // The CRC of what came before followed by `bytes`; crc32() on the caller's thread when empty.
-  std::function<Task<Crc32>(std::span<const std::byte> bytes, Crc32 before)> hash;
+  Compute* compute = nullptr;  // Where checksums are computed.
   // Before this many bytes are moved; may wait, or fail to end it (cancelled).
   std::function<Task<void>(std::uint64_t bytes)> before_transfer;
   // After this many were read, and verified; when reading only.

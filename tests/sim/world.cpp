@@ -14,6 +14,7 @@
 #include "storage/catalog.hpp"
 #include "support/heap_memory.hpp"
 #include "support/run_task.hpp"
+#include "support/sim_compute.hpp"
 
 namespace ckpt::sim {
 
@@ -44,7 +45,8 @@ struct World::Machine {
         context(std::make_unique<asio::io_context>()),
         clock(*context),
         files(world.disk_, &clock, static_cast<std::uint32_t>(++world.owner_)),
-        network(world.network_.add_node(machine_name, clock)) {
+        network(world.network_.add_node(machine_name, clock)),
+        compute(clock, boot) {
     clock.advance(world.now_ - clock.now());
     node::EngineOptions options;
     options.name = name;
@@ -58,8 +60,8 @@ struct World::Machine {
       for (std::byte& byte : proof) byte = static_cast<std::byte>(nonces->next());
       return proof;
     };
-    engine = std::make_shared<node::Engine>(context->get_executor(),
-                                            node::Seams{clock, memory, files, *network}, options);
+    engine = std::make_shared<node::Engine>(
+        context->get_executor(), node::Seams{clock, memory, files, *network, &compute}, options);
   }
 
   std::string name;
@@ -68,6 +70,7 @@ struct World::Machine {
   test::HeapSource memory;
   test::MemoryFileSystem files;
   std::unique_ptr<wire::Network> network;
+  test::SimCompute compute;
   std::shared_ptr<node::Engine> engine;
 };
 

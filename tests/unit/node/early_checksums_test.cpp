@@ -46,7 +46,7 @@ struct Filling {
   std::shared_ptr<arena::Slot> slot =
       std::make_shared<arena::Slot>(std::make_unique<PlainMemory>());
   std::shared_ptr<EarlyChecksums> early =
-      std::make_shared<EarlyChecksums>(context.get_executor(), slot, chunk);
+      std::make_shared<EarlyChecksums>(context.get_executor(), nullptr, slot, chunk);
 };
 
 }  // namespace

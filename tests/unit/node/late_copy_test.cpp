@@ -10,6 +10,7 @@
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
 #include "support/pending.hpp"
+#include "support/sim_compute.hpp"
 #include "support/sim_network.hpp"
 #include "unit/node/rank.hpp"
 
@@ -31,6 +32,7 @@ struct Trainer final : test::Rank {
 struct TwoTrainers {
   struct Node {
     std::unique_ptr<wire::Network> front;
+    std::unique_ptr<test::SimCompute> compute;
     std::unique_ptr<Engine> engine;
     Trainer trainer;
   };
@@ -52,8 +54,9 @@ struct TwoTrainers {
     options.boot = 7 + number;
     options.memory_budget = 128 * MiB;
     node.front = network.add_node(options.name, clock);
-    node.engine = std::make_unique<Engine>(context.get_executor(),
-                                           Seams{clock, memory, files, *node.front}, options);
+    node.compute = std::make_unique<test::SimCompute>(clock, options.boot);
+    const Seams seams{clock, memory, files, *node.front, node.compute.get()};
+    node.engine = std::make_unique<Engine>(context.get_executor(), seams, options);
     AttachRequest request;
     request.job = "job";
     request.rank = number;
@@ -171,6 +174,15 @@ TEST_CASE("copies: they keep to replica_rate, but for the last ones of a job", "
     REQUIRE(node.engine->close(node.trainer.session, std::chrono::seconds(60)));
   REQUIRE(two.pass_until([&](auto& node) { return node.trainer.committed == Step{2}; }));
   CHECK(two.clock.now() - began < std::chrono::seconds(1));
+}
+
+// A capture of 4 MiB is one Chunk: one checksum to seal it, one more for the copy of the other's.
+TEST_CASE("late copy: what arrives is verified by the hash threads", "[unit][node]") {
+  TwoTrainers two;
+  two.capture(Step{1});
+  REQUIRE(two.pass_until([](auto& node) { return node.trainer.committed == Step{1}; }));
+  CHECK(two.nodes[0].compute->runs() == 2);
+  CHECK(two.nodes[1].compute->runs() == 2);
 }
 
 }  // namespace ckpt::node

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <deque>
-#include <memory>
 #include <string>
 
 #include "base/checksum.hpp"
@@ -17,6 +16,7 @@
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
 #include "support/pending.hpp"
+#include "support/sim_compute.hpp"
 #include "support/sim_network.hpp"
 
 namespace ckpt::test {
@@ -30,8 +30,8 @@ class OneRank final : public node::SessionEvents {
     options.name = "A";
     options.boot = 7 + used.operations();  // Another one for each on one disk.
     options.memory_budget = 16 * MiB;
-    engine = std::make_unique<node::Engine>(context.get_executor(),
-                                            node::Seams{clock, memory, files, *front}, options);
+    engine = std::make_unique<node::Engine>(
+        context.get_executor(), node::Seams{clock, memory, files, *front, &compute}, options);
     request.job = "job";
     request.dir = "/scratch/job";
     request.nodes = {{"A", "", ""}};
@@ -171,6 +171,7 @@ class OneRank final : public node::SessionEvents {
   FakeClock clock;
   MemoryFileSystem files;
   HeapSource memory;
+  SimCompute compute{clock, 1};
   SimNetwork network;
   std::unique_ptr<wire::Network> front;
   std::unique_ptr<node::Engine> engine;

@@ -300,11 +300,13 @@ TEST_CASE("replica: damage of the sender's own bytes is found, chunk by chunk",
   const std::size_t chunk = GENERATE(as<std::size_t>(), 0, 3, 19);
   TransferScene scene;
   Shard shard(20);
-  const Result<std::optional<std::size_t>> whole = scene.pair.run(find_damage(shard.source()));
+  const Result<std::optional<std::size_t>> whole =
+      scene.pair.run(find_damage(nullptr, shard.source()));
   REQUIRE(whole);
   REQUIRE_FALSE(*whole);
   (*shard.memory)[chunk * page_bytes + 17] ^= std::byte{1};
-  const Result<std::optional<std::size_t>> damaged = scene.pair.run(find_damage(shard.source()));
+  const Result<std::optional<std::size_t>> damaged =
+      scene.pair.run(find_damage(nullptr, shard.source()));
   REQUIRE(damaged);
   REQUIRE(*damaged == chunk);
 }
