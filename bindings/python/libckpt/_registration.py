@@ -73,6 +73,8 @@ class Registration:
         held = self._written.held
         if not self._captured:
             held.clear()
+        elif _tensors.is_recording_graph():
+            pass  # An event would go into the graph.
         elif held and self._left is None:
             self._left = self._stream.record_event()
         elif held and self._left.query():
@@ -274,7 +276,7 @@ def _memory_of(tensors, counted, views, members, gpus):
     storages = [
         tensor.untyped_storage()
         for name, tensor in tensors.items()
-        if name in counted or (gpus and views[name].gpu >= 0 and _tensors.is_torch(tensor))
+        if name in counted or views[name].gpu >= 0
     ]
     return (storages, members)
 

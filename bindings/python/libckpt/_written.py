@@ -56,6 +56,7 @@ class Written:
     def __init__(self, client, is_debugged=False):
         self.names = set()  # Of tensors that were written in mid-capture, ever.
         self.held = {}  # By step, the memory that a capture may still read.
+        self._held_before = None
         self._client = client
         self._is_debugged = is_debugged
         self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
@@ -71,8 +72,9 @@ class Written:
         """Before the save of the step, which leaves these tensors for later; what it reads behind
         the trainer has this memory."""
         waits = bool(tensors or memory)
+        self._held_before = self.held.get(step)  # Of a step that is saved again after a restore.
         if memory:
-            self.held[step] = memory
+            self.held[step] = (memory, self._held_before)
         threads = {threading.get_ident(), self._stepper or threading.get_ident()}
         self._capture = (
             _Capture(step, tensors, threads, self._is_debugged) if waits else None
@@ -86,8 +88,14 @@ class Written:
 
     def began(self, step, is_started):
         """After it."""
-        for other in [other for other in self.held if (other != step) == is_started]:
-            self.held.pop(other, None)  # The copies before have ended, or none was begun.
+        if is_started:  # The copies before have ended.
+            for other in [other for other in self.held if other != step]:
+                self.held.pop(other, None)
+        else:
+            self.held.pop(step, None)
+            if self._held_before is not None:
+                self.held[step] = self._held_before
+        self._held_before = None
         if not is_started:
             self._capture = None
         elif self._capture is not None:
