@@ -370,6 +370,9 @@ std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
 }
 
 void Coordinator::describe(const ClusterView& view, Time now) {
+  decree_.has_trainer =
+      std::any_of(view.reports.begin(), view.reports.end(),
+                  [](const format::NodeReport& node) { return node.has_trainer; });
   decree_.live.clear();
   for (const format::NodeReport& report : view.reports) decree_.live.push_back(report.node);
   std::sort(decree_.live.begin(), decree_.live.end());

@@ -139,6 +139,17 @@ std::string limits_of(const Json& job) {
   return text.empty() ? "" : "  gives way to training: " + text + "\n";
 }
 
+std::string memory_kept(const Json& job) {
+  const Json kept = job.value("memory_kept_seconds", Json());
+  if (!kept.is_number_unsigned()) return {};
+  const auto seconds = kept.get<std::uint64_t>();
+  const bool has_directory = job.value("directory", Json()).is_string();
+  const char* then = has_directory ? "stored and freed" : "freed: there is no directory";
+  if (seconds == 0) return fmt::format("  no trainer for long: its memory is {}\n", then);
+  return fmt::format("  no trainer here: its memory is kept for {}, then {}\n",
+                     human_seconds(seconds), then);
+}
+
 std::string describe(const Json& job) {
   std::string text =
       fmt::format("\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
@@ -153,6 +164,7 @@ std::string describe(const Json& job) {
   }
   text += limits_of(job);
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
+  text += memory_kept(job);
   if (is_short_of_trainers(job)) text += "  " + missing_trainers(job) + "\n";
   if (!flag_in(job, "sees_all_nodes")) {
     text += fmt::format("  Seen by this node alone; node {} coordinates and sees all.\n",

@@ -32,6 +32,7 @@ constexpr Duration attach_time = std::chrono::seconds(60);
 constexpr Duration reconnect_time = std::chrono::seconds(30);
 constexpr Duration first_pause = std::chrono::milliseconds(50);
 constexpr Duration longest_pause = std::chrono::seconds(10);
+constexpr Duration longest_pause_to_open = std::chrono::milliseconds(500);
 // A daemon that drops us sooner does so for a reason, and will again.
 constexpr Duration stable_time = std::chrono::milliseconds(20);
 constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
@@ -201,7 +202,8 @@ Job DaemonLink::run() {
     const Time again = clock_->after(pause);
     auto slept = co_await sleep_until(*clock_, again);
     if (!slept) co_return;
-    pause = std::min(pause * 2, longest_pause);
+    // Who opens is waited for, and not for long.
+    pause = std::min(pause * 2, was_attached_ ? longest_pause : longest_pause_to_open);
   }
 }
 

@@ -107,7 +107,7 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
       ->check(duration)
       ->capture_default_str();
   app.add_option("--job-idle-limit", texts.job_idle_limit,
-                 "Frees the memory of a job that has had no trainer for so long")
+                 "Stores what a job without a trainer for so long holds, then frees its memory")
       ->check(duration)
       ->capture_default_str();
   app.add_option("--stop-deadline", texts.stop_deadline, "For the flush at SIGTERM")

@@ -256,6 +256,8 @@ std::vector<std::byte> encode(const NodeReport& report) {
   writer.u64(report.incarnation);
   writer.digest(report.members);
   writer.u32(report.world_size);
+  writer.boolean(report.has_trainer);
+  writer.boolean(report.has_ended);
   writer.list(report.ranks, [&](const RankReport& rank) { write(writer, rank); });
   writer.list(report.holdings, [&](const Holding& holding) { write(writer, holding); });
   writer.list(report.durable, write_step_id);
@@ -278,6 +280,8 @@ Result<NodeReport> decode_node_report(std::span<const std::byte> bytes) {
   report.incarnation = reader.u64();
   report.members = reader.digest();
   report.world_size = reader.u32();
+  report.has_trainer = reader.boolean();
+  report.has_ended = reader.boolean();
   report.ranks =
       reader.list<RankReport>(rank_report_bytes_min, [&] { return read_rank_report(reader); });
   report.holdings = reader.list<Holding>(holding_bytes_min, [&] { return read_holding(reader); });
@@ -311,6 +315,7 @@ std::vector<std::byte> encode(const Decree& decree) {
   write_history(writer, decree.history, decree.restore_counts);
   writer.list(decree.live, [&](const std::string& node) { writer.string(node); });
   writer.boolean(decree.ended);
+  writer.boolean(decree.has_trainer);
   writer.string(decree.degraded);
   writer.string(decree.waiting);
   return writer.end_record();
@@ -336,6 +341,7 @@ Result<Decree> decode_decree(std::span<const std::byte> bytes) {
   decree.live = reader.list<std::string>(string_bytes_min,
                                          [&] { return reader.string(node_name_bytes_max); });
   decree.ended = reader.boolean();
+  decree.has_trainer = reader.boolean();
   decree.degraded = reader.string(text_bytes_max);
   decree.waiting = reader.string(text_bytes_max);
   CKPT_CHECK(reader.finish());

@@ -123,6 +123,8 @@ struct NodeReport {
   std::uint64_t incarnation = 0;
   Digest members;  // Of (nodes, world size, replicas): all must agree.
   std::uint32_t world_size = 0;
+  bool has_trainer = false;       // A trainer of the job is attached.
+  bool has_ended = false;         // It has heard that the job has ended, and freed its memory.
   std::vector<RankReport> ranks;  // Those of this node's trainers.
   std::vector<Holding> holdings;
   std::vector<StepId> durable;  // Published steps this node has seen on storage.
@@ -153,6 +155,7 @@ struct Decree {
   std::vector<RestoreCount> restore_counts;
   std::vector<std::string> live;  // Node names.
   bool ended = false;             // All ranks closed: every node frees the job's memory.
+  bool has_trainer = false;       // A trainer is attached somewhere: no node is idle.
   std::string degraded;           // Empty, or what is missing; for people.
   std::string waiting;            // Empty, or whom a start waits for; for people.
   bool operator==(const Decree&) const = default;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr Duration listen_retry_after = std::chrono::seconds(1);
 constexpr Duration sweep_interval = std::chrono::seconds(1);
+constexpr Duration job_stop_time = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -46,6 +47,9 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
   asio::awaitable<void> listen(std::string address);
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
   asio::awaitable<void> sweep();
+  static bool makes_way(const Job& job, const AttachRequest& newcomer);
+  void let_go(std::shared_ptr<Job> job, const char* why);
+  asio::awaitable<void> stop_job(std::shared_ptr<Job> job);
   Task<void> flush(Duration deadline, std::uint32_t failures_max);
 
   const SharedContext held_context;  // Also by the jobs.
@@ -80,7 +84,8 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
     }
   }
   const auto found = jobs.find(request.job);
-  if (found != jobs.end()) co_return found->second;
+  if (found != jobs.end() && !makes_way(*found->second, request)) co_return found->second;
+  if (found != jobs.end()) let_go(found->second, "another run of that name has come");
   opening.insert(request.job);
   std::shared_ptr<Job> job = Job::make(held_context, request);
   auto status = co_await job->open();
@@ -103,7 +108,8 @@ Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
 
 Status Engine::check_attach(const AttachRequest& request) const {
   const auto job = state_->jobs.find(request.job);
-  return job == state_->jobs.end() ? Status() : job->second->check_attach(request);
+  if (job == state_->jobs.end() || State::makes_way(*job->second, request)) return {};
+  return job->second->check_attach(request);
 }
 
 void Engine::State::listen_for(const Job& job, const AttachRequest& request) {
@@ -177,19 +183,30 @@ asio::awaitable<void> Engine::State::sweep() {
     const Time again = context.seams.clock.after(sweep_interval);
     auto slept = co_await sleep_until(context.seams.clock, again);
     if (!slept || is_stopping) co_return;
-    std::vector<std::shared_ptr<Job>> finished;
-    for (const auto& [name, job] : jobs) {
-      if (job->is_finished()) finished.push_back(job);
-    }
-    for (const std::shared_ptr<Job>& job : finished) {
-      jobs.erase(job->shape().job);
-      std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
-      job->free_memory("no trainer came back, or the job has ended");
-      const Time deadline = context.seams.clock.after(std::chrono::seconds(5));
-      auto stopped = co_await job->stop(deadline);
-      if (!stopped) log_warning("job={} {}", job->shape().job, stopped.error().message());
+    for (const auto& [name, job] : std::map(jobs)) {
+      if (!job->is_finished()) continue;
+      let_go(job, "no trainer came back, or the job has ended");
     }
   }
+}
+
+// A job that is over keeps its name from nobody.
+bool Engine::State::makes_way(const Job& job, const AttachRequest& newcomer) {
+  return job.directory() != newcomer.dir && job.is_closing() && job.is_finished();
+}
+
+void Engine::State::let_go(std::shared_ptr<Job> job, const char* why) {
+  jobs.erase(job->shape().job);
+  std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
+  job->free_memory(why);
+  asio::co_spawn(context.executor, stop_job(std::move(job)), asio::detached);
+}
+
+asio::awaitable<void> Engine::State::stop_job(std::shared_ptr<Job> job) {
+  const std::shared_ptr<State> self = shared_from_this();
+  const Time deadline = context.seams.clock.after(job_stop_time);
+  auto stopped = co_await job->stop(deadline);
+  if (!stopped) log_warning("job={} {}", job->shape().job, stopped.error().message());
 }
 
 Status Engine::set_layout(SessionId session, format::Layout layout) {
@@ -295,11 +312,7 @@ Status Engine::drop(const std::string& name) {
   if (job->has_trainer()) {
     return fail(Errc::unavailable, fmt::format("drop job {}: a trainer is attached", name));
   }
-  state_->jobs.erase(found);
-  std::erase_if(state_->sessions, [&](const auto& entry) { return entry.second == job; });
-  job->free_memory("dropped on request");
-  const Time deadline = state_->context.seams.clock.after(std::chrono::seconds(5));
-  asio::co_spawn(state_->context.executor, job->stop(deadline), asio::detached);
+  state_->let_go(job, "dropped on request");
   return {};
 }
 

@@ -35,6 +35,12 @@ const format::NodeReport* HeardNodes::report_of(const std::string& node,
   return is_same ? &report : nullptr;
 }
 
+bool HeardNodes::has_ended(const std::string& node, const format::RunId& run) const {
+  const auto heard = reports_.find(node);
+  if (heard == reports_.end()) return false;
+  return heard->second.report.has_ended || heard->second.report.run != run;
+}
+
 std::string HeardNodes::at_odds(const agree::JobShape& shape, const Digest& members,
                                 const std::string& self,
                                 const std::function<bool(const std::string& node)>& is_live) const {

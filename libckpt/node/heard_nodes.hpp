@@ -28,6 +28,8 @@ class HeardNodes {
   // and members as we do; null: there is none.
   const format::NodeReport* report_of(const std::string& node, const agree::JobShape& shape,
                                       const Digest& members, Time since) const;
+  // It said so, or has another run of the job by now.
+  bool has_ended(const std::string& node, const format::RunId& run) const;
   // Names the live nodes that were given another job than we were; empty: none.
   std::string at_odds(const agree::JobShape& shape, const Digest& members, const std::string& self,
                       const std::function<bool(const std::string& node)>& is_live) const;

@@ -17,11 +17,6 @@ namespace ckpt::node {
 
 namespace {
 
-// After the end, peers that did not hear of it yet are told for this long.
-constexpr Duration ended_linger = std::chrono::seconds(5);
-// Of a flush before the end, for captures that other ranks have not made yet.
-constexpr Duration commit_patience = std::chrono::seconds(3);
-
 agree::CoordinatorOptions coordinator_options(const EngineContext& context,
                                               const AttachRequest& request, std::uint64_t boot) {
   agree::CoordinatorOptions options;
@@ -59,9 +54,10 @@ Job::Job(SharedContext context, const AttachRequest& first)
       giving_way_(context_.seams.clock, first.job),
       changed_(context_.seams.clock),
       stopped_(context_.seams.clock),
+      idle_(context_.options.job_idle_limit),
       coordinator_(coordinator_options(context_, first, boot_)) {
   shape_.job = first.job;
-  trainer_seen_at_ = context_.seams.clock.now();
+  idle_.seen(context_.seams.clock.now());
 }
 
 Job::~Job() = default;
@@ -109,7 +105,7 @@ void Job::touch() {
 }
 
 void Job::update() {
-  if (has_trainer()) trainer_seen_at_ = context_.seams.clock.now();
+  note_idle();
   for (auto& [number_of_rank, rank] : ranks_) {
     settle_closing(rank);
     prepare_slots(rank);
@@ -130,72 +126,6 @@ void Job::update() {
   replication_->wake();
   peers_->wake();
   changed_.notify_all();
-}
-
-bool Job::is_finished() const {
-  const Time now = context_.seams.clock.now();
-  if (has_trainer()) return false;
-  if (ended_at_) return now - *ended_at_ >= ended_linger;
-  return now - trainer_seen_at_ >= context_.options.job_idle_limit;
-}
-
-void Job::free_memory(const std::string& why) {
-  log_info("job={} memory freed: {} ({})", shape_.job, arena::human_bytes(slots_.bytes()), why);
-  replication_->memory_freed();
-  slots_.free_all();
-  committed_.reset();
-}
-
-Held Job::held() const {
-  Held held;
-  held.job = shape_.job;
-  held.directory = directory_;
-  held.durable = durable_;
-  slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
-    const format::StepId at = slot.id().at;
-    if (slot.is_retiring() || agree::is_fenced(history_, at)) return;
-    if (durable_ && at <= *durable_) return;
-    if (!held.lost || at > *held.lost) held.lost = at;
-  });
-  return held;
-}
-
-void Job::want_flush(bool is_wanted) {
-  is_flush_wanted_ = is_wanted;
-  touch();
-}
-
-bool Job::is_flushed(bool wait_for_commits) const {
-  for (const auto& [number_of_rank, rank] : ranks_) {
-    const Settled settled = settled_of(rank);
-    if (!settled.is_filled || (wait_for_commits && !settled.is_committed)) return false;
-  }
-  if (directory_.empty() || !committed_) return true;
-  return durable_ && *durable_ >= *committed_;
-}
-
-Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
-  const std::shared_ptr<Job> self = shared_from_this();
-  Clock& clock = context_.seams.clock;
-  // A step that other ranks will never capture stays uncommitted, and is not waited for.
-  const Time commits_until = std::min(deadline, clock.after(commit_patience));
-  const std::uint64_t failed_before = storage_->flush_failures();
-  while (!is_flushed(clock.now() < commits_until)) {
-    const bool has_failed = storage_->flush_failures() - failed_before >= failures_max;
-    if (has_failed || clock.now() >= deadline) {
-      const Held all = held();
-      const bool has_tried = storage_->flush_failures() > failed_before;
-      co_return fail(has_failed ? Errc::io : Errc::unavailable,
-                     fmt::format("flush job {}: step {} is not durable, {} is: {}", all.job,
-                                 all.lost ? number(all.lost->step) : 0,
-                                 all.durable ? fmt::format("step {}", number(all.durable->step))
-                                             : std::string("no step"),
-                                 has_tried ? storage_->flush_failure() : "not done in time"));
-    }
-    auto woken = co_await changed_.wait_until(deadline);
-    if (!woken) co_return fail(std::move(woken).error());
-  }
-  co_return Status{};
 }
 
 Task<void> Job::stop(Time deadline) {

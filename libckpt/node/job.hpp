@@ -1,13 +1,12 @@
 // Job: one training job on this node: its Slots, its trainers, its part in what all nodes agree.
 //
 // Whatever happens calls touch(); one update() then looks at the whole state: it grants Slots,
-// builds the report, decides where this node coordinates, and obeys the decree. Long work
-// (allocating, filling, flushing, publishing, sending) runs in coroutines that end in touch().
+// reports, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
 //   job_start.cpp     a shard for a restore      job_storage.cpp   flush, publish, catalog
-// Beside it: Peers (connections to other nodes), Replication (copies, given and taken), GivingWay.
+// How it ends is in job_end.cpp. Beside it: Peers (connections), Replication (copies), GivingWay.
 // Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
 #pragma once
 
@@ -26,6 +25,7 @@
 #include "node/giving_way.hpp"
 #include "node/heard_nodes.hpp"
 #include "node/held.hpp"
+#include "node/idle_watch.hpp"
 #include "node/session.hpp"
 #include "node/slot_table.hpp"
 
@@ -41,14 +41,15 @@ class Job : public std::enable_shared_from_this<Job> {
   Job(SharedContext context, const AttachRequest& first);
   ~Job();
 
-  // --- life (job.cpp) ---
+  // --- life (job.cpp, job_end.cpp) ---
   Task<void> open();  // Reads what the directory holds; heartbeats and peers begin. Once.
   Held held() const;
   void want_flush(bool is_wanted);
   bool is_flushed(bool wait_for_commits) const;
   Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   Task<void> stop(Time deadline);
-  bool is_finished() const;  // Ended, or without a trainer for the idle limit.
+  bool is_closing() const;   // All trainers that came have closed, or none got in.
+  bool is_finished() const;  // Ended, or without a trainer for the idle limit, and stored.
   void free_memory(const std::string& why);
   void touch();                           // Something changed: look at everything, soon.
   Signal& changed() { return changed_; }  // After each update.
@@ -101,15 +102,16 @@ class Job : public std::enable_shared_from_this<Job> {
   // The report of a node, if it is live, reports to us, and speaks of the same run and members.
   const format::NodeReport* report_of(const std::string& node) const;
 
-  // --- status (job_status.cpp) ---
+  // job_status.cpp
   nlohmann::json status() const;
   void tell_status(SessionId id);
   nlohmann::json recover() const;
 
  private:
-  // job.cpp
+  // job.cpp, job_end.cpp
   asio::awaitable<void> heartbeat();
   void update();
+  void note_idle();
 
   // job_sessions.cpp
   void adopt_shape(const AttachRequest& request);
@@ -154,15 +156,13 @@ class Job : public std::enable_shared_from_this<Job> {
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
                    std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
-  Result<std::shared_ptr<arena::Slot>> slot_for_filling(const format::ShardId& id,
-                                                        std::uint64_t bytes);
+  using SlotFilled = std::shared_ptr<arena::Slot>;
+  Result<SlotFilled> slot_for_filling(const format::ShardId& id, std::uint64_t bytes);
   BytesVerified tell_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
-  Task<std::shared_ptr<arena::Slot>> fill_from_here(format::ShardId id, Digest digest,
-                                                    SessionId for_whom);
-  Task<std::shared_ptr<arena::Slot>> fill_from_peer(format::ShardId id, Digest digest,
-                                                    std::string peer, SessionId for_whom);
-  Task<std::shared_ptr<arena::Slot>> fill_from_storage(format::ShardId id, Digest digest,
-                                                       SessionId for_whom);
+  Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
+  Task<SlotFilled> fill_from_peer(format::ShardId id, Digest digest, std::string peer,
+                                  SessionId for_whom);
+  Task<SlotFilled> fill_from_storage(format::ShardId id, Digest digest, SessionId for_whom);
 
   const SharedContext held_context_;  // A coroutine may hold a dropped job beyond the engine.
   EngineContext& context_;
@@ -179,9 +179,10 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<JobStorage> storage_;
   StopGate gate_;
   Signal changed_, stopped_;  // The second is only closed.
-  bool is_update_posted_ = false, is_opened_ = false;
-  Time opened_at_{}, trainer_seen_at_{};
+  bool is_update_posted_ = false, is_opened_ = false, is_expired_ = false;
+  Time opened_at_{};
   std::optional<Time> ended_at_;
+  IdleWatch idle_;
 
   // Agreement.
   HeardNodes heard_;

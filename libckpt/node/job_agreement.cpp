@@ -93,6 +93,8 @@ void Job::build_report() {
   report.incarnation = shape_.incarnation;
   report.members = members_;
   report.world_size = shape_.world_size;
+  report.has_trainer = has_trainer();
+  report.has_ended = ended_at_.has_value();
   for (const auto& [number_of_rank, rank] : ranks_) {
     if (rank.session) {
       report.ranks.push_back(report_of_rank(rank, *rank.session, slots_.own(number_of_rank)));
@@ -110,10 +112,10 @@ void Job::build_report() {
   report.committed = committed_;
   report.start = decree_.start;
   report.flush = storage_->flush_report();
-  report.flush.is_wanted =
-      is_flush_wanted_ || std::any_of(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
-        return entry.second.session && is_flush_awaited(*entry.second.session);
-      });
+  report.flush.is_wanted = is_flush_wanted_ || is_expired_ ||
+                           std::any_of(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
+                             return entry.second.session && is_flush_awaited(*entry.second.session);
+                           });
   if (report == report_) return;
   ++report.sequence;
   report_ = std::move(report);

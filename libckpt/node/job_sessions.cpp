@@ -46,6 +46,13 @@ Status Job::check_attach(const AttachRequest& request) const {
                     "job has {}: start this trainer with the newest list",
                     request.rank, request.incarnation, shape_.incarnation));
   }
+  if (request.dir != directory_ && is_closing()) {
+    return fail(Errc::unavailable,
+                fmt::format("attach rank {}: job {} was closed, and is not over yet on this node: "
+                            "its newest step is on its way to '{}', or other nodes have not heard "
+                            "of the end; ckpt drop {} frees what it holds at once",
+                            request.rank, shape_.job, directory_, shape_.job));
+  }
   if (request.dir != directory_) {
     return fail(Errc::invalid_argument,
                 fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
@@ -328,7 +335,13 @@ void Job::detach(SessionId id) {
     // A session that closes is reported until all have: the last one ends the job.
     if (!session->close_deadline) rank->session.reset();
   }
-  trainer_seen_at_ = context_.seams.clock.now();
+  idle_.seen(context_.seams.clock.now());
+  if (!has_trainer() && !is_closing() && slots_.bytes() > 0) {
+    log_info("job={} has no trainer here any more: its memory, {}, is kept for {}, then {}",
+             shape_.job, arena::human_bytes(slots_.bytes()), idle_.limit_text(),
+             directory_.empty() ? "freed: there is no directory to store its steps in"
+                                : "stored and freed");
+  }
   touch();
 }
 

@@ -215,6 +215,9 @@ json Job::status() const {
   status["degraded"] = text_or_null(degraded());
   status["waiting"] = text_or_null(waiting());
   status["ended"] = ended_at_.has_value();
+  const bool is_waiting = !has_trainer() && !ended_at_ && slots_.bytes() > 0;
+  const Duration kept = idle_.left(context_.seams.clock.now());
+  status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
   status["copies_go_to"] = replication_->targets();
   status["slot_bytes"] = slots_.bytes();
   status["giving_way"] = giving_way_status(giving_way_);

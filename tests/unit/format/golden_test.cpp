@@ -95,6 +95,7 @@ NodeReport golden_report() {
   report.incarnation = 7;
   report.members = {8, 9};
   report.world_size = 2;
+  report.has_trainer = true;
   RankReport& rank = report.ranks.emplace_back();
   rank.session = 21;
   rank.phase = StartPhase::failed;
@@ -138,6 +139,7 @@ Decree golden_decree() {
   decree.live = {"a", "b"};
   decree.degraded = "no copy of rank 1";
   decree.ended = true;
+  decree.has_trainer = true;
   decree.waiting = "rank 1 on node b";
   return decree;
 }

@@ -192,6 +192,8 @@ NodeReport sample_report(Random& random) {
   report.incarnation = random.next();
   report.members = sample_digest(random);
   report.world_size = static_cast<std::uint32_t>(random.next());
+  report.has_trainer = random.one_in(2);
+  report.has_ended = random.one_in(2);
   report.ranks = sample_list(random, [&] { return sample_rank_report(random); });
   report.holdings = sample_list(random, [&] { return sample_holding(random); });
   report.durable = sample_list(random, [&] { return sample_step_id(random); });
@@ -232,6 +234,7 @@ Decree sample_decree(Random& random) {
   decree.live = sample_list(random, [&] { return sample_text(random); });
   decree.degraded = sample_text(random);
   decree.ended = random.one_in(2);
+  decree.has_trainer = random.one_in(2);
   decree.waiting = sample_text(random);
   return decree;
 }

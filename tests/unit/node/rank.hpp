@@ -24,11 +24,12 @@ struct Rank : node::SessionEvents {
   void noticed(node::Notice it) override { notice = std::move(it); }
   void restore_offered(node::SlotOffer) override {}
   void begun(node::Begun value) override { answer = std::move(value); }
-  void closed(Status) override {}
+  void closed(Status status) override { end = std::move(status); }
   void fenced(std::string) override {}
 
   node::SessionId session{};
   std::optional<node::Begun> answer;
+  std::optional<Status> end;  // The answer to close().
   std::optional<Error> no_slots;
   node::Notice notice;
 };

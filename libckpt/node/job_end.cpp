@@ -1,0 +1,144 @@
+// The end of a job on this node: closed in order, without a trainer for long, or flushed before the
+// daemon's end.
+//
+// Closed in order: when all ranks have closed and the newest step is stored, the coordinator
+// decrees the end, and each node frees its memory. The coordinator's node keeps the job until all
+// others have answered that they heard it.
+// Without a trainer on any node: for the idle limit nothing happens. Then all nodes ask for what is
+// not on storage to be stored, where there is a directory, and each frees its memory when it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agree/timelines.hpp"
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "node/job_storage.hpp"
+#include "node/replication.hpp"
+
+namespace ckpt::node {
+
+namespace {
+
+// For a node that does not answer that it heard the end: it may be lost.
+constexpr Duration ended_linger = std::chrono::seconds(5);
+// Of a flush before the end, for captures that other ranks have not made yet.
+constexpr Duration commit_patience = std::chrono::seconds(3);
+
+}  // namespace
+
+bool Job::is_closing() const {
+  if (ended_at_ || ranks_.empty()) return true;
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    return entry.second.session && entry.second.session->close_deadline;
+  });
+}
+
+bool Job::is_finished() const {
+  if (has_trainer()) return false;
+  const Time now = context_.seams.clock.now();
+  if (ended_at_) {
+    const Duration since = now - *ended_at_;
+    if (shape_.nodes.size() == 1 || secret_.empty() || since >= ended_linger) return true;
+    // Others than the node that decreed the end only let that one know.
+    if (decree_.coordinator != node_) return since >= context_.options.heartbeat_interval;
+    return std::all_of(shape_.nodes.begin(), shape_.nodes.end(), [this](const Node& node) {
+      return node.name == node_ || heard_.has_ended(node.name, shape_.run);
+    });
+  }
+  // Its first trainer was refused: it holds a name, and nothing else.
+  if (ranks_.empty() && slots_.bytes() == 0) return idle_.since(now) >= ended_linger;
+  return idle_.is_expired(now) && (is_flushed(false) || idle_.is_given_up(now));
+}
+
+// Trainers of other nodes count: what this node holds is theirs, too.
+void Job::note_idle() {
+  const Time now = context_.seams.clock.now();
+  const bool is_attended = decree_.has_trainer && decree_.coordinator == coordinator();
+  if (has_trainer() || is_attended) idle_.seen(now);
+  const bool was_expired = is_expired_;
+  is_expired_ = !ended_at_ && idle_.is_expired(now);
+  if (!is_expired_ || was_expired) return;
+  log_info("job={} has had no trainer for {}: {}", shape_.job, idle_.limit_text(),
+           is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
+  storage_->read_catalog();  // Another node may have stored it.
+}
+
+std::string IdleWatch::limit_text() const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit_).count();
+  if (seconds >= 7200) return fmt::format("{} h", seconds / 3600);
+  return seconds >= 120 ? fmt::format("{} min", seconds / 60) : fmt::format("{} s", seconds);
+}
+
+void Job::free_memory(const std::string& why) {
+  const Held all = held();
+  const std::string what = fmt::format("job={} memory freed: {} ({})", shape_.job,
+                                       arena::human_bytes(slots_.bytes()), why);
+  if (!all.lost) {
+    log_info("{}", what);
+  } else if (is_expired_ && !directory_.empty()) {
+    log_error("{}: step {} IS LOST on this node, it could not be stored in {}: {}", what,
+              number(all.lost->step), directory_,
+              storage_->flush_failures() > 0 ? storage_->flush_failure()
+                                             : "some node's part of it is missing");
+  } else {
+    log_warning("{}: step {} was in memory alone", what, number(all.lost->step));
+  }
+  replication_->memory_freed();
+  slots_.free_all();
+  committed_.reset();
+}
+
+Held Job::held() const {
+  Held held;
+  held.job = shape_.job;
+  held.directory = directory_;
+  held.durable = durable_;
+  slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
+    const format::StepId at = slot.id().at;
+    if (slot.is_retiring() || agree::is_fenced(history_, at)) return;
+    if (durable_ && at <= *durable_) return;
+    if (!held.lost || at > *held.lost) held.lost = at;
+  });
+  return held;
+}
+
+void Job::want_flush(bool is_wanted) {
+  is_flush_wanted_ = is_wanted;
+  touch();
+}
+
+bool Job::is_flushed(bool wait_for_commits) const {
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    const Settled settled = settled_of(rank);
+    if (!settled.is_filled || (wait_for_commits && !settled.is_committed)) return false;
+  }
+  if (directory_.empty() || !committed_ || agree::is_fenced(history_, *committed_)) return true;
+  return durable_ && *durable_ >= *committed_;
+}
+
+Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
+  const std::shared_ptr<Job> self = shared_from_this();
+  Clock& clock = context_.seams.clock;
+  // A step that other ranks will never capture stays uncommitted, and is not waited for.
+  const Time commits_until = std::min(deadline, clock.after(commit_patience));
+  const std::uint64_t failed_before = storage_->flush_failures();
+  while (!is_flushed(clock.now() < commits_until)) {
+    const bool has_failed = storage_->flush_failures() - failed_before >= failures_max;
+    if (has_failed || clock.now() >= deadline) {
+      const Held all = held();
+      const bool has_tried = storage_->flush_failures() > failed_before;
+      co_return fail(has_failed ? Errc::io : Errc::unavailable,
+                     fmt::format("flush job {}: step {} is not durable, {} is: {}", all.job,
+                                 all.lost ? number(all.lost->step) : 0,
+                                 all.durable ? fmt::format("step {}", number(all.durable->step))
+                                             : std::string("no step"),
+                                 has_tried ? storage_->flush_failure() : "not done in time"));
+    }
+    auto woken = co_await changed_.wait_until(deadline);
+    if (!woken) co_return fail(std::move(woken).error());
+  }
+  co_return Status{};
+}
+
+}  // namespace ckpt::node
