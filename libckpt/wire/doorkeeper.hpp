@@ -1,6 +1,8 @@
 // Doorkeeper: accepts connections, lets each prove itself, and hands over those that did.
 //
-// Strangers get little: so many half-open connections at a time, so many seconds, so few bytes.
+// Strangers get little: so many half-open connections at a time, so many seconds, so few bytes. And
+// they keep no peer out: the newcomer gets in, and the oldest half-open one of its own address
+// goes, or of the address that has most of them.
 //
 // Threads:  the executor that it runs on. Lifetime: what it is given must outlive it; closing the
 // listener ends it, and greetings under way end by their own deadline.
@@ -13,7 +15,10 @@
 
 namespace ckpt::wire {
 
-inline constexpr int half_open_connections_max = 64;
+inline constexpr std::size_t half_open_connections_max = 64;
+// Of one address, or one IPv6 network of 64 bits, whose owner has them all. Enough for the several
+// nodes of a test on one host, and for those behind one router.
+inline constexpr std::size_t half_open_of_one_max = 16;
 inline constexpr Duration greeting_time_max = std::chrono::seconds(5);
 
 using Admit = std::function<void(std::shared_ptr<Connection>, PeerIdentity)>;

@@ -367,35 +367,70 @@ TEST_CASE("doorkeeper: those who prove themselves are handed over", "[unit][wire
   REQUIRE(test::finish(scene.pair.clock, std::move(keeping)));
 }
 
-TEST_CASE("doorkeeper: the half-open are few, and not for long", "[unit][wire]") {
-  Scene scene;
-  std::vector<std::shared_ptr<Connection>> admitted;
-  auto keeping = test::start(scene.pair.context,
-                             admit_peers(*scene.pair.listener, scene.pair.clock, listener_options(),
-                                         [&](std::shared_ptr<Connection> connection, PeerIdentity) {
-                                           admitted.push_back(std::move(connection));
-                                         }));
-  std::vector<std::shared_ptr<Connection>> silent;
-  for (int index = 0; index < half_open_connections_max; ++index) {
-    const auto dialed = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
-    REQUIRE(dialed);
-    silent.push_back(*dialed);
+namespace {
+
+// A door at B, and connections to it that say nothing.
+struct Siege {
+  Siege()
+      : keeping(
+            test::start(scene.pair.context,
+                        admit_peers(*scene.pair.listener, scene.pair.clock, listener_options(),
+                                    [this](std::shared_ptr<Connection> connection, PeerIdentity) {
+                                      admitted.push_back(std::move(connection));
+                                    }))) {}
+
+  void connect_silently(Network& from, std::size_t count) {
+    for (std::size_t index = 0; index < count; ++index) {
+      const auto dialed = scene.pair.run(from.connect("B:1", scene.soon()));
+      REQUIRE(dialed);
+      silent.push_back(*dialed);
+    }
+    scene.pair.clock.poll();
   }
-  scene.pair.clock.poll();
-  const auto one_more = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
-  REQUIRE(one_more);
-  REQUIRE_FALSE(scene.pair.run(greet_as_dialer(*one_more, dialer_options(), scene.soon())));
-  REQUIRE(admitted.empty());
-  // The silent ones are closed by then.
-  scene.pair.clock.advance(greeting_time_max + std::chrono::seconds(1));
-  const auto later = scene.pair.run(scene.pair.a->connect("B:1", scene.soon()));
-  REQUIRE(later);
-  REQUIRE(scene.pair.run(greet_as_dialer(*later, dialer_options(), scene.soon())));
-  scene.pair.clock.poll();
-  REQUIRE(admitted.size() == 1);
-  REQUIRE(scene.pair.network.open_streams("B") == 1);
-  scene.pair.listener->close();
-  REQUIRE(test::finish(scene.pair.clock, std::move(keeping)));
+  bool may_enter(Network& from) {
+    const auto dialed = scene.pair.run(from.connect("B:1", scene.soon()));
+    REQUIRE(dialed);
+    const std::size_t before = admitted.size();
+    const bool is_greeted =
+        scene.pair.run(greet_as_dialer(*dialed, dialer_options(), scene.soon())).has_value();
+    scene.pair.clock.poll();
+    return is_greeted && admitted.size() == before + 1;
+  }
+  void end() {
+    scene.pair.listener->close();
+    REQUIRE(test::finish(scene.pair.clock, std::move(keeping)));
+  }
+
+  Scene scene;
+  std::vector<std::shared_ptr<Connection>> admitted, silent;
+  decltype(test::start(std::declval<asio::io_context&>(), std::declval<Task<void>>())) keeping;
+};
+
+}  // namespace
+
+TEST_CASE("doorkeeper: the half-open are few, and not for long", "[unit][wire]") {
+  Siege siege;
+  siege.connect_silently(*siege.scene.pair.a, 3 * half_open_connections_max);
+  CHECK(siege.scene.pair.network.open_streams("B") == half_open_of_one_max);
+  siege.scene.pair.clock.advance(greeting_time_max + std::chrono::seconds(1));
+  CHECK(siege.scene.pair.network.open_streams("B") == 0);
+  CHECK(siege.admitted.empty());
+  siege.end();
+}
+
+TEST_CASE("doorkeeper: strangers keep no peer out, wherever they come from", "[unit][wire]") {
+  Siege siege;
+  test::SimNetwork& network = siege.scene.pair.network;
+  const std::size_t hosts = GENERATE(1, 4, 5, 64, 100);
+  std::vector<std::unique_ptr<Network>> fronts;
+  for (std::size_t host = 0; host < hosts; ++host) {
+    fronts.push_back(network.add_node("S" + std::to_string(host), siege.scene.pair.clock));
+    siege.connect_silently(*fronts.back(), 2 * half_open_connections_max / hosts + 1);
+  }
+  CHECK(network.open_streams("B") <= half_open_connections_max);
+  CHECK(siege.may_enter(*siege.scene.pair.a));
+  CHECK(siege.may_enter(*fronts.front()));  // A peer that shares its address with strangers.
+  siege.end();
 }
 
 }  // namespace ckpt::wire
