@@ -44,7 +44,9 @@ Result<wire::control::Attach> make_attach(const Options& options) {
   }
   attach.incarnation = options.incarnation;
   attach.save_mem_interval = options.save_mem_interval;
-  attach.save_storage_interval = options.save_storage_interval;
+  // Options::resolve() has chosen; who comes past it has chosen nothing.
+  if (!options.save_storage_interval.is_automatic())
+    attach.save_storage_interval = options.save_storage_interval;
   attach.max_ckpt_num = options.max_ckpt_num;
   attach.replicas = options.replicas;
   attach.own_slots = options.own_slots;

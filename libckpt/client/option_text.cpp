@@ -136,6 +136,7 @@ std::string show_duration(std::chrono::milliseconds duration) {
 
 std::string show_interval(const Interval& interval) {
   if (interval.is_never()) return "never";
+  if (interval.steps == 0 && interval.is_automatic()) return "automatic";
   if (interval.steps > 0) return fmt::format("{}", interval.steps);
   return show_duration(interval.time);
 }

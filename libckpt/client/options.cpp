@@ -28,6 +28,8 @@ namespace {
 
 using client::OptionField;
 
+// A run that loses the memory of all its nodes loses no more than this.
+constexpr std::chrono::minutes storage_interval_default(30);
 constexpr std::size_t file_bytes_max = 1 << 20;  // All options at their longest are far below.
 
 struct Setting {
@@ -117,7 +119,15 @@ Status make_absolute(std::string& path) {
   return {};
 }
 
+void choose_storage_interval(Options& options) {
+  Interval& interval = options.save_storage_interval;
+  if (!interval.is_automatic()) return;
+  interval.time = {};
+  if (interval.steps == 0 && !options.dir.empty()) interval.time = storage_interval_default;
+}
+
 Status complete(Options& options) {
+  choose_storage_interval(options);
   // Not runtime_dir: os::RuntimeDirectory refuses a relative one in every program alike.
   for (auto member :
        {&Options::dir, &Options::daemon_path, &Options::secret_file, &Options::log_file_path})

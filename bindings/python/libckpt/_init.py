@@ -55,7 +55,7 @@ def init(
     dir: where checkpoints are published; none: memory only.
     guard: an optimizer, or several, for Session.guard.
     save_mem_interval: steps, or a time as "60s"; every step by default.
-    save_storage_interval: likewise; never by default, "15min" when there is a directory.
+    save_storage_interval: likewise; "30min" by default when there is a directory, or "never".
     max_ckpt_num or keep: how many checkpoints stay on storage; all by default.
     raise_on_error: failing saves raise; else they are logged and counted.
     allow_pickle: whether what only a pickle can hold is saved, and restored, as one. A pickle runs
@@ -72,8 +72,6 @@ def init(
         given["max_ckpt_num"] = given.pop("keep")
     if dir is not None:
         given["dir"] = os.path.abspath(os.fspath(dir))
-    if _settings.directory(given) and not _settings.told("save_storage_interval"):
-        given.setdefault("save_storage_interval", "15min")
     raise_on_error = given.pop("raise_on_error", _told_flag("raise_on_error"))
     allow_pickle = given.pop("allow_pickle", False)
     debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")

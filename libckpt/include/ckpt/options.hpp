@@ -22,6 +22,9 @@ struct Interval {
   std::chrono::milliseconds time{0};
 
   bool is_never() const { return steps == 0 && time.count() == 0; }
+  // Not chosen: Options::resolve() puts the default in its place.
+  static constexpr Interval automatic() { return {0, std::chrono::milliseconds(-1)}; }
+  bool is_automatic() const { return time.count() == -1; }
   // Errors: invalid_argument ("15 parsecs" is no interval).
   CKPT_EXPORT static Result<Interval> parse(std::string_view text);
 };
@@ -53,8 +56,9 @@ struct Options {
 
   // When.
   Interval save_mem_interval{1, {}};
-  Interval save_storage_interval{};  // Never, unless set.
-  std::uint32_t max_ckpt_num = 0;    // Kept on storage; 0: all.
+  // With a dir every 30 min, and never without one; the newest step also at the end.
+  Interval save_storage_interval = Interval::automatic();
+  std::uint32_t max_ckpt_num = 0;  // Kept on storage; 0: all.
 
   // How much.
   std::uint64_t memory_budget =

@@ -325,6 +325,21 @@ TEST_CASE("daemon link: a daemon that is told to end flushes first, and a next o
   CHECK(place.log().find("not all was flushed") == std::string::npos);
 }
 
+TEST_CASE("daemon link: a run that was closed gives its name to the next, with another directory",
+          "[unit][client]") {
+  Place place;
+  place.options.save_storage_interval.steps = 1000;
+  place.options.open_deadline = std::chrono::seconds(30);
+  const auto layout = small_layout(2000);
+  for (const char* name : {"first", "second", "third"}) {
+    place.options.dir = place.directory.file(name);
+    const auto link = open(place);
+    start_and_capture(*link, layout, Step{1});
+    REQUIRE(link->close(soon()));
+    CHECK(std::filesystem::exists(place.options.dir + "/step-000000001/manifest.json"));
+  }
+}
+
 TEST_CASE("daemon link: a restored_ok that died with its daemon is told to the next one",
           "[unit][client]") {
   Place place;

@@ -136,6 +136,35 @@ TEST_CASE("options: what is longer than nanoseconds can count is as good as for 
   }
 }
 
+TEST_CASE("options: with a directory steps are stored every half hour unless chosen otherwise",
+          "[unit][client]") {
+  Options options = minimal();
+  CHECK(Options::resolve(options)->save_storage_interval.is_never());
+  options.dir = "/ckpt";
+  const auto chosen = [&options] {
+    const auto resolved = Options::resolve(options);
+    REQUIRE(resolved);
+    return resolved->save_storage_interval;
+  };
+  CHECK(chosen().steps == 0);
+  CHECK(chosen().time == std::chrono::minutes(30));
+  options.save_storage_interval.steps = 100;
+  CHECK(chosen().steps == 100);
+  CHECK(chosen().time == std::chrono::milliseconds(0));
+  options.save_storage_interval = {};  // Never, in so many words.
+  CHECK(chosen().is_never());
+  REQUIRE(options.set("save_storage_interval", "never"));
+  CHECK(chosen().is_never());
+}
+
+TEST_CASE("options: a directory of the environment has its interval, too", "[unit][client]") {
+  Environment environment;
+  environment.set("LIBCKPT_DIR", "/ckpt");
+  CHECK(Options::resolve(minimal())->save_storage_interval.time == std::chrono::minutes(30));
+  environment.set("LIBCKPT_SAVE_STORAGE_INTERVAL", "never");
+  CHECK(Options::resolve(minimal())->save_storage_interval.is_never());
+}
+
 TEST_CASE("options: zero is never for storage, and refused for captures", "[unit][client]") {
   Options options;
   REQUIRE(options.set("save_storage_interval", "0"));
