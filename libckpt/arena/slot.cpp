@@ -63,15 +63,6 @@ Lease::Lease(std::shared_ptr<Slot> slot) : slot_(std::move(slot)) {
   ++slot_->lease_count_;
 }
 
-Lease& Lease::operator=(Lease&& other) noexcept {
-  if (this != &other) {
-    reset();
-    slot_ = std::move(other.slot_);
-    record_ = std::move(other.record_);
-  }
-  return *this;
-}
-
 void Lease::reset() {
   if (!slot_) return;
   CKPT_ASSERT(slot_->lease_count_ > 0);

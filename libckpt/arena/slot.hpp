@@ -63,7 +63,6 @@ class Lease {
  public:
   explicit Lease(std::shared_ptr<Slot> slot);
   Lease(Lease&& other) noexcept = default;
-  Lease& operator=(Lease&& other) noexcept;
   ~Lease() { reset(); }
   void reset();
 
