@@ -242,6 +242,10 @@ TEST_CASE("layout: one that was read is checked in every part", "[unit][format]"
   CHECK(is_refused([](Layout& l) { l.members[0].extent.bytes += 1; }));
   CHECK(is_refused([](Layout& l) { l.members[0].extent.bytes = UINT64_MAX; }));
   CHECK(is_refused([](Layout& l) { l.members[1].extent.offset += 4096; }));
+  CHECK(is_refused([](Layout& l) {  // Over the file before it.
+    l.members[1].extent.offset -= 4096;
+    l.slot_bytes -= 4096;
+  }));
   CHECK(is_refused([](Layout& l) { l.members[1].kind = MemberKind::torch; }));
   CHECK(is_refused([](Layout& l) { l.slot_bytes += 4096; }));
   CHECK(is_refused([](Layout& l) { l.blob_capacity += 1; }));
@@ -257,8 +261,31 @@ TEST_CASE("layout: one that was read is checked in every part", "[unit][format]"
   CHECK(is_refused([](Layout& l) { l.tensors[2].alias_of = "nothing"; }));
   CHECK(is_refused([](Layout& l) { l.tensors[2].alias_of = "a"; }));
   CHECK(is_refused([](Layout& l) { l.tensors[2].alias_of = "c"; }));
+  CHECK(is_refused([](Layout& l) { l.tensors[2].dtype = DType::i8; }));
   CHECK(is_refused([](Layout& l) { std::swap(l.tensors[0], l.tensors[1]); }));
   CHECK(is_refused([](Layout& l) { l.tensors.erase(l.tensors.begin() + 1, l.tensors.end()); }));
+}
+
+TEST_CASE("layout: an archive that was read is checked in every part", "[unit][format]") {
+  auto first = tensor("archive//one", DType::u8, {100});
+  auto second = tensor("archive//two", DType::u8, {100});
+  first.archive = second.archive = "archive";
+  const auto good = layout_of({tensor("a", DType::u8, {5}), first, second});
+  REQUIRE(validate(good));
+  REQUIRE(good.members.size() == 2);
+  const Extent file = good.members[1].extent;
+  const auto is_refused = [&](std::size_t index, Extent extent) {
+    auto layout = good;
+    layout.tensors[index].extent = extent;
+    const auto status = validate(layout);
+    return !status && status.error().code() == Errc::corruption;
+  };
+  REQUIRE(good.tensors[2].name == "archive//two");
+  CHECK_FALSE(is_refused(2, {file.end() - 100, 100}));
+  CHECK(is_refused(2, {file.end() - 99, 100}));
+  CHECK(is_refused(2, {file.end() + 4096, 100}));
+  CHECK(is_refused(2, {good.tensors[1].extent.end() - 1, 100}));
+  CHECK(is_refused(1, {file.offset - 1, 100}));
 }
 
 }  // namespace ckpt::format

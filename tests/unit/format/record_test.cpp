@@ -154,6 +154,10 @@ TEST_CASE("shard record: what its fields claim of one another is checked", "[uni
   CHECK(is_refused([](ShardRecord& r) { r.bytes = 8192; }));
   CHECK(is_refused([](ShardRecord& r) { r.bytes = 1 << 20; }));
   CHECK(is_refused([](ShardRecord& r) { r.bytes += 1; }));
+  CHECK(is_refused([](ShardRecord& r) {  // One page more than its Slot has.
+    r.bytes = r.layout.slot_bytes + 4096;
+    r.chunk_crcs = {1, 2, 3, 4, 5};
+  }));
   CHECK(is_refused([](ShardRecord& r) { r.chunk_bytes = 0; }));
   CHECK(is_refused([](ShardRecord& r) { r.chunk_bytes = 2048; }));
   CHECK(is_refused([](ShardRecord& r) { r.chunk_bytes = 12288; }));
@@ -163,6 +167,19 @@ TEST_CASE("shard record: what its fields claim of one another is checked", "[uni
     r.bytes = r.layout.slot_bytes;
     r.chunk_crcs.push_back(4);
   }));
+}
+
+TEST_CASE("shard part: it has one checksum for each file", "[unit][format]") {
+  Random random(3);
+  ShardPart part = test::sample_part(random);
+  REQUIRE(decode_part(encode(part)));
+  SECTION("not fewer") {
+    part.member_crcs.pop_back();
+  }
+  SECTION("not more") {
+    part.member_crcs.push_back(7);
+  }
+  REQUIRE_FALSE(decode_part(encode(part)));
 }
 
 TEST_CASE("shard record: the last chunk may be short", "[unit][format]") {

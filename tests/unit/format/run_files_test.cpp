@@ -45,6 +45,26 @@ TEST_CASE("run files: every turned bit and every cut is found", "[unit][format]"
                           [](const std::string& text) { return parse_timelines(text); });
 }
 
+TEST_CASE("run files: a restore abandons what came after it, in older timelines only",
+          "[unit][format]") {
+  const auto at = [](std::uint64_t timeline, std::uint64_t step) {
+    return StepId{timeline, Step{step}};
+  };
+  // 2 goes on from step 900 of 1, 3 from step 950 of 2, 4 from the beginning.
+  const std::vector<TimelineStart> history{
+      {1, false, {}}, {2, true, at(1, 900)}, {3, true, at(2, 950)}, {4, false, {}}};
+  CHECK_FALSE(is_abandoned(history, at(1, 900)));
+  CHECK(is_abandoned(history, at(1, 901)));
+  CHECK(is_abandoned(history, at(1, 5000)));
+  CHECK_FALSE(is_abandoned(history, at(2, 901)));
+  CHECK_FALSE(is_abandoned(history, at(2, 950)));
+  CHECK(is_abandoned(history, at(2, 951)));
+  CHECK_FALSE(is_abandoned(history, at(3, 901)));
+  CHECK_FALSE(is_abandoned(history, at(3, 5000)));
+  CHECK_FALSE(is_abandoned(history, at(4, 1)));
+  CHECK_FALSE(is_abandoned({}, at(1, 1)));
+}
+
 TEST_CASE("run files: one is not taken for the other", "[unit][format]") {
   CHECK_FALSE(parse_timelines(render(RunMarker{"gpt2", {1, 2}})));
   CHECK_FALSE(parse_run_marker(render(sample_timelines())));

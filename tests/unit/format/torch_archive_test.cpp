@@ -106,6 +106,21 @@ TEST_CASE("torch archive: what is tied stays out of it", "[unit][format]") {
   REQUIRE_FALSE(make_layout(tied_to_entry, 0, 0));
 }
 
+// 0xFFFFFFFF in a field of 32 bits says that the size is elsewhere, so that very size must be, too.
+TEST_CASE("torch archive: the first size that needs a wide field has one", "[unit][format]") {
+  const auto bytes_with = [](std::uint64_t entry_bytes) {
+    std::vector<TensorPlace> entries(1);
+    entries[0].name = "archive//data";
+    entries[0].extent.bytes = entry_bytes;
+    return place_archive(entries, 0).value();
+  };
+  constexpr std::uint64_t wide = UINT32_MAX;
+  constexpr std::uint64_t directory_extra = 4 + 2 * 8;
+  CHECK(bytes_with(wide - 1) - bytes_with(wide - 2) == 1);
+  CHECK(bytes_with(wide) - bytes_with(wide - 1) == 1 + directory_extra);
+  CHECK(bytes_with(wide + 1) - bytes_with(wide) == 1);
+}
+
 TEST_CASE("torch archive: more than the most is refused", "[unit][format]") {
   std::vector<TensorSpec> specs;
   for (std::size_t i = 0; i <= archives_max; ++i) {

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "format/codec.hpp"
 #include "replicate/chunk_stream.hpp"
 #include "transfer_scene.hpp"
 
@@ -389,7 +390,7 @@ class Liar {
 
 TEST_CASE("replica: data that does not fit the grant closes the connection and writes nothing",
           "[unit][replicate]") {
-  const int lie = GENERATE(range(0, 9));
+  const int lie = GENERATE(range(0, 11));
   TransferScene scene;
   const Shard shard(3);
   Liar liar(scene, shard);
@@ -403,6 +404,8 @@ TEST_CASE("replica: data that does not fit the grant closes the connection and w
   if (lie == 6) bad.body_bytes = page_bytes - 1;
   if (lie == 7) bad.body_crc ^= 1;
   if (lie == 8) bad.kind = wire::FrameKind::record;
+  if (lie == 9) bad.timeline = 0;
+  if (lie == 10) bad.ticket -= 1;
   liar.say(bad, std::span<const std::byte>(*shard.memory).first(bad.body_bytes));
   const Status served = scene.service_end();
   REQUIRE_FALSE(served);
@@ -508,6 +511,31 @@ TEST_CASE("replica: an answer out of turn is corruption", "[unit][replicate]") {
   const auto sent = test::finish(pair.clock, std::move(sending));
   REQUIRE_FALSE(sent);
   REQUIRE(sent.error().code() == Errc::corruption);
+}
+
+TEST_CASE("replica: only the shard that was sent counts as applied", "[unit][replicate]") {
+  const bool is_ours = GENERATE(true, false);
+  test::SimPair pair;
+  const auto joined = pair.join();
+  const Shard shard(3);
+  auto sending =
+      test::start(pair.context, send_shard(*joined.at_a, pair.clock, shard.source(), {}));
+  REQUIRE(pair.run(wire::read_message(*joined.at_b, no_deadline)));
+  ChunkSet all(3);
+  for (const std::size_t index : {0u, 1u, 2u}) all.insert(index);
+  wire::Message answer;
+  answer.kind = wire::FrameKind::grant;
+  answer.ticket = 5;
+  answer.body = all.encode();
+  REQUIRE(pair.run(wire::write_message(*joined.at_b, answer, no_deadline)));
+  format::Writer writer;
+  writer.digest(is_ours ? shard.digest : Digest{1, 2});
+  answer.kind = wire::FrameKind::applied;
+  answer.body = writer.take();
+  REQUIRE(pair.run(wire::write_message(*joined.at_b, answer, no_deadline)));
+  const auto sent = test::finish(pair.clock, std::move(sending));
+  REQUIRE(sent.has_value() == is_ours);
+  if (!is_ours) CHECK(sent.error().code() == Errc::corruption);
 }
 
 TEST_CASE("replica: through any weather it arrives in the end, or fails and says so",

@@ -190,14 +190,23 @@ TEST_CASE("snapshotter: blobs are copied at the call and may vary in size", "[un
     for (std::size_t i = 0; i < bytes; ++i)
       REQUIRE(rig.scene.slot[rig.ended.blobs[0].offset + i] == std::byte{1});
     REQUIRE(rig.scene.slot[rig.ended.blobs[1].offset] == std::byte{2});
+    // Behind them zeros, and not what the Slot held before.
+    for (std::uint64_t at = rig.ended.blobs[1].end(); at < rig.ended.bytes; ++at)
+      REQUIRE(rig.scene.slot[at] == std::byte{0});
     rig.require_crcs_match();
   }
 }
 
 TEST_CASE("snapshotter: blobs that do not fit end the capture as failed", "[unit][snapshot]") {
   Rig rig({{"a", 100, true}}, 100);
-  const std::vector<std::byte> blob(101);
-  const std::vector<std::span<const std::byte>> blobs = {blob};
+  const std::vector<std::byte> large(101), half(51);
+  std::vector<std::span<const std::byte>> blobs;
+  SECTION("one alone") {
+    blobs = {large};
+  }
+  SECTION("all together") {
+    blobs = {half, half};
+  }
   CaptureRequest request = rig.request(1);
   request.blobs = blobs;
   const Status begun = rig.snapshotter.begin(request);
@@ -214,7 +223,12 @@ TEST_CASE("snapshotter: blobs that do not fit end the capture as failed", "[unit
 TEST_CASE("snapshotter: checksums can be left to the engine", "[unit][snapshot]") {
   Rig rig(mixed);
   rig.scene.fill(1);
-  CaptureRequest request = rig.request(1);
+  const bool had_checksums_before = GENERATE(false, true);
+  if (had_checksums_before) {
+    REQUIRE(rig.snapshotter.begin(rig.request(1)));
+    REQUIRE(rig.snapshotter.wait_idle(soon()));
+  }
+  CaptureRequest request = rig.request(2);
   request.with_checksums = false;
   REQUIRE(rig.snapshotter.begin(request));
   REQUIRE(rig.snapshotter.wait_idle(soon()));

@@ -209,6 +209,52 @@ TEST_CASE("fault: a step that lost a file while it was read is damaged", "[unit]
       scene.run(storage::has_gone(scene.files, "/scratch/job/step-000000002", seen)).value());
 }
 
+TEST_CASE_METHOD(StorageFixture, "fault: what lies beside a checkpoint's files is named as foreign",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(1));
+  const std::string directory = "/scratch/job/step-000000001";
+  REQUIRE(run(storage::verify_checkpoint(files, directory))->foreign.empty());
+  disk.put(directory + "/notes.txt", "mine");
+  const auto report = run(storage::verify_checkpoint(files, directory));
+  REQUIRE(report);
+  CHECK(report->is_good());
+  CHECK(report->foreign == std::vector<std::string>{"notes.txt"});
+}
+
+TEST_CASE_METHOD(StorageFixture, "fault: a Slot whose memory comes in pieces is written whole",
+                 "[unit][storage]") {
+  open();
+  const MadeShard shard = make_rank(step_id(1), 0);
+  const auto name = run(storage::make_work_directory(site, step_id(1), 1));
+  REQUIRE(name);
+  storage::ShardSource source{shard.record, {}};
+  constexpr std::size_t piece_bytes = 1000;  // So that pieces end within Chunks.
+  for (std::size_t at = 0; at < shard.bytes->size(); at += piece_bytes) {
+    os::FileSpan piece;
+    const std::size_t bytes = std::min(piece_bytes, shard.bytes->size() - at);
+    piece.bytes = std::span(*shard.bytes).subspan(at, bytes);
+    source.slot.push_back(piece);
+  }
+  REQUIRE(run(storage::write_shard(files, source, site.at(*name), {})));
+  std::vector<std::byte> target(shard.record->bytes);
+  REQUIRE(run(storage::read_shard(files, site.at(*name), shard.record, target, {})));
+  CHECK(std::memcmp(target.data(), shard.bytes->data(), target.size()) == 0);
+}
+
+TEST_CASE_METHOD(StorageFixture, "fault: a Slot that ends before its shard does is not written",
+                 "[unit][storage]") {
+  open();
+  const MadeShard shard = make_rank(step_id(1), 0);
+  const auto name = run(storage::make_work_directory(site, step_id(1), 1));
+  REQUIRE(name);
+  storage::ShardSource source = source_of(shard);
+  source.slot[0].bytes = source.slot[0].bytes.first(shard.record->bytes - 1);
+  const auto written = run(storage::write_shard(files, source, site.at(*name), {}));
+  REQUIRE_FALSE(written);
+  CHECK(written.error().code() == Errc::invalid_argument);
+}
+
 TEST_CASE_METHOD(StorageFixture, "fault: what lies in no file harms no checkpoint",
                  "[unit][storage]") {
   open();

@@ -66,21 +66,32 @@ TEST_CASE_METHOD(StorageFixture, "publish: an order that was carried out is foun
                  "[unit][storage]") {
   open();
   must_save(step_id(7));
-  storage::PublishOrder order;
-  order.work_name = storage::work_directory_name(step_id(7), attempts);
-  order.job = "job";
-  order.run = test_run;
-  order.at = step_id(7);
-  order.world_size = world_size;
-  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-    order.digests.push_back(format::digest_of(*make_rank(step_id(7), rank).record));
-  }
+  storage::PublishOrder order = order_of_last(step_id(7));
   const auto again = run(storage::publish(site, order));
   REQUIRE(again.has_value());
   REQUIRE(again->was_there);
   REQUIRE(again->name == "step-000000007");
   order.digests[0].low ^= 1;
   REQUIRE(run(storage::publish(site, order)).error().code() == Errc::not_found);
+}
+
+TEST_CASE_METHOD(StorageFixture, "publish: one that is found again is durable when that is said",
+                 "[unit][storage]") {
+  open();
+  // Its coordinator ends between the rename and the sync of the parent.
+  bool is_renamed = false;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    is_renamed = is_renamed || (verb == "rename" && path.find("/step-") != std::string::npos);
+    return is_renamed && verb == "sync_directory" ? EIO : 0;
+  });
+  REQUIRE_FALSE(try_save(step_id(7)).has_value());
+  disk.set_hook(nullptr);
+  REQUIRE(disk.exists("/scratch/job/step-000000007"));
+  const auto again = run(storage::publish(site, order_of_last(step_id(7))));
+  REQUIRE(again.has_value());
+  REQUIRE(again->was_there);
+  disk.crash(Survival::nothing);
+  REQUIRE(whole_steps() == std::vector{step_id(7)});
 }
 
 TEST_CASE_METHOD(StorageFixture, "publish: what stands there and is not ours is never touched",
@@ -135,6 +146,18 @@ TEST_CASE_METHOD(StorageFixture, "publish: a shard that is missing or another on
     const auto short_file = run(storage::publish(site, order));
     REQUIRE(short_file.error().code() == Errc::corruption);
     REQUIRE(short_file.error().text().find("rank-00001.safetensors") != std::string::npos);
+  }
+  SECTION("a file that is too short, though the one before it is whole") {
+    disk.resize(os::join(path, "rank-00001.blobs"), 10);
+    REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
+  }
+  SECTION("the part of another timeline, even where it is the one that was ordered") {
+    const MadeShard other = make_rank(step_id(7, 2), 1);
+    for (const char* name : {"safetensors", "blobs", "part"})
+      disk.erase(os::join(path, format::member_name(1, name)));
+    REQUIRE(run(storage::write_shard(files, source_of(other), path, hooks)).has_value());
+    order.digests[1] = format::digest_of(*other.record);
+    REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
   }
   SECTION("a part with a flipped bit") {
     disk.flip(os::join(path, "rank-00001.part"), 40, 3);

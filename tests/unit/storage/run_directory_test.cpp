@@ -210,6 +210,68 @@ TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a
   REQUIRE(find("/scratch/job").error().code() == Errc::corruption);
 }
 
+TEST_CASE_METHOD(StorageFixture, "run directory: one on another file system than before is refused",
+                 "[unit][storage]") {
+  open();
+  const std::uint64_t device = run(storage::device_of(site)).value();
+  storage::RunOrder order = order_of("job", 5);
+  order.device = device;
+  CHECK(run(storage::open_run_directory(site, order)));
+  for (const std::uint64_t other : {device - 1, device + 1}) {
+    order.device = other;
+    const auto refused = run(storage::open_run_directory(site, order));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::unavailable);
+  }
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: the history of another run is not ours",
+                 "[unit][storage]") {
+  open();
+  format::Timelines others;
+  others.run = format::RunId{8, 8};
+  others.history = {{1, false, {}}};
+  REQUIRE(run(storage::store_timelines(site, others, 1)));
+  const auto loaded = run(storage::load_timelines(site, test_run));
+  REQUIRE_FALSE(loaded);
+  CHECK(loaded.error().code() == Errc::invalid_argument);
+  CHECK(run(storage::load_timelines(site, others.run)).value() == others);
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: a step under another step's name is damaged",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(2));
+  for (const std::string& path : disk.tree()) {
+    const std::string from = "/scratch/job/step-000000002/";
+    if (!path.starts_with(from) || path.ends_with("/")) continue;
+    disk.put("/scratch/job/step-000000009/" + path.substr(from.size()), disk.content(path));
+  }
+  CHECK(whole_steps() == std::vector{step_id(2)});
+  REQUIRE(catalog().rejected.size() == 1);
+  CHECK(catalog().rejected.front().name == "step-000000009");
+  CHECK(catalog().rejected.front().code == Errc::corruption);
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: of two generations of a step the later one counts",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(2));
+  // As where the one that was replaced could not be removed; ten comes after two.
+  for (const std::string& generation : {".g2", ".g10"}) {
+    for (const std::string& path : disk.tree()) {
+      const std::string from = "/scratch/job/step-000000002/";
+      if (!path.starts_with(from) || path.ends_with("/")) continue;
+      const std::string to = "/scratch/job/step-000000002" + generation + "/";
+      disk.put(to + path.substr(from.size()), disk.content(path));
+    }
+  }
+  const storage::Catalog listed = catalog();
+  REQUIRE(listed.checkpoints.size() == 1);
+  CHECK(listed.checkpoints.front().name == "step-000000002.g10");
+  CHECK(listed.rejected.size() == 2);
+}
+
 TEST_CASE_METHOD(StorageFixture, "run directory: a step behind a symbolic link is a damaged step",
                  "[unit][storage]") {
   open();

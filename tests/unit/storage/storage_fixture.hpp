@@ -113,6 +113,18 @@ class StorageFixture {
     const auto published = try_save(at);
     REQUIRE((published ? "" : published.error().message()) == "");
   }
+  // What the last save was ordered to publish.
+  storage::PublishOrder order_of_last(format::StepId at) const {
+    storage::PublishOrder order;
+    order.work_name = storage::work_directory_name(at, attempts);
+    order.job = "job";
+    order.run = test_run;
+    order.at = at;
+    order.world_size = world_size;
+    for (std::uint32_t rank = 0; rank < world_size; ++rank)
+      order.digests.push_back(format::digest_of(*make_rank(at, rank).record));
+    return order;
+  }
   storage::Catalog catalog() {
     storage::CatalogOptions options;
     options.run = test_run;
