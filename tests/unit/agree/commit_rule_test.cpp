@@ -100,6 +100,17 @@ TEST_CASE("skip: a rank that is only late loses nobody a step", "[unit][agree]")
   REQUIRE(agree::given_up(scene.view, 1, std::nullopt).empty());
 }
 
+TEST_CASE("skip: what a rank saw in another timeline says nothing of this one", "[unit][agree]") {
+  Scene scene(2);
+  scene.train(2, 5);
+  scene.hold(0, 2, 5, 0);
+  scene.rank(1).timeline = 1;  // It has not begun with the others yet.
+  scene.rank(1).last_seen = Step{9};
+  REQUIRE(agree::given_up(scene.view, 2, std::nullopt).empty());
+  scene.rank(1).timeline = 2;
+  REQUIRE(agree::given_up(scene.view, 2, std::nullopt).size() == 1);
+}
+
 TEST_CASE("skip: what is committed is never given up", "[unit][agree]") {
   Scene scene(2);
   scene.train(1, 6);

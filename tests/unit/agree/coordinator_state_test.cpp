@@ -1,0 +1,121 @@
+// Goal:   what a coordinator keeps from one look to the next: how long it leaves storage alone
+//         after failures, and nothing of its own that another one has taken over.
+// Method: one coordinator, a small cluster whose reports are set by hand, and a time that is just a
+//         number.
+#include "agree/coordinator.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "unit/agree/scene.hpp"
+
+using namespace ckpt;
+using ckpt::test::Scene;
+
+namespace {
+
+agree::CoordinatorOptions named_a() {
+  agree::CoordinatorOptions options;
+  options.node = "A";
+  options.boot = 7;
+  return options;
+}
+
+// Two ranks train on timeline 1; step 5 is committed, and each step is to be stored.
+struct Storing {
+  Storing() {
+    scene.view.shape.has_storage = true;
+    scene.view.shape.save_storage_interval.steps = 1;
+    scene.train(1, 5);
+    scene.hold_everywhere(1, 5);
+  }
+  // Whether a flush is ordered at this time.
+  bool is_ordered_at(Duration since_start) {
+    coordinator.decide(scene.view, now(since_start));
+    return coordinator.decree().flush.has_value();
+  }
+  void answer_at(Duration since_start, const Status& status) {
+    REQUIRE(coordinator.decree().flush);
+    coordinator.published(coordinator.decree().flush->flush_id, status, now(since_start));
+  }
+  static Time now(Duration since_start) { return Time{} + std::chrono::hours(1) + since_start; }
+
+  Scene scene{2};
+  agree::Coordinator coordinator{named_a()};
+};
+
+const Status disk_full = fail(Errc::exhausted, "the disk is full");
+
+}  // namespace
+
+TEST_CASE("coordinator: a flush that fails is tried again later and later, up to a limit",
+          "[unit][agree]") {
+  Storing storing;
+  const Duration tick = std::chrono::milliseconds(1);
+  Duration at = std::chrono::seconds(0);
+  REQUIRE(storing.is_ordered_at(at));
+  for (const int pause : {2, 4, 8, 16, 32, 60, 60}) {
+    CAPTURE(pause);
+    storing.answer_at(at, disk_full);
+    CHECK_FALSE(storing.is_ordered_at(at + std::chrono::seconds(pause) - tick));
+    at += std::chrono::seconds(pause);
+    REQUIRE(storing.is_ordered_at(at));
+  }
+}
+
+TEST_CASE("coordinator: after a flush that succeeds, the next failure is the first again",
+          "[unit][agree]") {
+  Storing storing;
+  REQUIRE(storing.is_ordered_at(std::chrono::seconds(0)));
+  storing.answer_at(std::chrono::seconds(0), disk_full);
+  REQUIRE(storing.is_ordered_at(std::chrono::seconds(2)));
+  storing.answer_at(std::chrono::seconds(2), {});
+  CHECK(storing.coordinator.decree().durable == format::StepId{1, Step{5}});
+  storing.scene.hold_everywhere(1, 6);
+  storing.scene.train(1, 6);
+  REQUIRE(storing.is_ordered_at(std::chrono::seconds(2)));
+  storing.answer_at(std::chrono::seconds(2), disk_full);
+  CHECK_FALSE(storing.is_ordered_at(std::chrono::milliseconds(3999)));
+  CHECK(storing.is_ordered_at(std::chrono::seconds(4)));
+}
+
+TEST_CASE("coordinator: an answer about a flush that was given up changes nothing",
+          "[unit][agree]") {
+  Storing storing;
+  REQUIRE(storing.is_ordered_at(std::chrono::seconds(0)));
+  const std::uint64_t flush_id = storing.coordinator.decree().flush->flush_id;
+  storing.coordinator.published(flush_id ^ 2, {}, Storing::now(std::chrono::seconds(1)));
+  CHECK_FALSE(storing.coordinator.decree().durable);
+  CHECK(storing.coordinator.decree().flush);
+}
+
+TEST_CASE("coordinator: who stepped down does not take another's Start for its own",
+          "[unit][agree]") {
+  Scene scene(2);
+  agree::Coordinator coordinator(named_a());
+  scene.all_ask();
+  coordinator.decide(scene.view, Storing::now(std::chrono::seconds(0)));
+  REQUIRE(coordinator.untold() != nullptr);
+  const format::Start start = *coordinator.decree().start;
+  coordinator.step_down();
+  CHECK(coordinator.untold() == nullptr);
+  CHECK_FALSE(coordinator.decree().start);
+  // The other one has told it to all, who train on it; then this one coordinates again.
+  scene.train(start.timeline, 3);
+  for (format::NodeReport& report : scene.view.reports) report.start = start;
+  coordinator.decide(scene.view, Storing::now(std::chrono::seconds(9)));
+  REQUIRE(coordinator.decree().start == start);
+  CHECK(coordinator.untold() == nullptr);
+  coordinator.refuse(start.start_id, Error(Errc::io, "cannot be recorded"));
+  CHECK(coordinator.decree().start->go);
+}
+
+TEST_CASE("coordinator: sequence numbers go on, whoever coordinated meanwhile", "[unit][agree]") {
+  Storing storing;
+  REQUIRE(storing.is_ordered_at(std::chrono::seconds(0)));
+  const std::uint64_t before = storing.coordinator.decree().sequence;
+  storing.coordinator.step_down();
+  CHECK(storing.coordinator.decree().sequence >= before);
+  CHECK_FALSE(storing.coordinator.decree().flush);
+  storing.coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(1)));
+  CHECK(storing.coordinator.decree().sequence > before);
+}

@@ -1,0 +1,56 @@
+// Goal:   what a restore abandoned is told from what it went on from, by every node alike; and a
+//         step that only does harm is found out.
+// Method: small histories and counts, told apart by one timeline, step or number.
+#include "agree/timelines.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace ckpt;
+
+namespace {
+
+format::StepId at(std::uint64_t timeline, std::uint64_t step) {
+  return {timeline, Step{step}};
+}
+
+}  // namespace
+
+TEST_CASE("timelines: the newest timeline's own steps are never fenced", "[unit][agree]") {
+  const agree::History history{{1, false, {}}, {2, true, at(1, 900)}};
+  CHECK(agree::is_fenced(history, at(1, 901)));
+  CHECK_FALSE(agree::is_fenced(history, at(1, 900)));
+  CHECK_FALSE(agree::is_fenced(history, at(2, 901)));
+  CHECK_FALSE(agree::is_fenced(history, at(3, 901)));
+}
+
+TEST_CASE("timelines: histories are put together, each timeline once", "[unit][agree]") {
+  const agree::History first{{1, false, {}}, {3, true, at(1, 5)}};
+  const agree::History second{{2, true, at(1, 7)}, {3, true, at(1, 5)}};
+  const agree::History both = agree::merge(first, second);
+  CHECK(both == agree::History{{1, false, {}}, {2, true, at(1, 7)}, {3, true, at(1, 5)}});
+  CHECK(agree::newest_timeline(both) == 3);
+  CHECK(agree::newest_timeline({}) == 0);
+  CHECK(agree::base_of(both, 3) == at(1, 5));
+  CHECK_FALSE(agree::base_of(both, 1));
+  CHECK_FALSE(agree::base_of(both, 4));
+}
+
+TEST_CASE("timelines: of two counts of a step the higher counts, and what we know goes first",
+          "[unit][agree]") {
+  const std::vector<format::RestoreCount> ours{{at(1, 5), 2}, {at(1, 6), 1}};
+  const std::vector<format::RestoreCount> theirs{{at(1, 5), 3}, {at(2, 5), 1}};
+  CHECK(agree::merge(ours, theirs) ==
+        std::vector<format::RestoreCount>{{at(1, 5), 3}, {at(1, 6), 1}, {at(2, 5), 1}});
+  CHECK(agree::merge(theirs, ours) == agree::merge(ours, theirs));
+  CHECK(agree::fill_in(ours, theirs) ==
+        std::vector<format::RestoreCount>{{at(1, 5), 2}, {at(1, 6), 1}, {at(2, 5), 1}});
+}
+
+TEST_CASE("timelines: a step is suspect from so many restores on, in its own timeline",
+          "[unit][agree]") {
+  const std::vector<format::RestoreCount> counts{{at(1, 5), 3}, {at(1, 6), 2}};
+  CHECK(agree::is_suspect(counts, 3, at(1, 5)));
+  CHECK_FALSE(agree::is_suspect(counts, 3, at(1, 6)));
+  CHECK_FALSE(agree::is_suspect(counts, 3, at(2, 5)));
+  CHECK_FALSE(agree::is_suspect({}, 3, at(1, 5)));
+}
