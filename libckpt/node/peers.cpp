@@ -72,6 +72,11 @@ bool Peers::is_live(const std::string& node) const {
   return now - *peer->second.heard_at < job_.context().options.peer_lost_after;
 }
 
+std::uint64_t Peers::boot_of(const std::string& node) const {
+  const auto peer = peers_.find(node);
+  return peer == peers_.end() ? 0 : peer->second.boot;
+}
+
 std::string Peers::trouble() const {
   const Time now = job_.context().seams.clock.now();
   std::string all;
@@ -228,6 +233,7 @@ asio::awaitable<void> Peers::listen_to(std::shared_ptr<wire::Connection> connect
     if (job_.node() != self) break;   // It may have another name by now, too.
     const bool was_live = is_live(identity.node);
     peer->second.heard_at = clock.now();
+    peer->second.boot = identity.boot;
     if (!was_live) {
       log_info("job={} peer={} is alive", job->shape().job, identity.node);
       job->touch();

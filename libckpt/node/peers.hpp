@@ -29,6 +29,8 @@ class Peers {
 
   // Heard from within the limit. We ourselves are not a peer.
   bool is_live(const std::string& node) const;
+  // The boot that it last spoke with; 0: it was not heard yet. Another one: it lost what it held.
+  std::uint64_t boot_of(const std::string& node) const;
   // Why nodes have not been reached for as long as makes one lost; empty: all were, or it is early.
   std::string trouble() const;
   // Serves a control connection that a peer opened and authenticated.
@@ -41,6 +43,7 @@ class Peers {
   struct Peer {
     std::string address;
     std::optional<Time> heard_at;
+    std::uint64_t boot = 0;
     bool is_dialing = false;  // Its control loop runs.
     std::optional<Time> unreached_since;
     std::string failure;  // Of the last attempt to reach it.

@@ -83,6 +83,13 @@ void Replication::choose_targets() {
   }
 }
 
+// A target that was started again has lost what it had.
+void Replication::note_boot(const std::string& target, std::uint64_t boot) {
+  if (boot == 0 || target_boots_[target] == boot) return;
+  given_[target].clear();
+  target_boots_[target] = boot;
+}
+
 std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   std::shared_ptr<Slot> next;
   const std::set<Copy>& given = given_[target];
@@ -161,6 +168,7 @@ asio::awaitable<void> Replication::feed(std::string target) {
     return std::find(targets_.begin(), targets_.end(), name) != targets_.end();
   };
   while (!is_stopping_ && is_target(target)) {
+    note_boot(target, job_.peers().boot_of(target));
     std::shared_ptr<Slot> slot = job_.peers().is_live(target) ? next_for(target) : nullptr;
     note_owed(target, slot.get());
     if (!slot) {
@@ -205,9 +213,7 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
     if (!dialed) co_return fail(std::move(dialed).error());
     connection = std::move(*dialed);
     feed_connections_[target] = connection;
-    // A target that was started again has lost what it had.
-    if (target_boots_[target] != boot) given_[target].clear();
-    target_boots_[target] = boot;
+    note_boot(target, boot);
   }
   CKPT_POINT("repl.begin");
   replicate::TransferOptions options = transfer_options();

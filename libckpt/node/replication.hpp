@@ -76,6 +76,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   asio::awaitable<void> feed(std::string target);
   // Sends one shard over the target's connection, which is made when there is none.
   Task<void> send(std::string target, std::shared_ptr<arena::Slot> slot);
+  void note_boot(const std::string& target, std::uint64_t boot);
   std::shared_ptr<arena::Slot> next_for(const std::string& target);
   bool is_useless(format::StepId at) const;
   void note_owed(const std::string& target, const arena::Slot* slot);

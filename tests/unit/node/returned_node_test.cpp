@@ -1,0 +1,205 @@
+// Goal:   a node that was started again gets the copies that it had, though nothing new is
+//         captured; and of two that bring it the same shard at once only one may write.
+// Method: two engines on a simulated network. One is started again; then, in place of the other, a
+//         peer that speaks the protocol by hand.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <deque>
+
+#include "base/units.hpp"
+#include "node/engine.hpp"
+#include "support/heap_memory.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
+#include "support/sim_network.hpp"
+#include "unit/node/rank.hpp"
+#include "unit/replicate/sample_shard.hpp"
+#include "wire/message.hpp"
+
+namespace ckpt::node {
+namespace {
+
+const std::string secret_of_both = "the secret of both nodes, long enough to be one";
+constexpr std::uint64_t tensor_bytes = 256 * KiB;
+
+struct Trainer final : test::Rank {
+  void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
+  void level_reached(Step step, Level level) override {
+    if (level == Level::committed) committed = std::max(committed, step);
+  }
+
+  std::deque<std::uint32_t> granted;
+  Step committed{};
+};
+
+struct OneNode {
+  std::unique_ptr<wire::Network> front;
+  std::unique_ptr<Engine> engine;
+  Trainer trainer;
+};
+
+struct World {
+  ~World() {
+    for (OneNode* node : {&a, &b}) stop(*node);
+    clock.advance(std::chrono::seconds(10));
+  }
+  void open(OneNode& node, const std::string& name, std::uint64_t boot) {
+    node.front = network.add_node(name, clock);
+    EngineOptions options;
+    options.name = name;
+    options.boot = boot;
+    options.memory_budget = 64 * MiB;
+    node.engine = std::make_unique<Engine>(context.get_executor(),
+                                           Seams{clock, memory, files, *node.front}, options);
+    AttachRequest request;
+    request.job = "job";
+    request.rank = name == "A" ? 0 : 1;
+    request.world_size = 2;
+    request.nodes = {{"A", "", "A:1"}, {"B", "", "B:1"}};
+    request.node = name;
+    request.own_slots = 4;
+    request.secret = secret_of_both;
+    auto attached =
+        test::finish(clock, test::start(context, node.engine->attach(request, node.trainer)));
+    REQUIRE(attached);
+    node.trainer.session = attached->session;
+    run = attached->run;
+    const format::TensorSpec spec{"weight", DType::u8, {tensor_bytes}, "", ""};
+    auto layout = format::make_layout(std::span(&spec, 1), request.rank, 0, 1);
+    REQUIRE(layout);
+    REQUIRE(node.engine->set_layout(node.trainer.session, *layout));
+  }
+  void stop(OneNode& node) {
+    if (!node.engine) return;
+    (void)test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5))));
+    node.engine.reset();
+  }
+  template <class Claim>
+  bool pass_until(Claim claim) {
+    const Time limit = clock.after(std::chrono::minutes(2));
+    clock.poll();
+    while (!claim() && clock.now() < limit && clock.advance_to_next()) {
+    }
+    return claim();
+  }
+
+  asio::io_context context;
+  test::FakeClock clock{context};
+  test::HeapSource memory;
+  test::MemoryDisk disk{1};
+  test::MemoryFileSystem files{disk, &clock};
+  test::SimNetwork network{1};
+  OneNode a, b;
+  format::RunId run;
+};
+
+void capture(OneNode& node, Step step) {
+  Filled filled;
+  REQUIRE_FALSE(node.trainer.granted.empty());
+  filled.slot = node.trainer.granted.front();
+  filled.step = step;
+  filled.layout_version = 1;
+  node.trainer.granted.pop_front();
+  REQUIRE(node.engine->begin(node.trainer.session, filled.slot, step));
+  REQUIRE(node.engine->filled(node.trainer.session, std::move(filled)));
+}
+
+// Node A's daemon, as far as the test plays it.
+struct Peer {
+  explicit Peer(World& the_world) : world(the_world) {
+    front = world.network.add_node("A", world.clock);
+  }
+  std::shared_ptr<wire::Connection> connect() {
+    const Time soon = world.clock.after(std::chrono::seconds(3));
+    auto connection =
+        test::finish(world.clock, test::start(world.context, front->connect("B:1", soon)));
+    REQUIRE(connection);
+    wire::DialerOptions options;
+    options.job = "job";
+    options.node = "A";
+    options.peer_node = "B";
+    options.boot = 99;
+    options.purpose = wire::Purpose::data;
+    auto secret = wire::Secret::make(std::as_bytes(std::span(secret_of_both)));
+    REQUIRE(secret);
+    options.secret = std::make_shared<const wire::Secret>(std::move(*secret));
+    options.make_nonce = wire::random_bytes;
+    auto greeted = test::finish(
+        world.clock,
+        test::start(world.context, wire::greet_as_dialer(*connection, std::move(options), soon)));
+    REQUIRE(greeted);
+    return *connection;
+  }
+  wire::Message offer(wire::Connection& connection, const test::Shard& shard) {
+    wire::Message message;
+    message.kind = wire::FrameKind::offer;
+    message.timeline = 1;
+    message.body = format::encode(*shard.record);
+    const Time soon = world.clock.after(std::chrono::seconds(3));
+    REQUIRE(test::finish(
+        world.clock,
+        test::start(world.context, wire::write_message(connection, std::move(message), soon))));
+    auto answer =
+        test::finish(world.clock, test::start(world.context, wire::read_message(connection, soon)));
+    REQUIRE(answer);
+    return *answer;
+  }
+
+  World& world;
+  std::unique_ptr<wire::Network> front;
+};
+
+}  // namespace
+
+TEST_CASE("returned node: it gets its copy of the last step again, with nothing new captured",
+          "[unit][node]") {
+  World world;
+  world.open(world.a, "A", 7);
+  world.open(world.b, "B", 8);
+  for (OneNode* node : {&world.a, &world.b})
+    REQUIRE(node->engine->start_fresh(node->trainer.session, 1));
+  REQUIRE(world.pass_until(
+      [&] { return world.a.trainer.granted.size() >= 2 && world.b.trainer.granted.size() >= 2; }));
+  capture(world.a, Step{1});
+  capture(world.b, Step{1});
+  REQUIRE(world.pass_until([&] { return world.a.trainer.committed == Step{1}; }));
+
+  world.stop(world.b);
+  world.network.kill("B");
+  const std::uint64_t before = world.network.bytes_delivered("A", "B");
+  world.b.trainer = Trainer{};
+  world.open(world.b, "B", 9);
+  CHECK(world.pass_until(
+      [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
+}
+
+TEST_CASE("returned node: a shard that is being received is taken from nobody else",
+          "[unit][node]") {
+  World world;
+  world.open(world.b, "B", 8);
+  Peer peer(world);
+  test::Shard shard(4);
+  shard.record->job = "job";
+  shard.record->run = world.run;
+  shard.record->world_size = 2;
+  const auto first = peer.connect();
+  wire::Message answer = peer.offer(*first, shard);
+  for (int attempt = 0; answer.kind == wire::FrameKind::refuse && attempt < 20; ++attempt) {
+    world.clock.advance(std::chrono::seconds(1));  // The Slots for copies are being made.
+    answer = peer.offer(*first, shard);
+  }
+  REQUIRE(answer.kind == wire::FrameKind::grant);
+
+  const auto second = peer.connect();
+  answer = peer.offer(*second, shard);
+  REQUIRE(answer.kind == wire::FrameKind::refuse);
+  CHECK(wire::decode_refusal(answer.body, "B").code() == Errc::unavailable);
+  first->close();  // Then it may come over another connection.
+  world.clock.advance(std::chrono::seconds(1));
+  CHECK(peer.offer(*second, shard).kind == wire::FrameKind::grant);
+}
+
+}  // namespace ckpt::node
