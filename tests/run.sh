@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds libckpt and runs its tests.
 #
-#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N]
+#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--tenth K]
 #
-# Suites: tidy unit contract sim crash cluster package python gpu. Default: all that this machine
-# can run; what was skipped is said, and why. --seeds: seeds of the simulator. --deep: clang-tidy,
-# and a wheel from a clone, too. --quick: Python without its slow tests. Ends with a line
-# "N passed, N failed", and with 1 if anything failed.
+# Suites: tidy unit contract sim crash cluster package python gpu mutation. Default: all that this
+# machine can run, without mutation, which takes most of an hour; what was skipped is said, and why.
+# --seeds: seeds of the simulator. --deep: clang-tidy, and a wheel from a clone, too. --quick:
+# Python without its slow tests. --tenth: each tenth mutant from number K on, or "commit": K from
+# the commit. Ends with a line "N passed, N failed", and with 1 if anything failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
@@ -16,11 +17,12 @@ suites=""
 preset=dev
 deep=""
 quick=""
+tenth=""
 jobs=$(nproc)
 explicit=yes
 
 usage() {
-  sed -n '2,9s/^# \{0,1\}//p' tests/run.sh
+  sed -n '2,10s/^# \{0,1\}//p' tests/run.sh
 }
 die() {
   echo "tests/run.sh: $1" >&2
@@ -33,12 +35,13 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs wants a number}; shift ;;
     --deep) deep=--deep ;;
     --quick) quick=--quick ;;
+    --tenth) tenth="--tenth ${2:?--tenth wants a number or \"commit\"}"; shift ;;
     -h | --help) usage; exit 0 ;;
     -*) die "there is no option $1" ;;
     *)
-      case " $all_suites " in
+      case " $all_suites mutation " in
         *" $1 "*) suites="$suites $1" ;;
-        *) die "there is no suite $1 (there are: $all_suites)" ;;
+        *) die "there is no suite $1 (there are: $all_suites mutation)" ;;
       esac
       ;;
   esac
@@ -187,7 +190,7 @@ need_packages $lists || exit 2
 if wants tidy; then
   run_script tidy "$python" tests/tidy/tidy.py $deep
 fi
-for suite in unit contract sim crash cluster package python gpu; do
+for suite in unit contract sim crash cluster package python gpu mutation; do
   wants "$suite" && needs_build=yes
 done
 if [ -n "${needs_build:-}" ] && ! build_tree; then
@@ -201,6 +204,9 @@ if wants unit; then
 fi
 wants contract && run_ctest contract "$jobs"
 wants sim && run_ctest sim "$jobs"
+if wants mutation; then
+  run_script mutation "$python" -u tests/mutation/mutation.py "$build" --jobs "$jobs" $tenth
+fi
 wants crash && run_ctest crash 1
 wants cluster && run_ctest cluster 1
 if wants package; then

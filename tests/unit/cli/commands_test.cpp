@@ -24,6 +24,7 @@
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
 #include "os/small_file.hpp"
+#include "support/program_path.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt {
@@ -64,7 +65,7 @@ struct Place {
     options.dir = directory.file("store");
     std::filesystem::create_directory(options.dir);
     options.runtime_dir = directory.file("run");
-    options.daemon_path = CKPT_BIN_DIR "/ckptd";
+    options.daemon_path = test::program_path("ckptd");
     options.memory_budget = 256 * MiB;
     options.replicas = 1;
     options.save_storage_interval = Interval{2, {}};
@@ -80,8 +81,8 @@ struct Place {
   // `environment`: assignments before the command.
   Answer ckpt(const std::string& arguments, const std::string& environment = "") const {
     const std::string out = directory.file("out"), err = directory.file("err");
-    const std::string command = "env " + environment + " '" CKPT_BIN_DIR "/ckpt' " + arguments +
-                                " >'" + out + "' 2>'" + err + "'";
+    const std::string command = "env " + environment + " '" + test::program_path("ckpt") + "' " +
+                                arguments + " >'" + out + "' 2>'" + err + "'";
     const int status = std::system(command.c_str());
     Answer answer;
     REQUIRE(WIFEXITED(status));

@@ -9,6 +9,7 @@
 #include "client/link.hpp"
 #include "os/process.hpp"
 #include "os/small_file.hpp"
+#include "support/program_path.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt::client {
@@ -17,7 +18,7 @@ struct DaemonPlace {
   DaemonPlace() {
     options.job = "test";
     options.runtime_dir = directory.file("run");
-    options.daemon_path = CKPT_BIN_DIR "/ckptd";
+    options.daemon_path = test::program_path("ckptd");
     options.memory_budget = 64 << 20;
     options.replicas = 1;
   }

@@ -1,0 +1,194 @@
+"""Test programs of a finished build, linked again with the mistake of one mutant in them.
+
+Nothing of the build tree or of the sources is touched: mutated sources, their objects and the
+programs go into a folder of the mutant's own. Mutated objects are linked with a copy of their
+library from which the sound ones are taken.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+
+# Quick ones first: the order in which those are asked that are not of the mutant's own module.
+ORDER = ("agree arena flush base wire snapshot replicate device format os storage node daemon "
+         "client cli").split()
+# Programs that the tests of a module start, in bin/ of the build.
+STARTED = {"unit_client": ["ckptd"], "unit_cli": ["ckptd", "ckpt"]}
+LIBRARY = re.compile(r"libckpt/libckpt_([a-z]+)\.a")
+# Seams, whose tests are in another suite.
+WITH_CONTRACT = ("os", "wire", "device")
+
+
+def target_of(name):
+    """The program in the build tree."""
+    return f"tests/{name}/{name}" if name in ("sim", "capture") else f"tests/{name}"
+
+
+class DoesNotCompile(Exception):
+    pass
+
+
+class Build:
+    """What a build tree says about how its programs are made."""
+
+    def __init__(self, root, build):
+        self.root = pathlib.Path(root)
+        self.tree = pathlib.Path(build).resolve()
+        listed = json.loads((self.tree / "compile_commands.json").read_text())
+        self.compiles = {re.search(r" -o (\S+) ", entry["command"])[1]: entry for entry in listed}
+        self.maker = self.setting("CMAKE_MAKE_PROGRAM")  # Another version would spoil its log.
+        self._links = {}
+        self._users = None
+
+    def setting(self, name):
+        """A value of the build's own CMake cache."""
+        cache = (self.tree / "CMakeCache.txt").read_text()
+        return re.search(rf"^{name}:[A-Z]+=(.*)$", cache, re.MULTILINE)[1]
+
+    def ninja(self, *arguments):
+        return subprocess.run([self.maker, "-C", str(self.tree), *arguments], check=True,
+                              capture_output=True, text=True).stdout
+
+    def link(self, target):
+        """The words of the command that links a program."""
+        if target not in self._links:
+            last = self.ninja("-t", "commands", target).splitlines()[-1]
+            part = next(part for part in last.split(" && ") if f" -o {target} " in part)
+            self._links[target] = shlex.split(part)
+        return self._links[target]
+
+    def has(self, target):
+        return (self.tree / target).exists()
+
+    def programs_of(self, module):
+        """The test programs that have the module in them, its own first."""
+        names = [f"unit_{module}"]
+        names += ["contract"] if module in WITH_CONTRACT else []
+        names += [f"unit_{other}" for other in ORDER if other != module]
+        names += ["capture"]
+        library = f"libckpt/libckpt_{module}.a"
+        return [name for name in names if self.has(target_of(name)) and
+                library in self.link(target_of(name))]
+
+    def users_of(self, header):
+        """The objects whose sources include a header."""
+        if self._users is None:
+            self._users = {}
+            output = None
+            for line in self.ninja("-t", "deps").splitlines():
+                name = os.path.basename(line)
+                if line and not line.startswith(" "):
+                    output = line.partition(":")[0]
+                elif line:
+                    self._users.setdefault(name, []).append((output, line.strip()))
+        wanted = str(self.root / "libckpt" / header)
+        return [output for output, path in self._users.get(os.path.basename(header), [])
+                if os.path.realpath(self.tree / path) == os.path.realpath(wanted)]
+
+
+class MutatedPrograms:
+    """The programs of one mutant, made as they are asked for."""
+
+    def __init__(self, build, mutant, folder):
+        self.build = build
+        self.mutant = mutant
+        self.folder = pathlib.Path(folder)
+        self.objects = {}  # By the object whose place each takes.
+        self.libraries = {}  # Copies, by the library.
+        planted = self.folder / "libckpt" / mutant.path
+        planted.parent.mkdir(parents=True, exist_ok=True)
+        sound = (build.root / "libckpt" / mutant.path).read_text(encoding="utf-8")
+        planted.write_text(mutant.plant(sound), encoding="utf-8")
+        self.planted = planted
+
+    def compile(self, sound_object, source=None):
+        """One object, of `source`, or of its own one with the planted header before all."""
+        if sound_object in self.objects:
+            return
+        entry = self.build.compiles[sound_object]
+        words = shlex.split(entry["command"])
+        made = self.folder / f"{len(self.objects)}.o"
+        at = words.index("-o")
+        words[at + 1] = str(made)
+        words[at + 2:] = ["-w", "-c", str(source or entry["file"])]
+        if not source:
+            first = next(i for i, word in enumerate(words) if word.startswith("-I"))
+            words.insert(first, f"-I{self.folder / 'libckpt'}")
+        done = subprocess.run(words, cwd=entry["directory"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise DoesNotCompile(done.stderr)
+        self.objects[sound_object] = str(made)
+
+    def make(self, name, target):
+        words = list(self.build.link(target))
+        if self.mutant.file.endswith(".cpp"):
+            self.compile(f"libckpt/CMakeFiles/ckpt_{self.mutant.module}.dir/{self.mutant.path}.o",
+                         self.planted)
+        else:
+            inside = set(words) | set(self.members(words))
+            for user in self.build.users_of(self.mutant.path):
+                if user in inside:
+                    self.compile(user)
+        program = self.folder / name
+        first = words.index("-o")
+        words[first + 1] = str(program)
+        extra = [made for sound, made in self.objects.items() if sound not in words]
+        words = [self.objects.get(word, self.library(word)) for word in words]
+        words[first:first] = [*extra, "-Wl,--strip-debug"]
+        done = subprocess.run(words, cwd=self.build.tree, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise DoesNotCompile(done.stderr)
+        return program
+
+    def members(self, words):
+        """The objects in the libraries of a link command."""
+        for word in words:
+            library = LIBRARY.fullmatch(word)
+            if library:
+                prefix = f"libckpt/CMakeFiles/ckpt_{library[1]}.dir/"
+                yield from (made for made in self.build.compiles if made.startswith(prefix))
+
+    def library(self, word):
+        """A word of a link command; for a library of ours that is mutated, the copy of it."""
+        gone = [os.path.basename(made) for made in self.members([word]) if made in self.objects]
+        if not gone:
+            return word
+        copy = self.folder / os.path.basename(word)
+        if word not in self.libraries:
+            shutil.copyfile(self.build.tree / word, copy)
+            subprocess.run(["ar", "d", str(copy), *gone], check=True)
+            self.libraries[word] = str(copy)
+        return self.libraries[word]
+
+
+def run(program, arguments, tree, limit_s, started_in=None):
+    """What a program says about itself: None if all is well, else why not, in a line."""
+    environment = dict(os.environ)
+    if started_in:
+        environment["CKPT_TEST_PROGRAMS"] = str(started_in)
+    child = subprocess.Popen([str(program), *arguments], cwd=tree, env=environment, text=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, errors="replace",
+                             stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        output = child.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        return f"no end within {limit_s:.0f} s"
+    finally:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        child.wait()
+    if child.returncode == 0:
+        return None
+    if child.returncode < 0:
+        end = f"signal {-child.returncode}"
+    else:
+        end = f"exit {child.returncode}"
+    named = re.search(r"^-{70,}\n(\S.*)\n", output, re.MULTILINE)
+    return f'{end}, "{named[1]}"' if named else f"{end}, {output.strip()[-200:]}"
