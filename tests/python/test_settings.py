@@ -10,6 +10,7 @@ import time
 import pytest
 
 import libckpt
+from libckpt import _settings
 
 numpy = pytest.importorskip("numpy")
 
@@ -82,3 +83,10 @@ def test_a_file_that_is_none_is_refused_and_holds_nobody(job, tmp_path, monkeypa
     monkeypatch.setenv("LIBCKPT_CONFIG", str(tmp_path / "fifo"))
     with pytest.raises(libckpt.StorageError, match="no regular file"):
         job()
+
+
+def test_replicas_are_compared_at_the_interval_that_the_library_chooses(tmp_path):
+    assert _settings.storage_interval({"dir": tmp_path}) == "30min"
+    assert _settings.storage_interval({"dir": tmp_path, "save_storage_interval": None}) == "30min"
+    assert _settings.storage_interval({"dir": tmp_path, "save_storage_interval": 20}) == "20"
+    assert _settings.storage_interval({}) is None

@@ -21,8 +21,12 @@ def directory(options):
 
 
 def storage_interval(options):
-    """Steps, or a time, as text; None: never."""
-    found = options.get("save_storage_interval", told("save_storage_interval"))
+    """Steps, or a time, as text; None: never. The default is that of the library's options.hpp."""
+    found = options.get("save_storage_interval")
+    if found is None:
+        found = told("save_storage_interval")
+    if found is None and directory(options):
+        found = "30min"
     return None if found is None else str(found)
 
 
