@@ -258,7 +258,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: of two generations of a step th
   open();
   must_save(step_id(2));
   // As where the one that was replaced could not be removed; ten comes after two.
-  for (const std::string& generation : {".g2", ".g10"}) {
+  for (const std::string generation : {".g2", ".g10"}) {
     for (const std::string& path : disk.tree()) {
       const std::string from = "/scratch/job/step-000000002/";
       if (!path.starts_with(from) || path.ends_with("/")) continue;
