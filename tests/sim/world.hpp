@@ -5,7 +5,7 @@
 // all suspended frames. After the faults stop, everything must converge.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
-//          --> one disaster after the other, each in calm: storage hangs, rots
+//          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
 //
 // Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
