@@ -46,6 +46,6 @@ def stepping(given):
 def _takes_hooks(optimizer):
     from torch.optim import Optimizer
 
-    if isinstance(optimizer, Optimizer):
-        return hasattr(optimizer, "_optimizer_step_pre_hooks")
+    if isinstance(optimizer, Optimizer) and not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        return False
     return callable(getattr(optimizer, "register_step_pre_hook", None))
