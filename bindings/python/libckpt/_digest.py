@@ -52,7 +52,7 @@ def _aligned(flat):
 class Digests:
     """The digest of each tensor as a number; what is not contiguous is copied first.
 
-    What lies on a GPU is summed there, behind what is queued, and nobody waits for it.
+    Tensors on a GPU are summed there, behind the queued work; no thread waits for it.
     """
 
     def __init__(self, tensors):

@@ -156,7 +156,7 @@ class Gather:
         if ranks.are_several:
             shared = self._shared_by_all(nodes)
             nodes |= {name: node for name, (_, node) in shared.items()}
-            # Of what this rank captured itself, since it knew that the ranks' are not the same.
+            # This rank captured these itself, since it knew that the ranks differ in them.
             own = {name for name in shared if name not in self._owners and targets.has(name)}
         try:
             self._check_owned(step, shared, targets)

@@ -96,7 +96,7 @@ class Giver:
             )
         try:
             return pickle.loads(base64.b64decode(value))
-        except Exception as error:  # What an unpickling runs may raise anything.
+        except Exception as error:  # Unpickling may raise anything.
             raise InvalidArgument(
                 f'saved item "{self._item}" cannot be unpickled here ({error!r}): what it was made '
                 "of must be importable under the same name"

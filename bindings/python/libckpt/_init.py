@@ -78,7 +78,7 @@ def init(
     guarded = given.pop("guard", ())
     guarded = guarded if isinstance(guarded, (list, tuple)) else (guarded,)
     for optimizer in guarded:
-        _hooks.stepping(optimizer)  # What is none is refused before anything is opened.
+        _hooks.stepping(optimizer)  # Refuses what is no optimizer before anything opens.
     session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
     return session.guard(*guarded) if guarded else session
 
@@ -93,7 +93,7 @@ def _told_flag(name):
 
 
 def _check(given):
-    """What the package itself works with; the library looks at the rest."""
+    """Checks the options of the package itself; the library checks the rest."""
     if "dir" in given and not os.fspath(given["dir"]):
         raise errors.InvalidArgument(
             "option dir: it is empty, which would be the current directory: give one (\".\" for "
@@ -131,7 +131,7 @@ Options = TypedDict("Options", dict.fromkeys(KEYWORDS, Any), total=False)
 
 
 def with_keywords(function):
-    """Of a function that hands its **options to init: a signature that has them one by one."""
+    """The signature of a function that hands **options to init, with each option by name."""
     signature = inspect.signature(function)
     *own, options = signature.parameters.values()
     assert options.kind is options.VAR_KEYWORD

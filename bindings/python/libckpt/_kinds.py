@@ -74,7 +74,7 @@ def _parts_of_enum(value):
 
 
 def _loaded_enum(module, name):
-    """None: there is none of the name in what is imported."""
+    """The enumeration of that name among the imported modules; None: there is none."""
     found = sys.modules.get(module)
     for part in name.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None

@@ -28,7 +28,7 @@ def is_module(item):
 
 
 def state_of(module):
-    """What module.state_dict() has under plain names, its tensors perhaps not detached."""
+    """The entries of module.state_dict() by plain names; their tensors may not be detached."""
     from torch import Tensor, nn
 
     plain = {nn.Parameter, Tensor, getattr(nn, "Buffer", Tensor)}
@@ -40,7 +40,7 @@ def state_of(module):
 
 
 def own_state_of(module):
-    """What module.state_dict() has, under plain names."""
+    """The entries of module.state_dict(), by plain names."""
     state = module.state_dict()
     return {plain: state[own] for own, plain in plain_names(module, state).items()}
 
