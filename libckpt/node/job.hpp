@@ -5,7 +5,7 @@
 //
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
-//   job_start.cpp     a shard for a restore      job_storage.cpp   flush, publish, catalog
+//   job_start.cpp     a shard for a restore      job_storage.hpp   flush, publish, catalog
 // How it ends is in job_end.cpp. Beside it: Peers (connections), Replication (copies), GivingWay.
 // Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
 #pragma once

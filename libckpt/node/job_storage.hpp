@@ -4,6 +4,10 @@
 // Nothing here decides: flushes and publications are ordered by the coordinator. A storage that
 // hangs holds up what is here and nothing else.
 //
+//   job_storage.cpp    opening, the catalog, reading back
+//   job_flush.cpp      our share of a flush, publishing
+//   job_timelines.cpp  the record of timelines, claims, what earlier attempts left
+//
 // Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
 #pragma once
 

@@ -1,0 +1,210 @@
+#include "node/job_storage.hpp"
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "node/job.hpp"
+#include "os/path.hpp"
+#include "storage/removal.hpp"
+#include "storage/run_directory.hpp"
+#include "storage/timeline_claim.hpp"
+
+namespace ckpt::node {
+
+namespace {
+
+constexpr Duration history_again_after = std::chrono::seconds(5);
+
+}  // namespace
+
+// Since the job was opened here, others may have begun timelines that our memory knows nothing of.
+asio::awaitable<void> JobStorage::learn_history() {
+  auto timelines = co_await load_history();
+  if (timelines) job_.learn_history(*timelines);
+}
+
+Task<format::Timelines> JobStorage::load_history() {
+  auto timelines = co_await storage::load_timelines(site(), stored_.run);
+  history_error_ = timelines ? "" : timelines.error().message();
+  has_history_ = timelines && !timelines->history.empty();
+  if (!timelines) {
+    log_error("job={} the history of timelines is lost: {}", job_.shape().job, history_error_);
+  }
+  co_return timelines;
+}
+
+std::string JobStorage::history_lost() const {
+  if (!history_error_.empty()) return history_error_;
+  // Each start records its timeline before anybody trains on it.
+  if (has_history_ || !published_ || published_->empty()) return {};
+  return fmt::format("there is none in {}", os::display(job_.directory()));
+}
+
+void JobStorage::store_history_later(const Error& error) {
+  if (history_complaints_.may_speak()) {
+    log_warning("job={} timeline not recorded in the directory, tried again: {}", job_.shape().job,
+                error.message());
+  }
+  history_due_ = job_.context().seams.clock.after(history_again_after);
+}
+
+bool JobStorage::is_history_due() const {
+  return history_due_ && job_.context().seams.clock.now() >= *history_due_;
+}
+
+// A published step without the record of its timeline would be restored by nobody. Another daemon
+// that recorded one at the moment when we did may have written over ours. Of what its timeline has
+// abandoned nothing is published, lest its own steps are taken for old ones.
+Task<void> JobStorage::keep_history(format::StepId to_publish) {
+  auto there = co_await load_history();
+  if (there && agree::is_fenced(there->history, to_publish)) {
+    co_return fail(
+        Errc::invalid_argument,
+        fmt::format(
+            "publish step {} of timeline {}: it was abandoned by timeline {}, which another "
+            "daemon has begun in {}: end one of the two, or give them different directories",
+            number(to_publish.step), to_publish.timeline, agree::newest_timeline(there->history),
+            os::display(job_.directory())));
+  }
+  // Later ones are recorded when they begin, or not at all.
+  agree::History ours = job_.history();
+  std::erase_if(ours, [&](const format::TimelineStart& start) {
+    return start.timeline > to_publish.timeline;
+  });
+  const bool is_whole =
+      there && has_history_ && agree::merge(there->history, ours) == there->history;
+  if (is_whole) co_return Status{};
+  auto stored = co_await store_history(std::move(ours), job_.decree().restore_counts);
+  co_return stored;
+}
+
+Task<std::uint64_t> JobStorage::claim_timeline(format::Start start) {
+  CKPT_CO_CHECK(co_await wait_aside_free());
+  is_aside_in_use_ = true;
+  auto claimed = co_await claim_free_timeline(std::move(start));
+  is_aside_in_use_ = false;
+  aside_free_.notify_all();
+  co_return claimed;
+}
+
+Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
+  constexpr int claims_max = 100;  // Whoever takes them all does not mean well.
+  storage::Claim claim{start.timeline, start.start_id, 0};
+  for (int claims = 0; claims < claims_max; ++claims) {
+    claim.attempt = job_.context().random.next();
+    CKPT_CO_TRY(const storage::Claimed claimed, co_await storage::claim_timeline(site(), claim));
+    if (claimed == storage::Claimed::before) break;
+    if (claimed == storage::Claimed::now) {
+      // Who has begun it, and recorded it, may have removed his claim by now.
+      const auto there = co_await storage::load_timelines(site(), stored_.run);
+      if (!there || agree::newest_timeline(there->history) < claim.timeline) break;
+      claim.timeline = agree::newest_timeline(there->history);
+    }
+    ++claim.timeline;
+  }
+  co_return claim.timeline;
+}
+
+// One after the other: each adds to what the one before has written.
+Task<void> JobStorage::store_history(agree::History history,
+                                     std::vector<format::RestoreCount> counts) {
+  // Nothing is known here: what is there may be damaged, but tells more.
+  if (history.empty()) {
+    history_due_.reset();
+    co_return Status{};
+  }
+  CKPT_CO_CHECK(co_await wait_aside_free());
+  is_aside_in_use_ = true;
+  auto stored = co_await add_to_history(std::move(history), std::move(counts));
+  is_aside_in_use_ = false;
+  aside_free_.notify_all();
+  co_return stored;
+}
+
+Task<void> JobStorage::add_to_history(agree::History history,
+                                      std::vector<format::RestoreCount> counts) {
+  format::Timelines timelines;
+  timelines.run = stored_.run;
+  timelines.history = std::move(history);
+  timelines.restore_counts = std::move(counts);
+  // A coordinator of nodes that we do not see may have begun a timeline since we last read: what it
+  // abandoned stays abandoned.
+  auto there = co_await storage::load_timelines(site(), stored_.run);
+  history_due_.reset();
+  if (there) {
+    timelines.history = agree::merge(timelines.history, there->history);
+    timelines.restore_counts = agree::fill_in(timelines.restore_counts, there->restore_counts);
+    if (timelines == *there) {
+      // Also when it was another coordinator that mended it.
+      has_history_ = !there->history.empty();
+      history_error_.clear();
+      co_return Status{};
+    }
+  }
+  const std::uint64_t attempt = job_.context().random.next();
+  auto stored = co_await storage::store_timelines(site(), std::move(timelines), attempt);
+  if (stored) {
+    has_history_ = true;
+    history_error_.clear();
+  } else {
+    store_history_later(stored.error());
+  }
+  co_return stored;
+}
+
+void JobStorage::discard_older(std::uint64_t timeline, std::string kept) {
+  asio::co_spawn(job_.context().executor, run_discard(timeline, std::move(kept)), asio::detached);
+}
+
+asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::string kept) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  auto discarded = co_await discard_aside();
+  if (discarded) {
+    storage::StaleAttempts stale;
+    stale.timelines_below = timeline;
+    stale.is_kept = [kept = std::move(kept)](const std::string& name) { return name == kept; };
+    stale.with_files_aside = false;
+    discarded = co_await discard(std::move(stale));
+  }
+  if (discarded) discarded = co_await storage::discard_claims(site(), timeline);
+  if (discarded) co_return;
+  log_warning("job={} what earlier attempts left stays: {}", job->shape().job,
+              discarded.error().message());
+}
+
+// What we write aside must not be taken for what was left there: one after the other. And a
+// `latest` that is published lies aside for a moment.
+Task<void> JobStorage::discard_aside() {
+  CKPT_CO_CHECK(co_await wait_aside_free());
+  if (!publishing_.empty()) co_return Status{};
+  is_aside_in_use_ = true;
+  storage::StaleAttempts stale;
+  stale.timelines_below = 0;
+  auto discarded = co_await discard(std::move(stale));
+  is_aside_in_use_ = false;
+  aside_free_.notify_all();
+  co_return discarded;
+}
+
+Task<void> JobStorage::wait_aside_free() {
+  while (is_aside_in_use_) {
+    const Time soon = job_.context().seams.clock.after(history_again_after);
+    CKPT_CO_CHECK(co_await aside_free_.wait_until(soon));
+  }
+  co_return Status{};
+}
+
+Task<void> JobStorage::discard(storage::StaleAttempts stale) {
+  // The base may be flushed again by now, which is an attempt of an older timeline.
+  stale.is_kept = [this, others = std::move(stale.is_kept)](const std::string& name) {
+    const auto& flush = job_.decree().flush;
+    return name == publishing_ || (flush && name == flush->work_directory) ||
+           (others && others(name));
+  };
+  CKPT_CO_TRY(const auto removed, co_await storage::discard_stale(site(), std::move(stale)));
+  for (const std::string& name : removed)
+    log_info("job={} discarded {}: left by an earlier attempt", job_.shape().job, name);
+  co_return Status{};
+}
+
+}  // namespace ckpt::node
