@@ -1,7 +1,9 @@
 // Clock: the seam through which everything learns the time and waits for it.
 //
-// Time is monotonic and starts anywhere. Wall time is for people only: nothing is decided by it.
-// Threads: timers fire on the executor given to the clock; use a clock from that thread alone.
+// Time is monotonic and starts anywhere. Wall time is for people; nothing is decided by it, but
+// whether a file was written so lately that its own times prove nothing
+// (storage/catalog_cache.hpp). Threads: timers fire on the executor given to the clock; use a clock
+// from that thread alone.
 #pragma once
 
 #include <chrono>

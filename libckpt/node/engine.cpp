@@ -88,7 +88,9 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
   if (found != jobs.end()) let_go(found->second, "another run of that name has come");
   opening.insert(request.job);
   std::shared_ptr<Job> job = Job::make(held_context, request);
-  auto status = co_await job->open();
+  // The node that will coordinate looks at all that lies in the directory.
+  const bool is_first = request.nodes.empty() || request.nodes.front().name == request.node;
+  auto status = co_await job->open(is_first);
   opening.erase(request.job);
   opened.notify_all();
   if (!status) co_return fail(std::move(status).error());

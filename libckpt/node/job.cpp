@@ -62,7 +62,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
 
 Job::~Job() = default;
 
-Task<void> Job::open() {
+Task<void> Job::open(bool is_first) {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
   if (directory_.empty()) {
@@ -70,7 +70,7 @@ Task<void> Job::open() {
     const std::string identity = fmt::format("{}\n{}", shape_.job, ::getuid());
     shape_.run = digest_of(std::as_bytes(std::span(identity)));
   } else {
-    CKPT_CO_TRY(shape_.run, co_await storage_->open(directory_, shape_.job));
+    CKPT_CO_TRY(shape_.run, co_await storage_->open(shape_.job, is_first));
     history_ = agree::merge(history_, storage_->stored_history());
     restore_counts_ = agree::merge(restore_counts_, storage_->stored_counts());
     counts_announced_ = restore_counts_;

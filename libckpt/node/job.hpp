@@ -42,7 +42,7 @@ class Job : public std::enable_shared_from_this<Job> {
   ~Job();
 
   // --- life (job.cpp, job_end.cpp) ---
-  Task<void> open();  // Reads what the directory holds; heartbeats and peers begin. Once.
+  Task<void> open(bool is_first);  // Of all nodes. Reads the directory; heartbeats begin. Once.
   Held held() const;
   void want_flush(bool is_wanted);
   bool is_flushed(bool wait_for_commits) const;

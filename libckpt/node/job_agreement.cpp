@@ -174,6 +174,7 @@ void Job::coordinate() {
   if (!is_coordinator()) {
     if (was_coordinator_) {
       coordinator_.step_down();
+      storage_->forget_published();
       heard_.forget_reports();
     }
     was_coordinator_ = false;
@@ -182,7 +183,9 @@ void Job::coordinate() {
   was_coordinator_ = true;
   const agree::ClusterView look = view();
   coordinator_.decide(look, context_.seams.clock.now());
-  if (coordinator_.needs_published()) storage_->read_catalog();
+  // A node takes itself for the coordinator until it has heard the others: that is too early.
+  const bool is_first = look.expected.empty() || look.expected.front() == node_;
+  if (is_first || coordinator_.needs_published()) storage_->need_catalog();
   if (auto publishing = coordinator_.publishing()) {
     storage_->publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
       coordinator_.published(flush_id, status, context_.seams.clock.now());
@@ -362,7 +365,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
         {session->ask, start.start_id, start.timeline, base, std::nullopt, start.reason});
     tell_levels(*session);
     // Another node may have stored the base since we read the catalog.
-    if (base && base == durable_ && !storage_->is_published(*base)) storage_->read_catalog();
+    if (base && base == durable_ && !storage_->is_published(*base)) storage_->look_for(*base);
   } else if (start.go) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&

@@ -61,7 +61,7 @@ void Job::note_idle() {
   if (!is_expired_ || was_expired) return;
   log_info("job={} has had no trainer for {}: {}", shape_.job, idle_.limit_text(),
            is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
-  storage_->read_catalog();  // Another node may have stored it.
+  if (is_coordinator()) storage_->read_catalog();  // Another daemon may have stored it.
 }
 
 std::string IdleWatch::limit_text() const {

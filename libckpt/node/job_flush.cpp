@@ -148,11 +148,16 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   log_info("job={} step={} saved as {} ranks={} bytes={}", job_.shape().job,
            number(publishing.order.at.step), published.name, ranks, published.bytes);
   // From here on the step is durable, whatever becomes of the rest.
+  auto catalog = co_await load_catalog(std::nullopt);
+  if (!catalog) {
+    log_warning("job={} old checkpoints are kept: {}", job_.shape().job, catalog.error().message());
+    co_return Status{};
+  }
   storage::RetentionOrder retention;
   retention.run = job_.shape().run;
   retention.max_ckpt_num = max_ckpt_num_;
   retention.protected_steps.push_back(publishing.order.at);
-  auto deleted = co_await storage::apply_retention(site(), std::move(retention));
+  auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
   if (!deleted) {
     log_warning("job={} old checkpoints are kept: {}", job_.shape().job, deleted.error().message());
   } else {
@@ -161,8 +166,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
                number(checkpoint.at.step), checkpoint.name, max_ckpt_num_);
     }
   }
-  auto read = co_await refresh_catalog();
-  if (!read) log_warning("job={} {}", job_.shape().job, read.error().message());
+  adopt(std::move(*catalog));
   co_return Status{};
 }
 

@@ -36,7 +36,7 @@ storage::Site JobStorage::site() const {
   return storage::Site(job_.context().seams.files, job_.context().seams.clock, job_.directory());
 }
 
-Task<format::RunId> JobStorage::open(std::string, std::string job) {
+Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
   Random& random = job_.context().random;
   storage::RunOrder order;
   order.job = std::move(job);
@@ -50,6 +50,7 @@ Task<format::RunId> JobStorage::open(std::string, std::string job) {
   if (device) device_ = *device;
   auto timelines = co_await load_history();
   if (timelines) stored_ = std::move(*timelines);
+  if (!with_catalog) co_return marker.run;
   CKPT_CO_CHECK(co_await refresh_catalog());
   const std::string orphans =
       storage::describe_orphans({checkpoints_, rejected_}, std::optional(marker.run));
@@ -66,34 +67,82 @@ void JobStorage::stop() {
 
 // --- what is there ---
 
-Task<void> JobStorage::refresh_catalog() {
+Task<storage::Catalog> JobStorage::load_catalog(std::optional<Step> only) {
   storage::CatalogOptions options;
   options.run = stored_.run;
-  CKPT_CO_TRY(storage::Catalog catalog, co_await storage::read_catalog(site(), options));
-  for (const storage::Rejected& rejected : catalog.rejected) {
-    // The catalog is read again after every save; what was said once is not said again.
-    const bool is_known =
-        std::any_of(rejected_.begin(), rejected_.end(), [&](const storage::Rejected& known) {
-          return known.name == rejected.name && known.reason == rejected.reason;
-        });
-    if (is_known) continue;
-    log_warning("job={} {} is not used: {}", job_.shape().job, rejected.name, rejected.reason);
-  }
+  options.only = only;
+  options.cache = &cache_;
+  auto catalog = co_await storage::read_catalog(site(), options);
+  co_return catalog;
+}
+
+Task<void> JobStorage::refresh_catalog() {
+  CKPT_CO_TRY(storage::Catalog catalog, co_await load_catalog(std::nullopt));
+  adopt(std::move(catalog));
+  co_return Status{};
+}
+
+void JobStorage::adopt(storage::Catalog catalog) {
   checkpoints_ = std::move(catalog.checkpoints);
-  rejected_ = std::move(catalog.rejected);
+  note_rejected(std::move(catalog.rejected));
   std::vector<agree::PublishedStep> published;
   for (const storage::Checkpoint& checkpoint : checkpoints_) {
     published.push_back({checkpoint.at, checkpoint.world_size, checkpoint.digests});
   }
   published_ = std::move(published);
+}
+
+void JobStorage::note_rejected(std::vector<storage::Rejected> rejected) {
+  for (const storage::Rejected& one : rejected) {
+    // The catalog is read again after every save; what was said once is not said again.
+    const bool is_known =
+        std::any_of(rejected_.begin(), rejected_.end(), [&](const storage::Rejected& known) {
+          return known.name == one.name && known.reason == one.reason;
+        });
+    if (is_known) continue;
+    log_warning("job={} {} is not used: {}", job_.shape().job, one.name, one.reason);
+  }
+  rejected_ = std::move(rejected);
+}
+
+// What is known of other steps stays.
+Task<void> JobStorage::look_up(format::StepId at) {
+  CKPT_CO_TRY(storage::Catalog catalog, co_await load_catalog(at.step));
+  std::erase_if(checkpoints_,
+                [&](const storage::Checkpoint& known) { return known.at.step == at.step; });
+  looked_up_.reset();
+  for (storage::Checkpoint& found : catalog.checkpoints) {
+    if (found.at == at) looked_up_ = at;
+    checkpoints_.push_back(std::move(found));
+  }
+  for (const storage::Rejected& rejected : catalog.rejected)
+    log_warning("job={} {} is not used: {}", job_.shape().job, rejected.name, rejected.reason);
   co_return Status{};
+}
+
+void JobStorage::look_for(format::StepId at) {
+  if (job_.directory().empty() || looking_for_ == at) return;
+  looking_for_ = at;
+  asio::co_spawn(job_.context().executor, run_look_for(at), asio::detached);
+}
+
+asio::awaitable<void> JobStorage::run_look_for(format::StepId at) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const Status looked = co_await look_up(at);
+  if (looking_for_ == at) looking_for_.reset();
+  if (!looked) {
+    log_warning("job={} step={} not looked for on storage: {}", job->shape().job, number(at.step),
+                looked.error().message());
+  }
+  job->touch();
 }
 
 bool JobStorage::is_published(format::StepId at) const {
   const auto is_it = [&](const agree::PublishedStep& step) { return step.at == at; };
   const auto is_of_it = [&](const format::Damage& damage) { return damage.id.at == at; };
-  return published_ && std::any_of(published_->begin(), published_->end(), is_it) &&
-         std::none_of(damaged_.begin(), damaged_.end(), is_of_it);
+  const bool is_there = looked_up_ == at ||
+                        (published_ && std::any_of(published_->begin(), published_->end(), is_it));
+  return is_there && std::none_of(damaged_.begin(), damaged_.end(), is_of_it);
 }
 
 std::size_t JobStorage::rejected_count() const {
@@ -109,12 +158,22 @@ void JobStorage::read_catalog() {
   asio::co_spawn(job_.context().executor, run_read_catalog(), asio::detached);
 }
 
+void JobStorage::need_catalog() {
+  if (!published_ && !is_reading_catalog_) read_catalog();
+}
+
+void JobStorage::forget_published() {
+  if (!job_.directory().empty()) published_.reset();
+}
+
 void JobStorage::forget_catalog() {
   if (job_.directory().empty()) return;
   published_.reset();
+  looked_up_.reset();
   std::erase_if(damaged_,
                 [](const format::Damage& damage) { return damage.code != Errc::corruption; });
-  read_catalog();
+  if (is_reading_catalog_) must_read_again_ = true;
+  job_.touch();
 }
 
 asio::awaitable<void> JobStorage::run_read_catalog() {
@@ -186,12 +245,24 @@ Task<void> JobStorage::keep_marker() {
 Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_of(format::ShardId id,
                                                                        Digest digest) {
   if (job_.directory().empty()) co_return fail(Errc::not_found, "the job has no directory");
-  // The coordinator may have read the catalog after we did.
-  if (name_of(id.at).empty()) CKPT_CO_CHECK(co_await refresh_catalog());
+  const std::string known = name_of(id.at);
+  if (!known.empty()) {
+    auto record = co_await record_in(known, id, digest);
+    // Else it was saved again since we looked, maybe under another name.
+    if (record || record.error().code() != Errc::not_found) co_return record;
+  }
+  CKPT_CO_CHECK(co_await look_up(id.at));
   const std::string name = name_of(id.at);
   if (name.empty()) {
     co_return fail(Errc::not_found, fmt::format("step {} is not on storage", number(id.at.step)));
   }
+  auto record = co_await record_in(name, id, digest);
+  co_return record;
+}
+
+Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_in(std::string name,
+                                                                       format::ShardId id,
+                                                                       Digest digest) {
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));
   CKPT_CO_TRY(format::ShardRecord record, format::record_from(*manifest, id.rank));
   if (format::digest_of(record) != digest) {

@@ -24,7 +24,7 @@
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
 #include "node/context.hpp"
-#include "storage/catalog.hpp"
+#include "storage/catalog_cache.hpp"
 #include "storage/removal.hpp"
 
 namespace ckpt::node {
@@ -36,14 +36,16 @@ class JobStorage {
   explicit JobStorage(Job& job);
   ~JobStorage();
 
-  // The marker, the history and the catalog. Errors: those of storage::open_run_directory.
-  Task<format::RunId> open(std::string directory, std::string job);
+  // The marker and the history, and `with_catalog` what lies there. Errors: those of
+  // storage::open_run_directory; corruption (what lies there is of another run).
+  Task<format::RunId> open(std::string job, bool with_catalog);
   const agree::History& stored_history() const { return stored_.history; }
   const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
   void set_max_ckpt_num(std::uint32_t count) { max_ckpt_num_ = count; }
   void stop();
 
-  // What storage holds. None: it is being read, or was never. Without a directory: nothing.
+  // What storage holds; only the coordinator reads all of it. None: it is being read, or was never,
+  // or may have changed since. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
   std::size_t rejected_count() const;  // Published once, and no checkpoints by the catalog now.
@@ -52,8 +54,12 @@ class JobStorage {
   // Why nobody knows from storage which steps were abandoned; empty: it is known.
   std::string history_lost() const;
   bool is_history_due() const;  // It could not be stored, or is gone from storage: try again.
-  void read_catalog();          // In the background; touches the job when done.
-  void forget_catalog();        // And reads it anew. What could not be read may be read again.
+  // These two go on in the background, and touch the job when done.
+  void read_catalog();
+  void need_catalog();               // The same, unless it is known, or being read.
+  void look_for(format::StepId at);  // This step alone: whether it is published.
+  void forget_published();           // Another node coordinates, and may change it.
+  void forget_catalog();             // To be read anew. What could not be read may be read again.
   void note_damage(format::ShardId id, const Error& error);  // A restore could not use it.
   const std::set<format::Damage>& damaged() const { return damaged_; }
 
@@ -106,6 +112,13 @@ class JobStorage {
   Task<std::uint64_t> claim_free_timeline(format::Start start);
   Task<void> keep_marker();
   Task<void> refresh_catalog();
+  Task<storage::Catalog> load_catalog(std::optional<Step> only);
+  void adopt(storage::Catalog catalog);
+  void note_rejected(std::vector<storage::Rejected> rejected);
+  asio::awaitable<void> run_look_for(format::StepId at);
+  Task<void> look_up(format::StepId at);
+  Task<std::shared_ptr<const format::ShardRecord>> record_in(std::string name, format::ShardId id,
+                                                             Digest digest);
   storage::Site site() const;
   std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
 
@@ -115,7 +128,10 @@ class JobStorage {
   std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
   std::uint32_t max_ckpt_num_ = 0;
   std::optional<std::vector<agree::PublishedStep>> published_;
-  std::vector<storage::Checkpoint> checkpoints_;
+  storage::CatalogCache cache_;
+  std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
+  std::optional<format::StepId> looked_up_;       // The newest one; none: it was not there.
+  std::optional<format::StepId> looking_for_;
   std::set<format::Damage> damaged_;
   std::vector<storage::Rejected> rejected_;
   std::string unreadable_;

@@ -49,10 +49,16 @@ struct Entry {
   std::string name;
   EntryKind kind = EntryKind::other;
 };
+// Equal ones of the same path are of the same file, and it was not written to in between: but for a
+// write so soon after the one before that the file system's clock did not move, and for rot.
 struct FileStatus {
   EntryKind kind = EntryKind::other;
   std::uint64_t bytes = 0;
   std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t modified_ns = 0;  // Since 1970, by the clock of the file system.
+  std::int64_t changed_ns = 0;   // As it, and no program can set it back.
+  bool operator==(const FileStatus&) const = default;
 };
 struct Space {
   std::uint64_t bytes_free = 0;  // For us, without the reserve of root.

@@ -360,6 +360,14 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
   return entries;
 }
 
+namespace {
+
+std::int64_t nanoseconds(const struct timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+}  // namespace
+
 Result<FileStatus> status_of(const std::string& path) {
   CKPT_TRY(const Place place, resolve(path, "look at"));
   struct stat status{};
@@ -370,6 +378,9 @@ Result<FileStatus> status_of(const std::string& path) {
   result.kind = kind_of(status.st_mode);
   result.bytes = static_cast<std::uint64_t>(status.st_size);
   result.device = status.st_dev;
+  result.inode = status.st_ino;
+  result.modified_ns = nanoseconds(status.st_mtim);
+  result.changed_ns = nanoseconds(status.st_ctim);
   return result;
 }
 

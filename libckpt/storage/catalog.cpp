@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <tuple>
 
+#include "storage/catalog_cache.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
@@ -95,50 +97,78 @@ bool may_pass(const Error& error) {
 }
 
 // Every file that the manifest names is there, and has its size.
-Task<void> check_files(Site site, std::string name, std::shared_ptr<const Manifest> manifest) {
-  for (const format::ShardPart& shard : manifest->shards) {
-    const auto extents = format::member_extents(shard.record);
-    for (std::size_t index = 0; index < extents.size(); ++index) {
-      const std::string& file = shard.record.layout.members[index].file_name;
-      const std::string path = os::join(site.at(name), file);
-      const auto found = co_await site.files().status(path);
-      if (!found && found.error().code() == Errc::not_found) {
-        co_return fail(Errc::corruption, fmt::format("{} is missing", file));
-      }
-      CKPT_CO_TRY(const auto status, found);
-      if (status.kind != os::EntryKind::file || status.bytes != extents[index].bytes) {
-        co_return fail(Errc::corruption, fmt::format("{} has {} bytes, its manifest says {}", file,
-                                                     status.bytes, extents[index].bytes));
-      }
+Task<void> check_files(Site site, std::shared_ptr<const Described> described) {
+  for (const MemberFile& file : described->files) {
+    const std::string path = os::join(site.at(described->checkpoint.name), file.name);
+    const auto found = co_await site.files().status(path);
+    if (!found && found.error().code() == Errc::not_found) {
+      co_return fail(Errc::corruption, fmt::format("{} is missing", file.name));
+    }
+    CKPT_CO_TRY(const auto status, found);
+    if (status.kind != os::EntryKind::file || status.bytes != file.bytes) {
+      co_return fail(Errc::corruption, fmt::format("{} has {} bytes, its manifest says {}",
+                                                   file.name, status.bytes, file.bytes));
     }
   }
   co_return Status();
 }
 
-Status check_identity(const Manifest& manifest, const std::string& name,
-                      std::optional<format::RunId> run) {
-  if (run && manifest.run != *run) {
+Status check_identity(const Checkpoint& checkpoint, std::optional<format::RunId> run) {
+  if (run && checkpoint.run != *run) {
     return fail(Errc::invalid_argument,
-                fmt::format("it is of job {}, run {}", manifest.job, to_hex(manifest.run)));
+                fmt::format("it is of job {}, run {}", checkpoint.job, to_hex(checkpoint.run)));
   }
-  const auto parsed = parse_step_directory(name);
-  if (parsed && parsed->step == manifest.at.step) return {};
+  const auto parsed = parse_step_directory(checkpoint.name);
+  if (parsed && parsed->step == checkpoint.at.step) return {};
   return fail(Errc::corruption, fmt::format("its manifest is of step {}, not of what its name says",
-                                            number(manifest.at.step)));
+                                            number(checkpoint.at.step)));
+}
+
+std::shared_ptr<const Described> describe_all(const Manifest& manifest, const std::string& name) {
+  auto described = std::make_shared<Described>();
+  described->checkpoint = describe(manifest, name);
+  for (const format::ShardPart& shard : manifest.shards) {
+    const auto extents = format::member_extents(shard.record);
+    for (std::size_t index = 0; index < extents.size(); ++index) {
+      described->files.push_back(
+          {shard.record.layout.members[index].file_name, extents[index].bytes});
+    }
+  }
+  return described;
+}
+
+// What the manifest of one directory says, from the cache where that is still true.
+Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, CatalogCache* cache) {
+  const std::string path = os::join(site.at(name), format::manifest_name);
+  const auto began = site.clock().wall_time();
+  Result<os::FileStatus> before = fail(Errc::not_found, "");
+  if (cache != nullptr) {
+    before = co_await site.files().status(path);
+    if (before) {
+      if (auto known = cache->find(name, *before)) co_return known;
+    }
+  }
+  CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
+  auto described = describe_all(*manifest, name);
+  if (before) {
+    // Another directory may have taken its place before the file was opened.
+    const auto after = co_await site.files().status(path);
+    if (after && *after == *before) cache->keep(name, *before, began, described);
+  }
+  co_return described;
 }
 
 // None: it was removed, or replaced, while it was read.
-Task<std::optional<Checkpoint>> examine(Site site, std::string name,
-                                        std::optional<format::RunId> run) {
+Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOptions options) {
   std::optional<Checkpoint> seen;
   Status whole;
-  const auto manifest = co_await read_manifest(site, name);
-  if (manifest) {
-    seen = describe(**manifest, name);
-    whole = check_identity(**manifest, name, run);
-    if (whole) whole = co_await check_files(site, name, *manifest);
+  const auto described = co_await look_at(site, name, options.cache);
+  if (described) {
+    seen = (*described)->checkpoint;
+    whole = check_identity(*seen, options.run);
+    if (whole) whole = co_await check_files(site, *described);
   } else {
-    whole = fail(manifest.error());
+    whole = fail(described.error());
   }
   if (whole) co_return seen;
   const Errc code = whole.error().code();
@@ -156,15 +186,14 @@ struct Examined {
 
 // What is rejected here is abandoned by whoever then restores an older step, so a disk that fails
 // is asked again, and only what it still does not give is rejected.
-Task<Examined> examine_all(Site site, std::vector<StepDirectory> names,
-                           std::optional<format::RunId> run) {
+Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogOptions options) {
   Examined examined;
   Catalog& catalog = examined.catalog;
   for (int round = 1; !names.empty(); ++round) {
     std::vector<StepDirectory> failed;
     for (const StepDirectory& parsed : names) {
       const std::string name = step_directory_name(parsed.step, parsed.generation);
-      auto checkpoint = co_await examine(site, name, run);
+      auto checkpoint = co_await examine(site, name, options);
       if (checkpoint) {
         if (*checkpoint) catalog.checkpoints.push_back(**std::move(checkpoint));
         examined.is_outdated = examined.is_outdated || !*checkpoint;
@@ -221,13 +250,19 @@ void drop_doubles(Catalog& catalog) {
   }
 }
 
+std::set<std::string> names_of(const std::vector<os::Entry>& entries) {
+  std::set<std::string> names;
+  for (const os::Entry& entry : entries) names.insert(entry.name);
+  return names;
+}
+
 Task<Examined> read_once(Site site, CatalogOptions options) {
   Catalog catalog;
   CKPT_CO_TRY(const auto entries, co_await list_again_and_again(site, options.make_durable));
   std::vector<StepDirectory> names;
   for (const os::Entry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
-    if (!parsed) continue;
+    if (!parsed || (options.only && parsed->step != *options.only)) continue;
     if (entry.kind == os::EntryKind::symlink) {
       // A step may have been moved behind it: nobody begins anew over that.
       catalog.rejected.push_back(Rejected{entry.name, Errc::corruption,
@@ -241,10 +276,11 @@ Task<Examined> read_once(Site site, CatalogOptions options) {
     }
     names.push_back(*parsed);
   }
+  if (options.cache != nullptr && !options.only) options.cache->keep_only(names_of(entries));
   std::sort(names.begin(), names.end(), [](const StepDirectory& left, const StepDirectory& right) {
     return std::pair(left.step, left.generation) < std::pair(right.step, right.generation);
   });
-  auto examined = co_await examine_all(site, std::move(names), options.run);
+  auto examined = co_await examine_all(site, std::move(names), options);
   if (!examined) co_return fail(std::move(examined).error());
   catalog.checkpoints = std::move(examined->catalog.checkpoints);
   std::ranges::move(examined->catalog.rejected, std::back_inserter(catalog.rejected));

@@ -40,9 +40,14 @@ struct Catalog {
   std::vector<Rejected> rejected;       // Look like ours, and are no checkpoints of this run.
 };
 
+class CatalogCache;
+
 struct CatalogOptions {
   // None: whichever run each manifest names.
   std::optional<format::RunId> run;
+  // None: all steps. Else no other step is looked at, and the catalog has no other.
+  std::optional<Step> only;
+  CatalogCache* cache = nullptr;  // Lives until the Task ends. Null: every manifest is read.
   // Syncs the directory after it was listed: what is returned is then durable, also where whoever
   // published it died before he could sync.
   bool make_durable = true;

@@ -40,12 +40,9 @@ bool is_verdict(Errc code) {
 
 }  // namespace
 
-Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
+Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog) {
   std::vector<Checkpoint> deleted;
   if (order.max_ckpt_num == 0) co_return deleted;
-  CatalogOptions options;
-  options.run = order.run;
-  CKPT_CO_TRY(Catalog catalog, co_await read_catalog(site, options));
   for (const Rejected& rejected : catalog.rejected) {
     // It may be the newest: what cannot be read now is no reason to delete something else.
     if (!is_verdict(rejected.code)) {
@@ -60,10 +57,13 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order) {
       select_for_deletion(catalog.checkpoints, order.max_ckpt_num, order.protected_steps);
   CKPT_POINT("prune.select");
   const std::string reason = fmt::format("only the newest {} are kept", order.max_ckpt_num);
-  for (const std::size_t index : chosen) {
-    const Checkpoint& checkpoint = catalog.checkpoints[index];
+  std::vector<Checkpoint> superfluous;
+  for (const std::size_t index : chosen) superfluous.push_back(catalog.checkpoints[index]);
+  for (Checkpoint& checkpoint : superfluous) {
     CKPT_CO_CHECK(co_await remove_checkpoint(site, checkpoint.name, order.run, reason));
-    deleted.push_back(checkpoint);
+    std::erase_if(catalog.checkpoints,
+                  [&](const Checkpoint& listed) { return listed.name == checkpoint.name; });
+    deleted.push_back(std::move(checkpoint));
   }
   co_return deleted;
 }

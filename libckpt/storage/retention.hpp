@@ -26,9 +26,10 @@ struct RetentionOrder {
   std::vector<format::StepId> protected_steps;
 };
 
-// Reads the catalog and deletes what is too many. Returns what was deleted.
-// Errors: those of read_catalog and remove_checkpoint; unavailable (a manifest could not be read:
-//         then nothing is deleted). The rest is then still there.
-Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order);
+// Deletes what is too many of the catalog, which was just read, and takes it out of it. Returns
+// what was deleted. `catalog` lives until the Task ends. Errors: those of remove_checkpoint;
+// unavailable (a manifest could not be read: then nothing is
+//         deleted). The rest is then still there.
+Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog);
 
 }  // namespace ckpt::storage

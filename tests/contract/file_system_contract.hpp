@@ -26,6 +26,7 @@ void check_creation_is_exclusive(FileSystemUnderTest& subject);
 void check_renames(FileSystemUnderTest& subject);
 void check_directories(FileSystemUnderTest& subject);
 void check_small_files(FileSystemUnderTest& subject);
+void check_identity(FileSystemUnderTest& subject);
 void check_links_are_refused(FileSystemUnderTest& subject);
 void check_many_in_flight(FileSystemUnderTest& subject);
 

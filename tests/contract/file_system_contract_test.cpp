@@ -304,6 +304,37 @@ Job write_into(std::shared_ptr<os::File> file, std::uint64_t offset,
 
 }  // namespace
 
+void check_identity(FileSystemUnderTest& subject) {
+  Calls calls(subject);
+  const auto status = [&](const char* name) {
+    const auto found = calls.run(subject.files().status(calls.at(name)));
+    REQUIRE(found.has_value());
+    return *found;
+  };
+  const std::vector<std::byte> text(5, std::byte{'a'});
+  REQUIRE(calls.run(subject.files().write_small(calls.at("first"), text)).has_value());
+  REQUIRE(calls.run(subject.files().write_small(calls.at("second"), text)).has_value());
+  const os::FileStatus first = status("first");
+  CHECK(first == status("first"));
+  CHECK(first.inode != status("second").inode);
+  CHECK(first.device == status("second").device);
+  CHECK(status("second").modified_ns >= first.modified_ns);
+  CHECK(status("second").changed_ns >= first.changed_ns);
+  CHECK(first.changed_ns > 0);
+  // Of the same size, in the same moment, under the same name: not the same file.
+  REQUIRE(
+      calls.run(subject.files().rename(calls.at("second"), calls.at("first"), RenameMode::replace))
+          .has_value());
+  const os::FileStatus replaced = status("first");
+  CHECK_FALSE(replaced == first);
+  CHECK(replaced.inode != first.inode);
+  REQUIRE(calls.run(subject.files().append_small(calls.at("first"), text)).has_value());
+  const os::FileStatus longer = status("first");
+  CHECK(longer.inode == replaced.inode);
+  CHECK(longer.bytes == 2 * text.size());
+  CHECK_FALSE(longer == replaced);
+}
+
 void check_many_in_flight(FileSystemUnderTest& subject) {
   Calls calls(subject);
   constexpr std::uint64_t piece_bytes = 64 * KiB;
@@ -419,6 +450,10 @@ TEST_CASE("file system: directories list sorted and are removed only when empty"
 TEST_CASE("file system: small files are read within a limit and grow by appending",
           "[contract][os]") {
   if (const Subject subject = some_subject()) check_small_files(*subject);
+}
+TEST_CASE("file system: a file that was replaced or written to has another status",
+          "[contract][os]") {
+  if (const Subject subject = some_subject()) check_identity(*subject);
 }
 TEST_CASE("file system: links below the root are never followed", "[contract][os]") {
   if (const Subject subject = some_subject()) check_links_are_refused(*subject);

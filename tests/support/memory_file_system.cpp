@@ -46,6 +46,9 @@ Result<std::vector<std::string>> components(const std::string& path) {
 struct MemoryDisk::Inode {
   EntryKind kind = EntryKind::file;
   std::uint64_t device = 0;
+  std::uint64_t number = 0;
+  std::int64_t modified_ns = 0;
+  std::int64_t changed_ns = 0;
   std::uint32_t owner = 0;  // Who wrote last.
   std::vector<std::byte> bytes;
   std::vector<std::byte> durable;
@@ -64,9 +67,18 @@ MemoryDisk::MemoryDisk(std::uint64_t seed) : random_(seed) {
 MemoryDisk::Ref MemoryDisk::make_inode(EntryKind kind) {
   auto inode = std::make_shared<Inode>();
   inode->kind = kind;
+  inode->number = ++inodes_made_;
+  stamp(*inode);
   std::erase_if(inodes_, [](const std::weak_ptr<Inode>& known) { return known.expired(); });
   inodes_.push_back(inode);
   return inode;
+}
+
+// Without a clock, each change has a time of its own.
+void MemoryDisk::stamp(Inode& inode) {
+  if (!has_clock_) ++now_ns_;
+  inode.modified_ns = now_ns_;
+  inode.changed_ns = now_ns_;
 }
 
 void MemoryDisk::fail_at(std::uint64_t operation, Fault fault) {
@@ -76,6 +88,15 @@ void MemoryDisk::fail_at(std::uint64_t operation, Fault fault) {
 
 void MemoryDisk::set_hook(std::function<int(std::string_view, const std::string&)> hook) {
   hook_ = std::move(hook);
+}
+
+void MemoryDisk::set_time(std::chrono::system_clock::time_point now) {
+  using std::chrono::nanoseconds;
+  // As Linux: the time of a file is that of the last tick.
+  constexpr std::int64_t tick_ns = nanoseconds(std::chrono::milliseconds(4)).count();
+  const auto since_1970 = std::chrono::duration_cast<nanoseconds>(now.time_since_epoch()).count();
+  has_clock_ = true;
+  now_ns_ = since_1970 / tick_ns * tick_ns;
 }
 
 void MemoryDisk::set_latency(Duration least, Duration most) {
@@ -128,6 +149,7 @@ Result<MemoryDisk::Ref> MemoryDisk::find_directory(const std::string& path,
 
 void MemoryDisk::change(std::uint32_t owner, std::vector<Assignment> assignments) {
   for (const Assignment& one : assignments) {
+    stamp(*one.directory);
     if (one.inode) {
       one.directory->names[one.name] = one.inode;
     } else {
@@ -188,6 +210,7 @@ Status MemoryDisk::write(Inode& inode, const std::string& path, std::uint64_t of
     for (std::uint64_t sector = offset / sector_bytes; sector * sector_bytes < end; ++sector) {
       inode.dirty.insert(sector);
     }
+    stamp(inode);
     inode.owner = owner;
   }
   return allowed;
@@ -443,6 +466,7 @@ void MemoryDisk::resize(const std::string& path, std::uint64_t bytes) {
   const Ref inode = must_find(path);
   inode->bytes.resize(bytes);
   inode->durable.resize(bytes);
+  stamp(*inode);
 }
 
 std::vector<std::string> MemoryDisk::tree() const {
@@ -494,6 +518,7 @@ class MemoryFile final : public os::File {
       if (bytes <= inode->bytes.size()) return {};
       CKPT_CHECK(files.disk_.need_room(bytes - inode->bytes.size(), path));
       inode->bytes.resize(bytes);
+      files.disk_.stamp(*inode);
       inode->is_size_dirty = true;
       return {};
     };
@@ -505,6 +530,7 @@ class MemoryFile final : public os::File {
                                     bytes]() -> Status {
       CKPT_CHECK(files.disk_.begin("truncate", path));
       inode->bytes.resize(bytes);
+      files.disk_.stamp(*inode);
       inode->is_size_dirty = true;
       return {};
     };
@@ -551,6 +577,7 @@ Task<void> MemoryFileSystem::pause() {
 template <class T>
 Task<T> MemoryFileSystem::perform(std::function<Result<T>()> work) {
   CKPT_CO_CHECK(co_await pause());
+  if (clock_ != nullptr) disk_.set_time(clock_->wall_time());
   Result<T> result = work();
   CKPT_CO_CHECK(co_await pause());
   co_return result;
@@ -682,6 +709,9 @@ Task<FileStatus> MemoryFileSystem::status(std::string path) {
     status.kind = found.inode->kind;
     status.bytes = found.inode->bytes.size();
     status.device = found.inode->device;
+    status.inode = found.inode->number;
+    status.modified_ns = found.inode->modified_ns;
+    status.changed_ns = found.inode->changed_ns;
     return status;
   };
   auto done = co_await perform<FileStatus>(std::move(work));

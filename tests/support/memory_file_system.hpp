@@ -57,6 +57,8 @@ class MemoryDisk {
   std::uint64_t used_bytes() const;
   void set_exchange_supported(bool supported) { has_exchange_ = supported; }
   void set_direct(bool is_direct) { is_direct_ = is_direct; }
+  // The times of files that change from now on. Never called: each change has its own, long ago.
+  void set_time(std::chrono::system_clock::time_point now);
 
   // For tests: around the FileSystem, at once durable, without faults.
   void put(const std::string& path, std::string_view content);  // Makes the directories above.
@@ -68,6 +70,7 @@ class MemoryDisk {
   void mount(const std::string& path);
   bool exists(const std::string& path) const;
   std::string content(const std::string& path) const;  // Empty when there is no such file.
+  // As rot does it: the times of the file stay as they are.
   void flip(const std::string& path, std::uint64_t offset, unsigned bit);
   void resize(const std::string& path, std::uint64_t bytes);
   std::vector<std::string> tree() const;  // Every path, sorted; directories end in "/".
@@ -98,6 +101,7 @@ class MemoryDisk {
   Result<Found> find(const std::string& path, std::string_view verb) const;
   Result<Ref> find_directory(const std::string& path, std::string_view verb) const;
   Ref make_inode(os::EntryKind kind);
+  void stamp(Inode& inode);
   void change(std::uint32_t owner, std::vector<Assignment> assignments);
   Status need_room(std::uint64_t bytes, const std::string& path) const;
   Ref put_parents(const std::string& path, std::string& name);
@@ -119,6 +123,9 @@ class MemoryDisk {
   std::vector<std::weak_ptr<Inode>> inodes_;
   std::vector<Change> pending_;  // Directory changes that no sync has covered, in order.
   std::uint64_t operations_ = 0;
+  std::uint64_t inodes_made_ = 0;
+  bool has_clock_ = false;
+  std::int64_t now_ns_ = 0;
   std::optional<std::uint64_t> fault_at_;
   std::optional<Fault> fault_;
   std::function<int(std::string_view, const std::string&)> hook_;

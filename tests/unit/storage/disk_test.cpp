@@ -86,7 +86,11 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   storage::RetentionOrder keep_one;
   keep_one.run = test_run;
   keep_one.max_ckpt_num = 1;
-  const auto deleted = scene.run(storage::apply_retention(site, keep_one));
+  storage::CatalogOptions options;
+  options.run = test_run;
+  auto listed = scene.run(storage::read_catalog(site, options));
+  REQUIRE(listed.has_value());
+  const auto deleted = scene.run(storage::apply_retention(site, keep_one, *listed));
   REQUIRE(deleted.has_value());
   REQUIRE(deleted->size() == 1);
   std::vector<std::string> names;

@@ -43,15 +43,12 @@ TEST_CASE_METHOD(StorageFixture, "retention: what a restore abandoned goes first
   timelines.history = {{1, false, {}}, {2, true, step_id(10)}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   must_save(step_id(12, 2));
-  storage::RetentionOrder order;
-  order.run = test_run;
-  order.max_ckpt_num = 2;
   SECTION("as the history tells") {}
   SECTION("by age where that is damaged") {
     disk.flip("/scratch/job/.libckpt/timelines.json", 5, 0);
   }
   const bool is_known = run(storage::load_timelines(site, test_run)).has_value();
-  REQUIRE(run(storage::apply_retention(site, order)).has_value());
+  REQUIRE(retain(2).has_value());
   REQUIRE(catalog().checkpoints.size() == 2);
   REQUIRE(catalog().checkpoints.front().at == (is_known ? step_id(10) : step_id(20)));
   REQUIRE(catalog().checkpoints.back().at == step_id(12, 2));

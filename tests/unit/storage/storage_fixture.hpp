@@ -125,10 +125,13 @@ class StorageFixture {
       order.digests.push_back(format::digest_of(*make_rank(at, rank).record));
     return order;
   }
-  storage::Catalog catalog() {
+  Result<storage::Catalog> try_catalog() {
     storage::CatalogOptions options;
     options.run = test_run;
-    auto found = run(storage::read_catalog(site, options));
+    return run(storage::read_catalog(site, options));
+  }
+  storage::Catalog catalog() {
+    auto found = try_catalog();
     REQUIRE((found ? "" : found.error().message()) == "");
     return std::move(found).value();
   }
@@ -146,7 +149,8 @@ class StorageFixture {
     storage::RetentionOrder order;
     order.run = test_run;
     order.max_ckpt_num = max_ckpt_num;
-    return run(storage::apply_retention(site, order));
+    CKPT_TRY(storage::Catalog listed, try_catalog());
+    return run(storage::apply_retention(site, order, listed));
   }
   void discard_stale() {
     const auto removed = run(storage::discard_stale(site, {}));
