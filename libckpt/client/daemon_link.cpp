@@ -30,19 +30,8 @@ constexpr Duration hello_time = std::chrono::seconds(5);
 // The first attach reads the job's directory, which may lie on a slow file system.
 constexpr Duration attach_time = std::chrono::seconds(60);
 constexpr Duration reconnect_time = std::chrono::seconds(30);
-constexpr Duration first_pause = std::chrono::milliseconds(50);
-constexpr Duration longest_pause = std::chrono::seconds(10);
-constexpr Duration longest_pause_to_open = std::chrono::milliseconds(500);
-// A daemon that drops us sooner does so for a reason, and will again.
-constexpr Duration stable_time = std::chrono::milliseconds(20);
 constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
 constexpr Duration goodbye_time = std::chrono::seconds(1);
-
-// Of a StartFresh or an AskRestore.
-std::uint64_t ask_of(const control::Message& wish) {
-  const auto* restore = std::get_if<control::AskRestore>(&wish);
-  return restore != nullptr ? restore->ask : std::get<control::StartFresh>(wish).ask;
-}
 
 // Whether the next attempt may do better. Who opens hears at once of what he can change; in
 // mid-run, patience costs nothing.
@@ -130,26 +119,8 @@ void DaemonLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
 
 void DaemonLink::carry_out(control::Message message) {
   if (auto* skipped = std::get_if<control::Skipped>(&message)) skipped->step = state_->next_skip();
-  remember(message);
+  remembered_.said(message);
   if (is_attached_) enqueue(std::move(message));
-}
-
-void DaemonLink::remember(const control::Message& message) {
-  if (const auto* layout = std::get_if<control::SetLayout>(&message)) layout_ = *layout;
-  if (const auto* flush = std::get_if<control::Flush>(&message)) flush_ = *flush;
-  if (const auto* ok = std::get_if<control::RestoredOk>(&message)) restored_ok_ = *ok;
-  if (const auto* close = std::get_if<control::Close>(&message)) close_ = *close;
-  const bool is_wish = std::holds_alternative<control::StartFresh>(message) ||
-                       std::holds_alternative<control::AskRestore>(message);
-  if (is_wish) wish_ = message;
-}
-
-void DaemonLink::tell_remembered() {
-  if (layout_) enqueue(*layout_);
-  if (wish_) enqueue(*wish_);
-  if (flush_) enqueue(*flush_);
-  if (restored_ok_) enqueue(*restored_ok_);
-  if (close_) enqueue(*close_);
 }
 
 void DaemonLink::enqueue(control::Message message) {
@@ -175,7 +146,7 @@ void DaemonLink::hang_up(std::string why) {
 }
 
 Job DaemonLink::run() {
-  Duration pause = first_pause;
+  ReconnectPause pause;
   LogLimit complaint(60.0);
   while (!is_stopping_) {
     auto attached = co_await attach_once();
@@ -184,7 +155,7 @@ Job DaemonLink::run() {
       const Time attached_at = clock_->now();
       auto ended = co_await serve();
       if (is_stopping_) co_return;
-      if (clock_->now() - attached_at >= stable_time) pause = first_pause;
+      pause.held(clock_->now() - attached_at);
       CKPT_ASSERT(!ended);
       lose(ended.error());
     } else {
@@ -199,11 +170,9 @@ Job DaemonLink::run() {
       if (complaint.may_speak()) log_warning("attach, tried again: {}", error.message());
       state_->lost(error.text());
     }
-    const Time again = clock_->after(pause);
+    const Time again = clock_->after(pause.next(was_attached_));
     auto slept = co_await sleep_until(*clock_, again);
     if (!slept) co_return;
-    // Who opens is waited for, and not for long.
-    pause = std::min(pause * 2, was_attached_ ? longest_pause : longest_pause_to_open);
   }
 }
 
@@ -264,7 +233,7 @@ Task<void> DaemonLink::attach_once() {
   is_attached_ = was_attached_ = true;
   state_->attached(answer->run);
   // Step 4.
-  tell_remembered();
+  for (control::Message& message : remembered_.all()) enqueue(std::move(message));
   asio::co_spawn(thread_.executor(), send_all(connection_number_), asio::detached);
   co_return Status();
 }
@@ -325,7 +294,7 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
           },
           [&](control::Begun& it) { take(std::move(it)); },
           [&](control::Closed& it) {
-            close_.reset();
+            remembered_.closed();
             state_->closed(std::move(it.result));
           },
           [&](control::Fenced& it) {
@@ -386,8 +355,7 @@ Status DaemonLink::take(control::SlotsReady ready) {
 }
 
 void DaemonLink::take(control::Begun begun) {
-  if (wish_ && ask_of(*wish_) == begun.ask) wish_.reset();
-  if (begun.timeline != attach_.timeline) flush_.reset();  // Of a step that is no more.
+  remembered_.begun(begun, attach_.timeline);
   node::Begun event;
   event.ask = begun.ask;
   event.start_id = begun.start_id;
@@ -396,7 +364,6 @@ void DaemonLink::take(control::Begun begun) {
   event.reason = std::move(begun.reason);
   if (!begun.result) event.error = begun.result.error();
   if (begun.result) {
-    if (begun.timeline != attach_.timeline) restored_ok_.reset();  // Said of another restore.
     attach_.has_continuation = true;
     attach_.start_id = begun.start_id;
     attach_.timeline = begun.timeline;

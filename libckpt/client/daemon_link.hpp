@@ -20,6 +20,8 @@
 #include "base/signal.hpp"
 #include "client/daemon_start.hpp"
 #include "client/outgoing_queue.hpp"
+#include "client/reconnect_pause.hpp"
+#include "client/remembered.hpp"
 #include "client/session_link.hpp"
 #include "client/silence_watch.hpp"
 #include "client/snap_thread.hpp"
@@ -57,8 +59,6 @@ class DaemonLink final : public EngineSide {
   void make_way();
 
   void carry_out(wire::control::Message message);
-  void remember(const wire::control::Message& message);
-  void tell_remembered();
   void enqueue(wire::control::Message message);
   void hang_up(std::string why);  // On a daemon that may be alive.
 
@@ -93,12 +93,7 @@ class DaemonLink final : public EngineSide {
   std::shared_ptr<device::MemoryPins> pins_;
   std::vector<MappedSlot> mapped_;  // By Slot.
 
-  // Told to the next daemon.
-  std::optional<wire::control::SetLayout> layout_;
-  std::optional<wire::control::Message> wish_;  // StartFresh or AskRestore, until it began.
-  std::optional<wire::control::Flush> flush_;
-  std::optional<wire::control::RestoredOk> restored_ok_;  // Of the timeline that `attach_` names.
-  std::optional<wire::control::Close> close_;
+  Remembered remembered_;  // Sent to the next daemon.
 };
 
 }  // namespace ckpt::client

@@ -126,18 +126,21 @@ class MutatedPrograms:
 
     def make(self, name, target):
         words = list(self.build.link(target))
+        inside = set(words) | set(self.members(words))
         if self.mutant.file.endswith(".cpp"):
-            self.compile(f"libckpt/CMakeFiles/ckpt_{self.mutant.module}.dir/{self.mutant.path}.o",
-                         self.planted)
+            sound = f"libckpt/CMakeFiles/ckpt_{self.mutant.module}.dir/{self.mutant.path}.o"
+            if sound in inside:
+                self.compile(sound, self.planted)
         else:
-            inside = set(words) | set(self.members(words))
             for user in self.build.users_of(self.mutant.path):
                 if user in inside:
                     self.compile(user)
         program = self.folder / name
         first = words.index("-o")
         words[first + 1] = str(program)
-        extra = [made for sound, made in self.objects.items() if sound not in words]
+        # What another of the mutant's programs needed has no place here.
+        extra = [made for sound, made in self.objects.items()
+                 if sound in inside and sound not in words]
         words = [self.objects.get(word, self.library(word)) for word in words]
         words[first:first] = [*extra, "-Wl,--strip-debug"]
         done = subprocess.run(words, cwd=self.build.tree, capture_output=True, text=True)

@@ -224,11 +224,13 @@ TEST_CASE("trainer session: memory may go when save, or guard, has returned", "[
 
 TEST_CASE("trainer session: a tensor is free when remove has returned", "[unit][client]") {
   Trainer trainer;
-  trainer.add("guarded", 9 * chunk);
-  trainer.stamp(1);
+  trainer.add("guarded", 32 * MiB);  // Long enough to be copied while it is overwritten.
+  auto& memory = *trainer.memory.at("guarded");
+  std::ranges::fill(memory, std::byte{1});
   const auto expected = trainer.contents();
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
-  trainer.remove("guarded");
+  REQUIRE(trainer.session.remove("guarded"));
+  std::fill(memory.rbegin(), memory.rend(), std::byte{2});
   REQUIRE(trainer.session.close(soon()));
   REQUIRE(contents_of(trainer.node->shards[0]) == expected);
 }
