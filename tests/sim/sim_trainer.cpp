@@ -162,12 +162,14 @@ Task<void> SimTrainer::train() {
       CKPT_CO_CHECK(co_await retract());
     }
     if (!is_due(step)) {
+      oracle_.skipped(plan_.group, {timeline_, step});
       if (number(done_) > 0) CKPT_CO_CHECK(engine_->skipped(*session_, done_));
       done_ = step;
       continue;
     }
     const bool skips = plan_.skip_one_in != 0 && random_.one_in(plan_.skip_one_in);
     if (skips || granted_.empty() || step < next_capture_) {
+      oracle_.skipped(plan_.group, {timeline_, step});
       CKPT_CO_CHECK(engine_->skipped(*session_, step));
     } else {
       const std::uint32_t slot = granted_.front();
@@ -271,6 +273,10 @@ void SimTrainer::level_reached(Step step, Level level) {
   const bool has_begun = begun_ && !begun_->error;
   const std::uint64_t timeline = has_begun ? begun_->timeline : timeline_;
   oracle_.reached(rank(), is_base ? base_->timeline : timeline, step, level);
+}
+
+void SimTrainer::step_dropped(Step step) {
+  if (!is_dead_) oracle_.dropped(plan_.group, {timeline_, step});
 }
 
 void SimTrainer::restore_offered(node::SlotOffer offer) {

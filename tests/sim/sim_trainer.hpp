@@ -22,6 +22,9 @@ class Oracle {
   virtual ~Oracle() = default;
   virtual void began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) = 0;
   virtual void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) = 0;
+  // A rank will not have the step, or all have given it up.
+  virtual void skipped(std::uint64_t group, format::StepId at) = 0;
+  virtual void dropped(std::uint64_t group, format::StepId at) = 0;
   virtual void violated(const std::string& what) = 0;
 };
 
@@ -78,6 +81,8 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::optional<node::SessionId> session() const { return session_; }
   const std::string& machine() const { return plan_.machine; }
   std::uint64_t captures() const { return captures_; }
+  void close(Duration deadline) { (void)engine_->close(*session_, deadline); }
+  bool is_closed() const { return is_closed_; }
   // A zombie wakes and goes on as if nothing had happened. Everything must be refused.
   void wake_as_zombie();
 
@@ -86,11 +91,11 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   void slot_granted(std::uint32_t slot) override;
   void next_capture(Step step) override { next_capture_ = step; }
   void level_reached(Step step, Level level) override;
-  void step_dropped(Step) override {}
+  void step_dropped(Step step) override;
   void noticed(node::Notice) override {}
   void restore_offered(node::SlotOffer offer) override;
   void begun(node::Begun begun) override;
-  void closed(Status) override {}
+  void closed(Status) override { is_closed_ = true; }
   void fenced(std::string) override { is_fenced_ = true; }
 
  private:
@@ -128,6 +133,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   bool is_dead_ = false;
   bool has_failed_ = false;
   bool is_fenced_ = false;
+  bool is_closed_ = false;  // close() was answered.
 };
 
 }  // namespace ckpt::sim

@@ -160,12 +160,18 @@ void World::name_members() {
     names_[members_[index]] = are_new ? fmt::format("{}-{}", names[index], group_) : names[index];
 }
 
+std::string World::status_of(const std::string& machine) const {
+  const auto found = machines_.find(machine);
+  return found == machines_.end() ? std::string() : found->second->engine->status_json();
+}
+
 void World::start_machine(const std::string& name) {
   machines_[name] = std::make_unique<Machine>(*this, name, random_.next());
 }
 
 void World::memory_lost(const std::string& node) {
   if (std::find(members_.begin(), members_.end(), node) == members_.end()) return;
+  memory_disturbed_in_ = group_;
   ++losses_since_commit_;
   disturbed_at_ = now_;
 }
@@ -322,6 +328,7 @@ void World::supervise() {
 
 // Synchronous training: nobody begins step k + 2 before everybody has done step k + 1.
 void World::pace_trainers() {
+  if (is_training_paused_) return;
   Step slowest{std::numeric_limits<std::uint64_t>::max()};
   for (const auto& trainer : trainers_) {
     if (!trainer || !trainer->is_training()) return;
@@ -568,11 +575,15 @@ Outcome World::run() {
   random_.one_in(2) ? kill_random_trainer() : kill_random_machine();
   check_converges();
   check_storage();
-  // They take longer than all before.
+  // Each takes longer than all before.
   if (options_.seed % 3 == 0) {
     hang_storage();
     lose_coordinator();
     rot_storage();
+  }
+  if (options_.seed % 3 == 1) {
+    check_redundancy();
+    check_close();
   }
   end_launch();
   return outcome_;

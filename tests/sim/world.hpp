@@ -9,7 +9,9 @@
 //
 // Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
-// are refused. Then liveness: in calm, steps are captured, committed and published again.
+// are refused; no step is given up that every rank captured. Then liveness: in calm, steps are
+// captured, committed and published again, a node that was lost leaves no step without its copies
+// for long, and a close ends by its deadline, whatever storage does.
 #pragma once
 
 #include <map>
@@ -52,6 +54,8 @@ class World final : public Oracle {
 
   void began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) override;
   void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) override;
+  void skipped(std::uint64_t group, format::StepId at) override;
+  void dropped(std::uint64_t group, format::StepId at) override;
   void violated(const std::string& what) override;
 
  private:
@@ -77,6 +81,7 @@ class World final : public Oracle {
   void supervise();  // The launcher: a launch with a dead rank is ended, and a new one begun.
   std::vector<Node> node_list() const;
   void name_members();
+  std::string status_of(const std::string& machine) const;
   void pace_trainers();
 
   // Faults.
@@ -99,6 +104,10 @@ class World final : public Oracle {
   void lose_coordinator();
   bool holds(const std::string& machine, std::uint32_t rank, format::StepId at) const;
   void rot_storage();
+  // In world_laws.cpp.
+  bool has_all_copies() const;
+  void check_redundancy();
+  void check_close();
 
   WorldOptions options_;
   Random random_;
@@ -140,6 +149,10 @@ class World final : public Oracle {
   std::vector<Step> published_;         // The last ones, oldest first.
   bool durable_is_demanded_ = false;    // Of the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
+
+  std::set<std::pair<std::uint64_t, format::StepId>> skipped_;  // By launch.
+  std::uint64_t memory_disturbed_in_ = 0;  // The last launch in which memory was lost or damaged.
+  bool is_training_paused_ = false;
 };
 
 }  // namespace ckpt::sim

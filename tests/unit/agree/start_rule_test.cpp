@@ -91,6 +91,29 @@ TEST_CASE("start: a rank that fails makes all vote again without its copy", "[un
   REQUIRE(again->attempt == 2);
   REQUIRE(again->base == format::StepId{1, Step{3}});
   REQUIRE(again->start_id == state.current->start_id);
+
+  // All said "ready" to the attempt before.
+  answer(scene, *state.current, StartPhase::ready);
+  state.current = again;
+  CHECK_FALSE(agree::decide_start(scene.view, state, false, random).next.has_value());
+  answer(scene, *again, StartPhase::ready);
+  const auto went = agree::decide_start(scene.view, state, false, random).next;
+  REQUIRE(went.has_value());
+  CHECK(went->go);
+}
+
+TEST_CASE("start: ranks that ask for different steps begin from none", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 3);
+  scene.hold_everywhere(1, 4);
+  scene.all_ask();
+  scene.rank(0).wanted = Step{3};
+  scene.rank(1).wanted = Step{4};
+  Random random(1);
+  const auto refused = agree::decide_start(scene.view, {}, false, random).next;
+  REQUIRE(refused.has_value());
+  CHECK_FALSE(refused->go);
+  CHECK(refused->error == Errc::invalid_argument);
 }
 
 TEST_CASE("start: what a trainer refuses is not tried from elsewhere", "[unit][agree]") {

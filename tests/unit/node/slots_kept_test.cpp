@@ -40,6 +40,19 @@ TEST_CASE("slots kept: restores of older steps that were given up cost no commit
   CHECK_FALSE(rank.is_wrong);
 }
 
+TEST_CASE("slots kept: a Slot that was not granted is not written into", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  REQUIRE(rank.begin_fresh());
+  REQUIRE(rank.begin_capture(Step{1}));
+  REQUIRE(rank.engine->abandon(rank.session, rank.filling));
+  // It is free, and not granted again yet.
+  const Status refused = rank.engine->begin(rank.session, rank.filling, Step{2});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+}
+
 TEST_CASE("slots kept: a capture of an unknown layout gives its Slot back", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");

@@ -52,6 +52,9 @@ TEST_CASE("memory available: the tightest ancestor of version 2 counts, without 
   CHECK(machine.available().cgroup_bytes == 500);
   machine.put("/sys/fs/cgroup/job/rank/memory.current", "2000\n");
   CHECK(machine.available().bytes == 0);
+  // An inner group with more room than the outer one.
+  machine.put("/sys/fs/cgroup/job/rank/memory.max", std::to_string(3 * GiB));
+  CHECK(machine.available().bytes == 1 * GiB + 512 * MiB);
 }
 
 TEST_CASE("memory available: version 1 has its own files and its own word for none", "[unit][os]") {

@@ -321,6 +321,14 @@ TEST_CASE("snapshotter: copies that end after the guard gave up are not publishe
   REQUIRE(ended.endings == 1);
   REQUIRE_FALSE(ended.is_good);
   REQUIRE(ended.error->code() == Errc::unavailable);
+
+  // The next capture is judged by itself.
+  request.step = Step{2};
+  REQUIRE(snapshotter.begin(request));
+  stuck.newest->end();
+  REQUIRE(snapshotter.guard({}));
+  REQUIRE(ended.endings == 2);
+  REQUIRE(ended.is_good);
 }
 
 TEST_CASE("snapshotter: a device without checksums leaves all of them to the engine",

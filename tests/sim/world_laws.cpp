@@ -1,0 +1,96 @@
+// Laws about losses that cost no step at once: missing copies, dropped steps, late answers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/log.hpp"
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+
+constexpr Duration look_again_after = std::chrono::milliseconds(200);
+constexpr Duration launch_time_max = std::chrono::seconds(60);
+// A node is missed after 2.5 s and dialled again every 2 s; a copy is tried again every 2 s.
+constexpr Duration copies_time_max = std::chrono::seconds(15);
+constexpr Duration heartbeat = std::chrono::milliseconds(500);
+
+}  // namespace
+
+void World::skipped(std::uint64_t group, format::StepId at) {
+  skipped_.insert({group, at});
+}
+
+// A step is given up for all ranks only if one of them skipped it, or lost it with its memory. A
+// restore in mid-training may take a Slot.
+void World::dropped(std::uint64_t group, format::StepId at) {
+  const bool is_told_late = group != group_;
+  if (is_told_late || options_.trainers_retract || memory_disturbed_in_ == group) return;
+  if (skipped_.contains({group, at})) return;
+  violated(fmt::format("needed: timeline {} step {} was given up, and no rank had skipped it",
+                       at.timeline, number(at.step)));
+}
+
+// Whether the newest committed step has all copies that it can have, as its coordinator sees it.
+bool World::has_all_copies() const {
+  const std::string text = status_of(members_.front());
+  if (text.empty()) return false;
+  const auto status = nlohmann::json::parse(text);
+  const std::size_t wanted = std::min<std::size_t>(2, members_.size());
+  for (const auto& job : status.at("jobs")) {
+    for (const auto& step : job.at("steps")) {
+      const bool is_it = committed_ && step.at("timeline") == committed_->timeline &&
+                         step.at("step") == number(committed_->step);
+      if (is_it && step.at("copies") >= wanted) return true;
+    }
+  }
+  return false;
+}
+
+// A node is lost, and all begin again. Nobody captures: what they began from is all there is, and
+// must not stay on one node.
+void World::check_redundancy() {
+  is_training_paused_ = true;
+  const std::string victim = members_[random_.below(members_.size())];
+  kill_machine(victim);
+  if (random_.one_in(2)) start_machine(victim);  // The same host comes back, its memory empty.
+  const auto have_all_begun = [this] {
+    return !trainers_.empty() &&
+           std::all_of(trainers_.begin(), trainers_.end(),
+                       [](const auto& trainer) { return trainer && trainer->is_training(); });
+  };
+  advance(look_again_after);
+  for (const Time end = now_ + launch_time_max; now_ < end && !have_all_begun();)
+    advance(look_again_after);
+  if (!have_all_begun()) return violated("redundancy: nobody began again in calm");
+  const Time end = now_ + copies_time_max;
+  while (committed_ && now_ < end && !has_all_copies()) advance(look_again_after);
+  if (committed_ && !has_all_copies()) {
+    violated(fmt::format("redundancy: timeline {} step {} has no second copy in calm",
+                         committed_->timeline, number(committed_->step)));
+  }
+  is_training_paused_ = false;
+}
+
+// A close ends when it may, or at its deadline: also where storage hangs.
+void World::check_close() {
+  advance(std::chrono::seconds(2));
+  if (random_.one_in(2)) disk_.stall_until(now_ + std::chrono::hours(1));
+  const Duration deadline = std::chrono::seconds(1 + random_.below(10));
+  std::vector<std::shared_ptr<SimTrainer>> closing;
+  for (const auto& trainer : trainers_) {
+    if (!trainer || !trainer->is_training()) continue;
+    trainer->close(deadline);
+    closing.push_back(trainer);
+  }
+  advance(deadline + 2 * heartbeat);
+  for (const auto& trainer : closing) {
+    if (trainer->is_dead() || trainer->is_closed()) continue;
+    violated(fmt::format("deadline: rank {} waits for its close, beyond {} s", trainer->rank(),
+                         deadline / std::chrono::seconds(1)));
+  }
+}
+
+}  // namespace ckpt::sim
