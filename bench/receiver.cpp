@@ -50,7 +50,7 @@ int receive_replicas(const std::string& address, std::size_t bytes) {
   const auto memory = must(loop.run(source.allocate(bytes)));
   Sink sink(memory->bytes());
   wire::TcpNetwork network(loop.context.get_executor(), *loop.clock);
-  const auto listener = must(network.listen(address));
+  const auto listener = must(loop.run(network.listen(address, no_deadline)));
   std::printf("%s\n", listener->address().c_str());
   std::fflush(stdout);
   auto connection = must(loop.run(listener->accept()));

@@ -30,6 +30,7 @@ using Grade = Finding::Grade;
 using arena::human_bytes;
 
 constexpr std::uint64_t descriptors_wanted = 4096;
+constexpr Duration lookup_time = std::chrono::seconds(10);
 // Below this a directory takes no checkpoint of anything real.
 constexpr std::uint64_t free_bytes_wanted = 1 * GiB;
 // One of io_uring's registered buffers, which pin memory against this limit.
@@ -173,7 +174,8 @@ Finding check_port(Workplace& workplace, const Options& options, bool daemon_run
             fmt::format("node \"{}\" has no address in the list of nodes", options.node),
             "set the option node to this machine's name in nodes, written NAME@HOST:PORT"};
   wire::TcpNetwork network(workplace.executor(), workplace.clock());
-  const auto listener = network.listen(address);
+  const Time deadline = workplace.clock().after(lookup_time);
+  const auto listener = workplace.run(network.listen(address, deadline));
   if (listener) return {"port", Grade::good, address + " is free", ""};
   if (listener.error().code() == Errc::unavailable && daemon_runs)
     return {"port", Grade::good, address + " is in use, as it should be by the daemon", ""};

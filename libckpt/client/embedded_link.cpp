@@ -97,6 +97,13 @@ Job EmbeddedLink::attach() {
     state_->refused(std::move(request).error());
     co_return;
   }
+  // It may block: this engine has nobody else to serve yet.
+  auto secret = node::read_secret(attach_);
+  if (!secret) {
+    state_->refused(std::move(secret).error());
+    co_return;
+  }
+  request->secret = std::move(*secret);
   request->process = ::getpid();
   auto attached = co_await machine_->engine->attach(std::move(*request), *this);
   if (!attached) {

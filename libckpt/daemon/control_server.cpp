@@ -25,7 +25,12 @@ constexpr Duration accept_pause = std::chrono::milliseconds(100);
 
 ControlServer::ControlServer(const asio::any_io_executor& executor, Clock& clock,
                              node::Engine& engine, DaemonControl& control)
-    : executor_(executor), clock_(clock), engine_(engine), control_(control), detached_(clock) {}
+    : executor_(executor),
+      clock_(clock),
+      engine_(engine),
+      control_(control),
+      secret_files_(1, os::DiskPriority::normal, "ckptd-secret"),
+      detached_(clock) {}
 
 ControlServer::~ControlServer() = default;
 
@@ -164,7 +169,11 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
                    "so it could not tell when it dies; run both in one container");
   }
   CKPT_CO_TRY(auto process, os::open_process({peer.pid, attach.start_time}));
+  std::function<Result<std::string>()> read_secret = [attach] { return node::read_secret(attach); };
   CKPT_CO_TRY(auto request, node::make_request(attach));
+  if (!attach.secret_file.empty()) {
+    CKPT_CO_TRY(request.secret, co_await secret_files_.run(read_secret));
+  }
   request.process = peer.pid;
   const TrainerSession::Identity identity{attach.job, attach.rank, peer.pid};
   // First: a newcomer that is refused must not cost the older one its life.

@@ -19,6 +19,7 @@
 #include "base/stop_gate.hpp"
 #include "daemon/core_share.hpp"
 #include "daemon/trainer_session.hpp"
+#include "os/disk_threads.hpp"
 #include "os/runtime_directory.hpp"
 
 namespace ckpt::daemon {
@@ -82,6 +83,8 @@ class ControlServer {
   std::optional<os::LocalListener> listener_;
   std::list<Session> sessions_;  // Whose processes may still have Slots mapped.
   std::list<Connection> open_;   // To close them at the end.
+  // A secret's file may lie on a file system that hangs. Only those who attach wait for it.
+  os::DiskThreads secret_files_;
   CoreShare cores_;
   Signal detached_;
   StopGate connections_;  // Counts them.

@@ -19,6 +19,7 @@ namespace ckpt::node {
 namespace {
 
 constexpr Duration listen_retry_after = std::chrono::seconds(1);
+constexpr Duration listen_time = std::chrono::seconds(10);  // To look our own name up.
 constexpr Duration sweep_interval = std::chrono::seconds(1);
 constexpr Duration job_stop_time = std::chrono::seconds(5);
 
@@ -142,7 +143,9 @@ asio::awaitable<void> Engine::State::listen(std::string address) {
   };
   LogLimit complaint(60.0);
   while (!is_stopping) {
-    auto listener = context.seams.network.listen(address);
+    const Time deadline = context.seams.clock.after(listen_time);
+    auto listener = co_await context.seams.network.listen(address, deadline);
+    if (is_stopping) co_return;
     if (listener) {
       listeners[address] = std::shared_ptr<wire::Listener>(std::move(*listener));
       log_info("listens for peers on {}", listeners[address]->address());

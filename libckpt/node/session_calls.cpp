@@ -35,13 +35,15 @@ Result<AttachRequest> make_request(const control::Attach& attach) {
   request.own_slots = attach.own_slots;
   request.flush_rate = attach.flush_rate;
   request.replica_rate = attach.replica_rate;
-  if (!attach.secret_file.empty()) {
-    CKPT_TRY(const auto secret, wire::Secret::read_file(attach.secret_file));
-    request.secret = to_string(secret.bytes());
-  }
   if (attach.has_continuation)
     request.continuation = Continuation{attach.start_id, attach.timeline};
   return request;
+}
+
+Result<std::string> read_secret(const control::Attach& attach) {
+  if (attach.secret_file.empty()) return std::string();
+  CKPT_TRY(const auto secret, wire::Secret::read_file(attach.secret_file));
+  return to_string(secret.bytes());
 }
 
 SessionCalls::SessionCalls(Engine& engine, SessionId session)

@@ -14,9 +14,11 @@
 
 namespace ckpt::node {
 
-// Reads the secret's file, where one is named.
-// Errors: those of wire::Secret::read_file, invalid_argument (no node, negative interval).
+// Without the secret: read_secret() reads it. Errors: invalid_argument (no node).
 Result<AttachRequest> make_request(const wire::control::Attach& attach);
+// Empty where no file is named. It blocks while it reads, and a file system may hang: do not call
+// it on the engine's thread. Errors: those of wire::Secret::read_file.
+Result<std::string> read_secret(const wire::control::Attach& attach);
 
 class SessionCalls {
  public:

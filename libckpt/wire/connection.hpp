@@ -42,7 +42,8 @@ class Listener {
 class Network {
  public:
   virtual ~Network() = default;
-  virtual Result<std::unique_ptr<Listener>> listen(const std::string& address) = 0;
+  // The deadline is for the address: its name may have to be looked up.
+  virtual Task<std::unique_ptr<Listener>> listen(std::string address, Time deadline) = 0;
   virtual Task<std::shared_ptr<Connection>> connect(std::string address, Time deadline) = 0;
 };
 

@@ -140,21 +140,14 @@ Task<std::vector<tcp::endpoint>> look_up(asio::any_io_executor executor, Clock& 
 TcpNetwork::TcpNetwork(asio::any_io_executor executor, Clock& clock, TcpOptions options)
     : executor_(std::move(executor)), clock_(clock), options_(options) {}
 
-Result<std::unique_ptr<Listener>> TcpNetwork::listen(const std::string& text) {
-  CKPT_TRY(const Address address, Address::parse(text));
-  std::optional<tcp::endpoint> endpoint = numeric_endpoint(address);
-  if (!endpoint) {
-    boost::system::error_code error;
-    tcp::resolver resolver(executor_);
-    const auto found = resolver.resolve(address.host, std::to_string(address.port),
-                                        tcp::resolver::numeric_service, error);
-    if (error || found.empty())
-      return fail(Errc::invalid_argument, "listen on " + text + ": the name is not known", error);
-    endpoint = found.begin()->endpoint();
-  }
+Task<std::unique_ptr<Listener>> TcpNetwork::listen(std::string text, Time deadline) {
   auto port = std::make_shared<Port>(executor_, clock_, options_);
-  CKPT_CHECK(open_port(*port, *endpoint));
-  return std::unique_ptr<Listener>(std::make_unique<TcpListener>(std::move(port)));
+  CKPT_CO_TRY(const Address address, Address::parse(text));
+  const auto endpoints = co_await look_up(executor_, clock_, address, deadline);
+  if (!endpoints)
+    co_return fail(Errc::invalid_argument, "listen on " + text + ": " + endpoints.error().text());
+  CKPT_CO_CHECK(open_port(*port, endpoints->front()));
+  co_return std::make_unique<TcpListener>(std::move(port));
 }
 
 Task<std::shared_ptr<Connection>> TcpNetwork::connect(std::string text, Time deadline) {

@@ -11,10 +11,10 @@ class TcpNetwork : public Network {
  public:
   TcpNetwork(asio::any_io_executor executor, Clock& clock, TcpOptions options = {});
 
-  // Binds exactly this host; port 0 lets the kernel choose. A name is looked up before it returns:
-  // call it at start-up. Errors: invalid_argument (no address of this machine), unavailable (in
-  // use), io.
-  Result<std::unique_ptr<Listener>> listen(const std::string& address) override;
+  // Binds exactly this host; port 0 lets the kernel choose. Names are looked up off the thread.
+  // Errors: invalid_argument (no address of this machine, an unknown name), unavailable (in use),
+  // io.
+  Task<std::unique_ptr<Listener>> listen(std::string address, Time deadline) override;
   // Names are looked up off the thread; each address found gets its share of the time.
   // Errors: invalid_argument, unavailable.
   Task<std::shared_ptr<Connection>> connect(std::string address, Time deadline) override;

@@ -129,7 +129,7 @@ inline void check_writing_to_a_closed_peer_fails(ConnectionWorld& world) {
 }
 
 inline void check_nobody_answers(ConnectionWorld& world) {
-  auto listening = world.host().listen(world.listen_address());
+  auto listening = world.listen(world.listen_address());
   REQUIRE(listening);
   const std::string address = (*listening)->address();
   (*listening)->close();
@@ -140,18 +140,18 @@ inline void check_nobody_answers(ConnectionWorld& world) {
 }
 
 inline void check_an_address_is_taken_once(ConnectionWorld& world) {
-  auto first = world.host().listen(world.listen_address());
+  auto first = world.listen(world.listen_address());
   REQUIRE(first);
-  const auto second = world.host().listen((*first)->address());
+  const auto second = world.listen((*first)->address());
   REQUIRE_FALSE(second);
   REQUIRE(second.error().code() == Errc::unavailable);
   const std::string address = (*first)->address();
   first.value().reset();
-  REQUIRE(world.host().listen(address));
+  REQUIRE(world.listen(address));
 }
 
 inline void check_closing_a_listener_ends_accept(ConnectionWorld& world) {
-  auto listening = world.host().listen(world.listen_address());
+  auto listening = world.listen(world.listen_address());
   REQUIRE(listening);
   auto accepting = start(world.context(), (*listening)->accept());
   world.context().poll();

@@ -33,6 +33,9 @@ class ConnectionWorld {
   Result<T> run(Task<T> task) {
     return finish(start(context(), std::move(task)));
   }
+  Result<std::unique_ptr<wire::Listener>> listen(const std::string& address) {
+    return run(host().listen(address, soon()));
+  }
   Time soon() const { return const_cast<ConnectionWorld*>(this)->clock().after(long_enough); }
   Time at_once() {  // Soon, in real time; later than anything that is only slow.
     return clock().after(std::chrono::milliseconds(30));
@@ -49,7 +52,7 @@ struct ConnectionPair {
 
 inline ConnectionPair join(ConnectionWorld& world) {
   ConnectionPair pair;
-  auto listening = world.host().listen(world.listen_address());
+  auto listening = world.listen(world.listen_address());
   REQUIRE(listening);
   pair.listener = std::move(listening).value();
   auto accepting = start(world.context(), pair.listener->accept());

@@ -1,4 +1,5 @@
-// Goal:   a stream of TCP that never has to wait meets its deadline all the same.
+// Goal:   a stream of TCP that never has to wait meets its deadline all the same, and a name is
+//         looked up without holding the thread.
 // Method: real sockets on a clock that stands still. The peer has filled the kernel's buffers, so
 //         that a read finds more than one turn's bytes at once.
 #include "support/pending.hpp"
@@ -12,9 +13,7 @@ constexpr std::size_t much = 64 << 20;
 
 struct TcpPair {
   TcpPair() {
-    auto listening = network.listen("127.0.0.1:0");
-    REQUIRE(listening);
-    listener = std::move(*listening);
+    listener = run(start(context, network.listen("127.0.0.1:0", no_deadline)));
     auto accepting = start(context, listener->accept());
     near = run(start(context, network.connect(listener->address(), no_deadline)));
     far = run(std::move(accepting));
@@ -27,7 +26,7 @@ struct TcpPair {
       REQUIRE(context.run_one() == 1);
     }
     REQUIRE(pending.result());
-    return *pending.result();
+    return std::move(*pending.result());
   }
 
   asio::io_context context;
@@ -38,6 +37,22 @@ struct TcpPair {
 };
 
 }  // namespace
+
+TEST_CASE("tcp turn: a name that nobody knows is no address to listen on", "[contract][wire]") {
+  asio::io_context context;
+  FakeClock clock(context);
+  wire::TcpNetwork network(context.get_executor(), clock);
+  auto listening = start(context, network.listen("no-such-host.invalid:0", no_deadline));
+  // The first turn only begins to look the name up.
+  REQUIRE(context.run_one() == 1);
+  CHECK_FALSE(listening.is_done());
+  while (!listening.is_done()) {
+    context.restart();
+    REQUIRE(context.run_one() == 1);
+  }
+  REQUIRE_FALSE(listening.result());
+  CHECK(listening.result().error().code() == Errc::invalid_argument);
+}
 
 TEST_CASE("tcp turn: a deadline ends a read that always finds bytes", "[contract][wire]") {
   TcpPair pair;

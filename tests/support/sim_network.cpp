@@ -423,18 +423,18 @@ class SimNetwork::Front : public wire::Network {
   Front(std::shared_ptr<World> world, std::shared_ptr<Host> host)
       : world_(std::move(world)), host_(std::move(host)) {}
 
-  Result<std::unique_ptr<wire::Listener>> listen(const std::string& address) override {
+  Task<std::unique_ptr<wire::Listener>> listen(std::string address, Time) override {
     const auto colon = address.rfind(':');
     if (colon == std::string::npos)
-      return fail(Errc::invalid_argument, "listen on " + address + ": no port");
+      co_return fail(Errc::invalid_argument, "listen on " + address + ": no port");
     std::string bound = address;
     if (address.substr(colon + 1) == "0")
       bound = address.substr(0, colon + 1) + std::to_string(world_->next_port++);
     if (world_->ports.contains(bound))
-      return fail(Errc::unavailable, "listen on " + bound + ": the address is in use",
-                  std::make_error_code(std::errc::address_in_use));
+      co_return fail(Errc::unavailable, "listen on " + bound + ": the address is in use",
+                     std::make_error_code(std::errc::address_in_use));
     auto port = std::make_shared<Port>(world_, host_, std::move(bound));
-    return std::unique_ptr<wire::Listener>(new PortHandle(std::move(port)));
+    co_return std::unique_ptr<wire::Listener>(new PortHandle(std::move(port)));
   }
 
   Task<std::shared_ptr<wire::Connection>> connect(std::string address, Time deadline) override {

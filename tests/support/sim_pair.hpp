@@ -15,7 +15,7 @@ struct SimPair {
         network(seed, options),
         a(network.add_node("A", clock)),
         b(network.add_node("B", clock)) {
-    auto listening = b->listen("B:1");
+    auto listening = run(b->listen("B:1", no_deadline));
     REQUIRE(listening);
     listener = std::move(listening).value();
   }

@@ -16,6 +16,10 @@ struct Machine {
   Machine(SimNetwork& world, const std::string& name)
       : clock(context), network(world.add_node(name, clock)) {}
 
+  Result<std::unique_ptr<wire::Listener>> listen(const std::string& address) {
+    return finish(clock, start(context, network->listen(address, no_deadline)));
+  }
+
   // The context goes last: frames still know the clock and the network's ends.
   asio::io_context context;
   FakeClock clock;
@@ -57,7 +61,7 @@ TEST_CASE("sim network: a killed node is silent or resets, and its frames die un
     SimNetwork world(seed);
     Machine survivor(world, "A");
     auto victim = std::make_unique<Machine>(world, "B");
-    std::shared_ptr<wire::Listener> listener = std::move(*victim->network->listen("B:1"));
+    std::shared_ptr<wire::Listener> listener = std::move(*victim->listen("B:1"));
     start(victim->context, listen_for_ever(listener));
     listener.reset();
     auto dialing = start(survivor.context, survivor.network->connect("B:1", no_deadline));
@@ -90,11 +94,11 @@ TEST_CASE("sim network: a node comes back under its name as a new one", "[unit][
   SimNetwork world(3);
   Machine survivor(world, "A");
   auto first = std::make_unique<Machine>(world, "B");
-  auto old_port = first->network->listen("B:1");
+  auto old_port = first->listen("B:1");
   REQUIRE(old_port);
   world.kill("B");
   Machine second(world, "B");
-  auto new_port = second.network->listen("B:1");
+  auto new_port = second.listen("B:1");
   REQUIRE(new_port);
   // What is left of the old one must not take the address with it.
   old_port->reset();
