@@ -13,7 +13,6 @@
 #include <set>
 
 #include "agree/commit_rule.hpp"
-#include "base/assert.hpp"
 #include "base/log.hpp"
 
 namespace ckpt::agree {
@@ -25,20 +24,6 @@ constexpr std::uint32_t prompt_attempts = 4;
 template <class T>
 void raise(std::optional<T>& value, const std::optional<T>& other) {
   if (other && (!value || *other > *value)) value = other;
-}
-
-// All trainers that are attached close, or a daemon is asked to end.
-bool is_flush_wanted(const ClusterView& view) {
-  std::size_t attached = 0;
-  std::size_t closing = 0;
-  for (const RankView& rank : ranks_of(view)) {
-    attached += rank.report != nullptr;
-    closing += rank.report != nullptr && rank.report->is_closing;
-  }
-  const bool is_asked =
-      std::any_of(view.reports.begin(), view.reports.end(),
-                  [](const format::NodeReport& node) { return node.flush.is_wanted; });
-  return is_asked || (attached > 0 && closing == attached);
 }
 
 // The first rank without a trainer, while others train.
@@ -208,7 +193,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
 }
 
 void Coordinator::go(const ClusterView& view, const format::Start& start) {
-  untold_.emplace(Untold{start.start_id, decree_, flush_history_, publishing_, std::nullopt});
+  untold_.emplace(Untold{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}});
   decree_.history =
       merge(decree_.history, {format::TimelineStart{start.timeline, start.has_base, start.base}});
   untold_->abandons = newest_abandoned(view);
@@ -227,8 +212,7 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
     flush_history_.newest = decree_.durable;
   }
   // A flush of an abandoned timeline must not be published over this one.
-  decree_.flush.reset();
-  publishing_.reset();
+  forget_flush();
 }
 
 // Of the stored steps that the history abandons now, and did not before. A suspect one is passed by
@@ -296,77 +280,10 @@ void Coordinator::decide_captures(const ClusterView& view, Time now) {
   decree_.next_capture = ordered.value_or(decree_.next_capture);
 }
 
-void Coordinator::decide_flush(const ClusterView& view, Time now) {
-  if (decree_.flush) {
-    const FlushState state = flush_state(view, *decree_.flush);
-    if (state.progress == FlushProgress::failed) {
-      give_up_flush(state.failure, now);
-    } else if (state.progress == FlushProgress::complete && !publishing_) {
-      publishing_ = Publishing{*decree_.flush, state.digests};
-    }
-    return;
-  }
-  if (!view.shape.has_storage || !view.published || !decree_.committed) return;
-  if (flush_not_before_ && now < *flush_not_before_) return;
-  const bool is_final = is_flush_wanted(view);
-  if (!is_flush_due(view.shape, *decree_.committed, flush_history_, now, is_final)) return;
-  auto writers = assign_writers(view, *decree_.committed);
-  if (!writers) return;
-  const std::uint64_t flush_id = random_.next() | 1;
-  decree_.flush =
-      format::FlushOrder{flush_id, *decree_.committed,
-                         fmt::format(".step-{:09}.t{}.{:016x}", number(decree_.committed->step),
-                                     decree_.committed->timeline, flush_id),
-                         std::move(*writers)};
-  flush_history_.started_at = now;
-}
-
-void Coordinator::give_up_flush(const std::string& why, Time now) {
-  CKPT_ASSERT(decree_.flush.has_value());
-  log_warning("job={} step={} flush given up, tried again in {} ms: {}", decree_.job,
-              number(decree_.flush->at.step), flush_backoff_ / std::chrono::milliseconds(1), why);
-  flush_trouble_ = fmt::format("step {} is not stored: {}", number(decree_.flush->at.step), why);
-  decree_.flush.reset();
-  publishing_.reset();
-  flush_not_before_ = now + flush_backoff_;
-  flush_backoff_ = std::min(flush_backoff_ * 2, options_.flush_retry_after_max);
-}
-
-void Coordinator::published(std::uint64_t flush_id, const Status& status, Time now) {
-  if (!decree_.flush || decree_.flush->flush_id != flush_id) return;  // Given up meanwhile.
-  if (!status) {
-    give_up_flush(status.error().message(), now);
-    return;
-  }
-  raise(decree_.durable, std::optional(decree_.flush->at));
-  raise(flush_history_.newest, std::optional(decree_.flush->at));
-  flush_backoff_ = options_.flush_retry_after;
-  flush_not_before_.reset();
-  flush_trouble_.clear();
-  decree_.flush.reset();
-  publishing_.reset();
-  ++decree_.sequence;
-}
-
 void Coordinator::decide_end(const ClusterView& view) {
   const bool is_flushed = !view.shape.has_storage || !decree_.committed ||
                           (decree_.durable && *decree_.durable >= *decree_.committed);
   decree_.ended = are_all_closing(view) && is_flushed && !decree_.flush;
-}
-
-// Storage that hangs fails no operation: without this nobody would hear of it.
-std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
-  if (!decree_.flush || !decree_.committed || !flush_history_.started_at) return {};
-  const Duration taken = now - *flush_history_.started_at;
-  if (taken < options_.flush_slow_after) return {};
-  FlushHistory with_this = flush_history_;
-  with_this.newest = decree_.flush->at;
-  const bool is_more_due = is_flush_due(view.shape, *decree_.committed, with_this, now, false);
-  if (!is_more_due && !is_flush_wanted(view)) return {};
-  const auto times = taken / options_.flush_slow_after;  // Worded anew now and then.
-  return fmt::format("step {} has been on its way to storage for {} s, and more is due",
-                     number(decree_.flush->at.step),
-                     times * (options_.flush_slow_after / std::chrono::seconds(1)));
 }
 
 void Coordinator::describe(const ClusterView& view, Time now) {
@@ -394,9 +311,10 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
   if (const auto away = rank_away(view); away && !lost.empty())
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
+  const std::string stuck = flush_parts_ ? flush_parts_->stuck() : std::string();
   for (const std::string& trouble :
        {silent_nodes(view, now), silent_storage(view, now), thin_base(view, copies), flush_trouble_,
-        slow_flush(view, now), foreign_trouble_}) {
+        stuck, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }
@@ -461,6 +379,7 @@ void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
   decree_.sequence = sequence + 1;
   decree_.start = std::move(start);
   flush_history_ = std::move(untold_->flush_history);
+  flush_parts_ = std::move(untold_->flush_parts);
   publishing_ = std::move(untold_->publishing);
   untold_.reset();
 }
@@ -471,7 +390,9 @@ void Coordinator::step_down() {
   decree_ = format::Decree{};
   decree_.sequence = sequence;
   flush_history_ = FlushHistory{};
+  flush_parts_.reset();
   publishing_.reset();
+  hung_writers_.clear();
   asked_since_.reset();
   storage_asked_at_.reset();
   flush_not_before_.reset();

@@ -6,12 +6,15 @@
 // Threads: one. Pure but for the random ids, which come from the seed.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "agree/capture_rule.hpp"
 #include "agree/cluster_view.hpp"
+#include "agree/flush_parts.hpp"
 #include "agree/flush_rule.hpp"
 #include "agree/start_rule.hpp"
 #include "base/clock.hpp"
@@ -30,6 +33,9 @@ struct CoordinatorOptions {
   Duration capture_notice = std::chrono::milliseconds(300);  // For a step to reach all ranks.
   Duration flush_retry_after = std::chrono::seconds(2);      // Doubles up to the maximum.
   Duration flush_retry_after_max = std::chrono::seconds(60);
+  Duration flush_stalled_after = std::chrono::seconds(60);  // Without progress of a writer.
+  // A node that hung as a writer: each new try would cost the deadline again.
+  Duration hung_writer_avoided_for = std::chrono::minutes(10);
   Duration flush_slow_after = std::chrono::seconds(30);  // When more is due already: said aloud.
 };
 
@@ -37,6 +43,7 @@ struct CoordinatorOptions {
 struct Publishing {
   format::FlushOrder order;
   std::vector<Digest> digests;
+  bool had_several_writers = false;  // Of a part: others may have left files.
 };
 
 // Untold: a Start that goes, and what was decided before it.
@@ -44,6 +51,7 @@ struct Untold {
   std::uint64_t start_id = 0;
   format::Decree before;
   FlushHistory flush_history;
+  std::optional<FlushParts> flush_parts;
   std::optional<Publishing> publishing;
   std::optional<format::StepId> abandons;  // The newest good stored step that it abandons.
 };
@@ -90,7 +98,11 @@ class Coordinator {
   std::optional<format::StepId> newest_abandoned(const ClusterView& view) const;
   bool is_too_soon(const format::Start& next, Time now) const;
   void decide_end(const ClusterView& view);
+  void follow_flush(const ClusterView& view, Time now);
+  void forget_flush();
   void give_up_flush(const std::string& why, Time now);
+  void remember_hung_writers(Time now);
+  std::set<std::string> writers_to_avoid(Time now) const;
   void describe(const ClusterView& view, Time now);
   std::string slow_flush(const ClusterView& view, Time now) const;
   std::string silent_storage(const ClusterView& view, Time now) const;
@@ -101,7 +113,9 @@ class Coordinator {
   Random random_;
   format::Decree decree_;
   FlushHistory flush_history_;
+  std::optional<FlushParts> flush_parts_;  // Of decree_.flush, as long as there is one.
   std::optional<Publishing> publishing_;
+  std::map<std::string, Time> hung_writers_;  // Until when other nodes are preferred to them.
   std::vector<Candidate> candidates_;
   std::optional<Time> asked_since_;       // Ranks wait to begin since then.
   std::optional<Time> storage_asked_at_;  // It has not said what it holds since then.

@@ -149,11 +149,23 @@ Status complete(Options& options) {
 }
 
 // Of the daemon, of the logs, of Python and of the tests' kill points: no options, yet ours.
-constexpr std::string_view other_variables[] = {
-    "CONFIG",         "LOG_LEVEL",       "DEBUG",         "LISTEN",
-    "IDLE_LIMIT",     "JOB_IDLE_LIMIT",  "STOP_DEADLINE", "FOREGROUND",
-    "NICE",           "ALL_CORES",       "POINTS",        "POINTS_LOG",
-    "POINTS_RELEASE", "DAEMON_LOG_FILE", "DAEMON_CONFIG", "FAILURE_DOMAIN"};
+constexpr std::string_view other_variables[] = {"CONFIG",
+                                                "LOG_LEVEL",
+                                                "DEBUG",
+                                                "LISTEN",
+                                                "IDLE_LIMIT",
+                                                "JOB_IDLE_LIMIT",
+                                                "STOP_DEADLINE",
+                                                "FOREGROUND",
+                                                "NICE",
+                                                "ALL_CORES",
+                                                "POINTS",
+                                                "POINTS_LOG",
+                                                "FLUSH_STALLED_AFTER",
+                                                "POINTS_RELEASE",
+                                                "DAEMON_LOG_FILE",
+                                                "DAEMON_CONFIG",
+                                                "FAILURE_DOMAIN"};
 
 // A name that is misspelt would be an option that silently is not set.
 void warn_of_unknown_variables() {

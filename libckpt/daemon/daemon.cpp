@@ -65,6 +65,7 @@ node::EngineOptions engine_options(const DaemonOptions& options) {
   engine.memory_budget = options.memory_budget;
   engine.listen_address = options.listen;
   engine.job_idle_limit = options.job_idle_limit;
+  engine.flush_stalled_after = options.flush_stalled_after;
   return engine;
 }
 

@@ -49,9 +49,18 @@ std::string check(const std::string& text, Parse parse) {
   return parsed ? std::string() : parsed.error().text();
 }
 
+// A writer that is well reports its progress every few heartbeats.
+Result<milliseconds> parse_patience(const std::string& text) {
+  CKPT_TRY(const milliseconds patience, parse_duration(text));
+  if (patience < std::chrono::seconds(1))
+    return fail(Errc::invalid_argument, "less than 1s: " + text);
+  return patience;
+}
+
 // CLI11 keeps the texts; they are turned into values when all of them were accepted.
 struct Texts {
-  std::string memory_budget = "0", idle_limit = "2h", job_idle_limit = "2h", stop_deadline = "5min";
+  std::string memory_budget = "0", idle_limit = "2h", job_idle_limit = "2h", stop_deadline = "5min",
+              flush_stalled_after = "1min";
 };
 
 struct Flag {
@@ -59,12 +68,19 @@ struct Flag {
   const char* environment;
 };
 constexpr Flag flags[] = {
-    {"--config", "LIBCKPT_DAEMON_CONFIG"},        {"--runtime-dir", "LIBCKPT_RUNTIME_DIR"},
-    {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"}, {"--listen", "LIBCKPT_LISTEN"},
-    {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},       {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
-    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"}, {"--nice", "LIBCKPT_NICE"},
-    {"--all-cores", "LIBCKPT_ALL_CORES"},         {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
-    {"--log-level", "LIBCKPT_LOG_LEVEL"},         {"--foreground", "LIBCKPT_FOREGROUND"},
+    {"--config", "LIBCKPT_DAEMON_CONFIG"},
+    {"--runtime-dir", "LIBCKPT_RUNTIME_DIR"},
+    {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"},
+    {"--listen", "LIBCKPT_LISTEN"},
+    {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},
+    {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
+    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"},
+    {"--nice", "LIBCKPT_NICE"},
+    {"--flush-stalled-after", "LIBCKPT_FLUSH_STALLED_AFTER"},
+    {"--all-cores", "LIBCKPT_ALL_CORES"},
+    {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
+    {"--log-level", "LIBCKPT_LOG_LEVEL"},
+    {"--foreground", "LIBCKPT_FOREGROUND"},
 };
 
 // CLI11 puts the file over the environment. Written as flags that come first, the environment is
@@ -110,6 +126,12 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
                  "Stores what a job without a trainer for so long holds, then frees its memory")
       ->check(duration)
       ->capture_default_str();
+  app.add_option("--flush-stalled-after", texts.flush_stalled_after,
+                 "After so long without progress of a writer, another node writes its part of a "
+                 "step; at least 1s")
+      ->check(
+          CLI::Validator([](std::string& text) { return check(text, parse_patience); }, "DURATION"))
+      ->capture_default_str();
   app.add_option("--stop-deadline", texts.stop_deadline, "For the flush at SIGTERM")
       ->check(duration)
       ->capture_default_str();
@@ -126,7 +148,7 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   app.add_flag("--foreground", options.foreground, "Logs to standard error");
 
   std::string names = "\nFlags are over the environment, which is over the file:\n";
-  for (const Flag& flag : flags) names += fmt::format("  {:<18} {}\n", flag.name, flag.environment);
+  for (const Flag& flag : flags) names += fmt::format("  {:<22} {}\n", flag.name, flag.environment);
   app.footer(names);
 }
 
@@ -170,6 +192,7 @@ Parsed parse_arguments(int count, const char* const* arguments) {
   parsed.options.memory_budget = parse_bytes(texts.memory_budget).value();
   parsed.options.idle_limit = parse_duration(texts.idle_limit).value();
   parsed.options.job_idle_limit = parse_duration(texts.job_idle_limit).value();
+  parsed.options.flush_stalled_after = parse_duration(texts.flush_stalled_after).value();
   parsed.options.stop_deadline = parse_duration(texts.stop_deadline).value();
   return parsed;
 }
@@ -182,6 +205,7 @@ std::vector<std::string> describe(const DaemonOptions& options) {
       "listen=" + (options.listen.empty() ? "(as each job says)" : options.listen),
       "idle_limit=" + seconds(options.idle_limit),
       "job_idle_limit=" + seconds(options.job_idle_limit),
+      "flush_stalled_after=" + seconds(options.flush_stalled_after),
       "stop_deadline=" + seconds(options.stop_deadline),
       fmt::format("nice={}", options.nice),
       fmt::format("all_cores={}", options.all_cores),

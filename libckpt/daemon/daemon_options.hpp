@@ -16,6 +16,7 @@ struct DaemonOptions {
   std::string listen;               // host:port for peers; empty: as each job says.
   std::chrono::milliseconds idle_limit = std::chrono::hours(2);
   std::chrono::milliseconds job_idle_limit = std::chrono::hours(2);
+  std::chrono::milliseconds flush_stalled_after = std::chrono::minutes(1);
   std::chrono::milliseconds stop_deadline = std::chrono::minutes(5);  // Of the flush at SIGTERM.
   int nice = 10;           // Between 0 and 19: training goes first.
   bool all_cores = false;  // Those too that whoever started it was not given.

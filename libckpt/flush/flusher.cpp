@@ -30,7 +30,8 @@ struct Flusher::State {
     changed.notify_all();
   }
   // Before each Chunk.
-  Task<void> take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes);
+  Task<void> take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes,
+                       std::function<bool()> is_wanted);
   bool may_write(const std::shared_ptr<Attempt>& attempt) const {
     return writing == attempt && !attempt->is_writing;
   }
@@ -86,12 +87,16 @@ void Flusher::State::leave(const std::shared_ptr<Attempt>& attempt) {
   changed.notify_all();
 }
 
-Task<void> Flusher::State::take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes) {
+Task<void> Flusher::State::take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes,
+                                     std::function<bool()> is_wanted) {
   const std::shared_ptr<Throttle> throttle = options.throttle;
   if (!attempt->is_over && throttle) {
     CKPT_CO_CHECK(co_await throttle->take(bytes));
   }
   if (attempt->is_over) co_return given_up(attempt->directory, "it was given up");
+  if (is_wanted && !is_wanted()) {
+    co_return given_up(attempt->directory, "another node writes this part now");
+  }
   co_return Status();
 }
 
@@ -103,7 +108,7 @@ Flusher::~Flusher() {
 }
 
 Task<format::ShardFlushed> Flusher::write_shard(storage::ShardSource source,
-                                                std::string work_directory) {
+                                                std::string work_directory, WriteWatch watch) {
   const auto state = state_;
   if (state->gate.is_stopping()) co_return given_up(work_directory, "the daemon is stopping");
   const StopGate::Pass pass = state->gate.enter();
@@ -125,9 +130,13 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardSource source,
   attempt->is_writing = true;
   storage::TransferHooks hooks;
   hooks.compute = state->options.compute;
-  hooks.before_transfer = [state, attempt](std::uint64_t chunk_bytes) {
-    return state->take_turn(attempt, chunk_bytes);
+  hooks.before_transfer = [state, attempt,
+                           is_wanted = std::move(watch.is_wanted)](std::uint64_t chunk_bytes) {
+    return state->take_turn(attempt, chunk_bytes, is_wanted);
   };
+  if (watch.progressed) {
+    hooks.verified = [progressed = std::move(watch.progressed)](std::uint64_t) { progressed(); };
+  }
   const std::uint64_t bytes = source.record->bytes;
   auto done = co_await storage::write_shard(state->files, source, work_directory, hooks);
   attempt->is_writing = false;

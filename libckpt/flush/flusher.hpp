@@ -28,6 +28,12 @@ struct FlusherOptions {
   Compute* compute = nullptr;          // Where the checksums are computed.
 };
 
+// WriteWatch: what the owner of a shard's write hears of it, and may say. Empty: nothing.
+struct WriteWatch {
+  std::function<bool()> is_wanted;   // Before each Chunk: false ends the write.
+  std::function<void()> progressed;  // After each Chunk, and each file.
+};
+
 struct FlusherStatus {
   std::string writing;  // The work directory in flight; empty: none.
   std::string waiting;
@@ -46,9 +52,10 @@ class Flusher {
   Flusher& operator=(const Flusher&) = delete;
 
   // Writes one shard into `work_directory`, a path as Site::at makes it. The source's memory must
-  // live until this ends. Errors: cancelled (a newer step took its place, give_up, or stop),
+  // live until this ends. Errors: cancelled (a newer step took its place, unwanted, give_up, stop),
   // and those of storage::write_shard.
-  Task<format::ShardFlushed> write_shard(storage::ShardSource source, std::string work_directory);
+  Task<format::ShardFlushed> write_shard(storage::ShardSource source, std::string work_directory,
+                                         WriteWatch watch = {});
 
   // Ends what is written into this directory or waits for it, at the next Chunk.
   void give_up(const std::string& work_directory);

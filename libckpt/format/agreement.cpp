@@ -18,7 +18,9 @@ constexpr std::size_t rank_report_bytes_min = 4 + 8 + 1 + 1 + 8 + 8 + 8 + 8 + 1 
 constexpr std::size_t damage_bytes = shard_id_bytes + 1;
 constexpr std::size_t timeline_start_bytes = 8 + 1 + step_id_bytes;
 constexpr std::size_t restore_count_bytes = step_id_bytes + 4;
-constexpr std::size_t shard_flushed_bytes = 4 + digest_bytes;
+constexpr std::size_t shard_flushed_bytes = 4 + 4 + digest_bytes;
+constexpr std::size_t shard_not_flushed_bytes_min = 4 + 4 + string_bytes_min;
+constexpr std::size_t flush_writer_bytes_min = string_bytes_min + 4;
 
 constexpr std::size_t node_name_bytes_max = 256;
 constexpr std::size_t text_bytes_max = 64 * 1024;  // Sentences for people.
@@ -184,7 +186,10 @@ void write(Writer& writer, const FlushOrder& order) {
   writer.u64(order.flush_id);
   write(writer, order.at);
   writer.string(order.work_directory);
-  writer.list(order.writers, [&](const std::string& node) { writer.string(node); });
+  writer.list(order.writers, [&](const FlushWriter& part) {
+    writer.string(part.node);
+    writer.u32(part.turn);
+  });
 }
 
 FlushOrder read_flush_order(Reader& reader) {
@@ -194,32 +199,50 @@ FlushOrder read_flush_order(Reader& reader) {
   order.work_directory = reader.string(path_bytes_max);
   if (reader.is_good() && !is_safe_relative_path(order.work_directory))
     reader.fail_here("a work directory that is no plain name");
-  order.writers = reader.list<std::string>(string_bytes_min,
-                                           [&] { return reader.string(node_name_bytes_max); });
+  order.writers = reader.list<FlushWriter>(flush_writer_bytes_min, [&] {
+    FlushWriter part;
+    part.node = reader.string(node_name_bytes_max);
+    part.turn = reader.u32();
+    return part;
+  });
   return order;
 }
 
 void write(Writer& writer, const FlushReport& report) {
   writer.boolean(report.is_wanted);
   writer.u64(report.flush_id);
+  writer.u64(report.progress);
   writer.list(report.done, [&](const ShardFlushed& done) {
     writer.u32(done.rank);
+    writer.u32(done.turn);
     writer.digest(done.digest);
   });
-  writer.string(report.failure);
+  writer.list(report.failed, [&](const ShardNotFlushed& failed) {
+    writer.u32(failed.rank);
+    writer.u32(failed.turn);
+    writer.string(failed.failure);
+  });
 }
 
 FlushReport read_flush_report(Reader& reader) {
   FlushReport report;
   report.is_wanted = reader.boolean();
   report.flush_id = reader.u64();
+  report.progress = reader.u64();
   report.done = reader.list<ShardFlushed>(shard_flushed_bytes, [&] {
     ShardFlushed done;
     done.rank = reader.u32();
+    done.turn = reader.u32();
     done.digest = reader.digest();
     return done;
   });
-  report.failure = reader.string(text_bytes_max);
+  report.failed = reader.list<ShardNotFlushed>(shard_not_flushed_bytes_min, [&] {
+    ShardNotFlushed failed;
+    failed.rank = reader.u32();
+    failed.turn = reader.u32();
+    failed.failure = reader.string(text_bytes_max);
+    return failed;
+  });
   return report;
 }
 

@@ -56,15 +56,24 @@ struct RankReport {
 
 struct ShardFlushed {  // One rank's files lie synced in the work directory.
   std::uint32_t rank = 0;
+  std::uint32_t turn = 0;  // As FlushWriter::turn.
   Digest digest;
   bool operator==(const ShardFlushed&) const = default;
+};
+
+struct ShardNotFlushed {
+  std::uint32_t rank = 0;
+  std::uint32_t turn = 0;
+  std::string failure;  // Why; for people.
+  bool operator==(const ShardNotFlushed&) const = default;
 };
 
 struct FlushReport {
   bool is_wanted = false;  // This daemon is asked to end: flush the newest committed step now.
   std::uint64_t flush_id = 0;
+  std::uint64_t progress = 0;  // Grows while this node's writing gets on.
   std::vector<ShardFlushed> done;
-  std::string failure;  // Empty: none. The flush is then given up.
+  std::vector<ShardNotFlushed> failed;
   bool operator==(const FlushReport&) const = default;
 };
 
@@ -106,11 +115,19 @@ struct Start {
   bool operator==(const Start&) const = default;
 };
 
+// FlushWriter: which node writes a rank's part of a flush. When the part is given to another node,
+// the turn grows. Each turn has file names of its own: two writers never write one file.
+struct FlushWriter {
+  std::string node;
+  std::uint32_t turn = 0;
+  bool operator==(const FlushWriter&) const = default;
+};
+
 struct FlushOrder {
   std::uint64_t flush_id = 0;
   StepId at;
   std::string work_directory;        // A name below the job's directory, made by the coordinator.
-  std::vector<std::string> writers;  // By rank: the node that writes it.
+  std::vector<FlushWriter> writers;  // By rank. They may change while the flush goes on.
   bool operator==(const FlushOrder&) const = default;
 };
 

@@ -30,4 +30,13 @@ std::string part_name(std::uint32_t rank) {
   return member_name(rank, "part");
 }
 
+bool is_part_name(std::string_view name) {
+  std::string_view rest = name;
+  if (!rest.starts_with("rank-") || !rest.ends_with(".part")) return false;
+  rest.remove_prefix(5);
+  rest.remove_suffix(5);
+  return !rest.empty() && rest.size() <= 10 &&
+         std::all_of(rest.begin(), rest.end(), [](char one) { return one >= '0' && one <= '9'; });
+}
+
 }  // namespace ckpt::format

@@ -24,5 +24,6 @@ Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes);
 
 // "rank-00003.part", in the work directory only.
 std::string part_name(std::uint32_t rank);
+bool is_part_name(std::string_view name);
 
 }  // namespace ckpt::format

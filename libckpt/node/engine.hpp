@@ -92,8 +92,9 @@ struct EngineOptions {
   Duration heartbeat_interval = std::chrono::milliseconds(500);
   Duration peer_lost_after = std::chrono::milliseconds(2'500);
   Duration restore_collect_deadline = std::chrono::seconds(60);
-  Duration job_idle_limit = std::chrono::hours(2);  // Memory of a job without trainers.
-  std::uint32_t restores_without_progress_max = 3;  // Then the step is suspect.
+  Duration job_idle_limit = std::chrono::hours(2);          // Memory of a job without trainers.
+  Duration flush_stalled_after = std::chrono::seconds(60);  // Then another node writes the part.
+  std::uint32_t restores_without_progress_max = 3;          // Then the step is suspect.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 

@@ -23,6 +23,7 @@ agree::CoordinatorOptions coordinator_options(const EngineContext& context,
   options.node = request.node;
   options.boot = boot;
   options.restores_without_progress_max = context.options.restores_without_progress_max;
+  options.flush_stalled_after = context.options.flush_stalled_after;
   return options;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
@@ -12,37 +13,91 @@
 
 namespace ckpt::node {
 
+namespace {
+
+// For storage that has not answered yet since the flush was ordered.
+constexpr Duration copies_held_for = std::chrono::seconds(3);
+
+}  // namespace
+
 void JobStorage::write(const format::FlushOrder& order) {
-  if (flush_report_.flush_id == order.flush_id) return;
-  const auto work = storage::parse_work_directory(order.work_directory);
-  flush_report_ = format::FlushReport{};
-  flush_report_.flush_id = order.flush_id;
-  if (!attempt_.empty()) over_.push_back(std::move(attempt_));
-  attempt_ = order.work_directory;
-  if (!work || work->at != order.at) {
-    flush_report_.failure = "the work directory's name is not one of ours";
-    job_.touch();
+  const bool is_new = flush_report_.flush_id != order.flush_id;
+  if (is_new) {
+    begin_flush(order);
+  } else if (flush_writers_ == order.writers) {
     return;
   }
-  std::vector<Shard> shards;
-  for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
-    if (order.writers[rank] == job_.node()) shards.push_back(hold(order, rank));
-  }
-  asio::co_spawn(job_.context().executor, run_write(order, std::move(shards)), asio::detached);
+  take_parts(order);
+  // Also without a part for us: the coordinator then removes what earlier attempts left.
+  if (is_writing_ || (to_write_.empty() && !is_new)) return;
+  is_writing_ = true;
+  asio::co_spawn(job_.context().executor, run_write(order), asio::detached);
+  if (is_new) asio::co_spawn(job_.context().executor, let_go(order.flush_id), asio::detached);
 }
 
-JobStorage::Shard JobStorage::hold(const format::FlushOrder& order, std::uint32_t rank) const {
-  Shard shard;
-  shard.rank = rank;
-  job_.slots().for_each_sealed([&](arena::Slot& slot, bool) {
-    if (shard.lease || slot.id() != format::ShardId{order.at, rank}) return;
+// Copies are held from the order on: a newer commit must not free them. What hangs must not take
+// more Slots from training than those of one flush: a second one holds nothing before the first has
+// ended. A part that was given to us later is held when it is written, for it may wait long.
+void JobStorage::take_parts(const format::FlushOrder& order) {
+  flush_writers_ = order.writers;
+  const auto work = storage::parse_work_directory(order.work_directory);
+  for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
+    const format::FlushWriter& writer = order.writers[rank];
+    if (writer.node != job_.node() || !taken_.insert({rank, writer.turn}).second) continue;
+    const Part part{rank, writer.turn};
+    if (work && work->at == order.at) {
+      to_write_.push_back(Shard{part, {}, {}, false});
+      if (!is_part_in_hand_ && part.turn == 0) hold(order.at, to_write_.back());
+    } else {
+      fail_part(part,
+                Error(Errc::invalid_argument, "the work directory's name is not one of ours"));
+    }
+  }
+}
+
+void JobStorage::begin_flush(const format::FlushOrder& order) {
+  flush_report_ = format::FlushReport{};
+  flush_report_.flush_id = order.flush_id;
+  flush_writers_.clear();
+  to_write_.clear();
+  taken_.clear();
+  is_writing_ = false;  // What still writes for an older flush ends by itself.
+  has_storage_answered_ = false;
+  if (!attempt_.empty()) over_.push_back(std::move(attempt_));
+  attempt_ = order.work_directory;
+}
+
+void JobStorage::hold(format::StepId at, Shard& shard) const {
+  job_.slots().for_each_sealed([&](arena::Slot& slot, bool is_own) {
+    if (shard.lease || slot.id() != format::ShardId{at, shard.part.rank}) return;
     shard.lease.emplace(slot.shared_from_this());
     shard.digest = slot.digest();
+    shard.is_own = is_own;
   });
-  return shard;
 }
 
-asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vector<Shard> shards) {
+// False: the flush is over, or the part was given to another node.
+bool JobStorage::is_ours(std::uint64_t flush_id, Part part) const {
+  return flush_report_.flush_id == flush_id && part.rank < flush_writers_.size() &&
+         flush_writers_[part.rank] == format::FlushWriter{job_.node(), part.turn};
+}
+
+void JobStorage::fail_part(Part part, const Error& error) {
+  flush_report_.failed.push_back({part.rank, part.turn, error.message()});
+  count_failure(error);
+  job_.touch();
+}
+
+// Not for each Chunk: a report that changes is sent to the coordinator.
+void JobStorage::note_progress() {
+  Clock& clock = job_.context().seams.clock;
+  if (clock.now() < progress_due_) return;
+  progress_due_ = clock.after(job_.context().options.flush_stalled_after / 8);
+  ++flush_report_.progress;
+  job_.touch();
+}
+
+asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
   const std::shared_ptr<Job> job = job_.shared_from_this();
   if (!job->is_coordinator()) {
     over_.clear();  // It is the coordinator's to do.
@@ -55,49 +110,94 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order, std::vecto
     auto discarded = co_await discard(std::move(stale));
     if (!discarded) log_warning("job={} {}", job->shape().job, discarded.error().message());
   }
-  for (Shard& shard : shards) {
-    auto written = co_await write_shard(order, shard);
-    shard.lease.reset();
-    if (flush_report_.flush_id != order.flush_id) co_return;  // A newer flush was ordered.
-    if (!written) {
+  while (is_part_in_hand_ && flush_report_.flush_id == order.flush_id) {  // Of an older flush.
+    auto woken = co_await hand_free_.wait_until(no_deadline);
+    if (!woken) co_return;
+  }
+  const Status ready = co_await make_work_directory(order.work_directory);
+  if (flush_report_.flush_id != order.flush_id) co_return;
+  has_storage_answered_ = ready.has_value();  // Else the write fails, and says so.
+  for (Shard& shard : to_write_) {
+    if (shard.part.turn == 0) hold(order.at, shard);
+  }
+  while (flush_report_.flush_id == order.flush_id && !to_write_.empty()) {
+    Shard shard = std::move(to_write_.front());
+    to_write_.pop_front();
+    const Part part = shard.part;
+    if (!is_ours(order.flush_id, part)) continue;  // Given to another node while it waited.
+    CKPT_ASSERT(!is_part_in_hand_);
+    is_part_in_hand_ = true;
+    auto written = co_await write_shard(order, std::move(shard));
+    is_part_in_hand_ = false;
+    hand_free_.notify_all();
+    if (!written && is_ours(order.flush_id, part)) {
       log_warning("job={} step={} rank={} not flushed: {}", job->shape().job, number(order.at.step),
-                  shard.rank, written.error().message());
-      flush_report_.failure = written.error().message();
-      count_failure(written.error());
-      break;
+                  part.rank, written.error().message());
+      fail_part(part, written.error());
     }
     job->touch();
+  }
+  if (flush_report_.flush_id == order.flush_id) is_writing_ = false;
+}
+
+// Training needs the Slots of other nodes' copies: there is one of each rank to spare. Storage that
+// does not answer must not keep them.
+asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
+  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const Clock& clock = job_.context().seams.clock;
+  const Time deadline = job_.context().seams.clock.after(copies_held_for);
+  while (clock.now() < deadline) {
+    auto woken = co_await hand_free_.wait_until(deadline);
+    if (!woken) co_return;
+  }
+  if (flush_report_.flush_id != flush_id || has_storage_answered_) co_return;
+  for (Shard& shard : to_write_) {
+    if (!shard.is_own) shard.lease.reset();
   }
   job->touch();
 }
 
-Task<void> JobStorage::write_shard(format::FlushOrder order, Shard& shard) {
-  if (!shard.lease) {
-    co_return fail(Errc::not_found, fmt::format("flush step {} rank {}: no copy on this node",
-                                                number(order.at.step), shard.rank));
-  }
+// Somebody may have removed the whole directory: what is in memory goes into a new one. Or
+// unmounted it: nothing of it goes into the mount point.
+Task<void> JobStorage::make_work_directory(std::string name) {
+  CKPT_CO_CHECK(co_await keep_marker());
+  Status made = co_await job_.context().seams.files.make_directory(site().at(name));
+  co_return made;
+}
+
+Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   CKPT_POINT("flush.open_tmp");
   const std::string path = site().at(order.work_directory);
-  // Somebody may have removed the whole directory: what is in memory goes into a new one. Or
-  // unmounted it: nothing of it goes into the mount point.
-  CKPT_CO_CHECK(co_await keep_marker());
-  CKPT_CO_CHECK(co_await job_.context().seams.files.make_directory(path));
+  CKPT_CO_CHECK(co_await make_work_directory(order.work_directory));
+  hold(order.at, shard);
+  if (!shard.lease) {
+    co_return fail(Errc::not_found, fmt::format("flush step {} rank {}: no copy on this node",
+                                                number(order.at.step), shard.part.rank));
+  }
   storage::ShardSource source;
   source.record = shard.lease->shared_record();
   source.slot = shard.lease->file_spans({0, source.record->bytes});
+  source.turn = shard.part.turn;
+  const Part part = shard.part;
+  flush::WriteWatch watch;
+  watch.is_wanted = [this, part, flush_id = order.flush_id] { return is_ours(flush_id, part); };
+  watch.progressed = [this, flush_id = order.flush_id] {
+    if (flush_report_.flush_id == flush_id) note_progress();
+  };
   WorkMeter::Pass under_way = job_.giving_way().begin(Work::flush);
-  auto flushed = co_await flusher_.write_shard(std::move(source), path);
+  auto flushed = co_await flusher_.write_shard(std::move(source), path, std::move(watch));
   under_way.end(job_.context().seams.clock.now());
   CKPT_POINT("flush.data_done");
   if (!flushed) {
-    // Healed by whoever holds another copy: the next flush takes that one.
+    // A node that holds another copy heals it, and writes the part.
     if (flushed.error().code() == Errc::corruption) {
-      job_.slots().quarantine({order.at, shard.rank}, shard.digest);
+      job_.slots().quarantine({order.at, part.rank}, shard.digest);
     }
     co_return fail(std::move(flushed).error());
   }
+  // Also when another node writes the part by now: the turn that is done first counts.
   if (flush_report_.flush_id == order.flush_id) {
-    flush_report_.done.push_back({shard.rank, shard.digest});
+    flush_report_.done.push_back({part.rank, part.turn, shard.digest});
   }
   co_return Status{};
 }
@@ -113,10 +213,12 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const std::shared_ptr<Job> job = job_.shared_from_this();
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;
+  const bool had_several_writers = publishing.had_several_writers;
   publishing_ = work_directory;
   auto published = co_await publish_and_retain(std::move(publishing));
   publishing_.clear();
-  if (published && attempt_ == work_directory) attempt_.clear();
+  // A writer that hung may make the directory again: it is looked for before the next flush.
+  if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {
     count_failure(published.error());
     auto discarded =
@@ -140,6 +242,10 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   order.at = publishing.order.at;
   order.world_size = job_.shape().world_size;
   order.digests = publishing.digests;
+  if (publishing.had_several_writers) {
+    for (const format::FlushWriter& writer : publishing.order.writers)
+      order.turns.push_back(writer.turn);
+  }
   order.members = job_.members();
   for (const Node& node : job_.shape().nodes) order.nodes.push_back(node.name);
   const std::uint32_t ranks = order.world_size;

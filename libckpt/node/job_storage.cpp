@@ -26,7 +26,8 @@ flush::FlusherOptions flusher_options(Job& job) {
 JobStorage::JobStorage(Job& job)
     : job_(job),
       flusher_(job.context().seams.files, job.context().seams.clock, flusher_options(job)),
-      aside_free_(job.context().seams.clock) {
+      aside_free_(job.context().seams.clock),
+      hand_free_(job.context().seams.clock) {
   if (job.directory().empty()) published_.emplace();
 }
 
@@ -60,6 +61,7 @@ Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
 
 void JobStorage::stop() {
   aside_free_.close();
+  hand_free_.close();
   if (flush_report_.flush_id == 0) return;
   const auto& order = job_.decree().flush;
   if (order) flusher_.give_up(site().at(order->work_directory));

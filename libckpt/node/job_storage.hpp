@@ -11,6 +11,7 @@
 // Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,7 +64,7 @@ class JobStorage {
   void note_damage(format::ShardId id, const Error& error);  // A restore could not use it.
   const std::set<format::Damage>& damaged() const { return damaged_; }
 
-  // Our share of a flush; a second call with the same order does nothing.
+  // Our share of a flush: begins what the order gives us, and ends what it gives to others.
   void write(const format::FlushOrder& order);
   const format::FlushReport& flush_report() const { return flush_report_; }
 
@@ -88,15 +89,27 @@ class JobStorage {
                   BytesVerified verified);
 
  private:
-  // Our shards of a flush, held from the order on: a newer commit must not free them.
-  struct Shard {
+  struct Part {  // Of a flush: whose shard it is, and which of its writers we are.
     std::uint32_t rank = 0;
-    std::optional<arena::Lease> lease;  // None: no copy is here.
-    Digest digest;
+    std::uint32_t turn = 0;
+    auto operator<=>(const Part&) const = default;
   };
-  Shard hold(const format::FlushOrder& order, std::uint32_t rank) const;
-  asio::awaitable<void> run_write(format::FlushOrder order, std::vector<Shard> shards);
-  Task<void> write_shard(format::FlushOrder order, Shard& shard);
+  struct Shard {
+    Part part;
+    std::optional<arena::Lease> lease;  // None: not held yet, or no copy is here.
+    Digest digest;
+    bool is_own = false;
+  };
+  void hold(format::StepId at, Shard& shard) const;
+  asio::awaitable<void> let_go(std::uint64_t flush_id);
+  void begin_flush(const format::FlushOrder& order);
+  void take_parts(const format::FlushOrder& order);
+  bool is_ours(std::uint64_t flush_id, Part part) const;
+  void fail_part(Part part, const Error& error);
+  void note_progress();
+  asio::awaitable<void> run_write(format::FlushOrder order);
+  Task<void> make_work_directory(std::string name);
+  Task<void> write_shard(format::FlushOrder order, Shard shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
   Task<void> publish_and_retain(agree::Publishing publishing);
   asio::awaitable<void> run_discard(std::uint64_t timeline, std::string kept);
@@ -142,6 +155,14 @@ class JobStorage {
   std::optional<Time> history_due_;  // None: what we know is stored.
   LogLimit history_complaints_{60.0};
   format::FlushReport flush_report_;
+  std::vector<format::FlushWriter> flush_writers_;  // By rank: as ordered last.
+  std::deque<Shard> to_write_;                      // Ours that have not begun.
+  std::set<Part> taken_;                            // Those that were ever ours.
+  bool is_writing_ = false;                         // A run_write of this flush is under way.
+  bool is_part_in_hand_ = false;                    // A shard, of whichever flush.
+  Signal hand_free_;
+  bool has_storage_answered_ = false;  // Since this flush was ordered.
+  Time progress_due_{};
   std::uint64_t publishing_id_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.
   std::string attempt_;            // The newest one that was ordered, and not published.

@@ -17,6 +17,7 @@
 #include "os/path.hpp"
 #include "storage/chunk_map.hpp"
 #include "storage/parallel.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
 
@@ -49,10 +50,12 @@ Crc32 crc_of_zeros(std::uint64_t bytes) {
 Task<void> open_members(Writing& writing) {
   for (std::size_t index = 0; index < writing.members.size(); ++index) {
     const std::string path =
-        os::join(writing.directory, writing.record().layout.members[index].file_name);
+        os::join(writing.directory,
+                 turn_name(writing.record().layout.members[index].file_name, writing.source.turn));
     CKPT_CO_TRY(auto file, co_await writing.files.create(path, os::Caching::direct));
     CKPT_CO_CHECK(co_await file->allocate(writing.members[index].bytes));
     writing.opened.push_back(std::move(file));
+    if (writing.hooks.verified) writing.hooks.verified(0);
   }
   co_return Status();
 }
@@ -97,6 +100,7 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
       offset += piece.size();
     }
   }
+  if (writing.hooks.verified) writing.hooks.verified(chunk.bytes);
   if (index == 0) CKPT_POINT("flush.write.first");
   if (index + 1 == record.chunk_crcs.size()) CKPT_POINT("flush.write.last");
   co_return Status();
@@ -106,6 +110,7 @@ Task<void> sync_members(Writing& writing) {
   for (const auto& file : writing.opened) {
     CKPT_CO_CHECK(co_await file->sync_data());
     CKPT_CO_CHECK(co_await file->close());
+    if (writing.hooks.verified) writing.hooks.verified(0);
   }
   co_return Status();
 }
@@ -160,12 +165,14 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardSource source
   part.record = record;
   part.member_crcs = member_crcs(writing);
   std::vector<std::byte> encoded = format::encode(part);
-  const std::string part_path = os::join(work_directory, format::part_name(record.id.rank));
+  const std::string part_path =
+      os::join(work_directory, turn_name(format::part_name(record.id.rank), source.turn));
   CKPT_CO_CHECK(co_await files.write_small(part_path, std::move(encoded)));
   CKPT_POINT("flush.part.after");
 
   format::ShardFlushed flushed;
   flushed.rank = record.id.rank;
+  flushed.turn = source.turn;
   flushed.digest = format::digest_of(record);
   co_return flushed;
 }

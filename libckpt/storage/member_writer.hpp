@@ -26,6 +26,7 @@ inline constexpr std::size_t chunks_in_flight = 8;
 struct ShardSource {
   std::shared_ptr<const format::ShardRecord> record;
   std::vector<os::FileSpan> slot;
+  std::uint32_t turn = 0;  // Of the writers of this part: its files are named by it.
 };
 
 // Hooks: what the owner of the threads and of the bandwidth puts in between. Empty: nothing.
@@ -33,7 +34,7 @@ struct TransferHooks {
   Compute* compute = nullptr;  // Where checksums are computed.
   // Before this many bytes are moved; may wait, or fail to end it (cancelled).
   std::function<Task<void>(std::uint64_t bytes)> before_transfer;
-  // After this many were read, and verified; when reading only.
+  // After this many were moved, and verified; 0 after each other thing that may take long.
   std::function<void(std::uint64_t bytes)> verified;
 };
 

@@ -1,8 +1,10 @@
 // How a step is published:
 //   1. The part of every rank is read: it must be the record that the rank reported.
 //   2. The files of every rank must be there, with their sizes.
-//   3. The manifest is written and synced.
-//   4. The parts are removed: the manifest holds all that they said.
+//   3. Files of a later turn take their names, over what an earlier writer may have left there. A
+//      file that it has open loses its name. A file that it still wants to make is there already,
+//      and making one never replaces one. Then the manifest is written and synced.
+//   4. The parts are removed: the manifest holds all that they said. Files of other turns, too.
 //   5. The work directory is synced.
 //   6. It is renamed to the step's name, or exchanged for what stands there.
 //   7. The parent is synced. The step is DURABLE.
@@ -62,7 +64,8 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
   const Site& site = collected.site;
   const PublishOrder& order = collected.order;
   const std::string directory = site.at(order.work_name);
-  const std::string path = os::join(directory, format::part_name(rank));
+  const std::uint32_t turn = order.turn_of(rank);
+  const std::string path = os::join(directory, turn_name(format::part_name(rank), turn));
   auto bytes = co_await site.files().read_small(path, part_bytes_max);
   if (!bytes && bytes.error().code() == Errc::not_found) {
     co_return fail(Errc::not_found,
@@ -76,7 +79,8 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
   CKPT_CO_CHECK(check_part(order, *part, rank));
   const auto extents = format::member_extents(part->record);
   for (std::size_t index = 0; index < extents.size(); ++index) {
-    const std::string file = os::join(directory, part->record.layout.members[index].file_name);
+    const std::string& name = part->record.layout.members[index].file_name;
+    const std::string file = os::join(directory, turn_name(name, turn));
     CKPT_CO_TRY(const auto status, co_await site.files().status(file));
     if (status.kind == os::EntryKind::file && status.bytes == extents[index].bytes) continue;
     co_return fail(Errc::corruption,
@@ -97,19 +101,53 @@ Result<Manifest> make_manifest(Collected& collected) {
   return manifest;
 }
 
+// Step 3, of what was written in later turns.
+Task<void> name_later_turns(Site site, PublishOrder order,
+                            std::span<const format::ShardPart> parts) {
+  const std::string directory = site.at(order.work_name);
+  for (const ShardPart& part : parts) {
+    const std::uint32_t turn = order.turn_of(part.record.id.rank);
+    if (turn == 0) continue;
+    for (const format::Member& member : part.record.layout.members) {
+      const std::string from = os::join(directory, turn_name(member.file_name, turn));
+      const std::string to = os::join(directory, member.file_name);
+      CKPT_CO_CHECK(co_await site.files().rename(from, to, os::RenameMode::replace));
+    }
+  }
+  co_return Status();
+}
+
+// Step 4, where a part had several writers.
+Task<void> remove_leftovers(Site site, std::string directory) {
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
+  for (const os::Entry& entry : entries) {
+    const std::string_view stem = without_turn(entry.name);
+    const bool is_part = format::is_part_name(stem);
+    const bool is_of_a_turn = stem != entry.name && format::is_member_name(stem);
+    if (entry.kind != os::EntryKind::file || (!is_part && !is_of_a_turn)) continue;
+    const std::string path = os::join(directory, entry.name);
+    Status removed = co_await site.files().remove_file(path);
+    if (!removed && removed.error().code() != Errc::not_found) co_return removed;
+  }
+  co_return Status();
+}
+
 // Steps 3 to 5.
-Task<void> complete_work_directory(Site site, std::string name, std::uint32_t world_size,
-                                   std::string text) {
-  const std::string directory = site.at(name);
+Task<void> complete_work_directory(Site site, PublishOrder order, std::string text) {
+  const std::string directory = site.at(order.work_name);
   const auto bytes = std::as_bytes(std::span(text));
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
   CKPT_POINT("manifest.before");
   const std::string path = os::join(directory, format::manifest_name);
   CKPT_CO_CHECK(co_await site.files().write_small(path, std::move(copy)));
   CKPT_POINT("manifest.fsync");
-  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-    const std::string part = os::join(directory, format::part_name(rank));
-    CKPT_CO_CHECK(co_await site.files().remove_file(part));
+  for (std::uint32_t rank = 0; rank < order.world_size; ++rank) {
+    const std::string part = turn_name(format::part_name(rank), order.turn_of(rank));
+    const std::string path_of_part = os::join(directory, part);
+    CKPT_CO_CHECK(co_await site.files().remove_file(path_of_part));
+  }
+  if (!order.turns.empty()) {
+    CKPT_CO_CHECK(co_await remove_leftovers(site, directory));
   }
   CKPT_POINT("flush.dirsync.before");
   CKPT_CO_CHECK(co_await site.files().sync_directory(directory));
@@ -255,7 +293,9 @@ Task<std::string> make_work_directory(Site site, format::StepId at, std::uint64_
 }
 
 Task<Published> publish(Site site, PublishOrder order) {
-  if (!parse_work_directory(order.work_name) || order.digests.size() != order.world_size) {
+  const bool has_all_turns = order.turns.empty() || order.turns.size() == order.world_size;
+  if (!parse_work_directory(order.work_name) || order.digests.size() != order.world_size ||
+      !has_all_turns) {
     co_return fail(Errc::invalid_argument, label(order) + ": the order contradicts itself");
   }
   const auto work = co_await site.files().status(site.at(order.work_name));
@@ -274,9 +314,11 @@ Task<Published> publish(Site site, PublishOrder order) {
       co_await for_each_parallel(order.world_size, reads_in_flight, std::move(collect_one)));
 
   // Steps 3 to 5.
+  const std::span<const ShardPart> parts(collected.parts);
+  CKPT_CO_CHECK(co_await name_later_turns(site, order, parts));
   CKPT_CO_TRY(const Manifest manifest, make_manifest(collected));
   CKPT_CO_TRY(std::string text, format::render(manifest));
-  CKPT_CO_CHECK(co_await complete_work_directory(site, order.work_name, order.world_size, text));
+  CKPT_CO_CHECK(co_await complete_work_directory(site, order, text));
 
   // Step 6.
   CKPT_POINT("flush.rename.before");

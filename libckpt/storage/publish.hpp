@@ -23,8 +23,12 @@ struct PublishOrder {
   format::StepId at;
   std::uint32_t world_size = 1;
   std::vector<Digest> digests;  // By rank: of the records that must lie there.
-  Digest members;               // The two are copied into the manifest.
+  // By rank: the turn that counts. Empty: each part had one writer, and no other left anything.
+  std::vector<std::uint32_t> turns;
+  Digest members;  // The two are copied into the manifest.
   std::vector<std::string> nodes;
+
+  std::uint32_t turn_of(std::uint32_t rank) const { return turns.empty() ? 0 : turns.at(rank); }
 };
 
 struct Published {

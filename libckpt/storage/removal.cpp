@@ -40,15 +40,6 @@ std::set<std::string> files_of(const format::Manifest& manifest) {
   return names;
 }
 
-bool is_part_name(std::string_view name) {
-  std::string_view rest = name;
-  if (!rest.starts_with("rank-") || !rest.ends_with(".part")) return false;
-  rest.remove_prefix(5);
-  rest.remove_suffix(5);
-  return !rest.empty() && rest.size() <= 10 &&
-         std::all_of(rest.begin(), rest.end(), [](char one) { return one >= '0' && one <= '9'; });
-}
-
 Task<void> remove_if_there(Site site, std::string path) {
   Status done = co_await site.files().remove_file(path);
   if (!done && done.error().code() == Errc::not_found) co_return Status();
@@ -69,8 +60,9 @@ Task<Contents> examine(Site site, std::string name,
   Contents contents;
   for (const os::Entry& entry : entries) {
     const bool is_file = entry.kind == os::EntryKind::file;
-    const bool is_named = manifest ? named.contains(entry.name)
-                                   : format::is_member_name(entry.name) || is_part_name(entry.name);
+    const std::string stem(without_turn(entry.name));
+    const bool is_named = manifest ? named.contains(stem)
+                                   : format::is_member_name(stem) || format::is_part_name(stem);
     if (is_file && entry.name == format::manifest_name) {
       contents.has_manifest = true;
     } else if (is_file && is_named) {

@@ -79,6 +79,21 @@ std::optional<std::uint64_t> parse_timeline_claim(std::string_view name) {
   return timeline;
 }
 
+std::string turn_name(std::string_view name, std::uint32_t turn) {
+  return turn == 0 ? std::string(name) : fmt::format("{}.t{}", name, turn);
+}
+
+std::string_view without_turn(std::string_view name) {
+  const std::size_t dot = name.rfind(".t");
+  if (dot == std::string_view::npos) return name;
+  std::string_view rest = name.substr(dot + 2);
+  const auto turn = take_number(rest, 10);
+  const auto stem = name.substr(0, dot);
+  const bool is_turn = turn && *turn > 0 && *turn <= UINT32_MAX &&
+                       turn_name(stem, static_cast<std::uint32_t>(*turn)) == name;
+  return is_turn ? stem : name;
+}
+
 std::string aside_name(std::string_view stem, std::uint64_t attempt) {
   return fmt::format("{}.{:016x}", stem, attempt);
 }

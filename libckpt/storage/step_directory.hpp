@@ -47,6 +47,11 @@ std::optional<WorkDirectory> parse_work_directory(std::string_view name);
 std::string timeline_claim_name(std::uint64_t timeline);
 std::optional<std::uint64_t> parse_timeline_claim(std::string_view name);
 
+// In a work directory: a file of the rank's part, written in this turn. The first writer's files,
+// of turn 0, have their names; a later writer's have a name of their own until they are published.
+std::string turn_name(std::string_view name, std::uint32_t turn);  // "rank-00001.safetensors.t2"
+std::string_view without_turn(std::string_view name);
+
 // For a file that is written aside and then renamed: ".latest.<hex>", "run.json.<hex>".
 std::string aside_name(std::string_view stem, std::uint64_t attempt);
 bool is_aside_name(std::string_view name, std::string_view stem);

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 . examples/training/job.sh
 
 build=${1:?which build directory?}
-case=${2:?which case: quickstart, no_secret, wrong_secret, busy_port or rot?}
+case=${2:?which case: quickstart, no_secret, wrong_secret, busy_port, rot or hung_writer?}
 bin=$build/bin
 width=64
 steps=40
@@ -42,6 +42,9 @@ expect_times() {  # expect_times COUNT WHAT PATTERN FILE
 }
 has_line() {  # has_line PATTERN FILE
   grep -qsE "$1" "$2"
+}
+has_daemon() {  # has_daemon NAME
+  node_daemon "$1" >/dev/null
 }
 log_of() {
   echo "$scratch/$1/ckptd.log"
@@ -167,6 +170,32 @@ END
   done
   expect "B says what is wrong" "rank=1 on storage is not used: corruption" "$(log_of B)"
   train_to_the_end
+}
+
+case_hung_writer() {
+  local stored=(--dir "$scratch/storage" --save-storage-interval 20) first newer
+  open_cluster
+  steps=1500
+  export LIBCKPT_FLUSH_STALLED_AFTER=2s
+  title "the daemon of node B stops in mid-flush: node A, which has the copy, writes the part of B"
+  ( on B env LIBCKPT_POINTS=flush.write.first=stop "$bin/ckptd" ) >"$scratch/ckptd.txt" 2>&1 &
+  wait_for "the daemon of B" has_daemon B
+  start_job hung A B "${stored[@]}" --step-ms 10
+  wait_for "node A to write the part" has_line "rank=1 is written by node A now" "$(log_of A)"
+  wait_for "the checkpoint" has_line "step=[0-9]+ saved as" "$(log_of A)"
+  first=$(sed -n 's/.*step=\([0-9]*\) saved as.*/\1/p' "$(log_of A)" | head -n 1)
+  say "saved: step $first"
+  title "it wakes up, and goes on where it stopped: it harms nothing, and the next steps are stored"
+  kill -CONT "$(node_daemon B)" || die "the daemon of B is gone"
+  newer=$((first + 40))
+  wait_for "the next checkpoints" has_reached durable "$newer"
+  train_to_the_end
+  "$bin/ckpt" verify "$scratch/storage" >"$scratch/verified.txt" ||
+    die "$(cat "$scratch/verified.txt")"
+  say "verified: $(tail -n 1 "$scratch/verified.txt")"
+  if ls "$scratch"/storage/step-* | grep -E '\.t[0-9]+$|\.part$'; then
+    die "files of several writers lie in a checkpoint"
+  fi
 }
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/cluster.XXXXXX")

@@ -54,6 +54,7 @@ struct World::Machine {
     options.memory_budget = 64 * MiB;
     options.chunk_bytes = 4096;
     options.restore_collect_deadline = std::chrono::seconds(20);
+    options.flush_stalled_after = std::chrono::seconds(2);  // Shorter than a disk's stall may be.
     auto nonces = std::make_shared<Random>(boot);
     options.make_nonce = [nonces] {
       wire::Proof proof;
@@ -430,6 +431,10 @@ void World::inject_fault() {
   }
 }
 
+void World::hang_storage_of(const std::string& machine, Time end) {
+  machines_.at(machine)->files.stall_until(end);
+}
+
 void World::calm() {
   has_faults_ = false;
   skip_one_in_ = 0;
@@ -578,6 +583,7 @@ Outcome World::run() {
   // Each takes longer than all before.
   if (options_.seed % 3 == 0) {
     hang_storage();
+    hang_writer();
     lose_coordinator();
     rot_storage();
   }

@@ -91,16 +91,19 @@ class World final : public Oracle {
   void disturb_disk();
   void flip_memory();
   void calm();
+  void hang_storage_of(const std::string& machine, Time end);
   void memory_lost(const std::string& node);
 
   // Checks.
   void check_durable(const node::Begun& begun);
   void check_storage();
   void check_converges();
+  void check_checkpoints();
   std::vector<storage::Checkpoint> good_checkpoints();  // Ascending; on the disk as it is.
 
   // Disasters in calm (world_disasters.cpp).
   void hang_storage();
+  void hang_writer();
   void lose_coordinator();
   bool holds(const std::string& machine, std::uint32_t rank, format::StepId at) const;
   void rot_storage();

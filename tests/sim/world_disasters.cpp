@@ -5,6 +5,7 @@
 
 #include "base/log.hpp"
 #include "sim/world.hpp"
+#include "storage/member_reader.hpp"
 #include "storage/run_catalog.hpp"
 #include "support/run_task.hpp"
 
@@ -54,6 +55,42 @@ void World::hang_storage() {
   if (now_ < hangs_until) advance(hangs_until - now_);
   keeps_members_ = false;
   check_converges();
+}
+
+// The storage of one node hangs, in mid-flush or not, and the node is well otherwise: others write
+// its part. When it answers again, what hung goes on, and harms nothing.
+void World::hang_writer() {
+  advance(settled);
+  if (trainers_.size() < 2 || members_.size() < 2) return;
+  const std::string& coordinator = trainers_[0]->machine();
+  const std::string& writer = trainers_[1 + random_.below(trainers_.size() - 1)]->machine();
+  if (writer == coordinator || good_checkpoints().empty()) return;
+  advance(std::chrono::milliseconds(random_.below(1000)));
+  log_info("the storage of {} hangs", writer);
+  const Time hangs_until = now_ + hang;
+  hang_storage_of(writer, hangs_until);
+  const format::StepId before = good_checkpoints().back().at;
+  const Time end = now_ + goes_on_max;
+  // One flush may have had its part already, the next ones not. Each fourth step is stored.
+  const auto goes_on = [&] {
+    return number(good_checkpoints().back().at.step) >= number(before.step) + 8;
+  };
+  while (now_ < end && !goes_on()) advance(std::chrono::milliseconds(200));
+  if (!goes_on()) violated("liveness: a writer that hangs keeps a job from its storage");
+  if (now_ < hangs_until) advance(hangs_until - now_);
+  check_converges();
+  check_checkpoints();
+}
+
+// Whatever was published is as its manifest says.
+void World::check_checkpoints() {
+  asio::io_context context;
+  test::MemoryFileSystem files(disk_);
+  for (const storage::Checkpoint& checkpoint : good_checkpoints()) {
+    const std::string path = directory + "/" + checkpoint.name;
+    const auto report = test::run_task(context, storage::verify_checkpoint(files, path));
+    if (!report || !report->is_good()) violated("I4: what was published is damaged: " + path);
+  }
 }
 
 // Three copies on three nodes: the coordinator dies when the second node has its copy of a step and

@@ -568,8 +568,8 @@ Task<void> MemoryFileSystem::pause() {
   const auto spread =
       static_cast<std::uint64_t>((disk_.latency_most_ - disk_.latency_least_).count());
   const auto extra = Duration(spread == 0 ? 0 : disk_.random_.below(spread + 1));
-  const Time end =
-      std::max(clock_->after((disk_.latency_least_ + extra) / 2), disk_.stalled_until_);
+  const Time end = std::max(
+      {clock_->after((disk_.latency_least_ + extra) / 2), disk_.stalled_until_, stalled_until_});
   Status done = co_await sleep_until(*clock_, end);
   co_return done;
 }

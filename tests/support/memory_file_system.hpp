@@ -146,6 +146,9 @@ class MemoryFileSystem final : public os::FileSystem {
   explicit MemoryFileSystem(MemoryDisk& disk, Clock* clock = nullptr, std::uint32_t owner = 0)
       : disk_(disk), clock_(clock), owner_(owner) {}
 
+  // The storage hangs for this node alone.
+  void stall_until(Time end) { stalled_until_ = end; }
+
   Task<std::unique_ptr<os::File>> create(std::string path, os::Caching caching) override;
   Task<std::unique_ptr<os::File>> open_read(std::string path, os::Caching caching) override;
   Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) override;
@@ -169,6 +172,7 @@ class MemoryFileSystem final : public os::FileSystem {
   MemoryDisk& disk_;
   Clock* clock_;
   std::uint32_t owner_;
+  Time stalled_until_{};
 };
 
 }  // namespace ckpt::test

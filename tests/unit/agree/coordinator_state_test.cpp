@@ -47,6 +47,47 @@ const Status disk_full = fail(Errc::exhausted, "the disk is full");
 
 }  // namespace
 
+TEST_CASE("coordinator: a stuck flush makes room for a newer step, which other nodes write",
+          "[unit][agree]") {
+  Storing storing;
+  const Duration stalled_after = agree::CoordinatorOptions{}.flush_stalled_after;
+  REQUIRE(storing.is_ordered_at({}));
+  const format::FlushOrder stuck = *storing.coordinator.decree().flush;
+  const auto has_flush = [&](Duration at) {
+    return storing.is_ordered_at(at) &&
+           storing.coordinator.decree().flush->flush_id == stuck.flush_id;
+  };
+  auto& reports = storing.scene.view.reports;
+  reports[0].flush.flush_id = stuck.flush_id;
+  reports[0].flush.done = {{0, 0, test::digest(7)}};
+  // Node A's copy of rank 1 is freed by now.
+  std::erase_if(reports[0].holdings, [](const format::Holding& held) { return held.id.rank == 1; });
+  REQUIRE(has_flush(stalled_after));
+  CHECK(storing.coordinator.decree().degraded.find("node B writes rank 1 of step 5 and makes no") !=
+        std::string::npos);
+
+  storing.scene.train(1, 6);
+  storing.scene.hold(0, 1, 6, 0);
+  storing.scene.hold(1, 1, 6, 1);
+  storing.scene.view.shape.replicas = 1;
+  REQUIRE(has_flush(stalled_after));
+  REQUIRE(storing.coordinator.decree().committed == format::StepId{1, Step{6}});
+  // Nobody else could write the newer one either, until another node has its copies, too.
+  storing.scene.hold(0, 1, 6, 1);
+  REQUIRE_FALSE(storing.is_ordered_at(stalled_after));
+  REQUIRE(storing.is_ordered_at(stalled_after + std::chrono::seconds(2)));
+  const format::FlushOrder& next = *storing.coordinator.decree().flush;
+  CHECK(next.at == format::StepId{1, Step{6}});
+  CHECK(next.writers == std::vector<format::FlushWriter>{{"A", 0}, {"A", 0}});
+  storing.answer_at(stalled_after + std::chrono::seconds(2), {});
+
+  storing.scene.train(1, 7);
+  storing.scene.hold_everywhere(1, 7);
+  REQUIRE(storing.is_ordered_at(std::chrono::hours(1)));  // It may be well again.
+  CHECK(storing.coordinator.decree().flush->writers ==
+        std::vector<format::FlushWriter>{{"A", 0}, {"B", 0}});
+}
+
 TEST_CASE("coordinator: a flush that fails is tried again later and later, up to a limit",
           "[unit][agree]") {
   Storing storing;

@@ -535,15 +535,18 @@ TEST_CASE("coordinator: a flush is ordered, followed and given up", "[unit][agre
   REQUIRE(coordinator.decide(scene.view, Time{}));
   REQUIRE(coordinator.decree().flush.has_value());
   const format::FlushOrder order = *coordinator.decree().flush;
-  REQUIRE(order.writers == std::vector<std::string>{"A", "B"});
+  REQUIRE(order.writers == std::vector<format::FlushWriter>{{"A", 0}, {"B", 0}});
 
-  scene.view.reports[0].flush = {false, order.flush_id, {{0, ckpt::test::digest(7)}}, ""};
+  scene.view.reports[0].flush = {false, order.flush_id, 1, {{0, 0, ckpt::test::digest(7)}}, {}};
   coordinator.decide(scene.view, Time{});
   REQUIRE_FALSE(coordinator.publishing().has_value());
-  scene.view.reports[1].flush = {false, order.flush_id, {}, "disk full"};
+  scene.view.reports[1].flush = {false, order.flush_id, 0, {}, {{1, 0, "disk full"}}};
+  coordinator.decide(scene.view, Time{});  // Node A holds it, too.
+  REQUIRE(coordinator.decree().flush.has_value());
+  scene.view.reports[0].flush.failed.push_back({1, 1, "disk full"});
   coordinator.decide(scene.view, Time{});
   REQUIRE_FALSE(coordinator.decree().flush.has_value());
-  REQUIRE(coordinator.decree().degraded == "step 4 is not stored: node B: disk full");
+  REQUIRE(coordinator.decree().degraded == "step 4 is not stored: node A: disk full");
   coordinator.decide(scene.view, Time{} + std::chrono::seconds(1));
   REQUIRE_FALSE(coordinator.decree().flush.has_value());
   coordinator.decide(scene.view, Time{} + std::chrono::seconds(3));

@@ -151,7 +151,7 @@ TEST_CASE("daemon options: every effective value is told at the start", "[unit][
   CHECK(has("listen=10.0.0.1:7711"));
   CHECK(has("idle_limit=7200s"));
   CHECK(has("nice=7"));
-  CHECK(lines.size() == 10);
+  CHECK(lines.size() == 11);
 }
 
 }  // namespace ckpt::daemon

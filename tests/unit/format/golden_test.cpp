@@ -115,7 +115,7 @@ NodeReport golden_report() {
   report.restore_counts = {{{1, Step{800}}, 1}};
   report.committed = StepId{2, Step{900}};
   report.start = golden_start();
-  report.flush = FlushReport{true, 4, {{0, {31, 32}}}, "disk full"};
+  report.flush = FlushReport{true, 4, 9, {{0, 1, {31, 32}}}, {{2, 0, "disk full"}}};
   return report;
 }
 
@@ -133,7 +133,7 @@ Decree golden_decree() {
   decree.dropped = {{2, Step{899}}};
   decree.next_capture = Step{901};
   decree.start = golden_start();
-  decree.flush = FlushOrder{4, {2, Step{900}}, "step-000000900.work", {"a", "b"}};
+  decree.flush = FlushOrder{4, {2, Step{900}}, "step-000000900.work", {{"a", 0}, {"b", 1}}};
   decree.history = {{2, true, {1, Step{800}}}};
   decree.restore_counts = {{{1, Step{800}}, 1}};
   decree.live = {"a", "b"};

@@ -90,10 +90,18 @@ FlushReport sample_flush_report(Random& random) {
   report.done = sample_list(random, [&] {
     ShardFlushed done;
     done.rank = static_cast<std::uint32_t>(random.next());
+    done.turn = static_cast<std::uint32_t>(random.next());
     done.digest = sample_digest(random);
     return done;
   });
-  report.failure = sample_text(random);
+  report.progress = random.next();
+  report.failed = sample_list(random, [&] {
+    ShardNotFlushed failed;
+    failed.rank = static_cast<std::uint32_t>(random.next());
+    failed.turn = static_cast<std::uint32_t>(random.next());
+    failed.failure = sample_text(random);
+    return failed;
+  });
   return report;
 }
 
@@ -227,7 +235,9 @@ Decree sample_decree(Random& random) {
     order.flush_id = random.next();
     order.at = sample_step_id(random);
     order.work_directory = ".step-000000900.t3.00112233aabbccdd";
-    order.writers = sample_list(random, [&] { return sample_text(random); });
+    order.writers = sample_list(random, [&] {
+      return FlushWriter{sample_text(random), static_cast<std::uint32_t>(random.next())};
+    });
     decree.flush = order;
   }
   fill_history(random, decree);

@@ -1,0 +1,138 @@
+// Flushes, as the coordinator of a job orders, follows and ends them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "agree/coordinator.hpp"
+#include "base/assert.hpp"
+#include "base/log.hpp"
+
+namespace ckpt::agree {
+
+namespace {
+
+// All trainers that are attached close, or a daemon is asked to end.
+bool is_flush_wanted(const ClusterView& view) {
+  std::size_t attached = 0;
+  std::size_t closing = 0;
+  for (const RankView& rank : ranks_of(view)) {
+    attached += rank.report != nullptr;
+    closing += rank.report != nullptr && rank.report->is_closing;
+  }
+  const bool is_asked =
+      std::any_of(view.reports.begin(), view.reports.end(),
+                  [](const format::NodeReport& node) { return node.flush.is_wanted; });
+  return is_asked || (attached > 0 && closing == attached);
+}
+
+}  // namespace
+
+void Coordinator::decide_flush(const ClusterView& view, Time now) {
+  if (decree_.flush) {
+    follow_flush(view, now);
+    return;
+  }
+  if (!view.shape.has_storage || !view.published || !decree_.committed) return;
+  if (flush_not_before_ && now < *flush_not_before_) return;
+  const bool is_final = is_flush_wanted(view);
+  if (!is_flush_due(view.shape, *decree_.committed, flush_history_, now, is_final)) return;
+  format::FlushOrder order;
+  order.flush_id = random_.next() | 1;
+  order.at = *decree_.committed;
+  order.work_directory = fmt::format(".step-{:09}.t{}.{:016x}", number(order.at.step),
+                                     order.at.timeline, order.flush_id);
+  flush_parts_ = FlushParts::make(view, std::move(order), writers_to_avoid(now), now);
+  if (!flush_parts_) return;
+  decree_.flush = flush_parts_->order();
+  flush_history_.started_at = now;
+}
+
+void Coordinator::follow_flush(const ClusterView& view, Time now) {
+  CKPT_ASSERT(flush_parts_.has_value());
+  if (publishing_) return;  // All parts are there.
+  switch (flush_parts_->look(view, now, options_.flush_stalled_after)) {
+    case FlushProgress::failed:
+      give_up_flush(std::string(flush_parts_->failure()), now);
+      return;
+    case FlushProgress::complete:
+      publishing_ = Publishing{flush_parts_->order(), flush_parts_->digests(),
+                               flush_parts_->had_several_writers()};
+      break;
+    case FlushProgress::running:
+      break;
+  }
+  decree_.flush = flush_parts_->order();  // A part may have been given to another node.
+  if (flush_parts_->stuck().empty()) return;
+  // Copies of the older step are freed meanwhile, and those of the newer one are there. Where
+  // storage hangs for all nodes, another flush would only hold more memory.
+  const bool has_newer = decree_.committed && *decree_.committed > decree_.flush->at;
+  std::set<std::string> to_avoid = writers_to_avoid(now);
+  to_avoid.insert(flush_parts_->hung().begin(), flush_parts_->hung().end());
+  if (has_newer && FlushParts::can_avoid(view, *decree_.committed, to_avoid))
+    give_up_flush(std::string(flush_parts_->stuck()), now);
+}
+
+void Coordinator::remember_hung_writers(Time now) {
+  for (const std::string& node : flush_parts_->hung())
+    hung_writers_[node] = now + options_.hung_writer_avoided_for;
+}
+
+std::set<std::string> Coordinator::writers_to_avoid(Time now) const {
+  std::set<std::string> nodes;
+  for (const auto& [node, until] : hung_writers_) {
+    if (now < until) nodes.insert(node);
+  }
+  return nodes;
+}
+
+void Coordinator::forget_flush() {
+  decree_.flush.reset();
+  flush_parts_.reset();
+  publishing_.reset();
+}
+
+void Coordinator::give_up_flush(const std::string& why, Time now) {
+  CKPT_ASSERT(decree_.flush.has_value());
+  log_warning("job={} step={} flush given up, tried again in {} ms: {}", decree_.job,
+              number(decree_.flush->at.step), flush_backoff_ / std::chrono::milliseconds(1), why);
+  flush_trouble_ = fmt::format("step {} is not stored: {}", number(decree_.flush->at.step), why);
+  remember_hung_writers(now);
+  forget_flush();
+  flush_not_before_ = now + flush_backoff_;
+  flush_backoff_ = std::min(flush_backoff_ * 2, options_.flush_retry_after_max);
+}
+
+void Coordinator::published(std::uint64_t flush_id, const Status& status, Time now) {
+  if (!decree_.flush || decree_.flush->flush_id != flush_id) return;  // Given up meanwhile.
+  if (!status) {
+    give_up_flush(status.error().message(), now);
+    return;
+  }
+  const format::StepId at = decree_.flush->at;
+  decree_.durable = std::max(decree_.durable, std::optional(at));
+  flush_history_.newest = std::max(flush_history_.newest, std::optional(at));
+  flush_backoff_ = options_.flush_retry_after;
+  flush_not_before_.reset();
+  flush_trouble_.clear();
+  remember_hung_writers(now);
+  forget_flush();
+  ++decree_.sequence;
+}
+
+// Storage that hangs fails no operation: without this nobody would hear of it.
+std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
+  if (!decree_.flush || !decree_.committed || !flush_history_.started_at) return {};
+  const Duration taken = now - *flush_history_.started_at;
+  if (taken < options_.flush_slow_after) return {};
+  FlushHistory with_this = flush_history_;
+  with_this.newest = decree_.flush->at;
+  const bool is_more_due = is_flush_due(view.shape, *decree_.committed, with_this, now, false);
+  if (!is_more_due && !is_flush_wanted(view)) return {};
+  const auto times = taken / options_.flush_slow_after;  // Worded anew now and then.
+  return fmt::format("step {} has been on its way to storage for {} s, and more is due",
+                     number(decree_.flush->at.step),
+                     times * (options_.flush_slow_after / std::chrono::seconds(1)));
+}
+
+}  // namespace ckpt::agree
