@@ -100,6 +100,7 @@ class Coordinator {
   void decide_end(const ClusterView& view);
   void follow_flush(const ClusterView& view, Time now);
   void forget_flush();
+  void end_set_aside_flush(const Status& status);
   void give_up_flush(const std::string& why, Time now);
   void remember_hung_writers(Time now);
   std::set<std::string> writers_to_avoid(Time now) const;

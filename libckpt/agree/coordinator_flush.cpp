@@ -104,6 +104,8 @@ void Coordinator::give_up_flush(const std::string& why, Time now) {
 }
 
 void Coordinator::published(std::uint64_t flush_id, const Status& status, Time now) {
+  if (untold_ && untold_->before.flush && untold_->before.flush->flush_id == flush_id)
+    end_set_aside_flush(status);
   if (!decree_.flush || decree_.flush->flush_id != flush_id) return;  // Given up meanwhile.
   if (!status) {
     give_up_flush(status.error().message(), now);
@@ -118,6 +120,19 @@ void Coordinator::published(std::uint64_t flush_id, const Status& status, Time n
   remember_hung_writers(now);
   forget_flush();
   ++decree_.sequence;
+}
+
+// A Start set the flush aside before it ended. If the Start is refused, the flush must not come
+// back: its end is reported once.
+void Coordinator::end_set_aside_flush(const Status& status) {
+  const std::optional<format::StepId> at = untold_->before.flush->at;
+  if (status) {
+    untold_->before.durable = std::max(untold_->before.durable, at);
+    untold_->flush_history.newest = std::max(untold_->flush_history.newest, at);
+  }
+  untold_->before.flush.reset();
+  untold_->flush_parts.reset();
+  untold_->publishing.reset();
 }
 
 // Storage that hangs fails no operation: without this nobody would hear of it.

@@ -129,6 +129,29 @@ TEST_CASE("coordinator: an answer about a flush that was given up changes nothin
   CHECK(storing.coordinator.decree().flush);
 }
 
+TEST_CASE("coordinator: a flush that ends while a Start is recorded has ended if it is refused",
+          "[unit][agree]") {
+  const Status status = GENERATE(Status(), disk_full);
+  Storing storing;
+  agree::Coordinator& coordinator = storing.coordinator;
+  REQUIRE(storing.is_ordered_at({}));
+  const std::uint64_t flush_id = coordinator.decree().flush->flush_id;
+  storing.scene.all_ask();
+  coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(1)));
+  for (format::NodeReport& node : storing.scene.view.reports) {
+    node.ranks[0].phase = format::StartPhase::ready;
+    node.ranks[0].start_id = coordinator.decree().start->start_id;
+    node.ranks[0].attempt = coordinator.decree().start->attempt;
+  }
+  coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(1)));
+  REQUIRE(coordinator.untold() != nullptr);
+  REQUIRE(coordinator.decree().flush->flush_id != flush_id);  // The base is stored anew.
+  coordinator.published(flush_id, status, Storing::now(std::chrono::seconds(2)));
+  coordinator.refuse(coordinator.untold()->start_id, Error(Errc::io, "cannot be recorded"));
+  CHECK_FALSE(coordinator.decree().flush);
+  CHECK(coordinator.decree().durable.has_value() == status.has_value());
+}
+
 TEST_CASE("coordinator: who stepped down does not take another's Start for its own",
           "[unit][agree]") {
   Scene scene(2);
