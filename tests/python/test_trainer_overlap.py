@@ -78,8 +78,8 @@ def test_weights_that_are_swapped_in_are_not_what_is_captured(runtime, tmp_path,
 
     def swap(trainer):
         finish = (lambda: libckpt.transformers.finish_capture(trainer)) if overlap else lambda: None
-        written = session_of(trainer)._tensors._written
-        swaps.append(Swap(finish, lambda: written.running() is not None))
+        mutations = session_of(trainer)._tensors._mutations
+        swaps.append(Swap(finish, lambda: mutations.running() is not None))
         return swaps[0]
 
     trainer, session = train(tmp_path, swap, overlap=overlap)

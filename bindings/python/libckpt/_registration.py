@@ -12,7 +12,7 @@ import os
 import weakref
 import zlib
 
-from libckpt import _core, _owned, _resizing, _tensors, _views, _written, errors
+from libckpt import _core, _mutations, _owned, _resizing, _tensors, _views, errors
 
 STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
@@ -25,7 +25,7 @@ class Registration:
         self.client = _core.Client(options)
         self.optimizers = []  # Weak references to those that are guarded.
         self._replayed = set()  # Addresses that the replays of a CUDA graph write, unasked.
-        self._written = _written.Written(self.client, is_debugged)
+        self._mutations = _mutations.Mutations(self.client, is_debugged)
         self._owned = _owned.Owned()
         self._left_for_later = ()  # Of what is registered: name, address, whether in a member.
         self._left_names = ()  # The names alone; None: some are in members.
@@ -50,35 +50,47 @@ class Registration:
             # Its replays will not ask: from now on no save leaves its tensors for later.
             self.optimizers = [each for each in self.optimizers if each() is not optimizer]
             self._replayed.update(_tensors.addresses_of(optimizer))
-        self._written.before_step()
+        self._mutations.before_step()
         self.finish_here()
 
     def finish_here(self):
         """What is queued from now on may change the tensors, on the streams that are current now:
         the update need not be where the save was."""
-        running = self._written.running()
+        running = self._mutations.running()
         streams = _tensors.current_streams(self._captured)
         if self._stream is not None:
             streams.append(self._stream)
         for handle in dict.fromkeys(stream.cuda_stream for stream in streams) or [0]:
             self.client.guard(handle)
         if running is not None:
-            self._written.settle(running)
-        self._let_go_of_what_was_left()
-        self._written.log_changes()
+            self._mutations.judge(running)
+        self._release_memory()
+        self._mutations.log_changes()
 
-    def _let_go_of_what_was_left(self):
-        """After a guard, which waited for copies of the host, and has a GPU wait for its own: what
-        those read must not be given to others by an allocator that knows nothing of them."""
-        held = self._written.held
+    def finish_if_judged_here(self):
+        """The same, where this thread may judge the running capture. Returns whether it may."""
+        running = self._mutations.running()
+        may_judge = running is None or running.may_be_judged_here()
+        if may_judge:
+            self.finish_here()
+        return may_judge
+
+    def judge_copied(self):
+        """Judges a capture that was copied, if this thread may; never waits."""
+        self._mutations.judge_copied()
+
+    def _release_memory(self):
+        """Call after a guard. It waited for copies of the host; a GPU waits for its own copies, and
+        its allocator, which knows nothing of them, must not give their memory to others."""
+        mutations = self._mutations
         if not self._captured:
-            held.clear()
-        elif _tensors.is_recording_graph():
+            mutations.memory = None
+        elif mutations.memory is None or _tensors.is_recording_graph():
             pass  # An event would go into the graph.
-        elif held and self._left is None:
+        elif self._left is None:
             self._left = self._stream.record_event()
-        elif held and self._left.query():
-            held.clear()
+        elif self._left.query():
+            mutations.memory = None
 
     def finish(self):
         """When it returns, the running capture has left the tensors."""
@@ -96,12 +108,13 @@ class Registration:
         self._set_structure(structure)
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
-        self._written.begin(step, counted, _memory_of(tensors, counted, views, members, gpus))
+        memory = _memory_of(tensors, counted, views, members, gpus)
+        self._mutations.begin(step, counted, memory)
         outcome = "failed"
         try:
             outcome = self._save(step, gpus, always)
         finally:
-            self._written.began(step, outcome == "started")
+            self._mutations.began(outcome == "started")
         if outcome == "started":
             self._captured, self._left = gpus, None
         return outcome
@@ -203,7 +216,7 @@ class Registration:
             names = [name for name, _, is_in_member in self._left_for_later if not is_in_member]
             self._left_names = names if len(names) == len(self._left_for_later) else None
         self._as_registered = (views, guarded)
-        self._names_then = len(self._written.names)
+        self._names_then = len(self._mutations.names)
 
     def _is_registered(self, views, guarded):
         """Whether these very views, and no members, are what is registered; the usual case."""
@@ -211,13 +224,13 @@ class Registration:
             return False
         known, guarded_then = self._as_registered
         is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
-        return is_as_then and len(self._written.names) == self._names_then
+        return is_as_then and len(self._mutations.names) == self._names_then
 
     def _told(self, name, whole_name, view, guarded):
         is_guarded = (
             not view.is_buffered
             and 0 < view.nbytes <= guarded.get(view.address, 0)
-            and whole_name not in self._written.names
+            and whole_name not in self._mutations.names
             and view.counts_writes
         )
         return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
@@ -262,7 +275,7 @@ class Registration:
 
     def let_go(self):
         """When the library has let go of them."""
-        self._written.stop()
+        self._mutations.stop()
         self._left, self._stream, self._captured = None, None, []
         self._registered, self._as_registered = None, ({}, {})
         self._views, self._gpus = _views.Views(), (None, [])

@@ -28,6 +28,10 @@ DEADLINE = 60.0
 OVERWRITTEN = (
     "the restore overwrote a part of the tensors and then failed: do not train on with them"
 )
+UNJUDGED = (
+    "the capture is judged by the thread that trains, in its next step, save or wait: another "
+    "thread cannot tell whether that is writing"
+)
 FAILURES_TOLD_EVERY, FAILURES_KNOWN = 60.0, 64
 STEP_MAX = (1 << 63) - 1
 _DIGITS = re.compile(r"\d+")
@@ -303,8 +307,13 @@ class Session:
     def wait(self, step, level, deadline=DEADLINE):
         """Waits until the step, or a newer one, is captured, replicated, committed or durable."""
         self._check_open()
-        self._tensors.finish_here()
-        self._client.wait(_number(step), level, deadline)
+        step, may_judge = _number(step), self._tensors.finish_if_judged_here()
+        try:
+            self._client.wait(step, level, deadline)
+        except errors.Unavailable as error:
+            if may_judge:
+                raise
+            raise errors.Unavailable(f"{error}; {UNJUDGED}") from error
 
     def flush(self, deadline=DEADLINE):
         """Waits until the newest committed step is on storage; only with a directory."""
@@ -327,6 +336,7 @@ class Session:
         if self._is_out_of_reach() or self.is_closed:
             status = dict.fromkeys(LEVELS)
         else:
+            self._tensors.judge_copied()
             status = self._client.stats()
         status["job"], status["rank"], status["dir"] = self.job, self.rank, self.dir
         status["failed"] = max(status.get("failed", 0), self._failed)
@@ -364,8 +374,8 @@ class Session:
     def _end(self, end):
         for hook in self._hooks:
             hook.remove()
-        with contextlib.suppress(errors.CheckpointError):  # What it cannot settle is dropped.
-            self._tensors.finish_here()
+        with contextlib.suppress(errors.CheckpointError):  # What is not judged is dropped.
+            self._tensors.finish_if_judged_here()
         client, self._client = self._client, None
         if _jobs_here.get(self._key) is self:
             del _jobs_here[self._key]

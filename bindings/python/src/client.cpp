@@ -241,6 +241,7 @@ std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) 
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   Checkpointer& target = checkpointer();
+  copied_ = -1;  // After a restore a step may come again.
   return name_of(take(always ? target.save(Step{step}, stream_of(stream))
                              : target.save_checkpoint_if_needed(Step{step}, stream_of(stream))));
 }
@@ -255,7 +256,7 @@ void Client::hold(bool holds) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   std::function<void(Step)> on_copied;
-  if (holds) on_copied = [this](Step step) { judge_.add(step); };
+  if (holds) on_copied = [this](Step step) { copied_ = static_cast<std::int64_t>(number(step)); };
   check(checkpointer().hold_captures(std::move(on_copied)));
 }
 
@@ -267,14 +268,10 @@ void Client::settle(std::uint64_t step, const std::string& problem) {
   check(checkpointer().settle(Step{step}, std::move(verdict)));
 }
 
-void Client::start_judging(nb::callable judge) {
-  judge_.start(std::move(judge));
-}
-
-void Client::stop_judging() {
-  const nb::gil_scoped_release release;
-  judge_.end();
-  judge_.join();
+std::optional<std::uint64_t> Client::copied() const {
+  const std::int64_t step = copied_;
+  if (step < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(step);
 }
 
 void Client::wait(std::uint64_t step, const std::string& level, double seconds) {
@@ -428,7 +425,6 @@ std::string Client::status() {
 void Client::close(double seconds) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
-  judge_.end();
   if (!checkpointer_) return;
   const Status closed = checkpointer_->close(milliseconds_of(seconds));
   checkpointer_.reset();
@@ -438,7 +434,6 @@ void Client::close(double seconds) {
 void Client::drop() {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
-  judge_.end();
   checkpointer_.reset();
 }
 

@@ -14,8 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "capture_judge.hpp"
-
 namespace ckpt::python {
 
 // A mutex that tells whether somebody wants it: who has it for long lets others go first.
@@ -51,13 +49,12 @@ class Client {
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
   std::string save(std::uint64_t step, std::uint64_t stream, bool always);
   void guard(std::uint64_t stream);
-  // Whether captures are told only once settle() has judged them; an empty problem: all is well.
+  // Whether the daemon learns of a capture only once settle() has judged it. An empty problem
+  // accepts the capture.
   void hold(bool holds);
   void settle(std::uint64_t step, const std::string& problem);
-  // `judge(step)` is called on a thread of its own for the newest held capture whose last byte was
-  // copied; it settles it. After stop_judging() it is not called any more.
-  void start_judging(nanobind::callable judge);
-  void stop_judging();
+  // The newest held capture whose last byte was copied. Never waits.
+  std::optional<std::uint64_t> copied() const;
   // Others get their turn while it waits: the training thread must not wait for what is waited for.
   // What a signal handler raises, such as that of ^C, ends it.
   void wait(std::uint64_t step, const std::string& level, double seconds);
@@ -93,7 +90,7 @@ class Client {
   void replace_archives(std::map<std::string, Archive> wanted);
 
   SharedTurn mutex_;
-  CaptureJudge judge_;  // Outlives the Checkpointer, whose threads add to it.
+  std::atomic<std::int64_t> copied_{-1};  // Outlives the Checkpointer, whose threads write it.
   std::optional<Checkpointer> checkpointer_;
   std::map<std::string, TensorRef> tensors_;
   std::map<std::string, Archive> archives_;

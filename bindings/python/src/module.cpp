@@ -21,7 +21,6 @@
 #include "client.hpp"
 #include "failure.hpp"
 #include "glance.hpp"
-#include "instructions.hpp"
 #include "tree.hpp"
 
 namespace nb = nanobind;
@@ -78,9 +77,6 @@ NB_MODULE(_core, module) {
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
   module.def("published", &published, nb::arg("directory"));
   module.def("option_names", &option_names);
-  module.def("ask_main_thread", &ckpt::python::ask_main_thread);
-  module.def("main_thread_passes", &ckpt::python::main_thread_passes);
-  module.def("instructions", &ckpt::python::instructions, nb::arg("threads"));
   module.def("memory_of", &ckpt::python::memory_of, nb::arg("api").none(), nb::arg("tensor_type"),
              nb::arg("parts"));
   nb::class_<Forms>(module, "Forms")
@@ -107,8 +103,7 @@ NB_MODULE(_core, module) {
       .def("guard", &Client::guard, nb::arg("stream") = 0)
       .def("hold", &Client::hold, nb::arg("holds"))
       .def("settle", &Client::settle, nb::arg("step"), nb::arg("problem"))
-      .def("start_judging", &Client::start_judging, nb::arg("judge"))
-      .def("stop_judging", &Client::stop_judging)
+      .def("copied", &Client::copied)
       .def("wait", &Client::wait, nb::arg("step"), nb::arg("level"), nb::arg("seconds"))
       .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"))
       .def("restore_from", &Client::restore_from, nb::arg("path"), nb::arg("rank"),

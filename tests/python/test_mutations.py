@@ -1,13 +1,12 @@
 """Goal: what writes a guarded tensor while it is captured waits first, or the capture is not seen.
 
 Method: tensors are written right after a save by whatever does so in a training: another optimizer,
-a forward pass that renormalizes, a user's own lines. Where the order of the threads matters, the
-one that settles captures behind the training is held back, so that every write comes in time.
+a forward pass that renormalizes, a user's own lines. Then one of the calls is made that judge a
+capture, on the thread that trains and on others.
 """
 
-import gc
+import concurrent.futures
 import itertools
-import os
 import threading
 import time
 
@@ -16,15 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import libckpt  # noqa: E402
-from libckpt import _written  # noqa: E402
 
 LARGE = 9 << 20  # Elements: copied for some milliseconds.
-
-
-@pytest.fixture
-def nobody_settles(monkeypatch):
-    """Captures are settled by calls of the training thread only."""
-    monkeypatch.setattr(_written.Written, "settle_copied", lambda self, step: None)
 
 
 def until(is_so):
@@ -46,7 +38,7 @@ def saved(session, step, items):
     return session.restore(step=step).items
 
 
-def test_the_step_of_another_optimizer_waits_for_the_capture(job, nobody_settles):
+def test_the_step_of_another_optimizer_waits_for_the_capture(job):
     model = torch.nn.Linear(4, 4)
     first = torch.optim.Adam(model.parameters())
     session = job().guard(first)
@@ -61,7 +53,7 @@ def test_the_step_of_another_optimizer_waits_for_the_capture(job, nobody_settles
     assert not torch.equal(model.weight, before)
 
 
-def test_a_write_in_mid_capture_drops_it_and_is_told_by_name(job, nobody_settles):
+def test_a_write_in_mid_capture_drops_it_and_is_told_by_name(job):
     model = torch.nn.Embedding(100, 8, max_norm=1.0)
     other = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
@@ -111,7 +103,7 @@ def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
     session = job().guard(optimizer)
     session.prepare({"p": parameter})
     for step in range(1, 5):
-        session._tensors._written.names.clear()  # It is left for later again.
+        session._tensors._mutations.names.clear()  # It is left for later again.
         with torch.no_grad():
             parameter.fill_(step)
             started = session.save(step, {"p": parameter})
@@ -125,30 +117,65 @@ def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
             assert found.min() == found.max() == step
 
 
-def test_a_capture_is_told_without_a_further_call(job):
+def test_whoever_trains_judges_a_capture_by_asking_where_it_is(job):
+    model = torch.nn.Linear(4, 4)
+    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    ticket = session.save(1, {"model": model})
+    until(ticket.captured.done)
+    assert session.counts()["captured"] == 1
+
+
+def test_whoever_only_asks_accepts_no_capture_whose_tensors_were_written(job):
     model = torch.nn.Linear(4, 4)
     session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
     assert session.save(1, {"model": model})
-    until(lambda: session.counts()["captured"] == 1)
+    with torch.no_grad():
+        model.weight.zero_()
+    until(lambda: session.counts()["failed"] == 1)
+    assert session.counts()["captured"] is None
 
 
-def test_no_thread_of_python_and_none_in_a_fork(job):
+def test_a_step_that_is_saved_again_is_not_taken_for_copied_before_it_is(job):
+    parameter = torch.nn.Parameter(torch.zeros(LARGE))
+    session = job().guard(torch.optim.SGD([parameter], lr=0.1))
+    items = {"p": parameter}
+    first = save_from(session, 1, items)
+    session.wait(first, "committed")
+    second = save_from(session, first + 1, items)
+    session.wait(second, "committed")
+    session.restore(items, step=first)
+    with torch.no_grad():
+        parameter.fill_(2)
+    again = save_from(session, second, items)
+    until(lambda: session._client.copied() == again)
+    parameter.data.fill_(7)  # Which nobody counts.
+    assert (saved(session, again, {})["p"] == 2).all()
+
+
+def test_another_thread_does_not_judge_while_the_one_that_trains_may_write(job):
+    model = torch.nn.Linear(4, 4)
+    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    ticket = session.save(1, {"model": model})
+    until(lambda: session._client.copied() == 1)
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert not threads.submit(ticket.captured.done).result()
+        with pytest.raises(libckpt.Unavailable, match="judged by the thread that trains"):
+            threads.submit(ticket.captured.result, 0.0).result()
+        waiting = threads.submit(ticket.captured.result, 60.0)
+        session.finish_capture()
+        waiting.result()
+
+
+def test_no_thread_of_python(job):
     model = torch.nn.Linear(4, 4)
     threads = set(threading.enumerate())
     session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
     assert session.save(1, {"model": model})
     until(lambda: session.counts()["captured"] == 1)
     assert set(threading.enumerate()) <= threads
-    worker = os.fork()
-    if worker == 0:
-        session._tensors.let_go()  # Waits for no thread that is not there.
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 7
-    assert session.save(2, {"model": model})
-    until(lambda: session.counts()["captured"] == 2)
 
 
-def test_a_member_is_guarded_by_the_counts_of_its_tensors(job, nobody_settles):
+def test_a_member_is_guarded_by_the_counts_of_its_tensors(job):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = job().guard(optimizer)
@@ -164,7 +191,7 @@ def test_a_member_is_guarded_by_the_counts_of_its_tensors(job, nobody_settles):
     assert torch.equal(saved(session, step, items)["model.pt"]["weight"], before)
 
 
-def test_what_nobody_counts_is_copied_before_the_save_returns(job, nobody_settles):
+def test_what_nobody_counts_is_copied_before_the_save_returns(job):
     with torch.inference_mode():
         tensor = torch.ones(4)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1)
@@ -177,7 +204,7 @@ def test_what_nobody_counts_is_copied_before_the_save_returns(job, nobody_settle
     assert torch.equal(saved(session, 1, {})["t"], torch.ones(4))
 
 
-def test_a_close_settles_what_it_finds(job, nobody_settles, tmp_path):
+def test_a_close_settles_what_it_finds(job, tmp_path):
     model = torch.nn.Linear(4, 4)
     session = job(dir=tmp_path / "dir").guard(torch.optim.SGD(model.parameters(), lr=0.1))
     assert session.save(1, {"model": model})
@@ -186,60 +213,18 @@ def test_a_close_settles_what_it_finds(job, nobody_settles, tmp_path):
     assert again.restore().step == 1
 
 
-def test_the_frames_of_the_main_thread_are_left_alone(job, monkeypatch):
-    looked = []
-    monkeypatch.setattr(_written._core, "instructions", lambda threads: looked.append(threads))
+def test_what_another_thread_saved_is_judged_by_that_or_once_it_has_ended(job):
     model = torch.nn.Linear(4, 4)
     session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert session.save(1, {"model": model})
-    until(lambda: session.counts()["captured"] == 1)
-    assert looked == []
-
-
-def test_a_capture_of_another_thread_is_told_when_that_got_on_or_has_ended(job):
-    model = torch.nn.Linear(4, 4)
-    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
-    started, may_end = [], threading.Event()
+    started = []
 
     def train():
         started.append(session.save(1, {"model": model}))
         until(lambda: session.counts()["captured"] == 1)
         started.append(session.save(2, {"model": model}))
-        may_end.wait(60)
 
     thread = threading.Thread(target=train)
     thread.start()
-    until(lambda: len(started) == 2 or not thread.is_alive())
-    may_end.set()
     thread.join()
     assert all(started)
     until(lambda: session.counts()["captured"] == 2)
-
-
-def test_no_garbage_is_collected_while_the_objects_of_frames_are_made():
-    may_end, threads, collected = threading.Event(), [], []
-    for _ in range(20):
-        threads.append(threading.Thread(target=may_end.wait, args=(60,)))
-        threads[-1].start()
-    numbers = [thread.ident for thread in threads]
-
-    def note(phase, _):
-        collected.append(phase)
-
-    before = gc.get_threshold()
-    gc.collect()
-    gc.callbacks.append(note)
-    try:
-        gc.set_threshold(1)
-        here = len(collected)
-        _written._core.instructions(numbers)
-        there = len(collected)
-    finally:
-        gc.set_threshold(*before)
-        gc.callbacks.remove(note)
-        may_end.set()
-        for thread in threads:
-            thread.join()
-    assert gc.isenabled()
-    assert here == there
-    assert _written._core.instructions(numbers) == [None] * 20
