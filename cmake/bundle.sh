@@ -39,8 +39,8 @@ bring_python() {
   } >>"$build/bundle.log" 2>&1 || { tail -n 30 "$build/bundle.log"; return 1; }
   mkdir -p "$package"
   tar -C "$here/bindings/python/libckpt" --exclude=__pycache__ -cf - . | tar -C "$package" -xf -
-  cp "$built"/installed/_core*.so "$package"
-  strip "$package"/_core*.so
+  cp "$built"/installed/_native*.so "$package"
+  strip "$package"/_native*.so
   ln -s ../../bin "$package/bin"
   ln -s "../../$libdir" "$package/lib"
 }
@@ -58,7 +58,7 @@ is_of_glibc() {
 libraries_of() {
   ldd "$1" | awk '/=> \// {print $1, $3}'
 }
-for file in "$stage"/bin/* "$stage/$libdir"/*.so "$stage"/python/libckpt/_core*.so; do
+for file in "$stage"/bin/* "$stage/$libdir"/*.so "$stage"/python/libckpt/_native*.so; do
   [ -e "$file" ] || continue
   case "$(head -c 4 "$file" | tr -d '\0')" in *ELF) ;; *) continue ;; esac
   libraries_of "$file" | while read -r library path; do

@@ -24,7 +24,7 @@ unpack() {
 # What those load in turn is there by then.
 is_closed() {
   local file foreign
-  for file in "$root"/bin/* "$root"/lib*/libckpt.so "$root"/python/libckpt/_core*.so; do
+  for file in "$root"/bin/* "$root"/lib*/libckpt.so "$root"/python/libckpt/_native*.so; do
     [ -e "$file" ] || continue
     [ "$(head -c 4 "$file" | tr -d '\0')" = $'\x7fELF' ] || continue
     foreign=$(env -i /usr/bin/ldd "$file" | grep '=> ' | grep -v "=> $root/" |

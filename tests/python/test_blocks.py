@@ -15,13 +15,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import libckpt.torch  # noqa: E402
-from libckpt import _outbox  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def outboxes(runtime):
     yield
-    for box in list(_outbox._outboxes):
+    for box in list(_publish_queue._queues):
         box.close()
     libckpt.torch._boxes.clear()
 

@@ -168,7 +168,7 @@ def save(session, step, items):
 def ways_to_look(request, monkeypatch):
     """Older versions of torch cannot be asked for many tensors at once."""
     if request.param == "without them":
-        from libckpt import _views
+        from libckpt.core import _views
 
         monkeypatch.setattr(_views, "exchange_api", lambda: None)
 
@@ -219,7 +219,7 @@ MODULES = {
 
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
 def test_the_state_of_a_module_is_what_it_says_itself(make):
-    from libckpt import _modules
+    from libckpt.adapters.torch import _modules
 
     module = make()
     expected = {name.replace("_orig_mod.", ""): t for name, t in module.state_dict().items()}
@@ -232,7 +232,7 @@ def test_the_state_of_a_module_is_what_it_says_itself(make):
 
 
 def test_a_module_whose_classes_were_changed_says_its_state_itself(monkeypatch):
-    from libckpt import _modules
+    from libckpt.adapters.torch import _modules
 
     said = {"another": torch.ones(3)}
     monkeypatch.setattr(torch.nn.Module, "state_dict", lambda *_, **__: said)

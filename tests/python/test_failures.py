@@ -19,12 +19,13 @@ import time
 import pytest
 
 import libckpt
-from libckpt import _launch, _ranks, errors
+from libckpt import errors
+from libckpt.core import _launch, _ranks
 
 torch = pytest.importorskip("torch")
 
 import libckpt.torch  # noqa: E402
-from libckpt import _outbox  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
 
 HEADER = pathlib.Path(__file__).parents[2] / "libckpt" / "include" / "ckpt" / "error.hpp"
 
@@ -223,8 +224,8 @@ def test_a_number_of_the_environment_that_is_none_is_named(runtime, monkeypatch,
 
 
 def test_an_outbox_whose_memory_stays_full_says_what_to_look_at(runtime, tmp_path, monkeypatch):
-    monkeypatch.setattr(_outbox, "SLOT_DEADLINE", 0.0)
-    box = _outbox.Outbox("job", tmp_path / "dir")
+    monkeypatch.setattr(_publish_queue, "SLOT_DEADLINE", 0.0)
+    box = _publish_queue.PublishQueue("job", tmp_path / "dir")
     ticket = libckpt.Ticket(box.session, 1, "skipped_no_slot", 0.0)
     monkeypatch.setattr(box.session, "save", lambda step, items: ticket)
     try:
@@ -324,7 +325,7 @@ def test_a_full_disk_does_not_stop_what_memory_does(job, small_disk):
 
 
 def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, monkeypatch):
-    monkeypatch.setattr(_outbox, "SILENT_MAX", 0.05)
+    monkeypatch.setattr(_publish_queue, "SILENT_MAX", 0.05)
     path, filler = small_disk / "one.pt", small_disk / "filler"
     libckpt.torch.save(torch.zeros(100_000), path)
     libckpt.torch.wait()
@@ -345,7 +346,7 @@ def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, m
         assert float(libckpt.torch.load(path)[-1]) == 1.0
     finally:
         logger.removeHandler(handler)
-        for box in list(_outbox._outboxes):
+        for box in list(_publish_queue._queues):
             if small_disk in box.directory.parents:
                 box.close()  # Before its disk goes.
     assert len(told) == 1, told
@@ -355,7 +356,7 @@ def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, m
 def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk, runtime):
     libckpt.torch.save(torch.zeros(100_000), small_disk / "one.pt")
     libckpt.torch.wait()
-    (box,) = [box for box in _outbox._outboxes if small_disk in box.directory.parents]
+    (box,) = [box for box in _publish_queue._queues if small_disk in box.directory.parents]
     waits, health = [], {"degraded": "", "last_error": "of long ago"}
 
     class Late:
@@ -368,11 +369,11 @@ def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk
 
     session, box.session = box.session, Late()
     try:
-        longest_of = {"": _outbox.DURABLE_DEADLINE, "full": _outbox.FAILING_DEADLINE}
+        longest_of = {"": _publish_queue.DURABLE_DEADLINE, "full": _publish_queue.FAILING_DEADLINE}
         for problem, longest in longest_of.items():
             health["degraded"] = problem
             with pytest.raises(libckpt.Unavailable):
-                box._await(2, _outbox.DURABLE_DEADLINE, ["one.pt"])
+                box._await(2, _publish_queue.DURABLE_DEADLINE, ["one.pt"])
             assert sum(waits) == longest
             waits.clear()
     finally:

@@ -45,7 +45,7 @@ def saved(job, tmp_path):
         session.save(1, {name: libckpt.TorchMember(part) for name, part in members.items()})
         session.wait(1, "durable", 60)
         step = tmp_path / "dir" / "step-000000001"
-        from libckpt import _storage
+        from libckpt.core.files import _storage
 
         files = _storage.archive_files(_storage.read_manifest(step)["shards"][0])
         return session, {name: step / file for name, file in files.items()}

@@ -94,7 +94,7 @@ def test_a_module_in_channels_last_is_captured_without_a_copy(job, monkeypatch):
         made = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16))
         return made.to(memory_format=torch.channels_last)
 
-    from libckpt import _views
+    from libckpt.core import _views
 
     first, second = model(), model()
     optimizer = torch.optim.AdamW(first.parameters())

@@ -119,7 +119,8 @@ def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
 
 def test_whoever_trains_judges_a_capture_by_asking_where_it_is(job):
     model = torch.nn.Linear(4, 4)
-    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job().guard(optimizer)
     ticket = session.save(1, {"model": model})
     until(ticket.captured.done)
     assert session.counts()["captured"] == 1
@@ -127,22 +128,27 @@ def test_whoever_trains_judges_a_capture_by_asking_where_it_is(job):
 
 def test_whoever_only_asks_accepts_no_capture_whose_tensors_were_written(job):
     model = torch.nn.Linear(4, 4)
-    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job().guard(optimizer)
     assert session.save(1, {"model": model})
     with torch.no_grad():
         model.weight.zero_()
-    until(lambda: session.counts()["failed"] == 1)
+    until(lambda: session._client.copied() == 1)
     assert session.counts()["captured"] is None
+    assert session._tensors._mutations.running() is None
+    with pytest.raises(libckpt.NotFound):
+        session.wait(1, "captured")
 
 
-def test_a_step_that_is_saved_again_is_not_taken_for_copied_before_it_is(job):
+def test_a_step_that_is_saved_again_is_not_taken_for_copied_before_it_is(job, tmp_path):
     parameter = torch.nn.Parameter(torch.zeros(LARGE))
-    session = job().guard(torch.optim.SGD([parameter], lr=0.1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    session = job(dir=tmp_path / "dir", save_storage_interval=1).guard(optimizer)
     items = {"p": parameter}
     first = save_from(session, 1, items)
-    session.wait(first, "committed")
+    session.wait(first, "durable")
     second = save_from(session, first + 1, items)
-    session.wait(second, "committed")
+    session.wait(second, "durable")
     session.restore(items, step=first)
     with torch.no_grad():
         parameter.fill_(2)
@@ -154,7 +160,8 @@ def test_a_step_that_is_saved_again_is_not_taken_for_copied_before_it_is(job):
 
 def test_another_thread_does_not_judge_while_the_one_that_trains_may_write(job):
     model = torch.nn.Linear(4, 4)
-    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job().guard(optimizer)
     ticket = session.save(1, {"model": model})
     until(lambda: session._client.copied() == 1)
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
@@ -169,7 +176,8 @@ def test_another_thread_does_not_judge_while_the_one_that_trains_may_write(job):
 def test_no_thread_of_python(job):
     model = torch.nn.Linear(4, 4)
     threads = set(threading.enumerate())
-    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job().guard(optimizer)
     assert session.save(1, {"model": model})
     until(lambda: session.counts()["captured"] == 1)
     assert set(threading.enumerate()) <= threads
@@ -206,7 +214,8 @@ def test_what_nobody_counts_is_copied_before_the_save_returns(job):
 
 def test_a_close_settles_what_it_finds(job, tmp_path):
     model = torch.nn.Linear(4, 4)
-    session = job(dir=tmp_path / "dir").guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job(dir=tmp_path / "dir").guard(optimizer)
     assert session.save(1, {"model": model})
     session.close()
     again = job(dir=tmp_path / "dir")
@@ -215,7 +224,8 @@ def test_a_close_settles_what_it_finds(job, tmp_path):
 
 def test_what_another_thread_saved_is_judged_by_that_or_once_it_has_ended(job):
     model = torch.nn.Linear(4, 4)
-    session = job().guard(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = job().guard(optimizer)
     started = []
 
     def train():

@@ -50,9 +50,9 @@ def copied(state):
 
 
 def names_of(items, **options):
-    from libckpt import items as items_
+    from libckpt.core import _items
 
-    structure, tensors, _ = items_.take_all(items, **options)
+    structure, tensors, _ = _items.take_all(items, **options)
     json.loads(structure)
     return set(tensors)
 
@@ -97,7 +97,7 @@ def test_wrappers_leave_no_trace_in_names(how):
 @pytest.mark.parametrize("of_old", [False, True], ids=["today", "before names were plain"])
 @pytest.mark.parametrize("how", HOWS)
 def test_what_a_wrapper_saved_comes_back_without_it_and_back(job, monkeypatch, how, of_old):
-    from libckpt import _modules, _optimizers
+    from libckpt.adapters.torch import _modules, _optimizers
 
     first, second = make(1), make(2)
     train(first)
@@ -218,7 +218,7 @@ def test_a_class_that_loads_its_state_itself_is_asked_in_its_own_order(job):
 
 
 def test_state_that_was_saved_by_positions_is_read(job, monkeypatch):
-    from libckpt import _optimizers
+    from libckpt.adapters.torch import _optimizers
 
     first, second = make(1), make(2)
     train(first)

@@ -11,7 +11,7 @@ import keyword
 import pytest
 
 import libckpt
-from libckpt import _core, _init
+from libckpt import _init, _native
 
 PYTHONS_OWN = {"guard", "keep", "allow_pickle", "debug"}
 OF_THE_TRAINER = {"job", "dir", "overlap"}
@@ -26,7 +26,7 @@ def keywords_of(function):
 
 @pytest.fixture
 def of_the_library():
-    names = _core.option_names()
+    names = _native.option_names()
     assert len(names) == len(set(names)) > 25
     return {f"{name}_" if keyword.iskeyword(name) else name for name in names}
 
@@ -35,7 +35,7 @@ def test_the_options_are_the_same_in_a_wrong_environment(monkeypatch, of_the_lib
     monkeypatch.setenv("LIBCKPT_CONFIG", "/no/such/file")
     monkeypatch.setenv("LIBCKPT_RANK", "one")
     monkeypatch.setenv("LIBCKPT_DISABLE", "perhaps")
-    assert set(_core.option_names()) == {name.removesuffix("_") for name in of_the_library}
+    assert set(_native.option_names()) == {name.removesuffix("_") for name in of_the_library}
 
 
 def test_init_has_each_option_of_the_library(of_the_library):
@@ -74,7 +74,7 @@ def test_each_option_reaches_the_library(monkeypatch):
     libckpt.init("job", "/dir", **given)
     ((options, flags),) = opened
     assert flags == {"raise_on_error": True, "allow_pickle": False, "debug": True}
-    names = set(_core.option_names()) - {"raise_on_error"}
+    names = set(_native.option_names()) - {"raise_on_error"}
     assert options == {name: 1 for name in names} | {"job": "job", "dir": "/dir"}
 
 

@@ -63,9 +63,9 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_of_a_kind_that_is_known_comes_back(value):
-    from libckpt import _giver, items
+    from libckpt.core import _giver, _items
 
-    structure, tensors, members = items.take_all({"x": {"y": [value]}})
+    structure, tensors, members = _items.take_all({"x": {"y": [value]}})
     found = _giver.give_all(json.loads(structure), tensors, members)["x"]["y"][0]
     assert type(found) is type(value)
     assert found == value or repr(found) == repr(value)
@@ -100,10 +100,10 @@ REFUSED = [
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
 def test_all_else_is_refused_by_name_with_the_option(value):
-    from libckpt import items
+    from libckpt.core import _items
 
     with pytest.raises(libckpt.Unsupported, match=r'item "x\.y.*allow_pickle=True'):
-        items.take_all({"x": {"y": value}})
+        _items.take_all({"x": {"y": value}})
 
 
 ran = []
@@ -189,7 +189,7 @@ def test_an_enumeration_that_is_none_here_is_not_called(job, monkeypatch):
 
 
 def test_the_state_of_every_scheduler_of_torch_needs_no_pickle():
-    from libckpt import items
+    from libckpt.core import _items
 
     schedulers = torch.optim.lr_scheduler
     make = {
@@ -206,4 +206,4 @@ def test_the_state_of_every_scheduler_of_torch_needs_no_pickle():
     }
     for name, one in make.items():
         scheduler = one(torch.optim.SGD([torch.ones(1)], lr=0.1, momentum=0.9))
-        items.take_all({name: scheduler})
+        _items.take_all({name: scheduler})

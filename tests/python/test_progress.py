@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from libckpt import _progress  # noqa: E402
+from libckpt.core import _progress  # noqa: E402
 
 MARK = "<read until here>"
 

@@ -9,9 +9,9 @@ import shutil
 
 import pytest
 
-from libckpt import _work
-from libckpt._folders import Folders
-from libckpt._published import PublishedSets
+from libckpt.core.files import _work
+from libckpt.transformers._folders import Folders
+from libckpt.torch._published_sets import PublishedSets
 
 CHANGES = ("link", "rename", "symlink", "unlink", "mkdir", "fsync", "rmdir")
 

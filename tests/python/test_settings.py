@@ -10,7 +10,7 @@ import time
 import pytest
 
 import libckpt
-from libckpt import _settings
+from libckpt.core import _settings
 
 numpy = pytest.importorskip("numpy")
 

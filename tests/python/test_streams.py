@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from libckpt import _registration, _tensors  # noqa: E402
+from libckpt.core import _frameworks, _registration, _tensors  # noqa: E402
 
 
 class Client:
@@ -68,11 +68,12 @@ class World:
         self.current = {}
         self.is_recording = False
         self.step = 0
-        monkeypatch.setattr(_registration._core, "Client", lambda options: self.client)
+        monkeypatch.setattr(_registration._native, "Client", lambda options: self.client)
         monkeypatch.setattr(
-            _tensors, "current_streams", lambda gpus: [self.current[gpu] for gpu in gpus]
+            _frameworks, "current_streams", lambda gpus: [self.current[gpu] for gpu in gpus]
         )
-        monkeypatch.setattr(_tensors, "is_recording_graph", lambda: self.is_recording)
+        monkeypatch.setattr(_frameworks, "is_recording_graph", lambda: self.is_recording)
+        monkeypatch.setattr(_tensors, "write_counts", lambda tensors: [0] * len(tensors))
         self.registration = _registration.Registration({})
         monkeypatch.setattr(self.registration, "view", lambda tensors: tensors)
 
@@ -88,6 +89,9 @@ class World:
     def told(self):
         return [each for each in self.log if not each.startswith("event")]
 
+    def guard(self, optimizer):
+        self.registration.guard(optimizer, lambda given: None)
+
     def before_step(self, optimizer=None):
         self.log.clear()
         self.registration.before_step(optimizer)
@@ -96,7 +100,7 @@ class World:
 
 class View:
     type, shape, nbytes, is_buffered = "F32", (4,), 16, False
-    kept, _version, counts_writes = None, 0, True
+    kept, counts_writes = None, True
 
     def __init__(self, gpu, address=4096):
         self.gpu = gpu
@@ -173,7 +177,7 @@ def adam_like(**options):
 
 def test_tensors_of_an_optimizer_that_a_graph_may_replay_are_not_left_for_later(world):
     optimizer, view = adam_like()
-    world.registration.guard(optimizer)
+    world.guard(optimizer)
     world.save({"w": view})
     assert world.client.guarded == {"w"}
     optimizer.param_groups[0]["capturable"] = True
@@ -184,8 +188,8 @@ def test_tensors_of_an_optimizer_that_a_graph_may_replay_are_not_left_for_later(
 def test_an_update_that_is_recorded_into_a_graph_is_guarded_for_the_last_time(world):
     optimizer, view = adam_like()
     other, other_view = adam_like()
-    world.registration.guard(optimizer)
-    world.registration.guard(other)
+    world.guard(optimizer)
+    world.guard(other)
     views = {"w": view, "other": other_view}
     world.save(views)
     assert world.client.guarded == {"w", "other"}

@@ -21,10 +21,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from libckpt import _outbox  # noqa: E402
-from libckpt._folders import Folders, problem_of  # noqa: E402
-from libckpt._trainer_folders import TrainerFolders  # noqa: E402
-from libckpt._trainer_weights import Weights  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
+from libckpt.transformers._folders import Folders, problem_of  # noqa: E402
+from libckpt.transformers._checkpoints import TrainerFolders  # noqa: E402
+from libckpt.transformers._weights import Weights  # noqa: E402
 
 KILLS = [8, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
 FILES = {"config.json", "generation_config.json", "model.safetensors", "optimizer.pt",
@@ -180,12 +180,12 @@ def test_the_weights_are_those_of_stock_transformers_and_written_by_the_daemon(t
 
 
 def test_a_transformers_that_writes_by_other_functions_writes_for_itself(tmp_path, monkeypatch):
-    from libckpt import _trainer_weights
+    from libckpt.transformers import _weights
 
     writers = [("transformers.modeling_utils", "of_another_version")]
-    monkeypatch.setattr(_trainer_weights, "WRITERS", writers)
+    monkeypatch.setattr(_weights, "WRITERS", writers)
     weights, module = Weights(tmp_path), importlib.import_module(writers[0][0])
-    with _trainer_weights.collected(weights):
+    with _weights.collected(weights):
         assert not hasattr(module, "of_another_version")
     assert weights.file is None
 
@@ -197,7 +197,7 @@ def test_training_that_ends_in_another_way_has_its_folders_when_it_has_ended(tra
 
 @pytest.mark.parametrize("refused", ["view", "tied", "type", "name", "second", "metadata"])
 def test_weights_that_would_not_be_the_same_file_are_left_to_transformers(tmp_path, refused):
-    from libckpt._trainer_weights import Weights
+    from libckpt.transformers._weights import Weights
 
     weights, good = Weights(tmp_path), {"a": torch.ones(3, 3)}
     metadata = {"format": "pt"}
@@ -337,7 +337,7 @@ class SlowBox:
         return len(self.on_their_way)
 
     def post(self, step, publish, weights):
-        self.waiting.append(_outbox.Waiting(step, step, publish, weights))
+        self.waiting.append(_publish_queue.Waiting(step, step, publish, weights))
 
     def publish_first(self, deadline):
         if deadline > 0:
@@ -350,7 +350,7 @@ class SlowBox:
 
 def test_no_save_overtakes_another_on_its_way_to_slow_storage(tmp_path, monkeypatch, caplog):
     box, folders = SlowBox(), Folders(tmp_path)
-    monkeypatch.setattr(_outbox, "_outboxes", [box])
+    monkeypatch.setattr(_publish_queue, "_queues", [box])
     trainers = TrainerFolders(None, "job")
     trainers._box = box
     for number in range(1, 6):

@@ -14,7 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from libckpt import _core, _trees, _views, items as _items  # noqa: E402
+from libckpt import _native
+from libckpt.core import _items, _trees, _views  # noqa: E402
 
 ROUNDS = 300
 LEAVES = [None, True, False, 0, 1, -1, 1 << 40, 1 << 3000, 0.0, -0.0, 1.0, 1e-300, float("nan"),
@@ -179,7 +180,7 @@ def test_what_is_known_is_told_and_nothing_else():
         return _items._text_of_plain(leaf)
 
     def tree_of(value, text):
-        return _core.Tree(_views.exchange_api(), torch.Tensor, text_of, value, text)
+        return _native.Tree(_views.exchange_api(), torch.Tensor, text_of, value, text)
 
     value = {"a": [1, (2.5, "x")], "b": {7: None}}
     text = _items.Taker().take("item", value)
@@ -207,7 +208,7 @@ def test_a_text_that_cannot_be_made_leaves_nothing_half_changed():
 
     value = [1, 2, 3]
     text = _items.Taker().take("item", value)
-    tree = _core.Tree(_views.exchange_api(), torch.Tensor, text_of, value, text)
+    tree = _native.Tree(_views.exchange_api(), torch.Tensor, text_of, value, text)
     is_broken.append(True)
     if tree.is_known():
         with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import libckpt  # noqa: E402
-from libckpt import _modules, _tensors  # noqa: E402
+from libckpt.adapters.torch import _guarded_memory, _modules  # noqa: E402
 
 
 def test_a_torch_without_its_kind_of_buffers_tells_the_same_state(monkeypatch):
@@ -25,7 +25,7 @@ def test_a_torch_without_its_kind_of_buffers_tells_the_same_state(monkeypatch):
 def test_without_the_wrapper_of_steps_their_hooks_are_taken_to_be_called(monkeypatch):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     monkeypatch.delattr(torch.optim.Optimizer, "profile_hook_step")
-    assert _tensors.calls_hooks(optimizer)
+    assert _guarded_memory.calls_hooks(optimizer)
 
 
 @pytest.mark.parametrize("name", ["float8_e5m2", "complex128"])

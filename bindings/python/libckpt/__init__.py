@@ -10,6 +10,7 @@
 No framework is imported before one of its objects, or the module named after it, is used.
 """
 
+import libckpt.adapters
 from libckpt.errors import (
     Cancelled,
     CheckpointError,
@@ -23,8 +24,8 @@ from libckpt.errors import (
     VersionMismatch,
 )
 from libckpt._init import Options, init
-from libckpt._members import TorchMember
-from libckpt._restore import Restored
+from libckpt.adapters.torch._members import TorchMember
+from libckpt.core._restore import Restored
 from libckpt.rng import RNG
 from libckpt.session import Session
 from libckpt.ticket import Ticket

@@ -6,8 +6,9 @@ import operator
 import os
 from typing import Any, TypedDict
 
-from libckpt import _hooks, _settings, errors
-from libckpt.session import Session
+from libckpt import errors
+from libckpt.core import _settings
+from libckpt.session import Session, guardable
 
 TRUE = ("1", "true", "yes", "on")
 
@@ -78,7 +79,7 @@ def init(
     guarded = given.pop("guard", ())
     guarded = guarded if isinstance(guarded, (list, tuple)) else (guarded,)
     for optimizer in guarded:
-        _hooks.stepping(optimizer)  # Refuses what is no optimizer before anything opens.
+        guardable(optimizer)  # Refuses what is no optimizer before anything opens.
     session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
     return session.guard(*guarded) if guarded else session
 

@@ -17,9 +17,9 @@ import threading
 import time
 import weakref
 
-from libckpt import _fill, _gather, _giver, _hooks, _launch, _programs, _progress, _registration
-from libckpt import _restore, _settings, _shares
-from libckpt import errors, items as _items
+from libckpt import _programs, errors
+from libckpt.core import _fill, _frameworks, _gather, _giver, _items, _launch, _progress
+from libckpt.core import _registration, _replicas, _restore, _settings
 from libckpt.ticket import LEVELS, Ticket
 
 logger = logging.getLogger("libckpt")
@@ -65,9 +65,8 @@ class Session:
         self._turn = _Turn()
         self._tensors = _registration.Registration(options, debug)
         self._client = self._tensors.client
-        self._shares = _shares.Shares(self._ranks, _settings.storage_interval(options))
+        self._replicas = _replicas.Replicas(self._ranks, _settings.storage_interval(options))
         self._gather = _gather.Gather(self._tensors, self._ranks, self.dir)
-        self._hooks = []
         self._known = _items.Known()  # What the newest save told of its tensors.
         self._told = {}  # When each kind of failure was told last.
         self._failed = 0
@@ -89,15 +88,13 @@ class Session:
         """
         session = weakref.ref(self)
 
-        def before_step(optimizer, *_):
+        def before_step(optimizer):
             alive = session()
             if alive is not None:
                 alive._before_step(optimizer)
 
-        for optimizer in [_hooks.stepping(given) for given in optimizers]:
-            self._tensors.guard(optimizer)
-            self._hooks.append(optimizer.register_step_pre_hook(before_step))
-        _hooks.watch(self)
+        for optimizer in [guardable(given) for given in optimizers]:
+            self._tensors.guard(optimizer, before_step)
         return self
 
     def save_checkpoint_if_needed(self, step, items):
@@ -166,7 +163,7 @@ class Session:
                 "start_fresh() to begin without it"
             )
         with _no_collection():
-            taken = self._shares.take(step, items, self._allow_pickle, self._known)
+            taken = self._replicas.take(step, items, self._allow_pickle, self._known)
             return self._tensors.capture(step, taken, always)
 
     def _confirm(self, step):
@@ -190,7 +187,7 @@ class Session:
 
     def _prepare(self, items):
         if self._ranks.are_several:
-            room = self._shares.expected_bytes(items, self._tensors.optimizers, self._allow_pickle)
+            room = self._replicas.expected_bytes(items, self._tensors.optimizers, self._allow_pickle)
             self._tensors.reserve({}, {}, room)
             return
         _, tensors, members = _items.take_all(items, self._allow_pickle)
@@ -258,7 +255,7 @@ class Session:
         """The items' values, with which `into` is filled."""
         found = targets.tensors(structure)
         values = _giver.give_all(structure, found, targets.members, self._allow_pickle)
-        _fill.load(self._shares.known_here(into, answer), values, strict)
+        _fill.load(self._replicas.known_here(into, answer), values, strict)
         replaced = targets.replaced(found)
         if replaced:
             logger.warning(
@@ -280,7 +277,7 @@ class Session:
             expected = self._tensors.expected_bytes(views)
             self._tensors.reserve(views, members, max(stored, expected), prepare)
             return
-        room = self._shares.expected_bytes(into, self._tensors.optimizers, self._allow_pickle)
+        room = self._replicas.expected_bytes(into, self._tensors.optimizers, self._allow_pickle)
         self._tensors.reserve({}, {}, max(stored, room), prepare)
 
     def restore_or(self, into, default=None, strict=True):
@@ -297,7 +294,7 @@ class Session:
 
     def _stored_bytes(self):
         """What the newest checkpoint of the directory needs, so that it finds room here."""
-        from libckpt import _storage
+        from libckpt.core.files import _storage
 
         shard = _storage.newest_shard(self.dir, self.rank) if self.dir else None
         return shard["slot_bytes"] if shard else 0
@@ -372,8 +369,6 @@ class Session:
             self.abandon()
 
     def _end(self, end):
-        for hook in self._hooks:
-            hook.remove()
         with contextlib.suppress(errors.CheckpointError):  # What is not judged is dropped.
             self._tensors.finish_if_judged_here()
         client, self._client = self._client, None
@@ -412,6 +407,17 @@ class Session:
                 self.job,
                 self._last_error,
             )
+
+
+def guardable(given):
+    """The optimizer whose steps can be guarded; refuses what is none."""
+    optimizer = _frameworks.first(lambda adapter: adapter.optimizer_of(given))
+    if optimizer is None:
+        raise errors.InvalidArgument(
+            f"guard: {type(given).__name__} was given: an optimizer of torch is wanted, which has "
+            "register_step_pre_hook"
+        )
+    return optimizer
 
 
 def _number(step):

@@ -1,4 +1,4 @@
-// libckpt._core: the C++ client for Python: addresses and sizes go down, no tensor's bytes do.
+// libckpt._native: the C++ client for Python: addresses and sizes go down, no tensor's bytes do.
 //
 // Every call that may wait lets go of the GIL. Nothing here knows a framework.
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #include "client.hpp"
 #include "failure.hpp"
-#include "glance.hpp"
+#include "tensor_probe.hpp"
 #include "tree.hpp"
 
 namespace nb = nanobind;
@@ -72,7 +72,7 @@ std::vector<std::string> option_names() {
 
 }  // namespace
 
-NB_MODULE(_core, module) {
+NB_MODULE(_native, module) {
   ckpt::python::register_failures();
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
   module.def("published", &published, nb::arg("directory"));

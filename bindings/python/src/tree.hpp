@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "glance.hpp"
+#include "tensor_probe.hpp"
 
 namespace ckpt::python {
 

@@ -1,0 +1,151 @@
+"""Arrays: the adapter for numpy, whose arrays are tensors."""
+
+import numpy
+
+from libckpt.core import _frameworks, _tensors
+from libckpt.errors import Unsupported
+
+TYPE_NAMES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16",
+    "uint32": "U32", "int32": "I32", "float32": "F32", "uint64": "U64", "int64": "I64",
+    "float64": "F64", "complex64": "C64",
+}  # fmt: skip
+
+
+class Arrays(_tensors.Kind):
+    key = "numpy"
+    may_grow = True
+
+    def is_kind_of(self, type_of_value):
+        return type_of_value in (numpy.ndarray, numpy.memmap)
+
+    def is_one(self, value):
+        """An array whose bytes, type and shape are all there is to it: one of records is more."""
+        return value.dtype.names is None
+
+    def check(self, name, array):
+        if array.dtype.hasobject:
+            raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
+
+    def type_name(self, array):
+        return TYPE_NAMES.get(array.dtype.name) if array.dtype.isnative else None
+
+    def type_text(self, array):
+        return array.dtype.str
+
+    def named_type(self, text):
+        kind = numpy.dtype(text)
+        return TYPE_NAMES.get(kind.name) if kind.isnative else None, kind.itemsize
+
+    def item_bytes(self, array):
+        return array.itemsize
+
+    def is_contiguous(self, array):
+        return array.flags.c_contiguous
+
+    def strides(self, array):
+        return array.strides
+
+    def permuted(self, array, order):
+        return array.transpose(order)
+
+    def from_bytes(self, content, text, shape):
+        return content.view(numpy.dtype(text)).reshape(shape)
+
+    def takes_bytes(self, array):
+        return array.flags.writeable
+
+    def why_not_writable(self, array):
+        return "" if array.flags.writeable else "the array is read-only: give a copy of it"
+
+    def is_trained(self, array):
+        return False
+
+    def memory_of(self, array):
+        base = array
+        while _tensors.kind_of(base.base) is self:
+            base = base.base
+        return base.__array_interface__["data"][0]
+
+    def is_same(self, one, other):
+        return False
+
+    def copy(self, source, target):
+        target[...] = source
+
+    # --- for views
+
+    def detached(self, array):
+        return array
+
+    def lies_plain(self, array):
+        return True
+
+    def can_be_read(self, array):
+        return array.flags.c_contiguous
+
+    def buffer_like(self, array):
+        return numpy.empty(array.shape, dtype=array.dtype)
+
+    def fits(self, kept, array):
+        return kept.dtype == array.dtype and kept.shape == array.shape
+
+    def address_of(self, array):
+        return array.ctypes.data
+
+    def gpu_of(self, array):
+        return -1
+
+    def is_on_host(self, array):
+        return True
+
+    def counts_writes(self, array):
+        return False
+
+
+class Numpy(_frameworks.Adapter):
+    tensors = Arrays()
+
+    def parts_of(self, value):
+        if isinstance(value, numpy.dtype):
+            return None if value.hasobject or value.names else ("numpy.dtype", value.str)
+        is_number = isinstance(value, numpy.generic)
+        if is_number and value.dtype.names is None and not value.dtype.hasobject:
+            return "numpy", [value.dtype.str, value.tobytes()]
+        return None
+
+    def make(self, name, parts):
+        if name == "numpy.dtype":
+            return numpy.dtype(parts)
+        kind, content = numpy.dtype(parts[0]), parts[1]
+        return numpy.frombuffer(content, kind)[0] if kind.itemsize else numpy.zeros((), kind)[()]
+
+    def is_constant(self, item):
+        return isinstance(item, numpy.generic)
+
+    def fill_object(self, item, value):
+        if isinstance(item, numpy.random.Generator):
+            item.bit_generator.state = value.bit_generator.state
+        elif isinstance(item, numpy.random.RandomState):
+            item.set_state(value.get_state())
+        elif isinstance(item, numpy.ndarray) and item.shape == value.shape:
+            item[...] = value
+        else:
+            return False
+        return True
+
+    def rng_state(self):
+        return {"numpy": list(numpy.random.get_state())}
+
+    def seed(self, seed):
+        numpy.random.seed(seed % (1 << 32))
+
+    def check_rng(self, state):
+        if len(state["numpy"]) != 5 or state["numpy"][0] != "MT19937":
+            raise ValueError(f"the state of numpy's generator is {state['numpy'][:1]}")
+
+    def load_rng(self, state):
+        numpy.random.set_state(tuple(state["numpy"]))
+
+
+ADAPTER = Numpy()

@@ -1,0 +1,145 @@
+"""Modules: the state of torch's modules, without a new tensor for each parameter, and its names.
+
+What state_dict() makes is the same names with detached tensors; of ten thousand parameters that
+takes longer than to copy them. Where anybody has a say in it - a class or a module with a method of
+its own, a hook, a tensor of another kind - state_dict() is called as ever.
+
+Names are those of the module that is trained: what DistributedDataParallel, torch.compile and other
+wrappers of torch put into them ("module.", "_orig_mod.") is left out.
+"""
+
+import weakref
+
+import torch
+from torch import nn
+
+SAYS = ("state_dict", "_save_to_state_dict", "get_extra_state")
+WRAPPERS = {  # Classes of torch, and under which name each has the module that it wraps.
+    "DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}  # fmt: skip
+
+_kinds = weakref.WeakKeyDictionary()  # Of classes: (whether stock, the name of what it wraps).
+
+
+def is_module(item):
+    return isinstance(item, nn.Module)
+
+
+def state_of(module):
+    """The entries of module.state_dict() by plain names; their tensors may not be detached."""
+    plain = {nn.Parameter, torch.Tensor, getattr(nn, "Buffer", torch.Tensor)}
+    found = {}
+    is_whole = all(_is_torchs(getattr(nn.Module, name)) for name in SAYS)
+    if is_whole and _collect(plain, module, "", found):
+        return found
+    return own_state_of(module)
+
+
+def own_state_of(module):
+    """The entries of module.state_dict(), by plain names."""
+    state = module.state_dict()
+    return {plain: state[own] for own, plain in plain_names(module, state).items()}
+
+
+def plain_names(module, names):
+    """By name in its state_dict(), the name without what wrappers add."""
+    prefixes = dict(_prefixes(module))
+    if all(own == plain for own, plain in prefixes.items()):
+        return {name: name for name in names}
+    found = {}
+    for name in names:
+        head = name.rpartition(".")[0]
+        while head and f"{head}." not in prefixes:
+            head = head.rpartition(".")[0]
+        own = f"{head}." if head else ""
+        found[name] = prefixes[own] + name[len(own) :]
+    return found
+
+
+def declared(module):
+    """By plain name, whether it is a buffer: of what DistributedDataParallel keeps the same on all
+    ranks. It is the module itself, or what another wrapper has in it."""
+    stock = nn.parallel.DistributedDataParallel
+    while not isinstance(module, stock):
+        inside = _kind_of(type(module))[1]
+        if inside is None:
+            return {}
+        module = getattr(module, inside)
+    own = module.module
+    ignored = set(getattr(module, "parameters_to_ignore", ()))
+    parts = {name: False for name, _ in own.named_parameters(remove_duplicate=False)}
+    if module.broadcast_buffers:
+        parts |= {name: True for name, _ in own.named_buffers(remove_duplicate=False)}
+    plain = plain_names(own, parts)
+    return {plain[name]: is_buffer for name, is_buffer in parts.items() if name not in ignored}
+
+
+def without_wrappers(name):
+    """A name as it was before wrappers were left out, without what they had added."""
+    parts = name.split(".")
+    return ".".join(part for part in parts if part not in set(WRAPPERS.values()))
+
+
+def parameters_of(module, state):
+    """By plain name, the parameters; `state` is what state_of() answered."""
+    found = {name: part for name, part in state.items() if isinstance(part, nn.Parameter)}
+    if found:
+        return found
+    own = dict(module.named_parameters())  # Its state has others in their place, or none.
+    return {plain: own[name] for name, plain in plain_names(module, own).items()}
+
+
+def _prefixes(module, own="", plain=""):
+    yield own, plain
+    inside = _kind_of(type(module))[1]
+    for name, child in module._modules.items():  # Also one that has two names.
+        if child is not None:
+            beyond = plain if name == inside else f"{plain}{name}."
+            yield from _prefixes(child, f"{own}{name}.", beyond)
+
+
+def _kind_of(kind):
+    found = _kinds.get(kind)
+    if found is None:
+        is_stock = all(getattr(kind, name) is getattr(nn.Module, name) for name in SAYS)
+        of_torch = [base for base in kind.__mro__ if base.__module__.startswith("torch.")]
+        inside = [WRAPPERS[base.__name__] for base in of_torch if base.__name__ in WRAPPERS]
+        found = _kinds[kind] = (is_stock, inside[0] if inside else None)
+    return found
+
+
+def _is_torchs(function):
+    """Nobody has put another one in its place."""
+    file = nn.modules.module.__file__
+    return getattr(getattr(function, "__code__", None), "co_filename", "") == file
+
+
+def _collect(plain, module, prefix, found):
+    """False: somebody has a say in it."""
+    own = module.__dict__
+    is_stock, inside = _kind_of(type(module))
+    if not is_stock or any(name in own for name in SAYS):
+        return False
+    if own.get("_state_dict_hooks") or own.get("_state_dict_pre_hooks"):
+        return False
+    parts = [own.get(name) for name in ("_parameters", "_buffers", "_modules")]
+    if not all(isinstance(part, dict) for part in parts):  # As those of TorchScript.
+        return False
+    not_persistent = own.get("_non_persistent_buffers_set", ())
+    for tensors, left_out in ((parts[0], ()), (parts[1], not_persistent)):
+        there = {
+            prefix + name: tensor
+            for name, tensor in tensors.items()
+            if tensor is not None and name not in left_out
+        }
+        if not plain.issuperset(map(type, there.values())):
+            return False
+        found.update(there)
+    return all(
+        child is None
+        or _collect(plain, child, prefix if name == inside else f"{prefix}{name}.", found)
+        for name, child in parts[2].items()
+    )

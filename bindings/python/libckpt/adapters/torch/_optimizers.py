@@ -1,0 +1,203 @@
+"""Optimizers: their state by the names of its parameters, and filled where it is, bit for bit.
+
+torch numbers the parameters of an optimizer in the order in which it was given them, and casts the
+state that it loads to the type of the parameter. Here a parameter has the name that it has among
+the items ("model.0.weight"), and its state keeps the type that it was saved with. What belongs to
+no item has torch's number as its name.
+"""
+
+import copy
+
+from torch.optim import Optimizer
+
+from libckpt.adapters.torch import _modules
+from libckpt.adapters.torch._tensors import is_tensor
+from libckpt.core import _tensors
+
+HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step runs on the GPU.
+
+
+class State(dict):
+    """What state_dict() of the saved optimizer answered, with the names behind torch's numbers."""
+
+    def __init__(self, content, names, away):
+        super().__init__(content)
+        self.names = names  # By number.
+        self.away = away  # Keys of state that was on the host while the parameters were on a GPU.
+
+
+def names_of(items, state_of=_modules.state_of):
+    """By id, the name that each tensor has among the items, at any depth of containers."""
+    names = {}
+    _add_names(items.items(), "", names, state_of)
+    return names
+
+
+def _add_names(pairs, prefix, names, state_of):
+    for key, item in pairs:
+        name = f"{prefix}{key}"
+        if _modules.is_module(item):
+            own = _modules.parameters_of(item, state_of(item))
+            for part, parameter in own.items():
+                names.setdefault(id(parameter), f"{name}.{part}")
+        elif is_tensor(item):
+            names.setdefault(id(item), name)
+        elif isinstance(item, dict):
+            _add_names(item.items(), f"{name}.", names, state_of)
+        elif isinstance(item, (list, tuple)):
+            _add_names(enumerate(item), f"{name}.", names, state_of)
+
+
+def by_names(optimizer, state, names):
+    """(state_dict() with names for numbers, keys of state that is away from its parameters).
+
+    None: it has another form than torch's.
+    """
+    if not isinstance(state, dict) or set(state) != {"state", "param_groups"}:
+        return None
+    groups = [group["params"] for group in optimizer.param_groups]
+    numbers = [group["params"] for group in state["param_groups"]]
+    if list(map(len, groups)) != list(map(len, numbers)):
+        return None
+    parameters = {n: p for pair in zip(numbers, groups) for n, p in zip(*pair)}
+    called = {n: names.get(id(p), str(n)) for n, p in parameters.items()}
+    if len(set(called.values())) != len(called) or not state["state"].keys() <= called.keys():
+        return None
+    away = set()
+    for number, parts in state["state"].items():
+        if parameters[number].device.type != "cpu" and isinstance(parts, dict):
+            away.update(str(key) for key, part in parts.items()
+                        if is_tensor(part) and part.device.type == "cpu")  # fmt: skip
+    named = {
+        "state": {called[n]: parts for n, parts in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [called[n] for n in group["params"]]}
+            for group in state["param_groups"]
+        ],
+    }
+    return named, sorted(away)
+
+
+def by_numbers(named, away):
+    """The other way round."""
+    names = [name for group in named["param_groups"] for name in group["params"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    content = {
+        "state": {numbers[name]: parts for name, parts in named["state"].items()},
+        "param_groups": [
+            {**group, "params": [numbers[name] for name in group["params"]]}
+            for group in named["param_groups"]
+        ],
+    }
+    return State(content, names, away)
+
+
+def stock_of(optimizer):
+    """The optimizer that keeps the state, inside of accelerate's wrapper; None: its class has a
+    say in what is loaded, or a hook has."""
+    while type(optimizer).__module__.startswith("accelerate."):
+        optimizer = optimizer.optimizer
+    kind = type(optimizer)
+    if not isinstance(optimizer, Optimizer) or "load_state_dict" in vars(optimizer):
+        return None
+    is_stock = (
+        kind.load_state_dict is Optimizer.load_state_dict
+        and kind.state_dict is Optimizer.state_dict
+    )
+    hooks = (optimizer._optimizer_load_state_dict_pre_hooks,
+             optimizer._optimizer_load_state_dict_post_hooks)  # fmt: skip
+    return optimizer if is_stock and not any(hooks) else None
+
+
+def match(optimizer, state, names):
+    """By number of the state, the parameter here. Raises ValueError when they do not fit."""
+    groups = [group["params"] for group in optimizer.param_groups]
+    numbers = [group["params"] for group in state["param_groups"]]
+    if len(groups) != len(numbers):
+        raise ValueError(f"it has {len(numbers)} group(s) there and {len(groups)} here")
+    flat = [parameter for group in groups for parameter in group]
+    here = {names.get(id(p), str(i)): p for i, p in enumerate(flat)}
+    there = getattr(state, "names", None)
+    found = {}
+    for i, (own, saved) in enumerate(zip(groups, numbers)):
+        if there is None:
+            wanted = dict(zip(saved, own))
+        else:
+            wanted = {number: here.get(there[number]) for number in saved}
+        members = {id(parameter) for parameter in own}
+        strangers = [n for n, p in wanted.items() if id(p) not in members]
+        if strangers or len(own) != len(saved):
+            told = f": {there[strangers[0]]} is in the one there only" if strangers else ""
+            raise ValueError(
+                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here{told}"
+            )
+        found.update(wanted)
+    return found
+
+
+def load(optimizer, state, names):
+    """Fills the optimizer. Raises ValueError, before it changes anything, when it does not fit."""
+    parameters = match(optimizer, state, names)
+    stock = stock_of(optimizer)
+    if stock is None:
+        optimizer.load_state_dict(_in_order(optimizer, state, parameters))
+        return
+    away = getattr(state, "away", ())
+    for group, saved in zip(stock.param_groups, state["param_groups"]):
+        for number in saved["params"]:
+            _fill_state(stock, parameters[number], state["state"].get(number), saved, away)
+        for key, value in saved.items():
+            if key != "params":
+                group[key] = _fill_option(group.get(key), value)
+    # It completes what an older torch did not have.
+    stock.__setstate__({"state": stock.state, "param_groups": stock.param_groups})
+
+
+def _fill_state(optimizer, parameter, saved, group, away):
+    if saved is None:
+        optimizer.state.pop(parameter, None)
+        return
+    own = optimizer.state[parameter]
+    is_on_gpu = bool(group.get("capturable") or group.get("fused"))
+    filled = {}
+    for key, value in saved.items():
+        is_host = key in away or (key in HOST_KEYS and not is_on_gpu)
+        filled[key] = _placed(own.get(key), value, "cpu" if is_host else parameter.device)
+    own.clear()
+    own.update(filled)
+
+
+def _placed(own, value, device):
+    if is_tensor(value):
+        if is_tensor(own) and own.dtype == value.dtype and own.shape == value.shape:
+            if not _tensors.is_same(value, own):
+                _tensors.copy(value, own)
+            return own
+        return value.to(device)
+    if isinstance(value, dict):
+        own = own if isinstance(own, dict) else {}
+        return {key: _placed(own.get(key), part, device) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_placed(None, part, device) for part in value)
+    return copy.deepcopy(value)
+
+
+def _fill_option(own, value):
+    if is_tensor(value) and is_tensor(own) and own.shape == value.shape:
+        if not _tensors.is_same(value, own):
+            _tensors.copy(value, own)
+        return own
+    return value.clone() if is_tensor(value) else copy.deepcopy(value)
+
+
+def _in_order(optimizer, state, parameters):
+    """The state with the numbers that torch gives to the parameters here."""
+    flat = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = {id(parameter): number for number, parameter in enumerate(flat)}
+    here = {number: numbers[id(parameter)] for number, parameter in parameters.items()}
+    groups = [
+        {**saved, "params": [numbers[id(parameter)] for parameter in group["params"]]}
+        for group, saved in zip(optimizer.param_groups, state["param_groups"])
+    ]
+    found = {here[number]: parts for number, parts in state["state"].items()}
+    return {"state": dict(sorted(found.items())), "param_groups": groups}

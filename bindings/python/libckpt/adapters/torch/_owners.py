@@ -1,0 +1,104 @@
+"""Owners: modules, optimizers and scalers among the items of one call."""
+
+import json
+
+import torch
+
+from libckpt.adapters.torch import _module_fill, _modules, _optimizers, _scalers
+from libckpt.core import _frameworks, _items, _tensors
+from libckpt.core._fill import errors_named
+
+_text = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def is_optimizer(item):
+    return isinstance(item, torch.optim.Optimizer)
+
+
+class Owners(_frameworks.Owners):
+    """`names` of parameters by id, where the modules are not among these items."""
+
+    def __init__(self, items, for_capture, names=None):
+        self._items = items
+        # A restore gives tensors back as state_dict() would: a capture only reads them.
+        self._take_state = _modules.state_of if for_capture else _modules.own_state_of
+        self._names = names  # Of parameters, once an optimizer wants them.
+        self._states = {}  # Of modules, by id.
+        self._states_of_optimizers = []  # (Prefix of its names, those of tensors) of each.
+
+    def take(self, taker, name, owner):
+        if is_optimizer(owner):
+            return self._take_optimizer(taker, name, owner)
+        state = self._state_of(owner) if _modules.is_module(owner) else _scalers.state_of(owner)
+        return None if state is None else taker.take_state(name, state)
+
+    def _state_of(self, module):
+        found = self._states.get(id(module))
+        if found is None:
+            found = self._states[id(module)] = self._take_state(module)
+        return found
+
+    def _parameter_names(self):
+        if self._names is None:
+            self._names = _optimizers.names_of(self._items, self._state_of)
+        return self._names
+
+    def _take_optimizer(self, taker, name, optimizer):
+        count, state = len(taker.tensors), optimizer.state_dict()
+        named = _optimizers.by_names(optimizer, state, self._parameter_names())
+        if named is None:
+            return f'{{"s":{taker.take(name, state)}}}'
+        text = f'{{"g":[{_text(named[1])},{taker.take_dictionary(name, named[0])}]}}'
+        self._states_of_optimizers.append((f"{name}.state.", list(taker.tensors)[count:]))
+        return text
+
+    def replicas(self, tensors):
+        """What DistributedDataParallel declares, and the state of optimizers for it."""
+        kinds = {}
+        for name, module in _items.owners_in(self._items, _modules.is_module):
+            for part, is_buffer in _modules.declared(module).items():
+                kinds[f"{name}.{part}"] = _items.BUFFER if is_buffer else _items.PARAMETER
+        found = {name: kind for name, kind in kinds.items() if name in tensors}
+        for prefix, names in self._states_of_optimizers if found else ():
+            for name in names:
+                owner = name.removeprefix(prefix)
+                while owner and kinds.get(owner) is not _items.PARAMETER:
+                    owner = owner.rpartition(".")[0]
+                if owner:
+                    found[name] = _items.STATE
+        return found
+
+    # --- restoring
+
+    def check(self, name, owner, value):
+        if not is_optimizer(owner):
+            return False
+        with errors_named(name, owner):
+            _optimizers.match(owner, value, self._own_names())
+        return True
+
+    def _own_names(self):
+        if self._names is None:
+            self._names = _optimizers.names_of(self._items)
+        return self._names
+
+    def fill(self, name, owner, value, strict):
+        if _modules.is_module(owner):
+            _module_fill.fill(name, owner, value, strict)
+            return True
+        is_state = isinstance(value, dict) and set(value) == {"state", "param_groups"}
+        if not is_optimizer(owner) or not is_state:
+            return False
+        with errors_named(name, owner):
+            _optimizers.load(owner, value, self._own_names())
+        return True
+
+    def in_place(self, tensors):
+        modules, states = {}, {}
+        for name, _ in _items.owners_in(self._items, _modules.is_module):
+            modules.update({k: t for k, t in tensors.items() if k.startswith(f"{name}.")})
+        for name, optimizer in _items.owners_in(self._items, is_optimizer):
+            if _optimizers.stock_of(optimizer) is not None:
+                prefix = f"{name}.state."
+                states.update({k: t for k, t in tensors.items() if k.startswith(prefix)})
+        return modules, {n: t for n, t in states.items() if not _tensors.why_not_writable(t)}

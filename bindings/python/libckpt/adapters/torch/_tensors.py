@@ -1,0 +1,167 @@
+"""Torch's tensors, as the core sees tensors."""
+
+import zlib
+
+import torch
+
+from libckpt.core import _tensors
+from libckpt.errors import Unsupported
+
+TYPE_NAMES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16",
+    "bfloat16": "BF16", "uint32": "U32", "int32": "I32", "float32": "F32", "uint64": "U64",
+    "int64": "I64", "float64": "F64", "complex64": "C64", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+
+_texts = {}  # Of types: to make the text is slow.
+
+
+def text_of(kind):
+    text = _texts.get(kind)
+    if text is None:
+        text = _texts[kind] = str(kind).removeprefix("torch.")
+    return text
+
+
+def type_of(text):
+    kind = getattr(torch, text, None)
+    if not isinstance(kind, torch.dtype):
+        raise Unsupported(
+            f"a saved tensor is of the type {text}, which torch {torch.__version__} does not have: "
+            "restore it with the version that saved it, or a newer one"
+        )
+    return kind
+
+
+def is_tensor(value):
+    return isinstance(value, torch.Tensor)
+
+
+class Tensors(_tensors.Kind):
+    key = "torch"
+
+    def is_kind_of(self, type_of_value):
+        return issubclass(type_of_value, torch.Tensor)
+
+    def is_one(self, value):
+        return True
+
+    def check(self, name, tensor):
+        problem = _problem_of(tensor)
+        if problem:
+            raise Unsupported(f'tensor "{name}": {problem}')
+
+    def type_name(self, tensor):
+        return TYPE_NAMES.get(text_of(tensor.dtype))
+
+    def type_text(self, tensor):
+        return text_of(tensor.dtype)
+
+    def named_type(self, text):
+        known = TYPE_NAMES.get(text)
+        return (known, 0) if known else (None, type_of(text).itemsize)
+
+    def item_bytes(self, tensor):
+        return tensor.element_size()
+
+    def is_contiguous(self, tensor):
+        return tensor.is_contiguous()
+
+    def strides(self, tensor):
+        return tensor.stride()
+
+    def permuted(self, tensor, order):
+        return tensor.permute(order)
+
+    def from_bytes(self, content, text, shape):
+        kind = type_of(text)
+        if content.nbytes == 0:
+            return torch.empty(shape, dtype=kind, device="cpu")
+        return torch.from_numpy(content).view(kind).reshape(shape)
+
+    def takes_bytes(self, tensor):
+        return not tensor.is_conj() and not tensor.is_neg()
+
+    def why_not_writable(self, tensor):
+        if tensor.layout != torch.strided:
+            return f"its layout is {tensor.layout}: give it as to_dense()"
+        if any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True)):
+            return "it is expanded, so that many of its elements are one: give its clone()"
+        return ""
+
+    def is_trained(self, tensor):
+        return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
+
+    def memory_of(self, tensor):
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+
+    def is_same(self, one, other):
+        is_there = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+        return is_there and one.shape == other.shape and one.numel() > 0
+
+    def copy(self, source, target):
+        target.detach().copy_(source)
+
+    # --- for views
+
+    def detached(self, tensor):
+        return tensor.detach()
+
+    def lies_plain(self, tensor):
+        """Whether its bytes mean what they say."""
+        return not tensor.is_conj() and not tensor.is_neg() and tensor.layout is torch.strided
+
+    def can_be_read(self, tensor):
+        return _tensors.is_writable(tensor)
+
+    def buffer_like(self, tensor):
+        with torch.inference_mode(False):  # Else only that mode could write it again.
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+    def fits(self, kept, tensor):
+        is_alike = kept.dtype == tensor.dtype and kept.shape == tensor.shape
+        return is_alike and kept.device == tensor.device
+
+    def address_of(self, tensor):
+        return tensor.data_ptr()
+
+    def gpu_of(self, tensor):
+        return tensor.device.index or 0 if tensor.device.type == "cuda" else -1
+
+    def is_on_host(self, tensor):
+        return tensor.device.type == "cpu"
+
+    # --- for the judge of captures
+
+    def counts_writes(self, tensor):
+        return not tensor.is_inference()
+
+    def write_counts(self, tensors):
+        return [tensor._version for tensor in tensors]
+
+    def checksum(self, tensor):
+        return zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _problem_of(tensor):
+    if torch.nn.parameter.is_lazy(tensor):
+        return "it is not initialized yet: make a forward pass before the first save"
+    if tensor.is_nested:
+        return "it is a nested tensor: save the tensors of its unbind()"
+    if type(tensor).__name__ == "FakeTensor":
+        return "it is a fake tensor, which has no data: save the real one"
+    if type(tensor).__name__ == "DTensor":
+        return "it is a distributed tensor: save its local part, to_local()"
+    if hasattr(tensor, "__tensor_flatten__"):
+        return (
+            f"it is a {type(tensor).__name__}, which is made of other tensors: save those, of its "
+            "__tensor_flatten__()"
+        )
+    if tensor.layout != torch.strided:
+        return f"its layout is {tensor.layout}: convert it with to_dense()"
+    if tensor.is_quantized:
+        return "it is quantised: save its int_repr(), scale and zero point"
+    if tensor.device.type not in ("cpu", "cuda"):
+        return f"it lies on the device {tensor.device}: move it to cpu or cuda"
+    return None

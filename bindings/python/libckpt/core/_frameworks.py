@@ -1,0 +1,196 @@
+"""Frameworks: the core asks an adapter for all that it must know of a framework's objects.
+
+An adapter is registered by the name of its framework's module. It is imported once the program has
+imported that module, or when saved data needs it. So no framework is imported by the core.
+"""
+
+import importlib
+import sys
+
+_registered = {}  # By name of the framework's module, the name of the adapter's.
+_waiting = {}  # Those of them that are not imported yet.
+_adapters = {}  # Those that are, by name of the framework.
+
+
+class Adapter:
+    """What the core asks for. A framework that has no such thing leaves the answer as it is here.
+
+    `tensors` is its _tensors.Kind. `Guard(registration)` follows optimizers: see the one of torch.
+    """
+
+    tensors = None
+    Guard = None
+    Digests = None  # Of tensors by name, to compare them between ranks.
+
+    def owners(self, items, for_capture):
+        """Handles the items that give and take back a state in a way of their own; see Owners."""
+        return Owners()
+
+    def parts_of(self, value):
+        """(name of the kind, plain parts) of plain data; None: it is of no kind of this framework.
+        The name begins with that of the framework and a dot."""
+        return None
+
+    def make(self, name, parts):
+        """The value again. Raises KeyError for a kind that is unknown here."""
+        raise KeyError(name)
+
+    def is_constant(self, item):
+        """Whether the item cannot change, so that there is nothing to fill."""
+        return False
+
+    def fill_object(self, item, value):
+        """Whether the item is of a kind of this framework, and is now as the value."""
+        return False
+
+    def optimizer_of(self, given):
+        """The optimizer whose step can be guarded; None: it is none of this framework."""
+        return None
+
+    def watch_steps(self, call):
+        """Calls `call()` after each step of any optimizer; returns what ends that, or None."""
+        return None
+
+    def state_bytes(self, items, guarded):
+        """What the optimizers among the items, and the guarded ones, will need for their state once
+        each has made a step. `guarded` are weak references."""
+        return 0
+
+    def by_numbers(self, state, away):
+        """The state of an optimizer as the framework has it, of one by names of parameters."""
+        raise NotImplementedError
+
+    def plain_name(self, name):
+        """A tensor's name as it would be saved today, of one that an older version saved."""
+        return name
+
+    def exchange(self):
+        """(the capsule that describes tensors without objects of Python, their type), or None."""
+        return None
+
+    def current_streams(self, gpus):
+        """The stream of each GPU that work is queued on now."""
+        return []
+
+    def is_recording_graph(self):
+        """Whether what is queued now would go into a graph instead of being run."""
+        return False
+
+    def group(self, world_size):
+        """What the ranks of the job can talk through, a _ranks.Group; None: nothing."""
+        return None
+
+    def flat_bytes(self, tensor):
+        """The tensor as a row of bytes that a _ranks.Group can send; the memory is shared."""
+        raise NotImplementedError
+
+    def load_archive(self, name, entries, allow_pickle):
+        """The object that a member of a checkpoint holds."""
+        raise NotImplementedError
+
+    def rng_state(self):
+        """The state of the framework's random generators, by names of its own."""
+        return {}
+
+    def seed(self, seed):
+        pass
+
+    def check_rng(self, state):
+        """Raises ValueError for a state that load_rng cannot take."""
+
+    def load_rng(self, state):
+        pass
+
+
+class Owners:
+    """The items of one call that an adapter handles itself. Each method says whether it did."""
+
+    def take(self, taker, name, owner):
+        """The structure of the owner, whose tensors were given to the taker; None: not handled."""
+        return None
+
+    def replicas(self, tensors):
+        """By name of the tensors that are declared to be the same on all ranks, what each is."""
+        return {}
+
+    def check(self, name, owner, value):
+        """Raises InvalidArgument for a value that fill() cannot give to the owner."""
+        return False
+
+    def fill(self, name, owner, value, strict):
+        return False
+
+    def in_place(self, tensors):
+        """Of the tensors by name, (those that a restore must fill where they are, those that it
+        may)."""
+        return {}, {}
+
+
+def register(framework, adapter):
+    """Both are names of modules. The adapter's module has a constant ADAPTER."""
+    _registered[framework] = _waiting[framework] = adapter
+
+
+def adapters():
+    """Those of the frameworks that the program has imported."""
+    if _waiting:
+        for framework in [name for name in list(_waiting) if name in sys.modules]:
+            named(framework)
+    return _adapters.values()
+
+
+def named(framework):
+    """The adapter of that framework, which is imported now. Raises KeyError when there is none."""
+    adapter = _adapters.get(framework)
+    if adapter is None:
+        adapter = importlib.import_module(_registered[framework]).ADAPTER
+        _adapters[framework] = adapter
+        _waiting.pop(framework, None)
+    return adapter
+
+
+def names():
+    """Of all that are registered."""
+    return list(_registered)
+
+
+def first(ask):
+    """The first answer of an adapter that is not None."""
+    answers = map(ask, list(adapters()))
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def of_optimizer(given):
+    """The adapter that can guard the optimizer; None: none can."""
+    return first(lambda adapter: None if adapter.optimizer_of(given) is None else adapter)
+
+
+def plain_name(name):
+    """A tensor's name as it would be saved today, of one that an older version saved."""
+    for adapter in adapters():
+        name = adapter.plain_name(name)
+    return name
+
+
+def current_streams(gpus):
+    """The stream of each GPU that work is queued on now."""
+    if not gpus:
+        return []
+    return [stream for adapter in adapters() for stream in adapter.current_streams(gpus)]
+
+
+def is_recording_graph():
+    return any(adapter.is_recording_graph() for adapter in adapters())
+
+
+def of_ranks():
+    """The adapter whose framework compares and sends tensors between ranks."""
+    return first(lambda adapter: adapter if adapter.Digests else None)
+
+
+def of_archives():
+    """The adapter that reads the members of a checkpoint, whether its framework is imported."""
+    return next(
+        adapter for adapter in map(named, names()) if type(adapter).load_archive
+        is not Adapter.load_archive
+    )  # fmt: skip

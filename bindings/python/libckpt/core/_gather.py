@@ -1,0 +1,226 @@
+"""Gather: a restore in which each rank reads its share, and the ranks hand one another the rest.
+
+    the same number of ranks     each its own shard, as the daemons agreed; then the shares go round
+    another number of ranks      the newest published step that is whole and that no restore has
+                                 abandoned; rank r reads the shards r, r + n, ...
+
+A rank that has no shard of its own takes what is not shared from rank 0's.
+"""
+
+import json
+import logging
+import zlib
+
+from libckpt import _native, errors
+from libckpt.core import _restore
+from libckpt.core._replicas import SHARES
+
+logger = logging.getLogger("libckpt")
+
+
+class Gather:
+    def __init__(self, registration, ranks, directory):
+        self._registration = registration
+        self._client = registration.client
+        self._ranks = ranks
+        self._directory = directory
+        self._owners = {}  # By name, who captured it for all, as this rank's shard tells.
+
+    def restore(self, step, targets):
+        """(answer, structure) of the step; the targets are filled. All ranks call it.
+
+        The answer tells besides what the library's does how many ranks saved the step.
+        """
+        try:
+            answer = self._client.restore(step, targets.choose)
+        except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
+            return self._restore_published(step, targets, reason)
+        answer["world_size"] = self._ranks.world_size
+        structure, failure = self._try_to_read(answer, targets)
+        self._ranks.agree("shards", failure)
+        self._complete(answer["step"], structure, targets)
+        return answer, structure
+
+    def _restore_published(self, step, targets, reason):
+        """The newest whole one that any number of ranks published, by names."""
+        ranks, damaged, overwritten = self._ranks, [], set()
+        for answer in self._find_published(step, reason):
+            structure, failure = self._try_to_read(answer, targets)
+            failures = ranks.failures("shards", failure)
+            damage = [told for told in failures if told[1] == errors.Corruption.__name__]
+            if failures and failures == damage:  # Of files that are the same for all ranks.
+                damaged.append(f"step {answer['step']} is passed over: {damage[0][2]}")
+                overwritten |= targets.placed.keys()
+                if ranks.rank == 0:
+                    logger.warning("libckpt: job %s: %s", ranks.job, damaged[-1])
+                continue
+            ranks.raise_for(failures, failure)
+            self._warn_of_other_ranks(answer)
+            self._complete(answer["step"], structure, targets)
+            left = None
+            if not overwritten <= targets.placed.keys():
+                left = errors.StorageError(
+                    f"restore step {answer['step']}: it lacks "
+                    f"{', '.join(sorted(overwritten - targets.placed.keys())[:5])}, which a newer "
+                    "one, that is damaged, may have overwritten; do not train on with them"
+                )
+            ranks.agree("remains", left)
+            self._client.start_fresh()  # The daemons know of no restore.
+            return answer, structure
+        raise errors.Corruption("restore: no checkpoint is whole: " + "; ".join(damaged))
+
+    def _find_published(self, step, reason):
+        """Newest first; raises the reason when the daemons had all there is."""
+        ranks, directory = self._ranks, self._directory
+        if not ranks.can_talk or not directory:
+            raise reason
+        is_damage = isinstance(reason, errors.Corruption)
+        found = ranks.decide(
+            "published",
+            is_damage,
+            lambda said: _published(directory, step, ranks.world_size, any(said)),
+        )
+        if ranks.rank == 0:
+            for damage in found["damage"]:
+                logger.warning("libckpt: job %s: %s: %s", ranks.job, directory, damage)
+            if found["newer"]:
+                logger.warning(
+                    "libckpt: job %s: step %d, which is newer, is abandoned only when a step of "
+                    "these ranks is published: until then a restart begins with it",
+                    ranks.job, found["newer"][0],
+                )  # fmt: skip
+        if found["checkpoints"] and found["history_lost"] and step is None:
+            raise errors.Corruption(
+                "restore: the history of the job's timelines is lost "
+                f"({found['history_lost']}), so that a step which a restore to an older one "
+                f"abandoned, may be step {found['checkpoints'][0]['step']}, cannot be told from "
+                "the newest: restore a step by its number"
+            ) from reason
+        if found["checkpoints"]:
+            return found["checkpoints"]
+        if found["abandoned"]:
+            raise type(reason)(
+                f"{reason}; step {found['abandoned'][0]} was abandoned by a restore to an older one"
+            ) from reason
+        raise reason
+
+    def _warn_of_other_ranks(self, answer):
+        ranks = self._ranks
+        if ranks.rank == 0:
+            logger.warning(
+                "libckpt: job %s: step %d was saved by %d ranks, this job has %d: it is restored "
+                "by names, from all of its shards",
+                ranks.job, answer["step"], answer["world_size"], ranks.world_size,
+            )  # fmt: skip
+
+    def _try_to_read(self, answer, targets):
+        """(structure, failure): one of them."""
+        try:
+            return self._read(answer, targets), None
+        except errors.NotFound as error:  # It is there, so nobody is to begin anew.
+            return None, errors.StorageError(str(error))
+        except errors.CheckpointError as error:
+            return None, error
+
+    def _read(self, answer, targets):
+        """The structure of this rank's shard; of another world, the shards are read first."""
+        ranks, saved_by = self._ranks, answer["world_size"]
+        is_other = "path" in answer
+        if is_other:
+            targets.of_a_share = True
+            own = ranks.rank if ranks.rank < saved_by else 0
+            found = answer["step"], answer["timeline"]
+            answer.update(self._client.restore_from(answer["path"], own, targets.choose))
+            if found != (answer["step"], answer["timeline"]):
+                raise errors.StorageError(
+                    f"restore step {found[0]}: rank {ranks.rank} sees another checkpoint at "
+                    f"{answer['path']}: all nodes must see the same directory"
+                )
+        structure = targets.structure
+        if structure is None:
+            raise errors.Corruption(
+                f"restore step {answer['step']}: it does not tell what its tensors are parts of: "
+                "it was not saved by this package: the tensors are in its safetensors files"
+            )
+        self._owners = structure.pop(SHARES, {})
+        if is_other:
+            for shard in range(ranks.rank + ranks.world_size, saved_by, ranks.world_size):
+                owned = {name for name, owner in self._owners.items() if owner == shard}
+                self._client.restore_from(answer["path"], shard, targets.choose_more(owned))
+        return structure
+
+    def _complete(self, step, structure, targets):
+        """What other ranks captured comes from them."""
+        ranks, failure = self._ranks, None
+        nodes = {node["t"]: node for node in _restore.tensor_nodes(structure)}
+        shared, own = {}, set()
+        if ranks.are_several:
+            shared = self._shared_by_all(nodes)
+            nodes |= {name: node for name, (_, node) in shared.items()}
+            # This rank captured these itself, since it knew that the ranks differ in them.
+            own = {name for name in shared if name not in self._owners and targets.has(name)}
+        try:
+            self._check_owned(step, shared, targets)
+            targets.complete(step, nodes)
+        except errors.CheckpointError as error:
+            failure = error
+        ranks.agree("places", failure)
+        if not ranks.are_several:
+            return
+        by_source = {}
+        for name, (owner, _) in sorted(shared.items()):
+            source, part = owner % ranks.world_size, targets.flat_bytes(name)
+            is_kept = name in own and source != ranks.rank
+            by_source.setdefault(source, []).append(part.clone() if is_kept else part)
+        for source in sorted(by_source):
+            try:
+                ranks.broadcast(source, by_source[source])
+            except errors.Corruption as error:
+                failure = error
+        ranks.agree("shares", failure)
+
+    def _check_owned(self, step, shared, targets):
+        """No rank hands out what it did not capture."""
+        ranks = self._ranks
+        for name, (owner, _) in shared.items():
+            if owner % ranks.world_size == ranks.rank and not targets.has(name):
+                raise errors.Corruption(
+                    f'restore step {step}: tensor "{name}" was to be captured by rank {owner} for '
+                    "all, which did not have it: restore an older step by its number"
+                )
+
+    def _shared_by_all(self, nodes):
+        """By name, owner and node of the shared tensors that any rank knows of. They are the same
+        everywhere, unless a rank did not hear in time what it was to capture, and captured all."""
+        owners = sorted(self._owners.items())
+        shared = {name: [owner, nodes[name]] for name, owner in owners if name in nodes}
+        sums = self._ranks.exchange("plan", zlib.crc32(json.dumps(shared).encode()))
+        if len(set(sums)) == 1:
+            return shared
+        union = {}
+        for told in self._ranks.exchange("shared", shared):
+            union = told | union
+        return union
+
+
+def _published(directory, step, world_size, is_damage):
+    """Newest first the checkpoints that may be restored, or those of the step; what is damaged."""
+    try:
+        found, damage, history_lost = _native.published(directory)
+    except errors.CheckpointError as error:  # All ranks wait for this answer.
+        nothing = dict.fromkeys(("checkpoints", "abandoned", "newer"), [])
+        return nothing | {"damage": [str(error)], "history_lost": ""}
+    wanted = [each for each in found if step in (None, each["step"])]
+    living = [each for each in wanted if not each["is_abandoned"]]
+    # What this number of ranks saved is the daemons' to restore: they tried, or would not have it.
+    theirs = [each["world_size"] == world_size for each in living]
+    if all(theirs if is_damage else theirs[:1]):
+        living = []
+    newer = found[: found.index(living[0])] if living else []
+    return {
+        "checkpoints": living,
+        "abandoned": [each["step"] for each in wanted if each["is_abandoned"]],
+        "newer": [each["step"] for each in newer if not each["is_abandoned"]],
+        "damage": damage,
+        "history_lost": history_lost,
+    }

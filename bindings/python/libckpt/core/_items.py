@@ -1,0 +1,332 @@
+"""What a trainer saves, taken apart into named tensors and plain data.
+
+The structure is JSON, and says of each part what it was; floats and integers come back exactly.
+What neither JSON nor `_kinds` can hold is refused by name, or pickled by Python and carried as
+opaque bytes where the session was opened with allow_pickle=True.
+"""
+
+import base64
+import collections
+import itertools
+import json
+import math
+import pickle
+
+from libckpt.core import _frameworks, _kinds, _tensors, _trees
+from libckpt.errors import InvalidArgument, Unsupported
+
+PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
+PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
+LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
+DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
+RESERVED = "libckpt."  # The names that the structure and its neighbours have.
+
+_text = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Member:
+    """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
+
+    `entries(name, allow_pickle)`: what the file is made of, by name of the entry its View.
+    """
+
+    def __init__(self, content):
+        self.content = content
+
+
+class Number:
+    """A tensor of one element, which is a Python number once it is restored."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def has_state(item):
+    return callable(getattr(item, "state_dict", None))
+
+
+def can_load(item):
+    return callable(getattr(item, "load_state_dict", None))
+
+
+def has_tensor(value):
+    """Whether there is one in it, at any depth of containers."""
+    if isinstance(value, dict):
+        return any(has_tensor(part) for part in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(has_tensor(part) for part in value)
+    return _tensors.is_tensor(value)
+
+
+def owners_of(items, for_capture=False):
+    """What handles the owners among the items, of each framework."""
+    return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
+
+
+def owners_in(items, is_one):
+    """(name, owner) of all that are of the kind, at any depth of containers."""
+    for name, item in items.items():
+        if is_one(item):
+            yield name, item
+        elif isinstance(item, dict):
+            yield from owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
+        elif isinstance(item, (list, tuple)):
+            yield from owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)
+
+
+def _text_of_plain(value):
+    """Of what JSON holds as it is, and of floats that it does not hold."""
+    if type(value) is float:
+        return _text({"v": value} if math.isfinite(value) else {"f": repr(value)})
+    if type(value) is int and not -LARGE < value < LARGE:
+        return f'{{"i":"{value:x}"}}'
+    return f'{{"v":{_text(value)}}}'
+
+
+class _Collision(Exception):
+    """Two tensors have one name, of which the second must get another."""
+
+
+class Known:
+    """What one save told of tensors, for the next: there are thousands, and most stay alike."""
+
+    def __init__(self):
+        self.forget()
+
+    def forget(self):
+        self.told = {}  # By name: a tensor's type, its shape and the text for both.
+        self.trees = _trees.Trees()
+
+
+class Taker:
+    """Takes items apart into `tensors`, `members` and a structure, which is made as text at once.
+
+    `known` is what an earlier Taker told; without it, nobody wants this one's.
+    """
+
+    def __init__(self, items=None, allow_pickle=False, known=None):
+        self._items = items or {}
+        self._owners = owners_of(self._items, for_capture=known is not None)
+        self.tensors = {}
+        self.members = {}  # By name of the file, its entries.
+        self.allow_pickle = allow_pickle
+        self.told = Known()
+        self._known = known
+        self._known_told = known.told if known else {}
+        self.told.trees = _trees.Trees(known.trees if known else None)
+        self._is_remembered = known is None  # Or nobody wants it to be.
+        self._depth = 0
+
+    def take(self, name, value):
+        """The structure of `value`; its tensors are added under names that begin with `name`."""
+        kind = type(value)
+        if kind in PLAIN or kind is float:
+            return _text_of_plain(value)
+        if kind is dict:
+            return self._dictionary(name, value)
+        if kind is collections.OrderedDict:
+            return f'{{"o":{self._dictionary(name, value)}}}'
+        if _tensors.is_tensor(value):
+            return self._tensor(name, value)
+        if kind is bytes:
+            return _text({"b": base64.b64encode(value).decode()})
+        if isinstance(value, Member):
+            self.members[name] = value.entries(name, self.allow_pickle)
+            return _text({"a": name})
+        if kind is Number:
+            return f'{{"n":{self._tensor(name, value.tensor)}}}'
+        if has_state(value) and not isinstance(value, type):
+            return self._owner(name, value)
+        if kind is list or kind is tuple:
+            return self._container(name, value, self._sequence)
+        if kind is collections.defaultdict:
+            return self._default_dictionary(name, value)
+        if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
+            return self._dictionary(name, value)
+        parts = _kinds.parts_of(value)
+        if parts is not None:
+            return f'{{"k":[{_text(parts[0])},{self.take(name, parts[1])}]}}'
+        return self._pickled(name, value)
+
+    def _owner(self, name, owner):
+        """Of a state that it gives and takes back."""
+        for owners in self._owners:
+            text = owners.take(self, name, owner)
+            if text is not None:
+                return text
+        return self.take_state(name, owner.state_dict())
+
+    def take_state(self, name, state):
+        """The structure of what an owner's state_dict() has."""
+        # Who takes it back does not ask which kind of dictionary it is.
+        is_dictionary = type(state) is collections.OrderedDict
+        node = self._dictionary(name, state) if is_dictionary else self.take(name, state)
+        return f'{{"s":{node}}}'
+
+    def take_dictionary(self, name, value):
+        return self._dictionary(name, value)
+
+    def replicas(self):
+        """By name, the tensors that are declared to be the same on all ranks, and what each is."""
+        found = {}
+        for owners in self._owners:
+            found |= owners.replicas(self.tensors)
+        return found
+
+    def _tensor(self, name, value):
+        while "//" in name:  # That would be an entry of a member.
+            name = name.replace("//", "/'/")
+        while name in self.tensors:  # Of {"a.b": x, "a": {"b": y}}.
+            name += "'"
+        self.tensors[name] = value
+        told = self._known_told.get(name)
+        if told is None or told[0] is not value.dtype or told[1] != value.shape:
+            _check_text(name)
+            _tensors.check(name, value)
+            told = None
+        order = _order_of(value)
+        if told is None or told[3] != order:
+            text = _text({"t": name, **_tensors.describe(value, order)})
+            told = (value.dtype, value.shape, text, order)
+        self.told.told[name] = told
+        return told[2]
+
+    def _go_deeper(self, name):
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise InvalidArgument(
+                f'item "{name[:200]}" is nested more than {DEPTH_MAX} deep, or contains itself: '
+                "save it flat, as a list of its parts"
+            )
+
+    def _container(self, name, value, take):
+        """The text that `take` makes of it, or that the save before made of it."""
+        trees = self.told.trees
+        if not self._is_remembered and (found := trees.find(name, value)):
+            return self._add_tree(*found)
+        is_tree = not self._is_remembered and trees.is_wanted(name)
+        self._is_remembered = self._is_remembered or is_tree  # With all that is in it.
+        count = len(self.tensors)
+        self._go_deeper(name)
+        text = take(name, value)
+        self._depth -= 1
+        if is_tree:
+            names = list(itertools.islice(self.tensors, count, None))
+            trees.add(name, value, names, text, _text_of_plain)
+            self._is_remembered = False
+        return text
+
+    def _add_tree(self, names, tensors, text):
+        count = len(self.tensors)
+        self.tensors.update(zip(names, tensors, strict=True))
+        if len(self.tensors) != count + len(tensors):
+            raise _Collision
+        return text
+
+    def _sequence(self, name, value):
+        parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
+        return f'{{"{"l" if type(value) is list else "u"}":[{",".join(parts)}]}}'
+
+    def _dictionary(self, name, value):
+        return self._container(name, value, self._pairs)
+
+    def _default_dictionary(self, name, value):
+        """A plain one, when it has tensors and what makes its values cannot be saved."""
+        node = self._dictionary(name, value)
+        try:
+            return f'{{"e":[{self.take(f"{name}.factory", value.default_factory)},{node}]}}'
+        except (InvalidArgument, Unsupported):
+            if not has_tensor(value):
+                raise
+            return node
+
+    def _pairs(self, name, value):
+        keys, parts = list(value), list(value.values())
+        if not all(type(key) is str for key in keys):
+            pairs = [
+                f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
+                for key, part in zip(keys, parts, strict=True)
+            ]
+            return f'{{"m":[{",".join(pairs)}]}}'
+        texts = [f"{_text(key)}:{self._part(f'{name}.{key}', part)}"
+                 for key, part in zip(keys, parts, strict=True)]  # fmt: skip
+        return f'{{"d":{{{",".join(texts)}}}}}'
+
+    def _part(self, name, value):
+        """As `take`, which has more to ask before it comes to the most frequent case."""
+        is_plain_tensor = name in self._known_told and _tensors.is_tensor(value)
+        return self._tensor(name, value) if is_plain_tensor else self.take(name, value)
+
+    def _pickled(self, name, value):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if not self.allow_pickle:
+            raise Unsupported(
+                f'item "{name}" is a {kind}, which only a pickle can hold: save numbers, strings, '
+                "lists and dictionaries instead, give it state_dict and load_state_dict, or open "
+                "the session with allow_pickle=True"
+            )
+        try:
+            return _text({"p": base64.b64encode(pickle.dumps(value)).decode()})
+        except Exception as error:
+            raise InvalidArgument(
+                f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give '
+                "it state_dict and load_state_dict"
+            ) from error
+
+
+def _order_of(tensor):
+    """None: what it is now has none, and is refused when its bytes are looked for."""
+    try:
+        return _tensors.order_of(tensor)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+
+
+def _check_text(name):
+    """Names leave Python as UTF-8."""
+    if name.isascii():
+        return
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"item {name!r}: its name is no text ({error.reason})") from error
+
+
+def _check_name(name):
+    if not name or name.startswith(RESERVED):
+        raise InvalidArgument(
+            f'item "{name}": a name is not empty and does not begin with "{RESERVED}": rename it'
+        )
+    _check_text(name)
+
+
+def _kinds_of(items):
+    if not isinstance(items, dict):
+        return f"a {type(items).__name__}"
+    return f"one with the name {next(name for name in items if type(name) is not str)!r}"
+
+
+def take_all(items, allow_pickle=False, known=None, replicas=None):
+    """(structure as JSON, tensors by name, members by name) of a dictionary of items.
+
+    `known` is the caller's, who passes it again at the next call; `replicas` gets the names of
+    tensors that are declared to be the same on all ranks, and what each is.
+    """
+    if not isinstance(items, dict) or not all(type(name) is str for name in items):
+        raise InvalidArgument(
+            "items: a dictionary from names to what is to be saved is wanted, as "
+            f'{{"model": model}}, and {_kinds_of(items)} was given'
+        )
+    for name in items:
+        _check_name(name)
+    taker = Taker(items, allow_pickle, known)
+    try:
+        parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
+    except _Collision:
+        known.forget()
+        return take_all(items, allow_pickle, known, replicas)
+    if known is not None:
+        known.told, known.trees = taker.told.told, taker.told.trees
+    if replicas is not None:
+        replicas.update(taker.replicas())
+    return f"{{{','.join(parts)}}}", taker.tensors, taker.members

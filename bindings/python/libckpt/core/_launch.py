@@ -1,0 +1,152 @@
+"""Where this process stands among others: what torchrun's environment and its Store tell."""
+
+import contextlib
+import ipaddress
+import os
+import pathlib
+import secrets
+import socket
+import time
+
+from libckpt import errors
+from libckpt.core import _ranks, _settings
+
+PORT = 29411  # Of the nodes' daemons, unless the option `port` says otherwise.
+
+
+def complete(options):
+    """(options, ranks): rank, world size, and for several nodes their list and a common secret."""
+    options = dict(options)
+    if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        options["rank"] = _number("RANK")
+        options["world_size"] = _number("WORLD_SIZE")
+    ranks = _ranks.of(options, can_talk=not _is_disabled(options))
+    if "nodes" in options or _settings.told("nodes"):
+        return options, ranks
+    if ranks.are_several:
+        _exchange(options, ranks)
+    elif ranks.can_talk and _incarnation_file(options).exists():
+        # The job had several nodes: what it is now must not look older than that.
+        options.setdefault("incarnation", _next_incarnation(options))
+    return options, ranks
+
+
+def _number(variable, default=0):
+    text = os.environ.get(variable)
+    try:
+        return default if text is None else int(text)
+    except ValueError as error:
+        raise errors.InvalidArgument(
+            f"{variable}: {text!r} is in the environment: a whole number is wanted"
+        ) from error
+
+
+def _is_disabled(options):
+    told = options.get("disable", _settings.told("disable"))
+    return str(told).lower() in ("1", "true", "yes", "on")
+
+
+def _address(host):
+    """Ours, as that host sees it; loopback when that cannot be told."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # Sends nothing.
+        return probe.getsockname()[0]
+    return "127.0.0.1"
+
+
+def _is_loopback(address):
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False  # A name.
+
+
+def _common_address(options, ranks):
+    """Ours, as the other nodes see it: of rank 0's host the name often leads to loopback only."""
+    given = _given_address(options)
+    address = given or _address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    others = [other for other in ranks.exchange("address", address) if not _is_loopback(other)]
+    if not given and others and _is_loopback(address):
+        return _address(others[0])
+    return address
+
+
+def _given_address(options):
+    return options.get("interface") or _settings.told("interface")
+
+
+def _exchange(options, ranks):
+    """All ranks tell node and address; several nodes get a list, an incarnation and a secret."""
+    node = options.get("node") or _settings.told("node") or socket.gethostname()
+    port = options.get("port") or _number("LIBCKPT_PORT", _settings.told("port") or PORT)
+    domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
+    address = _common_address(options, ranks)
+    told = {
+        "name": node,
+        "node": f"{node}@{address}:{port}/{domain}",
+        "is_hidden": _is_loopback(address) and not _given_address(options),
+        "has_secret": bool(options.get("secret_file") or _settings.told("secret_file")),
+        "incarnation": _next_incarnation(options),
+    }
+    common = ranks.decide("node", told, _in_common)
+    if "problem" in common:
+        raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
+    options.setdefault("incarnation", common["incarnation"])
+    if len(common["nodes"]) < 2:
+        return
+    options.update(node=node, nodes=common["nodes"])
+    _keep(_incarnation_file(options), str(options["incarnation"]))
+    if not told["has_secret"]:
+        secret_file = _own_file(options, "secret")
+        _keep(secret_file, common["secret"])
+        options["secret_file"] = str(secret_file)
+
+
+def _in_common(told):
+    nodes = sorted({one["node"] for one in told})
+    names = sorted({one["name"] for one in told})
+    if len(nodes) != len(names):
+        return {"problem": f"nodes of one name, or ranks of one node with two addresses: {nodes}; "
+                           "name them with LIBCKPT_NODE and LIBCKPT_INTERFACE"}  # fmt: skip
+    hidden = [one["name"] for one in told if one["is_hidden"]]
+    if len(nodes) > 1 and hidden:
+        return {"problem": f"node {hidden[0]} found only a loopback address of its own: name one "
+                           "that the other nodes see with LIBCKPT_INTERFACE"}  # fmt: skip
+    have_secret = {one["has_secret"] for one in told}
+    if len(nodes) > 1 and len(have_secret) > 1:
+        return {"problem": "some ranks were given a secret_file and others were not: give it to "
+                           "all, or to none and the job makes one"}  # fmt: skip
+    return {
+        "nodes": nodes,
+        "secret": secrets.token_hex(32),
+        "incarnation": max(one["incarnation"] for one in told),
+    }
+
+
+def _own_file(options, kind):
+    """Where this user keeps something about the job on this node."""
+    directory = options.get("runtime_dir") or _settings.told("runtime_dir")
+    directory = pathlib.Path(directory or pathlib.Path.home() / ".cache" / "libckpt")
+    return directory / f"{kind}-{options['job']}"
+
+
+def _incarnation_file(options):
+    return _own_file(options, "incarnation")
+
+
+def _next_incarnation(options):
+    """By the clock, and whatever that says above the last one that was seen here."""
+    try:
+        last = int(_incarnation_file(options).read_text())
+    except (OSError, ValueError):
+        last = 0
+    return max(int(time.time()), last + 1)
+
+
+def _keep(path, content):
+    """In a file that only this user reads, whole or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    temporary.touch(mode=0o600)
+    temporary.write_text(content)
+    temporary.replace(path)

@@ -1,0 +1,131 @@
+"""Mutations: a capture is dropped when one of its tensors was written while it was copied.
+
+With a guard, tensors are read after the save returned, until the next step of an optimizer. Other
+code may write them meanwhile, without asking: a forward pass that renormalizes, a load_state_dict.
+PyTorch counts the writes to each tensor. The counts are taken before a save, and compared when the
+training thread calls next: in a guard, a save, a wait, or at the end of the session. Until then the
+daemon does not learn of the capture. A tensor that was written once is copied before a save returns
+from then on.
+
+A write is counted when it ends. So only a thread that may write judges, or any thread once those
+have ended: what such a thread had begun is over when it calls.
+"""
+
+import threading
+
+from libckpt.core import _debug, _tensors
+
+NAMES_LISTED = 3
+
+
+class _Capture:
+    def __init__(self, step, tensors, writers, is_debugged):
+        self.step = step
+        self.is_started = False
+        self._writers = writers
+        self._tensors = tensors
+        self._counts = _tensors.write_counts(list(tensors.values()))
+        self._sums = _debug.sums_of(tensors) if is_debugged else {}
+
+    def may_be_judged_here(self):
+        """Whether no other thread can be in the middle of a write."""
+        here = threading.current_thread()
+        return all(writer is here or not writer.is_alive() for writer in self._writers)
+
+    def written(self):
+        """The names of the tensors that were written."""
+        counts = _tensors.write_counts(list(self._tensors.values()))
+        changed = self.changed_bytes()
+        if counts == self._counts:
+            return changed
+        pairs = zip(self._tensors, self._counts, counts, strict=True)
+        return [name for name, before, now in pairs if before != now or name in changed]
+
+    def changed_bytes(self):
+        """The names of the tensors that have other bytes now; only in the debug mode."""
+        if not self._sums:
+            return []
+        now = _debug.sums_of(self._tensors)
+        return [name for name, before in self._sums.items() if now[name] != before]
+
+
+class Mutations:
+    """Judges the captures of one registration."""
+
+    def __init__(self, client, is_debugged=False):
+        self.names = set()  # Tensors that were ever written during a capture.
+        self.memory = None  # Keeps alive what a capture may still read.
+        self._memory_before = None
+        self._client = client
+        self._is_debugged = is_debugged
+        self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
+        self._holds = False
+        self._capture = None
+        self._stepper = None  # The thread that called an optimizer's step.
+
+    def before_step(self):
+        self._stepper = threading.current_thread()
+
+    def begin(self, step, tensors, memory):
+        """Call before the save of the step. It leaves `tensors` for later, and reads `memory`."""
+        here = threading.current_thread()
+        self._memory_before, self.memory = self.memory, (self.memory, memory)
+        holds = bool(tensors)
+        writers = {here, self._stepper or here}
+        self._capture = _Capture(step, tensors, writers, self._is_debugged) if holds else None
+        if self._holds != holds:
+            self._client.hold(holds)
+            self._holds = holds
+
+    def began(self, is_started):
+        """Call after the save."""
+        # If it started, the copies before have ended.
+        self.memory = self.memory[1] or None if is_started else self._memory_before
+        self._memory_before = None
+        if not is_started:
+            self._capture = None
+        elif self._capture is not None:
+            self._capture.is_started = True
+            self._unchecked = self._capture if self._is_debugged else None
+
+    def running(self):
+        """The capture that has begun and is not judged."""
+        capture = self._capture
+        return capture if capture is not None and capture.is_started else None
+
+    def judge(self, capture):
+        """Call when the copies are over, or ordered before all that comes."""
+        names = capture.written()
+        self.names.update(names)
+        self._client.settle(capture.step, _problem_with(names))
+        if self._capture is capture:
+            self._capture = None
+
+    def judge_copied(self):
+        """Judges the capture if its last byte was copied and this thread may judge it."""
+        capture = self.running()
+        if capture is not None and self._client.copied() == capture.step:
+            if capture.may_be_judged_here():
+                self.judge(capture)
+
+    def log_changes(self):
+        """Call before the tensors may change in order; for the debug mode."""
+        capture, self._unchecked = self._unchecked, None
+        if capture is not None:
+            _debug.log_changes(capture.changed_bytes())
+
+    def stop(self):
+        """Call once nothing waits for copies any more."""
+        self._capture = self._unchecked = self.memory = None
+
+
+def _problem_with(names):
+    if not names:
+        return ""
+    listed = ", ".join(f'"{name}"' for name in names[:NAMES_LISTED])
+    more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
+    return (
+        f"{listed}{more} changed while they were copied, and not in an optimizer's step: the "
+        "capture is dropped, and from now on they are copied before a save returns; call "
+        "finish_capture() before such a change to have them copied in the background"
+    )

@@ -1,0 +1,117 @@
+"""Ranks: the ranks of a job say things to one another, and hand tensors round.
+
+Words go through the Store of a framework's group, which asks for no collective and no GPU; tensors
+through the group itself. Every rank makes the same calls in the same order.
+"""
+
+import datetime
+import json
+import os
+
+from libckpt import errors
+from libckpt.core import _frameworks
+
+SAY_SECONDS = 60.0
+
+_sessions = {}  # By job: how many were opened here, so that each has words of its own.
+
+
+def of(options, can_talk=True):
+    """The ranks of these options, as far as they can, and may, be reached from here."""
+    job, rank, world_size = options["job"], options.get("rank", 0), options.get("world_size", 1)
+    if not can_talk:
+        silent = Ranks(job, rank, world_size)
+        silent.can_talk = False
+        return silent
+    if world_size == 1:
+        return Ranks(job)
+    group = _frameworks.first(lambda adapter: adapter.group(world_size))
+    if group is None:
+        return Ranks(job, rank, world_size)
+    number = _sessions[job] = _sessions.get(job, 0) + 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Ranks(job, rank, world_size, group.store, f"libckpt/{job}/{attempt}/{number}", group)
+
+
+class Ranks:
+    def __init__(self, job, rank=0, world_size=1, store=None, prefix="", group=None):
+        self.job, self.rank, self.world_size = job, rank, world_size
+        self._store, self._prefix, self._group = store, prefix, group
+        self.can_talk = world_size == 1 or store is not None
+        self._turns = {}  # By what was said.
+
+    @property
+    def are_several(self):
+        """Whether there are others, who can be reached."""
+        return self.world_size > 1 and self.can_talk
+
+    def decide(self, what, value, rule):
+        """`rule` of all ranks' values, by rank, as rank 0 finds it.
+
+        Values and results are what JSON holds. Raises Unavailable when a rank does not say its
+        value in time.
+        """
+        if not self.are_several:
+            return _as_said(rule([_as_said(value)]))
+        value = json.dumps(value)
+        turn = self._turns[what] = self._turns.get(what, 0) + 1
+        key = f"{self._prefix}/{what}/{turn}"
+        if self.rank != 0:
+            self._store.set(f"{key}/{self.rank}", value)
+            return json.loads(self._heard(what, f"{key}/all", 0))
+        values = [json.loads(value)]
+        for other in range(1, self.world_size):
+            values.append(json.loads(self._heard(what, f"{key}/{other}", other)))
+            self._store.delete_key(f"{key}/{other}")
+        result = json.dumps(rule(values))
+        self._store.set(f"{key}/all", result)
+        return json.loads(result)
+
+    def store_for(self, what):
+        """The Store, and what keys begin with: for those who wait for nobody."""
+        return self._store, f"{self._prefix}/{what}"
+
+    def exchange(self, what, value):
+        """What each rank says, by rank."""
+        return self.decide(what, value, lambda values: values)
+
+    def _heard(self, what, key, other):
+        try:
+            self._store.wait([key], datetime.timedelta(seconds=SAY_SECONDS))
+            return self._store.get(key)
+        except RuntimeError as error:
+            raise errors.Unavailable(
+                f"job {self.job}: rank {self.rank} waited {SAY_SECONDS:.0f} s for rank {other} to "
+                f"tell its {what}: all ranks must open, save and restore alike"
+            ) from error
+
+    def agree(self, what, error):
+        """Returns when no rank has an error to tell; else all raise."""
+        self.raise_for(self.failures(what, error), error)
+
+    def failures(self, what, error):
+        """The errors of all ranks, each as [rank, name, text]."""
+        told = None if error is None else [type(error).__name__, str(error)]
+        return [
+            [rank, *said] for rank, said in enumerate(self.exchange(what, told)) if said is not None
+        ]
+
+    def raise_for(self, failures, error):
+        """Raises the own error, or else the first of them, if there is one."""
+        if error is not None:
+            raise error
+        if failures:
+            rank, name, text = failures[0]
+            kind = getattr(errors, name, errors.CheckpointError)
+            raise kind(f"rank {rank}: {text}")
+
+    def broadcast(self, source, parts):
+        """Fills the parts, rows of bytes of the same sizes everywhere, with those of rank `source`.
+
+        Raises Corruption, after the last of them, when a part did not arrive as it was sent.
+        """
+        self._group.broadcast(source, self.rank, parts)
+
+
+def _as_said(value):
+    return json.loads(json.dumps(value))

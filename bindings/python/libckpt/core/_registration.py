@@ -1,0 +1,333 @@
+"""Registration: which tensors and members the library copies at the next capture.
+
+It tells the library only of what changed, keeps alive what a running capture reads, and makes room
+for what is known to come.
+"""
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import zlib
+
+from libckpt import _native, errors
+from libckpt.core import _frameworks, _mutations, _tensors, _views
+
+STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
+ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
+TOLD_BYTES_MAX = 512  # Of each tensor in a structure that is deflated where it has no room.
+BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
+
+
+class Registration:
+    def __init__(self, options, is_debugged=False):
+        self.client = _native.Client(options)
+        self._guard = None  # An adapter's, of the optimizers that are guarded.
+        self._mutations = _mutations.Mutations(self.client, is_debugged)
+        self._left_for_later = ()  # Of what is registered: name, address, whether in a member.
+        self._left_names = ()  # The names alone; None: some are in members.
+        self._names_then = 0  # How many had been written when it was registered.
+        self._stream = None  # That the newest save was ordered by; None: no GPU.
+        self._captured = []  # The GPUs of the newest capture.
+        self._process = os.getpid()
+        self._views = _views.Views()
+        self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
+        self._registered = None  # As the library was told.
+        self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
+        self._deflated = (None, None)  # The newest structure that had no room, and what has.
+        self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
+
+    @property
+    def optimizers(self):
+        """Weak references to those that are guarded."""
+        return self._guard.optimizers if self._guard else []
+
+    def guard(self, optimizer, before_step):
+        """`before_step(optimizer)` is called before the step of any optimizer."""
+        if self._guard is None:
+            self._guard = _frameworks.of_optimizer(optimizer).Guard(self, before_step)
+        self._guard.add(optimizer)
+
+    def before_step(self, optimizer):
+        """Before the update of any optimizer is queued."""
+        if _frameworks.is_recording_graph():
+            self._guard.leave_to_graph(optimizer)
+        self._mutations.before_step()
+        self.finish_here()
+
+    def finish_here(self):
+        """What is queued from now on may change the tensors, on the streams that are current now:
+        the update need not be where the save was."""
+        running = self._mutations.running()
+        streams = _frameworks.current_streams(self._captured)
+        if self._stream is not None:
+            streams.append(self._stream)
+        for handle in dict.fromkeys(stream.cuda_stream for stream in streams) or [0]:
+            self.client.guard(handle)
+        if running is not None:
+            self._mutations.judge(running)
+        self._release_memory()
+        self._mutations.log_changes()
+
+    def finish_if_judged_here(self):
+        """The same, where this thread may judge the running capture. Returns whether it may."""
+        running = self._mutations.running()
+        may_judge = running is None or running.may_be_judged_here()
+        if may_judge:
+            self.finish_here()
+        return may_judge
+
+    def judge_copied(self):
+        """Judges a capture that was copied, if this thread may; never waits."""
+        self._mutations.judge_copied()
+
+    def _release_memory(self):
+        """Call after a guard. It waited for copies of the host; a GPU waits for its own copies, and
+        its allocator, which knows nothing of them, must not give their memory to others."""
+        mutations = self._mutations
+        if not self._captured:
+            mutations.memory = None
+        elif mutations.memory is None or _frameworks.is_recording_graph():
+            pass  # An event would go into the graph.
+        elif self._left is None:
+            self._left = self._stream.record_event()
+        elif self._left.query():
+            mutations.memory = None
+
+    def finish(self):
+        """When it returns, the running capture has left the tensors."""
+        if os.getpid() == self._process:
+            with contextlib.suppress(errors.CheckpointError):  # The guard tells of it.
+                self.finish_here()
+
+    def capture(self, step, taken, always):
+        """The outcome. `taken` is what items.take_all answered."""
+        structure, tensors, members = taken
+        # What a capture still reads must stay: also when the next one registers other tensors.
+        self.finish_here()
+        views = self.view(tensors)
+        self.register(views, members)
+        self._set_structure(structure)
+        gpus = self._gpus_of(views, members)
+        counted = self._counted(tensors)
+        memory = _memory_of(tensors, counted, views, members, gpus)
+        self._mutations.begin(step, counted, memory)
+        outcome = "failed"
+        try:
+            outcome = self._save(step, gpus, always)
+        finally:
+            self._mutations.began(outcome == "started")
+        if outcome == "started":
+            self._captured, self._left = gpus, None
+        return outcome
+
+    def _counted(self, tensors):
+        """By name, those that are left for later: the tensors by which all writes are counted."""
+        if self._left_names is not None:
+            return {name: tensors[name] for name in self._left_names}
+        # A member has storages, which do not count: the optimizer has their tensors.
+        owned = self._guard.tensors()
+        return {
+            name: owned[address] if is_in_member else tensors[name]
+            for name, address, is_in_member in self._left_for_later
+        }
+
+    def _save(self, step, gpus, always):
+        # The library takes one stream, and knows of the default streams of other GPUs.
+        first, *others = _frameworks.current_streams(gpus) or [None]
+        others = [other for other in others if other.cuda_stream != 0]
+        for other in others:
+            first.wait_stream(other)
+        self._stream = first
+        outcome = self.client.save(step, first.cuda_stream if first else 0, always)
+        for other in others:
+            other.wait_stream(first)  # Which waits for what was copied before the call returned.
+        return outcome
+
+    def _set_structure(self, structure):
+        content = structure.encode()
+        try:
+            try:
+                self.client.set_blob(STRUCTURE, content)
+            except errors.Exhausted:
+                if len(content) > content.count(b'"t":"') * TOLD_BYTES_MAX:
+                    raise  # It is not for the tensors, whose names are much alike.
+                if self._deflated[0] != content:
+                    self._deflated = (content, zlib.compress(content, 1))
+                self.client.set_blob(STRUCTURE, self._deflated[1])
+        except errors.Exhausted as error:
+            parts = json.loads(structure)
+            sizes = {name: len(json.dumps(part)) for name, part in parts.items()}
+            name = max(sizes, key=sizes.get)
+            raise errors.Exhausted(
+                f'the plain data of the items is too large, that of item "{name}" the largest with '
+                f"{sizes[name]} bytes: save long lists and what holds tensors as tensors, arrays, "
+                f"lists or dictionaries, or give libckpt.init a larger blob_capacity ({error})"
+            ) from error
+
+    def view(self, tensors):
+        try:
+            return self._views.of(tensors)
+        except (RuntimeError, NotImplementedError):
+            # What was looked at before may have changed its kind: torch's words name no item.
+            for name, tensor in tensors.items():
+                _tensors.check(name, tensor)
+            raise
+
+    def _gpus_of(self, views, members):
+        if members:
+            entries = (view for entries in members.values() for view in entries.values())
+            self._gpus = (None, _gpus_of([*views.values(), *entries]))
+        elif self._gpus[0] is not views:
+            self._gpus = (views, _gpus_of(views.values()))
+        return self._gpus[1]
+
+    def register(self, views, members):
+        """Makes what is registered exactly this."""
+        guarded = self._guard.ranges() if self._guard else {}
+        if not members and self._is_registered(views, guarded):
+            return
+        wanted = (
+            [self._told(name, name, view, guarded) for name, view in views.items()],
+            [
+                (
+                    name,
+                    [
+                        self._told(entry, f"{name}//{entry}", view, guarded)
+                        for entry, view in entries.items()
+                    ],
+                )
+                for name, entries in members.items()
+            ],
+        )
+        if wanted != self._registered:
+            self._registered = None
+            self.client.update(*wanted)
+            self._registered = wanted
+            self._left_for_later = [
+                *((name, address, False) for name, address, *_, is_left in wanted[0] if is_left),
+                *(
+                    (f"{member}//{entry}", address, True)
+                    for member, entries in wanted[1]
+                    for entry, address, *_, is_left in entries
+                    if is_left
+                ),
+            ]
+            names = [name for name, _, is_in_member in self._left_for_later if not is_in_member]
+            self._left_names = names if len(names) == len(self._left_for_later) else None
+        self._as_registered = (views, guarded)
+        self._names_then = len(self._mutations.names)
+
+    def _is_registered(self, views, guarded):
+        """Whether these very views, and no members, are what is registered; the usual case."""
+        if self._registered is None or self._registered[1]:
+            return False
+        known, guarded_then = self._as_registered
+        is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
+        return is_as_then and len(self._mutations.names) == self._names_then
+
+    def _told(self, name, whole_name, view, guarded):
+        is_guarded = (
+            not view.is_buffered
+            and 0 < view.nbytes <= guarded.get(view.address, 0)
+            and whole_name not in self._mutations.names
+            and view.counts_writes
+        )
+        return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
+
+    def forget(self):
+        """After a restore the library may know other tensors than before."""
+        self._registered = None
+
+    def guarded_names(self):
+        return {name for name, *_, is_guarded in (self._registered or ((),))[0] if is_guarded}
+
+    def reserve(self, views, members, room, prepare=None):
+        """Registers what is there, and makes Slots that also hold `room` bytes if that is more.
+
+        `prepare`: how it waits for them, if not as the client's `prepare` does.
+        """
+        prepare = prepare or self.client.prepare
+        self.finish_here()
+        self.register(views, members)
+        if self.client.blob(STRUCTURE) is None:
+            self.client.set_blob(STRUCTURE, b"")  # A Slot has room for it from the beginning.
+        known = sum(view.nbytes for view in views.values())
+        if room <= known:
+            prepare()
+        else:
+            self._prepare_with_room(room - known, prepare)
+
+    def _prepare_with_room(self, room, prepare):
+        # Only its size counts: nobody reads or writes the memory.
+        placeholder = _Untouched(room)
+        stand_in = (ROOM, placeholder.address, "U8", (room,), -1, False)
+        tensors, archives = self._registered
+        self.client.update([*tensors, stand_in], archives)
+        try:
+            prepare()
+        finally:
+            self.client.update(tensors, archives)
+            placeholder.close()
+
+    def expected_bytes(self, views):
+        """What items with the guarded optimizers will need once each has made a step."""
+        if not self.optimizers:
+            return 0
+        return sum(view.nbytes for view in views.values()) + state_bytes((), self.optimizers)
+
+    def let_go(self):
+        """When the library has let go of them."""
+        if self._guard is not None:
+            self._guard.remove()
+        self._mutations.stop()
+        self._left, self._stream, self._captured = None, None, []
+        self._registered, self._as_registered = None, ({}, {})
+        self._views, self._gpus = _views.Views(), (None, [])
+
+
+def state_bytes(items, guarded):
+    """What the optimizers will need for their state once each has made a step."""
+    return sum(adapter.state_bytes(items, guarded) for adapter in _frameworks.adapters())
+
+
+def _gpus_of(views):
+    """Those that the tensors lie on."""
+    return sorted({view.gpu for view in views if view.gpu >= 0})
+
+
+def _memory_of(tensors, counted, views, members, gpus):
+    """What must stay while it is copied behind the trainer: also when that drops it, or gives it
+    other memory."""
+    if not counted and not gpus:
+        return ()
+    storages = [
+        tensor.untyped_storage()
+        for name, tensor in tensors.items()
+        if name in counted or views[name].gpu >= 0
+    ]
+    return (storages, members)
+
+
+def parsed(content):
+    """What the tensors of a step are parts of; none: its blob does not tell."""
+    if not content:
+        return None
+    try:
+        return json.loads(content if content.startswith(b"{") else zlib.decompress(content))
+    except (zlib.error, ValueError) as error:
+        raise errors.Corruption(f"the items' structure cannot be read: {error}") from error
+
+
+class _Untouched:
+    """Addresses without memory behind them."""
+
+    def __init__(self, size):
+        self._memory = mmap.mmap(-1, size)
+        self._view = ctypes.c_char.from_buffer(self._memory)
+        self.address = ctypes.addressof(self._view)
+
+    def close(self):
+        del self._view
+        self._memory.close()

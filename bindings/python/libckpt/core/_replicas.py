@@ -1,0 +1,149 @@
+"""Shares: of what is declared to be the same on all ranks, each captures a part.
+
+DistributedDataParallel declares it: its parameters, with the state that optimizers have for them,
+and its buffers, which are rank 0's unless it was told broadcast_buffers=False. Nothing is guessed
+from names or bytes. All else (RNG, sampler, progress, a module without that wrapper) each rank
+captures itself.
+
+What is declared is compared by digest, in a round of `_rounds`, when it is first seen and about
+once for each save to storage. What differs is logged by name, and each rank captures it itself from
+then on.
+"""
+
+import hashlib
+import json
+import logging
+
+from libckpt.core import _items, _registration, _rounds
+from libckpt.rng import RNG
+
+logger = logging.getLogger("libckpt")
+
+SHARES = "libckpt.shares"  # In the structure: by name, the rank that captured it for all.
+NAMED = 3
+
+
+class Replicas:
+    def __init__(self, ranks, storage_interval=None):
+        self._ranks = ranks
+        self._schedule = _rounds.Schedule(ranks, storage_interval)
+        self._rounds = _rounds.Rounds(ranks, self._rule)
+        self._forms = {}  # By name: type and shape when a round asked about it.
+        self._owners = {}  # By name: who captures it; none: each rank its own.
+        self._apart = set()  # Names that were not the same once.
+        self._told = "{}"  # The owners as text.
+        self._loads = [0] * ranks.world_size  # Bytes given out; rank 0 keeps them.
+        self._is_told_of = False
+
+    def take(self, step, items, allow_pickle, known=None):
+        """As items.take_all; of the tensors, those that are this rank's to capture."""
+        if not self._ranks.are_several:
+            return _items.take_all(items, allow_pickle, known)
+        replicas = {}
+        structure, tensors, members = _items.take_all(items, allow_pickle, known, replicas)
+        self._compare(step, {name: tensors[name] for name in replicas}, replicas)
+        for name in replicas:
+            if self._owners.get(name, self._ranks.rank) != self._ranks.rank:
+                del tensors[name]
+        if items:
+            structure = f'{structure[:-1]},"{SHARES}":{self._told}}}'
+        return structure, tensors, members
+
+    def expected_bytes(self, items, optimizers, allow_pickle):
+        """What this rank will capture at most, once each optimizer has made a step."""
+        replicas = {}
+        _, tensors, _ = _items.take_all(items, allow_pickle, replicas=replicas)
+        sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+        shared = sum(sizes[name] for name, kind in replicas.items() if kind != _items.BUFFER)
+        share = shared + _registration.state_bytes(items.values(), optimizers)
+        if shared:
+            share //= self._ranks.world_size
+        return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)
+
+    def known_here(self, into, answer):
+        """Of the items, those that were saved for this rank too; a rank that was not there then
+        gets random generators of its own."""
+        rank = self._ranks.rank
+        if rank < answer["world_size"]:
+            return into
+        key = f"{self._ranks.job}/{answer['step']}/{rank}"
+        seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+        generators = {name: item for name, item in into.items() if isinstance(item, RNG)}
+        for item in generators.values():
+            item.seed(seed)
+        logger.warning(
+            "libckpt: job %s: rank %d is new, step %d was saved by %d ranks: %s, all else is that "
+            "of rank 0",
+            self._ranks.job, rank, answer["step"], answer["world_size"],
+            f"its random generators were seeded with {seed}" if generators
+            else "seed its random generators",
+        )  # fmt: skip
+        return {name: item for name, item in into.items() if name not in generators}
+
+    def _compare(self, step, tensors, kinds):
+        """Begins a round for those that are new, or not what they were, and for a save to storage;
+        and takes up what was found since."""
+        forms = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        gone = [name for name, form in self._forms.items() if forms.get(name) != form]
+        for name in gone:
+            del self._forms[name]
+            self._owners.pop(name, None)
+        self._adopt(self._rounds.heard())
+        new = forms.keys() - self._forms.keys() - self._apart
+        if not tensors:
+            self._tell_once()
+        elif new or self._schedule.is_due(step):
+            self._forms |= forms
+            asked = {name: t for name, t in tensors.items() if name not in self._apart}
+            digested = [name for name in asked if kinds[name] != _items.BUFFER]
+            self._adopt(self._rounds.begin(step, asked, digested, waits=bool(new)))
+        if gone or new:
+            self._told = json.dumps(self._owners, separators=(",", ":"))
+
+    def _adopt(self, verdicts):
+        for owners, apart in verdicts:
+            known = {name: owner for name, owner in owners.items() if name in self._forms}
+            self._owners |= known
+            self._apart.update(apart)
+            for name in apart:
+                self._owners.pop(name, None)
+            self._told = json.dumps(self._owners, separators=(",", ":"))
+
+    def _rule(self, told):
+        """(owners of what is new, names that differ) of what each rank told, by rank 0."""
+        first = told[0]
+        alike = {
+            name
+            for name, (form, *_) in first.items()
+            if all(name in other and other[name][0] == form for other in told[1:])
+        }
+        apart = sorted(set().union(*told) - alike)
+        if apart:
+            more = f" and {len(apart) - NAMED} more" if len(apart) > NAMED else ""
+            logger.warning(
+                "libckpt: job %s: %s%s differ(s) between ranks, though DistributedDataParallel "
+                "declares them the same: each rank captures its own from now on",
+                self._ranks.job, ", ".join(f'"{name}"' for name in apart[:NAMED]), more,
+            )  # fmt: skip
+        owners, tied = {}, {}
+        new = [name for name in alike if name not in self._owners]
+        for name in sorted(new, key=lambda name: (-first[name][1], name)):
+            (*_, digest), size, place = first[name]
+            owner = 0 if digest is None else tied.get(place)
+            if owner is None:
+                owner = self._loads.index(min(self._loads))
+            if place:
+                tied.setdefault(place, owner)  # One memory under two names is stored once.
+            owners[name] = owner
+            self._loads[owner] += size
+        return owners, apart
+
+    def _tell_once(self):
+        if self._ranks.rank == 0 and not self._is_told_of:
+            logger.info(
+                "libckpt: job %s: each of %d ranks captures all of its items, since nothing in "
+                "them is declared the same on all ranks: give the DistributedDataParallel wrapper "
+                "itself as the item",
+                self._ranks.job, self._ranks.world_size,
+            )  # fmt: skip
+        self._is_told_of = True

@@ -1,0 +1,314 @@
+"""Restore: brings a step's tensors to where they belong, in place where that is possible."""
+
+import json
+
+from libckpt import errors
+from libckpt.core import _frameworks, _items, _registration, _tensors, _views
+
+NO_ITEMS = ("libckpt.shares",)  # In the structure beside them.
+
+
+class Restored:
+    """What a restore brought: the step, its source, and the items that were made anew."""
+
+    step: int
+    timeline: int
+    source: str  # "own_memory", "peer_memory" or "storage".
+    source_name: str
+    reason: str  # Why this step, and not a newer one.
+    bytes: int
+    seconds: float
+    world_size: int  # Of those who saved it.
+    items: dict
+
+    def __init__(self, answer, values):
+        self.step = answer["step"]
+        self.timeline = answer["timeline"]
+        self.source = answer["source"]
+        self.source_name = answer["source_name"]
+        self.reason = answer["reason"]
+        self.bytes = answer["bytes"]
+        self.seconds = answer["seconds"]
+        self.world_size = answer["world_size"]
+        self.items = values
+
+    def __repr__(self):
+        return f"Restored(step={self.step}, from {self.source_name})"
+
+
+class Targets:
+    """Answers where each tensor of a step is to go; asked once for each copy that is tried.
+
+    Of a share, what is not there is looked for in complete() only.
+    """
+
+    def __init__(self, into, taken, strict, of_a_share=False, check=lambda structure: None):
+        structure, here, _ = taken
+        self._structure = structure  # As text: what the tensors here are parts of.
+        self._shared_here = _shared_names(here)
+        self._shared = self._shared_here  # Names that several tensors want, here or there.
+        of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
+        self._in_place = _writable(into, here) | of_modules
+        # Of plain data: written where they are, unless others have a part of their memory.
+        self._nested = {name: t for name, t in _nested_in(into, here) if name not in self._in_place}
+        self._alike = _names_by_memory(here)
+        self._check_outline = check
+        self.structure = None  # Of the newest choice; None: it was not told.
+        self._nodes = {}  # Its tensors by name.
+        self._strict = strict and bool(into)
+        self.of_a_share = of_a_share
+        self.placed = {}  # By name, the trainer's own tensors that were filled.
+        self.loaded = {}  # By name, bytes that are to become tensors.
+        self.members = {}  # By name of the member, its entries' bytes.
+        self.tied = {}  # By name, the name whose bytes it has.
+
+    def choose(self, step, stored, structure):
+        self.structure = _registration.parsed(structure)
+        if self.structure is not None:
+            self._check_outline({k: v for k, v in self.structure.items() if k not in NO_ITEMS})
+        self._nodes = {node["t"]: node for node in tensor_nodes(self.structure)}
+        _check_writable(step, self._in_place, {name for name, *_ in stored})
+        for found in (self.placed, self.loaded, self.members, self.tied):
+            found.clear()
+        self._shared = self._shared_here | _shared_names(name for name, *_ in stored)
+        if self._strict:
+            there = {
+                name: _tensors.described_form(self._nodes[name])
+                if name in self._nodes else (kind, tuple(shape))
+                for name, kind, shape, _ in stored
+            }  # fmt: skip
+            self._compare(step, there, self.of_a_share)
+        return self._choose(stored)
+
+    def choose_more(self, names):
+        """A choice of these names of a further shard, besides what was chosen."""
+
+        def choose(_, stored, structure):
+            return self._choose([tensor for tensor in stored if tensor[0] in names])
+
+        return choose
+
+    def complete(self, step, nodes):
+        """Makes places for what no shard here has; `nodes` of the structure by name are all."""
+        self._nodes = nodes
+        forms = {name: _tensors.described_form(node) for name, node in nodes.items()}
+        self._shared = self._shared | _shared_names(nodes)
+        if self._strict:
+            self._compare(step, forms)
+        for name, form in forms.items():
+            if not self.has(name):
+                stored = {**nodes[name], "shape": _tensors.stored_shape(nodes[name])}
+                self._target(name, *_tensors.described_form(stored), self._in_place_for(name))
+
+    def flat_bytes(self, name):
+        """The tensor's place as a row of bytes."""
+        source = self.tied.get(name, name)
+        found = self.placed.get(source)
+        if found is not None:
+            return _frameworks.of_ranks().flat_bytes(_tensors.as_stored(found))
+        return _frameworks.of_ranks().flat_bytes(self.loaded[source])
+
+    def _compared(self):
+        """What must be there, in type and shape, when the restore is strict. Arrays in plain data
+        may grow: whoever reads them takes them from there."""
+        nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
+        return {**self._in_place, **nested}
+
+    def has(self, name):
+        """Whether it is there already, or on its way."""
+        return any(name in found for found in (self.placed, self.loaded, self.tied))
+
+    def _choose(self, stored):
+        chosen = []
+        self.tied.update({name: alias for name, _, _, alias in stored if alias})
+        names = {name for name, _, _, _ in stored}
+        for name, type_name, shape, alias in stored:
+            if not alias and name != _registration.ROOM:
+                own = self._in_place_for(name)
+                if own is None:
+                    own = self._nested[name] if self._is_free(name, names) else None
+                if own is None:
+                    own = self._states.get(name)
+                chosen.append(self._target(name, type_name, shape, own))
+        return chosen
+
+    def _is_free(self, name, stored):
+        """Whether nothing but what is to be the same there has the memory of the nested tensor."""
+        if name not in self._nested or _wanted(name) in self._shared:
+            return False
+        alike = self._alike[_tensors.memory_of(self._nested[name])]
+        source = self.tied.get(name, name)
+        return all(other in stored and self.tied.get(other, other) == source for other in alike)
+
+    def _in_place_for(self, name):
+        """None, too, where only the structure can tell which tensor it is: it is copied later."""
+        return None if _wanted(name) in self._shared else self._in_place.get(name)
+
+    def _compare(self, step, there, of_a_share=False):
+        wanted = self._compared()
+        # What was saved before the names of wrappers were left out.
+        there = {_frameworks.plain_name(name): form for name, form in there.items()} | there
+        missing = sorted(set(wanted) - set(there))
+        if missing and not of_a_share:
+            raise errors.InvalidArgument(
+                f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
+                f"{', '.join(missing[:5])}; with strict=False they stay as they are"
+            )
+        for name in filter(there.__contains__, wanted):
+            form = _tensors.stored_form(wanted[name])
+            if _wanted(name) not in self._shared and form != there[name]:
+                raise errors.InvalidArgument(
+                    f'restore step {step}: tensor "{name}" is {form[0]} {list(form[1])} here and '
+                    f"{there[name][0]} {list(there[name][1])} there; with strict=False it stays as "
+                    "it is"
+                )
+
+    def _target(self, name, type_name, shape, tensor):
+        order = tuple(self._nodes.get(name, {}).get("order", ()))
+        view = _view_in_place(tensor, type_name, shape, order)
+        if view is not None:
+            self.placed[name] = tensor
+            return (name, view.address, view.type, view.shape, view.gpu, False)
+        content = _tensors.host_bytes(type_name, shape)
+        member, separator, entry = name.partition("//")
+        if separator:
+            self.members.setdefault(member, {})[entry] = content
+        else:
+            self.loaded[name] = content
+        address = content.ctypes.data if content.nbytes else 0
+        return (name, address, type_name, shape, -1, False)
+
+    def tensors(self, structure):
+        """By name, the tensors that the structure asks for: those here, where it can be."""
+        self._check_items(structure)
+        found = {}
+        nodes = list(tensor_nodes(structure))
+        names = {node["t"] for node in nodes}
+        for node in nodes:
+            name = node["t"]
+            source = self.tied.get(name, name)
+            if source in self.placed:
+                there = self.placed[source]
+                if source != name:  # The same bytes, perhaps in another order.
+                    there = _tensors.as_described(_tensors.as_stored(there), node)
+                found[name] = self._filled(name, there, names)
+            elif source in self.loaded:
+                made = _tensors.dress(self.loaded[source], node)
+                found[name] = self._filled(name, made, names)
+        return found
+
+    def _filled(self, name, value, names):
+        """The nested tensor of that name, if it may have the value: one that is not contiguous, or
+        that is a tensor of its own here, and was tied there."""
+        own = self._nested.get(name)
+        if own is None or own is value or _tensors.is_same(own, value):
+            return value if own is None else own
+        fits = _tensors.stored_form(own) == _tensors.stored_form(value)
+        if not fits or _tensors.why_not_writable(own) or not self._is_free(name, names):
+            return value
+        _tensors.copy(value, own)
+        return own
+
+    def replaced(self, found):
+        """The names of nested tensors that others stand for in `found`, what tensors() answered."""
+        return [name for name, own in self._nested.items() if found.get(name, own) is not own]
+
+    def _check_items(self, structure):
+        """An item "a.b" has the name of the part b of an item "a"."""
+        if not any("." in name for name in structure) and "." not in self._structure:
+            return
+        here, there = _items_by_name(json.loads(self._structure)), _items_by_name(structure)
+        for name in [*self.placed, *self._nested]:
+            if name in here and name in there and here[name] != there[name]:
+                raise errors.InvalidArgument(
+                    f'restore: tensor "{name}" was saved as a part of item "{there[name]}" and is '
+                    f'one of item "{here[name]}" here, which was overwritten: give the items the '
+                    "names that they were saved under, and restore again"
+                )
+
+
+def _wanted(name):
+    """The name without what items.Taker puts behind one that another tensor has."""
+    return name.rstrip("'")
+
+
+def _shared_names(names):
+    seen, shared = set(), set()
+    for name in map(_wanted, names):
+        (shared if name in seen else seen).add(name)
+    return shared
+
+
+def _items_by_name(structure):
+    """By name of the tensor, the item that it is a part of."""
+    return {node["t"]: item for item, part in structure.items() for node in tensor_nodes(part)}
+
+
+def tensor_nodes(node):
+    if isinstance(node, list):
+        for part in node:
+            yield from tensor_nodes(part)
+    elif isinstance(node, dict):
+        if isinstance(node.get("t"), str):
+            yield node
+        else:
+            yield from tensor_nodes(list(node.values()))
+
+
+def _writable(into, here):
+    """Of the tensors by name, those that a restore may write where they are."""
+    # A name of more than one slash is another one here: what has it is copied to its place later.
+    tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
+    in_place = {name: here[name] for name in tensors}
+    in_place.update({name: t for name, t in _nested_in(into, here) if _tensors.is_trained(t)})
+    return in_place
+
+
+def _nested_in(into, here):
+    """(name, tensor) of the tensors that containers of plain data hold, at any depth."""
+    for name, item in into.items():
+        if isinstance(item, dict):
+            parts = {f"{name}.{key}": part for key, part in item.items()}
+        elif isinstance(item, (list, tuple)):
+            parts = {f"{name}.{i}": part for i, part in enumerate(item)}
+        else:
+            continue
+        for key, part in parts.items():
+            # Not what has another name here, since two wanted one.
+            is_named_so = here.get(key) is part and f"{key}'" not in here
+            if is_named_so and _tensors.is_tensor(part):
+                yield key, part
+        yield from _nested_in(parts, here)
+
+
+def _places_of_owners(into, here):
+    """By name, the tensors of modules, and the state of optimizers that may be filled."""
+    modules, states = {}, {}
+    for owners in _items.owners_of(into):
+        more_modules, more_states = owners.in_place(here)
+        modules |= more_modules
+        states |= more_states
+    return modules, states
+
+
+def _names_by_memory(here):
+    names = {}
+    for name, tensor in here.items():
+        names.setdefault(_tensors.memory_of(tensor), []).append(name)
+    return names
+
+
+def _check_writable(step, tensors, stored):
+    for name, tensor in tensors.items():
+        problem = _tensors.why_not_writable(tensor) if name in stored else ""
+        if problem:
+            raise errors.InvalidArgument(
+                f'restore step {step}: tensor "{name}" cannot be filled: {problem}'
+            )
+
+
+def _view_in_place(tensor, type_name, shape, order):
+    if tensor is None or not _tensors.is_writable(tensor) or _tensors.order_of(tensor) != order:
+        return None
+    view = _views.view_of("", tensor)
+    return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None

@@ -1,0 +1,181 @@
+"""Tensors as the library sees them: an address, a type, a shape, a place.
+
+Each framework has a Kind that handles its tensors. A type that safetensors has no name for is taken
+as its bytes.
+"""
+
+from libckpt.core import _frameworks
+
+TYPES_MAX = 4096  # Remembered classes; more are made only by programs that make classes.
+
+_kinds = {}  # By class of a value, the Kind that may handle it; None: it is no tensor.
+
+
+class Kind:
+    """How the tensors of one framework are handled. See those of numpy and torch."""
+
+    key = ""  # In descriptions; the name of the framework's module.
+    may_grow = False  # Whether one in plain data may be of another shape when it is restored.
+
+    def is_kind_of(self, type_of_value):
+        """Whether values of the class may be such tensors."""
+        raise NotImplementedError
+
+    def is_one(self, value):
+        """Whether a value of such a class is a tensor, and nothing more than that."""
+        return True
+
+
+def kind_of(value):
+    """The Kind of a tensor; None: the value is no tensor."""
+    type_of_value = type(value)
+    try:
+        kind = _kinds[type_of_value]
+    except KeyError:
+        kind = _find_kind(type_of_value)
+    return kind if kind is not None and kind.is_one(value) else None
+
+
+def _find_kind(type_of_value):
+    if len(_kinds) >= TYPES_MAX:
+        _kinds.clear()
+    kinds = [adapter.tensors for adapter in _frameworks.adapters() if adapter.tensors]
+    found = [kind for kind in kinds if kind.is_kind_of(type_of_value)]
+    _kinds[type_of_value] = found[0] if found else None
+    return _kinds[type_of_value]
+
+
+def is_tensor(value):
+    return kind_of(value) is not None
+
+
+def check(name, tensor):
+    """Raises Unsupported, with what to do instead, for what cannot be copied as it lies."""
+    kind_of(tensor).check(name, tensor)
+
+
+def order_of(tensor):
+    """Its dimensions in the order in which they lie in memory; (): it is contiguous. None: it is
+    not dense."""
+    kind = kind_of(tensor)
+    if kind.is_contiguous(tensor):
+        return ()
+    strides = kind.strides(tensor)
+    order = tuple(sorted(range(len(strides)), key=lambda i: (-strides[i], i)))
+    return order if kind.is_contiguous(kind.permuted(tensor, order)) else None
+
+
+def as_stored(tensor):
+    """The same memory with its dimensions as they lie, where it is dense."""
+    order = order_of(tensor)
+    return kind_of(tensor).permuted(tensor, order) if order else tensor
+
+
+def as_described(stored, description):
+    """The other way round."""
+    order = description.get("order")
+    if not order:
+        return stored
+    return kind_of(stored).permuted(stored, sorted(range(len(order)), key=order.__getitem__))
+
+
+def stored_shape(description):
+    shape = description["shape"]
+    return [shape[i] for i in description.get("order", range(len(shape)))]
+
+
+def describe(tensor, order=()):
+    """What must be known to make it again: a plain dictionary."""
+    kind = kind_of(tensor)
+    found = {kind.key: kind.type_text(tensor), "shape": list(tensor.shape)}
+    return {**found, "order": list(order)} if order else found
+
+
+def _kind_of_description(description):
+    key = next(key for key in description if key not in ("t", "shape", "order"))
+    return _frameworks.named(key).tensors
+
+
+def dress(content, description):
+    """Bytes as the tensor that they were; the memory is shared."""
+    kind = _kind_of_description(description)
+    made = kind.from_bytes(content, description[kind.key], stored_shape(description))
+    return as_described(made, description)
+
+
+def described_form(description):
+    """(type, shape) as a checkpoint has them, of a tensor that describe() told of."""
+    kind = _kind_of_description(description)
+    return _form(*kind.named_type(description[kind.key]), tuple(description["shape"]))
+
+
+def stored_form(tensor):
+    """The same of a tensor."""
+    kind = kind_of(tensor)
+    return _form(kind.type_name(tensor), kind.item_bytes(tensor), tuple(tensor.shape))
+
+
+def _form(type_name, item_bytes, shape):
+    return ("U8", (*shape, item_bytes)) if type_name is None else (type_name, shape)
+
+
+def host_bytes(type_name, shape):
+    """Memory for a tensor that has no place yet."""
+    import numpy
+
+    return numpy.empty(count_of(shape) * type_bytes(type_name), dtype=numpy.uint8)
+
+
+def type_bytes(type_name):
+    if type_name == "BOOL" or type_name.startswith("F8"):
+        return 1
+    return {"BF16": 2, "C64": 8}.get(type_name) or int(type_name[1:]) // 8
+
+
+def count_of(shape):
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    return count
+
+
+def is_writable(tensor):
+    """Whether bytes may be written where it lies."""
+    return order_of(tensor) is not None and kind_of(tensor).takes_bytes(tensor)
+
+
+def why_not_writable(tensor):
+    """Why no value can be copied to where it is; none: one can."""
+    return kind_of(tensor).why_not_writable(tensor)
+
+
+def is_trained(tensor):
+    """Whether an optimizer may hold it, so that another one in its place would be of no use."""
+    return kind_of(tensor).is_trained(tensor)
+
+
+def memory_of(tensor):
+    """The same for tensors that share memory, whatever part of it each of them has."""
+    return kind_of(tensor).memory_of(tensor)
+
+
+def is_same(one, other):
+    """Whether they are one memory, so that there is nothing to copy."""
+    if one is other:
+        return True
+    kind = kind_of(one)
+    return kind is not None and kind is kind_of(other) and kind.is_same(one, other)
+
+
+def copy(source, target):
+    if source is not target:
+        kind_of(target).copy(source, target)
+
+
+def write_counts(tensors):
+    """How often each of them was written; of tensors whose writes are counted, all of one kind."""
+    return kind_of(tensors[0]).write_counts(tensors) if tensors else []
+
+
+def address_of(tensor):
+    return kind_of(tensor).address_of(tensor) if tensor.nbytes else 0

@@ -1,0 +1,235 @@
+"""Outbox: saves that are captured, on their way to files that a program will see.
+
+A save is posted with what publishes it. It is published once its step is on storage, in the order
+of the calls over all outboxes: looked for at each call, after each step of any optimizer while
+something waits, and at the end of the process. No thread of Python is needed for that.
+"""
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import pathlib
+import threading
+import time
+import typing
+
+from libckpt import errors
+from libckpt.core import _frameworks
+from libckpt.core.files import _storage, _unsaved
+from libckpt._init import init
+from libckpt.ticket import said
+
+logger = logging.getLogger("libckpt")
+
+SLOT_DEADLINE = 120.0  # How long a save waits for memory.
+DURABLE_DEADLINE = 600.0
+SILENT_MAX = 10.0  # Who waits longer is told for what.
+FAILING_DEADLINE = 60.0  # Of storage that fails: of a full disk, say, and not of a slow one.
+EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
+KEPT = 2  # Steps of an outbox on storage: what is published has names of its own.
+MEMBERS_MAX = 12
+
+_order = itertools.count()
+_queues = []
+_watching = []
+_turn = threading.RLock()  # One call at a time publishes, or captures.
+
+
+class Waiting(typing.NamedTuple):
+    number: int  # Over all outboxes.
+    step: int
+    publish: typing.Callable
+    weights: str | None
+
+
+class PublishQueue:
+    """The session of one directory, and the saves that are not published yet."""
+
+    def __init__(self, job, directory, **options):
+        pathlib.Path(directory).parent.mkdir(parents=True, exist_ok=True)
+        self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
+                            raise_on_error=True, allow_pickle=True, **options)  # fmt: skip
+        self.directory = pathlib.Path(directory)
+        self.waiting = []  # Of Waiting, the oldest first.
+        self._process = os.getpid()
+        self._step = max((step for step, _ in steps_of(self.directory)), default=0)
+        _queues.append(self)
+
+    def capture(self, items):
+        """Captures the items; returns the outbox's own step. It waits for memory, not storage."""
+        deadline = time.monotonic() + SLOT_DEADLINE
+        while True:
+            self._step += 1  # Also of a retry: the session counts the one that was skipped.
+            ticket = self.session.save(self._step, items)
+            if ticket:
+                return self._step
+            if ticket.outcome == "disabled":
+                raise errors.Unavailable(f"the save {said(ticket.outcome)}")
+            if time.monotonic() > deadline:
+                raise errors.Unavailable(
+                    f"the save {said(ticket.outcome)}, for {SLOT_DEADLINE:.0f} s: "
+                    "`ckpt status` tells what holds the memory, or keeps it from storage"
+                )
+            if ticket.outcome == "skipped_no_slot":
+                time.sleep(0.005)  # One becomes free when a step is on storage.
+            else:
+                self.session.prepare(items)
+
+    def post(self, step, publish, weights=None):
+        """`publish(step directory, files by member)` is called when the step is on storage.
+
+        `publish.paths`: what it makes, which is told where it comes to nothing.
+        `weights` is the name for the file that holds the items that are tensors. A step that a
+        newer one overtook on the way there is published as (None, None).
+        """
+        self.waiting.append(Waiting(next(_order), step, publish, weights))
+        _watch()
+
+    def publish_first(self, deadline):
+        """Publishes the oldest save if it is on storage by then; returns whether it is done."""
+        _, step, publish, weights = self.waiting[0]
+        try:
+            if deadline > 0:
+                self._await(step, deadline, publish.paths)
+            newest = self.session.counts()["durable"]
+            if newest is None or newest < step:
+                return False
+            publish(*find_step(self.directory, step, weights))
+        except (errors.CheckpointError, OSError) as error:
+            if isinstance(error, errors.Unavailable) and deadline <= 0:
+                return False
+            logger.error(
+                "libckpt: a save in %s is not published: %s (`ckpt status` and the daemon's log "
+                "tell what keeps it from storage)",
+                self.directory,
+                error,
+            )
+            _unsaved.note(publish.paths, error)
+        self.waiting.pop(0)
+        return True
+
+    def _await(self, step, deadline, paths):
+        soon = min(deadline, SILENT_MAX)
+        try:
+            return self.session.wait(step, "durable", soon)
+        except errors.Unavailable as error:
+            if soon == deadline:
+                raise
+            if self.session.counts().get("degraded"):  # Now; its last error may be long ago.
+                deadline = max(soon, min(deadline, FAILING_DEADLINE))
+            logger.warning(
+                "libckpt: what was saved to %s is not on storage yet: %s; it is waited for, up to "
+                "%.0f s more (`ckpt status` tells what keeps it from there)",
+                paths[0], error, deadline - soon,
+            )  # fmt: skip
+        return self.session.wait(step, "durable", deadline - soon)
+
+    def is_ours(self):
+        """Not in a fork, and not closed."""
+        return self._process == os.getpid() and not self.session.is_closed
+
+    def close(self):
+        """Forgets what waits, and frees the job's memory."""
+        self.waiting.clear()
+        if self in _queues:
+            _queues.remove(self)
+        with contextlib.suppress(errors.CheckpointError):
+            self.session.close()
+
+
+def steps_of(directory):
+    """(step, its directory) of what is on storage."""
+    for path in _storage.steps(directory):
+        yield int(_storage.STEP.match(path.name).group(1)), path
+
+
+def find_step(directory, step, weights=None):
+    """(its directory, by name of the member its file), or twice None.
+
+    `weights` is the name for the file that holds the items that are tensors.
+    """
+    for found, path in steps_of(directory):
+        manifest = _storage.read_manifest(path) if found == step else None
+        if manifest is not None:
+            files = _storage.archive_files(manifest["shards"][0])
+            if weights is not None:
+                files[weights] = _storage.tensor_file(manifest["shards"][0])
+            return path, {name: path / file for name, file in files.items()}
+    return None, None
+
+
+def settle_to(box, left, deadline=SLOT_DEADLINE):
+    """Waits until at most so many saves of the box are on their way: of those a newer one may
+    overtake all but the first."""
+    ends = time.monotonic() + deadline
+    while len(box.waiting) > left:
+        first = _first()  # None in a fork, whose copy of the box is not its own.
+        if first is None or not first.publish_first(max(0.0, ends - time.monotonic())):
+            return
+
+
+def _first():
+    """The outbox with the oldest save that waits; none: nothing waits."""
+    boxes = [box for box in _queues if box.waiting and box.is_ours()]
+    return min(boxes, key=lambda box: box.waiting[0].number, default=None)
+
+
+def settle(wait=False, deadline=None):
+    """Publishes what is on storage by now; with `wait`, all that was posted."""
+    if deadline is None:
+        deadline = DURABLE_DEADLINE
+    ends = time.monotonic() + (deadline if wait else 0)
+    with turn(wait) as is_ours:
+        while is_ours:
+            first = _first()
+            if first is None:
+                _unwatch()
+                return
+            if not first.publish_first(ends - time.monotonic() if wait else 0):
+                return
+
+
+@contextlib.contextmanager
+def turn(wait=True):
+    """One thread after the other; yields whether it is ours. Without `wait` it may not be."""
+    mine = _turn
+    is_ours = mine.acquire(blocking=wait)
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            mine.release()
+
+
+def _forget_turn():
+    global _turn
+    _turn = threading.RLock()  # Who had it does not exist in a fork.
+
+
+os.register_at_fork(after_in_child=_forget_turn)
+
+
+def waiting_paths():
+    """What is not published yet."""
+    boxes = [box for box in _queues if box.is_ours()]
+    return [str(path) for box in boxes for saved in box.waiting for path in saved.publish.paths]
+
+
+def _watch():
+    if not _watching:
+        for adapter in list(_frameworks.adapters()):
+            _watching.append(adapter.watch_steps(settle) or (lambda: None))
+
+
+def _unwatch():
+    while _watching:
+        _watching.pop()()
+
+
+@atexit.register
+def _leave():
+    settle(wait=True, deadline=EXIT_DEADLINE)
+    for box in [box for box in _queues if box.is_ours() and not box.waiting]:
+        box.close()  # All of it is published: nobody comes back for its memory.

@@ -1,0 +1,152 @@
+"""Published sets: files of one step under the names that a program reads, all or nothing.
+
+    DIR/.libckpt/work/                 sets that are being collected
+    DIR/.libckpt/sets/NAME/model.pt    a whole set; never changed afterwards
+    DIR/.libckpt/current -> sets/NAME  which set is the current one: one rename switches it
+    DIR/model.pt -> .libckpt/current/model.pt
+
+A set has, besides what its block wrote, all that the one before had and the block did not delete:
+hard links of the same files. A process that dies leaves a whole set as the current one, whatever
+else it leaves.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+
+from libckpt.core.files._work import Work, bring, files_of, identity, link_or_copy, sync, sync_tree
+
+PRIVATE = ".libckpt"
+KEPT = 2  # The current one, and the one before for who still reads it.
+
+
+class PublishedSets:
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.private = self.directory / PRIVATE
+        self.work = Work(self.private / "work")
+        self.sets = self.private / "sets"
+        self.current = self.private / "current"
+
+    def publish(self, name, members, facts=None):
+        """Makes the collected set the current one; `members` are more files of it, by name, and
+        `facts` what its staging told besides."""
+        facts = facts or {}
+        deleted = facts.get("deleted", {})
+        if not (self.sets / name).is_dir():  # Else a run was killed just after that.
+            self._complete(name, members, deleted, facts.get("grown", {}))
+        for file in files_of(self.sets / name):
+            self._lead_to_current(file)
+        self._switch(name)
+        self._delete(deleted, facts.get("removed", ()))
+        self.work.drop(name)  # What was noted of it.
+        self._retire()
+
+    def current_name(self):
+        """The name of the current set; none: there is none yet."""
+        return pathlib.Path(os.readlink(self.current)).name if self.current.is_symlink() else None
+
+    def _complete(self, name, members, deleted, grown):
+        folder = self.work.folder(name)
+        for file, size in grown.items():
+            self._append_rest(file, size, folder / file)
+        for member, file in members.items():
+            (folder / member).parent.mkdir(parents=True, exist_ok=True)
+            bring(file, folder / member)
+        self.sets.mkdir(exist_ok=True)
+        written = files_of(folder)
+        self._adopt(written)
+        gone = {*written, *deleted}
+        for file in files_of(self.current):
+            # A name that was deleted outside of blocks does not come back.
+            if file not in gone and self._leads_to_current(file):
+                self._carry_over(file, folder)
+        sync_tree(folder)
+        os.rename(folder, self.sets / name)
+        sync(self.sets)
+
+    def _carry_over(self, file, folder):
+        source, target = self.current / file, folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            with contextlib.suppress(FileExistsError):  # Of one who was killed here.
+                os.symlink(os.readlink(source), target)
+        else:
+            link_or_copy(source, target)
+
+    def _append_rest(self, name, size, staged):
+        """What was appended to the file after the block, and before its set is published."""
+        live = self.directory / name
+        if not (live.is_file() and staged.is_file() and live.stat().st_size > size):
+            return
+        now, content = live.read_bytes(), staged.read_bytes()
+        if now[:size] == content[:size]:
+            with open(staged, "ab") as file:
+                file.write(now[size:])
+
+    def _switch(self, name):
+        aside = self.private / "current.new"
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+        aside.symlink_to(pathlib.Path("sets") / name)
+        os.rename(aside, self.current)
+        sync(self.private)
+
+    def _adopt(self, names):
+        """What lies there under these names, and is in no set, becomes part of the current one, so
+        that all switch at once. Without a current one it becomes the first."""
+        found = [name for name in names if self._is_of_no_set(name)]
+        if found and not self.current.is_symlink():
+            shutil.rmtree(self.sets / "first", ignore_errors=True)
+            (self.sets / "first").mkdir()
+            self._switch("first")
+        for name in found:
+            target = self.current / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(self.directory / name, target)
+        if found:
+            sync_tree(os.path.realpath(self.current))
+        for name in found:
+            self._lead_to_current(name)
+
+    def _is_of_no_set(self, name):
+        path = self.directory / name
+        return path.is_file() and not self._leads_to_current(name)
+
+    def _leads_to_current(self, name):
+        path = self.directory / name
+        return path.is_symlink() and os.readlink(path) == self._lead(name)
+
+    def _lead(self, name):
+        return os.path.relpath(self.current / name, (self.directory / name).parent)
+
+    def _delete(self, deleted, removed):
+        """What the block deleted, unless something else lies there by now."""
+        for name, known in deleted.items():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if self._leads_to_current(name) or identity(self.directory / name) == known:
+                    os.unlink(self.directory / name)
+        for name in sorted(removed, key=len, reverse=True):
+            with contextlib.suppress(OSError):  # Something is in it again.
+                os.rmdir(self.directory / name)
+
+    def _lead_to_current(self, name):
+        path, wanted = self.directory / name, self._lead(name)
+        if self._leads_to_current(name):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.libckpt")
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+        aside.symlink_to(wanted)
+        os.rename(aside, path)
+        sync(path.parent)
+
+    def _retire(self):
+        current = self.current_name()
+        others = [path for path in self.sets.iterdir() if path.name != current]
+        others.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in others[: -(KEPT - 1) or None]:
+            shutil.rmtree(path, ignore_errors=True)
+

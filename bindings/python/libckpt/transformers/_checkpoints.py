@@ -1,0 +1,196 @@
+"""Trainer folders: the checkpoints of a Trainer, written by the daemon behind its back.
+
+The Trainer's own `_save_checkpoint` runs as it is, into a hidden folder. Only the weights, the
+optimizer and the scheduler are kept out of it: they are captured in memory and become files on
+storage while training goes on. The folder is renamed to `checkpoint-N` when all of it is there.
+"""
+
+import contextlib
+import logging
+import time
+
+import torch
+
+from libckpt import errors
+from libckpt.core.files import _publish_queue
+from libckpt.transformers._folders import SENTINEL, Folders
+from libckpt.adapters.torch._members import TorchMember
+from libckpt.transformers._weights import Weights, collected
+
+logger = logging.getLogger("libckpt")
+
+FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
+
+
+class TrainerFolders:
+    def __init__(self, trainer, job):
+        self._trainer = trainer
+        self._job = job
+        self._box = None
+        self._members = None  # Collected while the Trainer's own save runs.
+        self._weights = None
+
+    def folders(self, trial=None):
+        return Folders(type(self._trainer)._get_output_dir(self._trainer, trial=trial))
+
+    def save(self, stock_save, model, trial):
+        """In the place of `_save_checkpoint`."""
+        trainer, folders = self._trainer, self.folders(trial)
+        number = trainer.state.global_step
+        name = str(number)
+        if any(waiting == name for waiting in self._waiting()):
+            _publish_queue.settle(wait=True)  # The same step again.
+        hidden = folders.work.folder(name)
+        if trainer.is_world_process_zero():
+            folders.work.begin(name)
+        trainer.accelerator.wait_for_everyone()
+        (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
+        self._members, self._weights = {}, Weights(hidden / f"checkpoint-{number}")
+        with _replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
+                       _push_from_checkpoint=lambda folder: None):  # fmt: skip
+            stock_save(model, trial)
+        members, self._members = self._members, None
+        weights, self._weights = self._weights, None
+        trainer.accelerator.wait_for_everyone()  # Each rank writes a file of its own.
+        self._note_best(folders)
+        if trainer.args.should_save:
+            state_file = hidden / f"checkpoint-{number}" / "trainer_state.json"
+            trainer.state.save_to_json(str(state_file))
+            self._hand_over(folders, number, members, weights)
+            self._publish_if_wanted(folders, number)
+
+    def keep_weights(self, stock_save, *arguments, **options):
+        """In the place of `_save`: all it does, but the writing of the weights."""
+        is_plain = self._weights is not None and self._trainer.args.should_save
+        if not is_plain or not self._open_box(self.folders()):
+            return stock_save(*arguments, **options)
+        with collected(self._weights):
+            return stock_save(*arguments, **options)
+
+    def keep_optimizer(self, stock_save, folder):
+        """In the place of `_save_optimizer_and_scheduler`."""
+        trainer = self._trainer
+        is_plain = self._members is not None and trainer.args.should_save
+        if not is_plain or not self._open_box(self.folders()):
+            return stock_save(folder)
+        self._members = {"optimizer.pt": trainer.optimizer.state_dict(),
+                         "scheduler.pt": trainer.lr_scheduler.state_dict()}  # fmt: skip
+        return None
+
+    def finish(self, deadline=FINISH_DEADLINE):
+        """Publishes what a killed run had captured; what it had not is dropped."""
+        folders = self.folders()
+        ends = time.monotonic() + deadline
+        for name, facts in reversed(folders.work.noted()):
+            path, files = None, None
+            while path is None:
+                path, files = _publish_queue.find_step(
+                    folders.private / "job", facts["step"], facts.get("weights")
+                )
+                if path is None and time.monotonic() > ends:
+                    break
+                time.sleep(0.02)
+            if path is not None:
+                folders.publish(int(name), files)
+        folders.work.drop_all()
+
+    def _waiting(self):
+        return [save.publish.number for save in self._box.waiting] if self._box else []
+
+    def _open_box(self, folders):
+        if self._box is None:
+            try:
+                # One rank writes what all have in common.
+                self._box = _publish_queue.PublishQueue(self._job, folders.private / "job", rank=0, world_size=1)
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s; Transformers writes its checkpoints itself", error)
+        return self._box is not None
+
+    def _note_best(self, folders):
+        """Transformers notes the best one when its folder exists; here that may be later."""
+        state, args = self._trainer.state, self._trainer.args
+        if state.best_global_step and str(args.save_strategy) != "SaveStrategy.NO":
+            best = folders.path(state.best_global_step)
+            is_coming = str(state.best_global_step) in [str(n) for n in self._waiting()]
+            if state.best_global_step == state.global_step or best.exists() or is_coming:
+                state.best_model_checkpoint = str(best)
+
+    def _hand_over(self, folders, number, members, weights):
+        publish = _Publish(self, folders, number)
+        if not members and weights.file is None:
+            _publish_queue.settle(wait=True)
+            publish(None, {})
+            return
+        try:
+            folders.work.sync(str(number))
+            _publish_queue.settle_to(self._box, 1)  # Each that was asked for is to come.
+            files = {name: TorchMember(part) for name, part in members.items()}
+            step = self._box.capture({**weights.tensors, **files})
+        except errors.CheckpointError as error:
+            logger.error("libckpt: checkpoint-%s: %s; stock torch saves instead", number, error)
+            hidden = folders.work.folder(str(number)) / f"checkpoint-{number}"
+            for member, content in members.items():
+                torch.save(content, hidden / member)
+            if weights.file is not None:
+                weights.write()
+            _publish_queue.settle(wait=True)
+            publish(None, {})
+            return
+        folders.work.note(str(number), {"step": step, "weights": weights.file})
+        self._box.post(step, publish, weights.file)
+
+    def _publish_if_wanted(self, folders, number):
+        """Who reads the folder at once gets it at once."""
+        from transformers.trainer_callback import TrainerCallback
+
+        args = self._trainer.args
+        is_read = any(
+            type(callback).on_save is not TrainerCallback.on_save
+            for callback in self._trainer.callback_handler.callbacks
+        )
+        is_urgent = (folders.path(number) / SENTINEL).exists()
+        if is_read or is_urgent or args.load_best_model_at_end or args.push_to_hub:
+            _publish_queue.settle(wait=True)
+        if args.push_to_hub:
+            self._trainer._push_from_checkpoint(str(folders.path(number)))
+
+    def rotate(self, folders):
+        args, state = self._trainer.args, self._trainer.state
+        folders.rotate(args.save_total_limit, state.best_model_checkpoint)
+
+
+class _Publish:
+    """Publishes one checkpoint; called when its members are on storage."""
+
+    def __init__(self, owner, folders, number):
+        self._owner, self._folders, self.number = owner, folders, str(number)
+        self.paths = [folders.path(number)]
+
+    def __call__(self, path, files):
+        if files is None:  # A newer one overtook it on its way to storage.
+            self._folders.work.drop(self.number)
+            logger.warning(
+                "libckpt: %s does not come: a newer save overtook it on its way to storage, which "
+                "is slower than the Trainer saves; save less often, or to faster storage",
+                self._folders.path(self.number),
+            )
+            return
+        self._folders.publish(int(self.number), files)
+        self._owner.rotate(self._folders)
+        logger.info("libckpt: %s is complete", self._folders.path(self.number))
+
+
+@contextlib.contextmanager
+def _replaced(trainer, **methods):
+    """For a while the instance has these methods."""
+    before = {name: trainer.__dict__.get(name) for name in methods}
+    for name, method in methods.items():
+        setattr(trainer, name, method)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            if method is None:
+                del trainer.__dict__[name]
+            else:
+                setattr(trainer, name, method)

@@ -1,0 +1,209 @@
+"""Trainer memory: what a Trainer of Transformers needs to go on, captured at every step."""
+
+import json
+import logging
+
+from libckpt import errors
+from libckpt.adapters.torch import _optimizers, _owners
+from libckpt.core import _settings
+from libckpt.core._fill import load
+from libckpt._init import init
+from libckpt.rng import RNG
+
+logger = logging.getLogger("libckpt")
+
+BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
+
+
+class TrainerMemory:
+    """The session that a Trainer's steps are captured in; every failure is told, none raised."""
+
+    def __init__(self, trainer, job, overlap, options):
+        self._trainer = trainer
+        self._captured = -1
+        self._overlap = overlap
+        self._guarded = None
+        self.session = None
+        self.failure = None  # Why the newest step could not be had.
+        if not _settings.told("blob_capacity"):
+            options = {"blob_capacity": BLOB_CAPACITY, **options}
+        try:
+            self.session = init(job, **options)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+    def begin(self):
+        """The optimizer exists: the first capture is prepared, and guarded from then on."""
+        self._captured = self._trainer.state.global_step
+        optimizer = self._trainer.optimizer
+        if self.session is None:
+            return
+        if self._overlap and self._guarded is not optimizer:
+            self.session.guard(optimizer)
+            self._guarded = optimizer
+        try:
+            self.session.prepare(self.items())
+        except errors.CheckpointError as error:
+            logger.error(
+                "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
+                error,
+            )
+
+    def capture(self):
+        """Captures the state after the newest step, once."""
+        step = self._trainer.state.global_step
+        if self.session is None or step <= self._captured:
+            return
+        self._captured = step
+        self.session.save_checkpoint_if_needed(step, self.items())
+
+    def items(self):
+        trainer = self._trainer
+        items = {
+            "model": _declared(trainer),
+            "optimizer": trainer.optimizer,
+            "scheduler": trainer.lr_scheduler,
+            "rng": RNG(),
+            "state": state_json(trainer),
+            "totals": _totals(trainer),
+        }
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return items if scaler is None else {**items, "scaler": scaler}
+
+    def newest(self):
+        """What the newest step in memory holds; none: there is none, or `failure` tells why not.
+
+        All ranks have it, or none.
+        """
+        restored, self.failure = None, None
+        if self.session is None:
+            return None
+        try:
+            restored = self.session.restore()
+            self._check(restored)
+        except errors.NotFound:
+            pass
+        except Exception as error:  # Whatever it is, folders may be good.
+            self.failure = error
+        try:
+            self.session.agree("resume", self.failure)
+        except errors.CheckpointError as error:  # Of another rank.
+            self.failure = error
+        except Exception:
+            pass  # Our own.
+        return restored if self.failure is None else None
+
+    def _check(self, restored):
+        problem = _problem_of(restored, self._trainer)
+        if problem is not None:
+            raise errors.InvalidArgument(
+                f"step {restored.step} from {restored.source_name} does not fit this Trainer: "
+                f"{problem}; train(resume_from_checkpoint=False) and another output_dir begin anew"
+            )
+
+    def start_fresh(self):
+        """Training goes on from elsewhere, though a step that memory may have could not be had."""
+        try:
+            self.session.start_fresh()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+
+def state_json(trainer):
+    """trainer_state.json, as a checkpoint of this moment would have it."""
+    from dataclasses import asdict
+
+    from transformers.trainer_callback import ExportableState
+
+    state = trainer.state
+    for callback in [*trainer.callback_handler.callbacks, trainer.control]:
+        if isinstance(callback, ExportableState):
+            name = type(callback).__name__
+            if isinstance(state.stateful_callbacks.get(name), list):
+                continue  # Of several of one name Transformers keeps what each had at its saves.
+            state.stateful_callbacks[name] = callback.state()
+    return json.dumps(asdict(state), sort_keys=True)
+
+
+def _declared(trainer):
+    """The model in its DistributedDataParallel, which declares what is the same on all ranks."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    if isinstance(trainer.model_wrapped, DistributedDataParallel):
+        return trainer.model_wrapped
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _totals(trainer):
+    """What the loop adds up between two lines of its log."""
+    return {
+        "loss": trainer._tr_loss.detach() if hasattr(trainer, "_tr_loss") else None,
+        "total_loss": getattr(trainer, "_total_loss_scalar", 0.0),
+        "last_logged": getattr(trainer, "_globalstep_last_logged", 0),
+        "initial_step": getattr(trainer, "_initial_global_step", 0),
+        "flos": getattr(trainer, "current_flos", 0),
+    }
+
+
+def _problem_of(restored, trainer):
+    """Why the Trainer could not take all of it; none: it can."""
+    values = restored.items
+    missing = {"model", "optimizer", "scheduler", "rng", "state", "totals"} - values.keys()
+    if missing:
+        return f"it has no {', '.join(sorted(missing))}"
+    if json.loads(values["state"]).get("global_step") != restored.step:
+        return "its trainer state is of another step"
+    here = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    there = values["model"]
+    apart = sorted(here.keys() ^ there.keys())
+    if apart:
+        return f'"{apart[0]}" is in one of the two models only'
+    for name, part in here.items():
+        found = there[name]
+        if hasattr(part, "shape") and part.shape != getattr(found, "shape", None):
+            return f'"{name}" is {list(part.shape)} in the model, and {list(found.shape)} there'
+    return None
+
+
+class Resumed:
+    """A step from memory on its way into a Trainer, which asks for it part by part."""
+
+    def __init__(self, restored, folder):
+        self._values = restored.items
+        self.step = restored.step
+        self.source_name = restored.source_name
+        self.folder = str(folder)
+
+    def write_state(self):
+        """What the Trainer wants to read before it asks for anything."""
+        import pathlib
+
+        pathlib.Path(self.folder).mkdir(parents=True, exist_ok=True)
+        (pathlib.Path(self.folder) / "trainer_state.json").write_text(self._values["state"])
+
+    def give_model(self, model):
+        load({"model": model}, {"model": self._values.pop("model")}, strict=True)
+
+    def give_optimizer(self, trainer):
+        names = _optimizers.names_of({"model": trainer.accelerator.unwrap_model(trainer.model)})
+        state = {"optimizer": self._values.pop("optimizer")}
+        items = {"optimizer": trainer.optimizer}
+        owners = [_owners.Owners(items, for_capture=False, names=names)]
+        load(items, state, strict=True, owners=owners)
+        trainer.lr_scheduler.load_state_dict(self._values.pop("scheduler"))
+
+    def give_scaler(self, trainer):
+        if "scaler" in self._values and getattr(trainer.accelerator, "scaler", None) is not None:
+            trainer.accelerator.scaler.load_state_dict(self._values.pop("scaler"))
+
+    def give_rng(self):
+        RNG().load_state_dict(self._values["rng"])
+
+    def give_totals(self, trainer):
+        totals = self._values["totals"]
+        if totals["loss"] is not None:
+            trainer._tr_loss = totals["loss"].to(trainer.args.device).clone()
+        trainer._total_loss_scalar = totals["total_loss"]
+        trainer._globalstep_last_logged = totals["last_logged"]
+        trainer._initial_global_step = totals["initial_step"]
+        trainer.current_flos = totals["flos"]

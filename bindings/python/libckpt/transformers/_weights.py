@@ -1,0 +1,84 @@
+"""Trainer weights: takes what Transformers is about to write as a safetensors file.
+
+Transformers has no method for just the writing: `save_pretrained` decides what the file holds, and
+calls a function of its module for the bytes. So that function is another one while the Trainer's
+`_save` runs, on its thread; whatever is not taken goes to the one that was there.
+"""
+
+import contextlib
+import importlib
+import pathlib
+import threading
+
+import torch
+
+from libckpt.adapters.torch._adapter import ADAPTER
+
+# What writes for a PreTrainedModel, and for any other module.
+WRITERS = (("transformers.modeling_utils", "safe_save_file"), ("safetensors.torch", "save_file"))
+METADATA = {"format": "pt"}
+
+
+class Weights:
+    """The tensors of one file."""
+
+    def __init__(self, folder):
+        self._folder = pathlib.Path(folder)
+        self.file = None  # Its name.
+        self.tensors = {}
+
+    def take(self, tensors, path, metadata=None):
+        """Whether the file is this one's; then its tensors are held until they are captured."""
+        path = pathlib.Path(path)
+        is_one = self.file is None and path.parent == self._folder and metadata == METADATA
+        if not is_one or not _is_storable(tensors):
+            return False
+        self.file, self.tensors = path.name, dict(tensors)
+        return True
+
+    def write(self):
+        """As Transformers would have."""
+        from safetensors.torch import save_file
+
+        save_file(self.tensors, self._folder / self.file, metadata=METADATA)
+
+
+@contextlib.contextmanager
+def collected(weights):
+    """While it lasts, `weights` may take what this thread writes as a safetensors file."""
+    before = {}
+    thread = threading.get_ident()
+
+    def replace(module, name):
+        stock = before[module, name] = getattr(module, name)
+
+        def write(tensors, filename, metadata=None, *arguments, **options):
+            is_ours = threading.get_ident() == thread and not arguments and not options
+            if not is_ours or not weights.take(tensors, filename, metadata):
+                stock(tensors, filename, metadata, *arguments, **options)
+
+        setattr(module, name, write)
+
+    try:
+        for module, name in WRITERS:
+            module = importlib.import_module(module)
+            if hasattr(module, name):  # Else this version writes for itself.
+                replace(module, name)
+        yield
+    finally:
+        for (module, name), stock in before.items():
+            setattr(module, name, stock)
+
+
+def _is_storable(tensors):
+    """Whether the file would be the same, bytes and names; ties are for safetensors to refuse."""
+    addresses = [tensor.data_ptr() for tensor in tensors.values() if tensor.nbytes > 0]
+    return len(set(addresses)) == len(addresses) and all(
+        "//" not in name
+        and not name.startswith("libckpt.")
+        and isinstance(tensor, torch.Tensor)
+        and ADAPTER.tensors.type_name(tensor) is not None
+        and tensor.is_contiguous()
+        and tensor.device.type in ("cpu", "cuda")
+        for name, tensor in tensors.items()
+    )

@@ -1,0 +1,64 @@
+// Tensor probe: what tensors are and where they lie, thousands of them in one call.
+//
+// PyTorch tells it by the C functions of DLPack's exchange API, without making an object of Python;
+// what has no such functions is asked by Python, one by one.
+//
+// Threads:   whoever has the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ckpt::python {
+
+// Type, shape and order of the bytes, and where they are.
+struct Look {
+  const void* data = nullptr;
+  std::int32_t device_type = 0;
+  std::int32_t device_index = 0;
+  std::uint32_t type = 0;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  // Empty: contiguous.
+};
+
+// The form of tensors: who asks again later need not describe each anew.
+class Forms {
+ public:
+  // `api` is the capsule that PyTorch's Tensor has; anything else asks for nothing and never fits.
+  Forms(nanobind::object api, const nanobind::list& tensors);
+
+  // Whether these are as many tensors, in turn of the same types, shapes and orders.
+  bool fit(const nanobind::list& tensors) const;
+
+ private:
+  nanobind::object api_;
+  std::vector<Look> looks_;
+  bool is_known_ = false;
+};
+
+// The places of tensors, which it does not keep alive; None: it has no place.
+class Places {
+ public:
+  Places(nanobind::object api, const nanobind::list& tensors);
+
+  // Of as many tensors, the indices of those that do not lie, or not for sure, where the first ones
+  // lay, in the same form.
+  std::vector<std::size_t> moved(const nanobind::list& tensors) const;
+
+ private:
+  bool is_at(std::size_t index, PyObject* tensor) const;
+
+  nanobind::object api_;
+  nanobind::str is_neg_;
+  std::vector<Look> looks_;
+};
+
+// Where those of `parts` lie that are tensors: for each its address and its bytes, as native 64-bit
+// numbers one behind the other. None: one of them does not tell it so.
+nanobind::object memory_of(const nanobind::object& api, const nanobind::handle& tensor_type,
+                           const nanobind::list& parts);
+
+}  // namespace ckpt::python
