@@ -23,7 +23,7 @@ def outboxes(runtime):
     yield
     for box in list(_publish_queue._queues):
         box.close()
-    libckpt.torch._boxes.clear()
+    libckpt.torch._queues.by_directory.clear()
 
 
 @pytest.fixture

@@ -114,8 +114,8 @@ def test_a_session_that_is_dropped_while_it_captures_takes_its_tensors_along(job
 
 
 def job_sessions_end():
-    from libckpt import session
+    from libckpt.core import _open_sessions
 
-    for each in list(session._sessions):
+    for each in list(_open_sessions.sessions):
         if each.job == "job":
             each.abandon()

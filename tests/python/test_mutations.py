@@ -109,7 +109,7 @@ def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
             started = session.save(step, {"p": parameter})
             write(parameter)
         session.finish_capture()
-        if started and session.counts()["failed"] == session._failed:
+        if started and session.counts()["failed"] == session._failures.count:
             try:
                 found = saved(session, step, {})["p"]
             except libckpt.NotFound:

@@ -22,7 +22,7 @@ def outboxes(runtime):
     yield
     for box in list(_publish_queue._queues):
         box.close()
-    libckpt.torch._boxes.clear()
+    libckpt.torch._queues.by_directory.clear()
 
 
 def save_until_started(session, step, items):

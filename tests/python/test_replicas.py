@@ -64,7 +64,7 @@ class Rank:
 
     def __init__(self, ranks, items, interval=None):
         self.ranks, self.items = ranks, items
-        self._replicas = _replicas.Shares(ranks, interval)
+        self._replicas = _replicas.Replicas(ranks, interval)
 
     def take(self, step):
         """(owner or None by name as the structure tells, names of the tensors it captures)."""
@@ -351,7 +351,7 @@ def test_a_file_that_one_rank_saves_waits_for_no_other(runtime, tmp_path, monkey
     assert torch.equal(libckpt.torch.load(tmp_path / "model.pt")["a"], torch.ones(3))
     for box in list(_publish_queue._queues):
         box.close()  # Else it would start the daemon again that the test ends.
-    libckpt.torch._boxes.clear()
+    libckpt.torch._queues.by_directory.clear()
 
 
 def test_a_disabled_session_looks_at_no_checkpoint_of_other_ranks(job, tmp_path):

@@ -164,20 +164,27 @@ def differences(text, module):
             yield from compare_classes(name, declared, getattr(module, name))
 
 
-@pytest.mark.parametrize("stub", sorted(PACKAGE.glob("*.pyi")), ids=lambda path: path.stem)
+def module_of(path):
+    """The name of the module whose source or stub lies there."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(["libckpt", *parts]).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("stub", sorted(PACKAGE.rglob("*.pyi")), ids=module_of)
 def test_a_stub_and_its_module_have_the_same(stub):
-    if stub.stem in FRAMEWORKS:
-        pytest.importorskip(FRAMEWORKS[stub.stem])
-    name = "libckpt" if stub.stem == "__init__" else f"libckpt.{stub.stem}"
+    name = module_of(stub)
+    framework = name.partition(".")[2]
+    if framework in FRAMEWORKS:
+        pytest.importorskip(FRAMEWORKS[framework])
     module = importlib.import_module(name)
     assert list(differences(stub.read_text(), module)) == []
 
 
 def test_each_public_module_with_functions_has_a_stub():
-    modules = {path.stem for path in PACKAGE.glob("[!_]*.py")}
-    stubs = {path.stem for path in PACKAGE.glob("*.pyi")}
-    # The classes of `errors` have nothing that needs a type, and `items` is ours alone.
-    assert modules - stubs == {"errors", "items"}
+    public = [*PACKAGE.glob("[!_]*.py"), *(PACKAGE / name / "__init__.py" for name in FRAMEWORKS)]
+    stubs = {module_of(path) for path in PACKAGE.rglob("*.pyi")}
+    # The classes of `errors` have nothing that needs a type.
+    assert set(map(module_of, public)) - stubs == {"libckpt.errors"}
 
 
 MODULE = """

@@ -32,7 +32,7 @@ def outboxes(runtime):
     yield
     for box in list(_publish_queue._queues):
         box.close()
-    libckpt.torch._boxes.clear()
+    libckpt.torch._queues.by_directory.clear()
 
 
 def began_at(process):
@@ -98,6 +98,53 @@ def test_what_a_block_writes_appears_together(tmp_path):
             assert json.load(file) == 2  # The block sees its own files.
     libckpt.torch.wait()
     assert values(tmp_path) == (2, 2)
+
+
+def test_what_is_given_to_the_folder_appears_together_under_its_names(tmp_path):
+    for value in (1, 2):
+        with libckpt.torch.checkpoint(tmp_path, step=value) as folder:
+            folder.save({"value": torch.full((1000,), value)}, "model.pt")
+            folder.save([value], os.path.join("deep", "optimizer.pt"))
+            (folder / "state.json").write_text(json.dumps(value))
+            assert "model.pt" not in os.listdir(folder)  # It is copied when the block ends.
+        libckpt.torch.wait()
+        assert values(tmp_path) == (value, value)
+        assert torch.load(tmp_path / "deep" / "optimizer.pt") == [value]
+    assert isinstance(folder, pathlib.Path)
+
+
+def test_the_folder_takes_more_objects_than_the_daemon_takes_at_a_time(tmp_path):
+    with libckpt.torch.checkpoint(tmp_path, step=1) as folder:
+        for number in range(15):
+            folder.save([number], f"part-{number}/x.pt")
+    libckpt.torch.wait()
+    assert [torch.load(tmp_path / f"part-{n}" / "x.pt") for n in range(15)] == [
+        [n] for n in range(15)
+    ]
+
+
+@pytest.mark.parametrize("name", ["../x.pt", "/x.pt", "a/../../x.pt"])
+def test_the_folder_takes_names_within_it_and_only_while_the_block_lasts(tmp_path, name):
+    with libckpt.torch.checkpoint(tmp_path, step=1) as folder:
+        with pytest.raises(libckpt.InvalidArgument, match="give a name in the folder"):
+            folder.save([1], name)
+        folder.save([1], "x.pt")
+    with pytest.raises(libckpt.InvalidArgument, match="before it ends"):
+        folder.save([1], "x.pt")
+
+
+def test_functions_that_others_replaced_in_the_middle_of_a_block_stay_theirs(tmp_path, monkeypatch):
+    asked = []
+    with libckpt.torch.checkpoint(tmp_path, step=1):
+        ours = os.replace
+        monkeypatch.setattr(os, "replace", lambda *paths: asked.append(paths) or ours(*paths))
+        write(tmp_path, 1)
+    (tmp_path / "a").write_text("x")
+    os.replace(tmp_path / "a", tmp_path / "b")
+    assert asked == [(tmp_path / "a", tmp_path / "b")]
+    assert (tmp_path / "b").read_text() == "x"
+    libckpt.torch.wait()
+    assert values(tmp_path) == (1, 1)
 
 
 def test_files_that_were_there_before_switch_with_the_others(tmp_path):

@@ -7,8 +7,8 @@ import os
 from typing import Any, TypedDict
 
 from libckpt import errors
-from libckpt.core import _settings
-from libckpt.session import Session, guardable
+from libckpt.core import _frameworks, _settings
+from libckpt.session import Session
 
 TRUE = ("1", "true", "yes", "on")
 
@@ -79,7 +79,7 @@ def init(
     guarded = given.pop("guard", ())
     guarded = guarded if isinstance(guarded, (list, tuple)) else (guarded,)
     for optimizer in guarded:
-        guardable(optimizer)  # Refuses what is no optimizer before anything opens.
+        _frameworks.guardable(optimizer)  # Refuses what is no optimizer before anything opens.
     session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
     return session.guard(*guarded) if guarded else session
 

@@ -11,14 +11,14 @@ class RNG:
     def state_dict(self):
         version, internal, gauss = random.getstate()
         state = {"python": [version, list(internal), gauss]}
-        for adapter in list(_frameworks.adapters()):
+        for adapter in _frameworks.adapters():
             state |= adapter.rng_state()
         return state
 
     def seed(self, seed):
         """Sets all of them, as for a rank that begins."""
         random.seed(seed)
-        for adapter in list(_frameworks.adapters()):
+        for adapter in _frameworks.adapters():
             adapter.seed(seed)
 
     def load_state_dict(self, state):

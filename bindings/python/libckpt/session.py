@@ -5,39 +5,19 @@ waits for storage, network or a peer. By default a save that fails is logged and
 raises into training.
 """
 
-import atexit
 import contextlib
-import gc
 import json
-import logging
-import operator
 import os
-import re
-import threading
 import time
 import weakref
 
-from libckpt import _programs, errors
-from libckpt.core import _fill, _frameworks, _gather, _giver, _items, _launch, _progress
-from libckpt.core import _registration, _replicas, _restore, _settings
+from libckpt import errors
+from libckpt.core import _failures, _frameworks, _items, _launch, _open_sessions, _progress
+from libckpt.core import _registration, _replicas, _restored, _restorer, _settings, _turn
 from libckpt.ticket import LEVELS, Ticket
 
-logger = logging.getLogger("libckpt")
-
 DEADLINE = 60.0
-OVERWRITTEN = (
-    "the restore overwrote a part of the tensors and then failed: do not train on with them"
-)
-UNJUDGED = (
-    "the capture is judged by the thread that trains, in its next step, save or wait: another "
-    "thread cannot tell whether that is writing"
-)
-FAILURES_TOLD_EVERY, FAILURES_KNOWN = 60.0, 64
-STEP_MAX = (1 << 63) - 1
-_DIGITS = re.compile(r"\d+")
-
-_sessions = weakref.WeakSet()
-_jobs_here = weakref.WeakValueDictionary()  # By (job, rank): the session of this process.
+UNJUDGED = "the capture is judged by the thread that trains, in its next step, save or wait"
 
 
 class Session:
@@ -46,35 +26,25 @@ class Session:
 
     def __init__(self, options, *, raise_on_error=False, allow_pickle=False, debug=False):
         options, self._ranks = _launch.complete(options)
-        if not _settings.told("daemon_path") and _programs.daemon_path():
-            options.setdefault("daemon_path", _programs.daemon_path())
-        if not _settings.told("blob_capacity"):
-            options.setdefault("blob_capacity", _registration.BLOB_CAPACITY)
         self.job, self.dir = options["job"], _settings.directory(options)
         self.rank, self.world_size = options.get("rank", 0), options.get("world_size", 1)
-        self._key = (self.job, self.rank)
-        other = _jobs_here.get(self._key)
-        if other is not None and not other.is_closed:
-            raise errors.InvalidArgument(
-                f"job {self.job}: this process has a session of it already: close that one first"
-            )
+        _open_sessions.check_free(self.job, self.rank)
         self._interval = options.get("save_mem_interval")
         self._raise = raise_on_error
         self._allow_pickle = allow_pickle
         self._process = os.getpid()
-        self._turn = _Turn()
+        self._turn = _turn.Turn()
         self._tensors = _registration.Registration(options, debug)
         self._client = self._tensors.client
         self._replicas = _replicas.Replicas(self._ranks, _settings.storage_interval(options))
-        self._gather = _gather.Gather(self._tensors, self._ranks, self.dir)
+        self._restorer = _restorer.Restorer(
+            self._tensors, self._ranks, self._replicas, self.dir, allow_pickle
+        )
         self._known = _items.Known()  # What the newest save told of its tensors.
-        self._told = {}  # When each kind of failure was told last.
-        self._failed = 0
-        self._last_error = ""
+        self._failures = _failures.Failures(self.job)
         self._must_confirm = None
         self._restore_failure = None
-        _jobs_here[self._key] = self
-        _sessions.add(self)
+        _open_sessions.sessions.add(self)
 
     # --- saving ---
 
@@ -93,7 +63,7 @@ class Session:
             if alive is not None:
                 alive._before_step(optimizer)
 
-        for optimizer in [guardable(given) for given in optimizers]:
+        for optimizer in [_frameworks.guardable(given) for given in optimizers]:
             self._tensors.guard(optimizer, before_step)
         return self
 
@@ -121,14 +91,14 @@ class Session:
         try:
             finish()
         except errors.CheckpointError as error:
-            self._tell(error)
+            self._failures.log(error)
 
     def _save(self, step, items, always):
         began = time.perf_counter()
         if self._is_out_of_reach():
             return Ticket(self, step, "skipped_unavailable", 0.0)
         try:
-            step = _number(step)
+            step = _turn.step_number(step)
             if not always and self._is_between(step):
                 return Ticket(self, step, "not_due", 0.0)
             with self._turn:
@@ -138,8 +108,8 @@ class Session:
                 outcome = self._capture(step, items, always)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
-            self._failed += 1
-            self._tell(error)
+            self._failures.count += 1
+            self._failures.log(error)
             if self._raise:
                 raise
             outcome = "failed"
@@ -162,7 +132,7 @@ class Session:
                 f"({self._restore_failure}) and what is stored may be good; restore again, or call "
                 "start_fresh() to begin without it"
             )
-        with _no_collection():
+        with _turn.no_collection():
             taken = self._replicas.take(step, items, self._allow_pickle, self._known)
             return self._tensors.capture(step, taken, always)
 
@@ -183,16 +153,7 @@ class Session:
         """Makes room for `items` now, so that the first save need not wait."""
         self._check_open()
         with self._turn:
-            self._prepare(items)
-
-    def _prepare(self, items):
-        if self._ranks.are_several:
-            room = self._replicas.expected_bytes(items, self._tensors.optimizers, self._allow_pickle)
-            self._tensors.reserve({}, {}, room)
-            return
-        _, tensors, members = _items.take_all(items, self._allow_pickle)
-        views = self._tensors.view(tensors)
-        self._tensors.reserve(views, members, self._tensors.expected_bytes(views))
+            self._restorer.prepare(items)
 
     def restore(self, into=None, step=None, strict=True):
         """The newest step that all ranks can have, or `step`, into the items of `into`.
@@ -208,17 +169,18 @@ class Session:
         succeeds, or `start_fresh` is called.
         """
         self._check_open()
-        step = None if step is None else _number(step)
+        step = None if step is None else _turn.step_number(step)
         with self._turn, _progress.shown(self._client, self.rank):
             try:
-                restored = self._restore(into, step, strict)
+                answer, values = self._restorer.restore(into or {}, step, strict)
             except errors.NotFound:
                 raise
             except Exception as error:
                 self._restore_failure = error
                 raise
             self._restore_failure = None
-        return restored
+        self._must_confirm = answer["step"] if "path" not in answer else None
+        return _restored.Restored(answer, values)
 
     def start_fresh(self):
         """Begins without what is stored: a new timeline from the state as it is. All ranks or none.
@@ -228,57 +190,6 @@ class Session:
         self._check_open()
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
-
-    def _restore(self, into, step, strict):
-        into = into or {}
-        taken = _items.take_all(into, self._allow_pickle)
-        _, here, members = taken
-        targets = _restore.Targets(
-            into, taken, strict, self._ranks.are_several,
-            lambda structure: _fill.check(
-                into, _giver.outline(structure, self._allow_pickle), strict
-            ),
-        )  # fmt: skip
-        self._make_room(into, here, members)
-        answer, structure = self._gather.restore(step, targets)
-        self._tensors.forget()
-        try:
-            values = self._give(into, answer, structure, targets, strict)
-        except errors.CheckpointError as error:
-            if not into:
-                raise
-            raise type(error)(f"{error}; {OVERWRITTEN}") from error
-        self._must_confirm = answer["step"] if "path" not in answer else None
-        return _restore.Restored(answer, values)
-
-    def _give(self, into, answer, structure, targets, strict):
-        """The items' values, with which `into` is filled."""
-        found = targets.tensors(structure)
-        values = _giver.give_all(structure, found, targets.members, self._allow_pickle)
-        _fill.load(self._replicas.known_here(into, answer), values, strict)
-        replaced = targets.replaced(found)
-        if replaced:
-            logger.warning(
-                "libckpt: restore: %d tensor(s) in containers could not be filled where they are, "
-                "new ones stand in their place: %s; they have another type or shape here, or share "
-                "memory with what differs there: who holds the old ones must take the new ones",
-                len(replaced),
-                ", ".join(replaced[:5]),
-            )
-        return values
-
-    def _make_room(self, into, here, members):
-        """Slots for the step that is to come."""
-        stored = self._stored_bytes()
-        # The restore waits for them, and a job that begins need not.
-        prepare = self._client.prepare_in_background
-        if not self._ranks.are_several:
-            views = self._tensors.view(here)
-            expected = self._tensors.expected_bytes(views)
-            self._tensors.reserve(views, members, max(stored, expected), prepare)
-            return
-        room = self._replicas.expected_bytes(into, self._tensors.optimizers, self._allow_pickle)
-        self._tensors.reserve({}, {}, max(stored, room), prepare)
 
     def restore_or(self, into, default=None, strict=True):
         """The step that was restored into the items, or `default` when there is none."""
@@ -292,19 +203,12 @@ class Session:
         """The newest committed step of this session, or None."""
         return self.counts()["committed"]
 
-    def _stored_bytes(self):
-        """What the newest checkpoint of the directory needs, so that it finds room here."""
-        from libckpt.core.files import _storage
-
-        shard = _storage.newest_shard(self.dir, self.rank) if self.dir else None
-        return shard["slot_bytes"] if shard else 0
-
     # --- the rest ---
 
     def wait(self, step, level, deadline=DEADLINE):
         """Waits until the step, or a newer one, is captured, replicated, committed or durable."""
         self._check_open()
-        step, may_judge = _number(step), self._tensors.finish_if_judged_here()
+        step, may_judge = _turn.step_number(step), self._tensors.finish_if_judged_here()
         try:
             self._client.wait(step, level, deadline)
         except errors.Unavailable as error:
@@ -336,8 +240,8 @@ class Session:
             self._tensors.judge_copied()
             status = self._client.stats()
         status["job"], status["rank"], status["dir"] = self.job, self.rank, self.dir
-        status["failed"] = max(status.get("failed", 0), self._failed)
-        status["last_error"] = status.get("last_error") or self._last_error
+        status["failed"] = max(status.get("failed", 0), self._failures.count)
+        status["last_error"] = status.get("last_error") or self._failures.last
         return status
 
     def close(self, deadline=DEADLINE):
@@ -372,8 +276,7 @@ class Session:
         with contextlib.suppress(errors.CheckpointError):  # What is not judged is dropped.
             self._tensors.finish_if_judged_here()
         client, self._client = self._client, None
-        if _jobs_here.get(self._key) is self:
-            del _jobs_here[self._key]
+        _open_sessions.sessions.discard(self)
         try:
             end(client)  # Waits for the running capture, which still reads what is held.
         finally:
@@ -393,84 +296,3 @@ class Session:
     def _is_out_of_reach(self):
         """A forked worker has a copy of the session, which is not its own."""
         return os.getpid() != self._process
-
-    def _tell(self, error):
-        self._last_error = str(error) or repr(error)
-        now = time.monotonic()
-        kind = _DIGITS.sub("", self._last_error)  # Of another step it is the same.
-        if now - self._told.get(kind, float("-inf")) >= FAILURES_TOLD_EVERY:
-            if len(self._told) >= FAILURES_KNOWN:
-                self._told.clear()
-            self._told[kind] = now
-            logger.error(
-                "libckpt: job %s: %s; training goes on, later failures are counted",
-                self.job,
-                self._last_error,
-            )
-
-
-def guardable(given):
-    """The optimizer whose steps can be guarded; refuses what is none."""
-    optimizer = _frameworks.first(lambda adapter: adapter.optimizer_of(given))
-    if optimizer is None:
-        raise errors.InvalidArgument(
-            f"guard: {type(given).__name__} was given: an optimizer of torch is wanted, which has "
-            "register_step_pre_hook"
-        )
-    return optimizer
-
-
-def _number(step):
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if not 0 <= number <= STEP_MAX:
-        raise errors.InvalidArgument(
-            f"step {step!r}: steps are whole numbers from 0 to {STEP_MAX}: give the count of the "
-            "optimizer's steps"
-        )
-    return number
-
-
-class _Turn:
-    """One call at a time: another thread waits, and a call within a call is refused."""
-
-    def __init__(self):
-        self._lock = threading.RLock()
-        self._is_taken = False
-
-    def __enter__(self):
-        self._lock.acquire()
-        if self._is_taken:
-            self._lock.release()
-            raise errors.InvalidArgument(
-                "called in the middle of another call of the same session, by a signal handler or "
-                "a state_dict(): set a flag there, and save after the step"
-            )
-        self._is_taken = True
-
-    def __exit__(self, *_):
-        self._is_taken = False
-        self._lock.release()
-
-
-@contextlib.contextmanager
-def _no_collection():
-    """Thousands of small objects come and go here, none in a cycle: no reason to search the heap,
-    which takes longer than the rest of a save."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@atexit.register
-def _leave():
-    # As a death would: the daemon keeps, and goes on to flush, what it holds.
-    for session in list(_sessions):
-        with contextlib.suppress(Exception):
-            session.abandon()

@@ -13,7 +13,7 @@ import reprlib
 import types
 
 from libckpt import errors
-from libckpt.core import _frameworks, _giver, _items, _tensors
+from libckpt.core import _frameworks, _giver, _item_kinds, _tensors
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -30,7 +30,7 @@ NOT_SAVED = "was not saved; with strict=False it stays as it is"
 
 def check(into, values, strict):
     """Raises what load() would, before anything is filled; `values` is the outline of the items."""
-    owners = _items.owners_of(into)
+    owners = _item_kinds.owners_of(into)
     for name, item in into.items():
         if name in values:
             _check(name, item, values[name], strict, owners)
@@ -39,7 +39,7 @@ def check(into, values, strict):
 
 
 def _check(name, item, value, strict, owners):
-    if isinstance(item, _items.Member) or isinstance(value, _giver.Told):
+    if isinstance(item, _item_kinds.Member) or isinstance(value, _giver.Told):
         return
     if any(each.check(name, item, value) for each in owners):
         return
@@ -73,7 +73,7 @@ def errors_named(name, owner):
 
 def load(into, values, strict, owners=None):
     """Fills the items of `into`, each from the value of its name."""
-    owners = _items.owners_of(into) if owners is None else owners
+    owners = _item_kinds.owners_of(into) if owners is None else owners
     kept = []
     for name, item in into.items():
         if name not in values:
@@ -81,7 +81,7 @@ def load(into, values, strict, owners=None):
                 raise errors.InvalidArgument(f'restore: item "{name}" {NOT_SAVED}')
             continue
         value = values[name]
-        if isinstance(item, _items.Member):
+        if isinstance(item, _item_kinds.Member):
             item = item.content
         for part in _states_in(name, item, value):
             logger.warning("libckpt: restore: item %s", part)
@@ -169,11 +169,11 @@ def _states_in(name, item, value):
 
 def fill(name, item, value, strict, owners):
     """What is to stand where `item` stands: itself, filled, or the value when it is a constant."""
-    if isinstance(item, _items.Member):
+    if isinstance(item, _item_kinds.Member):
         item.content = fill(name, item.content, value, strict, owners)
     elif any(each.fill(name, item, value, strict) for each in owners):
         pass
-    elif not isinstance(item, type) and (_items.has_state(item) or _items.can_load(item)):
+    elif not isinstance(item, type) and (_item_kinds.has_state(item) or _item_kinds.can_load(item)):
         _fill_owner(name, item, value, strict)
     elif _tensors.is_tensor(item) and _tensors.is_tensor(value) and _tensors.is_trained(item):
         # With strict, those of other types or shapes were refused before.
@@ -218,12 +218,12 @@ def _has_owner(value):
         return any(map(_has_owner, value.values()))
     if isinstance(value, (list, tuple)):
         return any(map(_has_owner, value))
-    return not isinstance(value, type) and _items.has_state(value)
+    return not isinstance(value, type) and _item_kinds.has_state(value)
 
 
 def _fill_owner(name, owner, state, strict):
     kind = type(owner).__name__
-    if not _items.can_load(owner):
+    if not _item_kinds.can_load(owner):
         if strict:
             raise errors.InvalidArgument(
                 f'restore: item "{name}", a {kind}, has state_dict and no load_state_dict: give it '

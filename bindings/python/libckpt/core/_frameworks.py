@@ -7,6 +7,8 @@ imported that module, or when saved data needs it. So no framework is imported b
 import importlib
 import sys
 
+from libckpt import errors
+
 _registered = {}  # By name of the framework's module, the name of the adapter's.
 _waiting = {}  # Those of them that are not imported yet.
 _adapters = {}  # Those that are, by name of the framework.
@@ -136,7 +138,7 @@ def adapters():
     if _waiting:
         for framework in [name for name in list(_waiting) if name in sys.modules]:
             named(framework)
-    return _adapters.values()
+    return tuple(_adapters.values())  # Another thread may be the one that imports the next.
 
 
 def named(framework):
@@ -156,8 +158,19 @@ def names():
 
 def first(ask):
     """The first answer of an adapter that is not None."""
-    answers = map(ask, list(adapters()))
+    answers = map(ask, adapters())
     return next((answer for answer in answers if answer is not None), None)
+
+
+def guardable(given):
+    """The optimizer whose steps can be guarded; refuses what is none."""
+    optimizer = first(lambda adapter: adapter.optimizer_of(given))
+    if optimizer is None:
+        raise errors.InvalidArgument(
+            f"guard: {type(given).__name__} was given: an optimizer of torch is wanted, which has "
+            "register_step_pre_hook"
+        )
+    return optimizer
 
 
 def of_optimizer(given):

@@ -12,66 +12,16 @@ import json
 import math
 import pickle
 
-from libckpt.core import _frameworks, _kinds, _tensors, _trees
+from libckpt.core import _item_kinds, _kinds, _tensors, _trees
+from libckpt.core._item_kinds import has_state, has_tensor
 from libckpt.errors import InvalidArgument, Unsupported
 
-PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
 DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
 RESERVED = "libckpt."  # The names that the structure and its neighbours have.
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class Member:
-    """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
-
-    `entries(name, allow_pickle)`: what the file is made of, by name of the entry its View.
-    """
-
-    def __init__(self, content):
-        self.content = content
-
-
-class Number:
-    """A tensor of one element, which is a Python number once it is restored."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-
-def has_state(item):
-    return callable(getattr(item, "state_dict", None))
-
-
-def can_load(item):
-    return callable(getattr(item, "load_state_dict", None))
-
-
-def has_tensor(value):
-    """Whether there is one in it, at any depth of containers."""
-    if isinstance(value, dict):
-        return any(has_tensor(part) for part in value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return any(has_tensor(part) for part in value)
-    return _tensors.is_tensor(value)
-
-
-def owners_of(items, for_capture=False):
-    """What handles the owners among the items, of each framework."""
-    return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
-
-
-def owners_in(items, is_one):
-    """(name, owner) of all that are of the kind, at any depth of containers."""
-    for name, item in items.items():
-        if is_one(item):
-            yield name, item
-        elif isinstance(item, dict):
-            yield from owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
-        elif isinstance(item, (list, tuple)):
-            yield from owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)
 
 
 def _text_of_plain(value):
@@ -106,7 +56,7 @@ class Taker:
 
     def __init__(self, items=None, allow_pickle=False, known=None):
         self._items = items or {}
-        self._owners = owners_of(self._items, for_capture=known is not None)
+        self._owners = _item_kinds.owners_of(self._items, for_capture=known is not None)
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
@@ -130,10 +80,10 @@ class Taker:
             return self._tensor(name, value)
         if kind is bytes:
             return _text({"b": base64.b64encode(value).decode()})
-        if isinstance(value, Member):
+        if isinstance(value, _item_kinds.Member):
             self.members[name] = value.entries(name, self.allow_pickle)
             return _text({"a": name})
-        if kind is Number:
+        if kind is _item_kinds.Number:
             return f'{{"n":{self._tensor(name, value.tensor)}}}'
         if has_state(value) and not isinstance(value, type):
             return self._owner(name, value)

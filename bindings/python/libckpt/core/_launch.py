@@ -8,8 +8,8 @@ import secrets
 import socket
 import time
 
-from libckpt import errors
-from libckpt.core import _ranks, _settings
+from libckpt import _programs, errors
+from libckpt.core import _ranks, _settings, _structure
 
 PORT = 29411  # Of the nodes' daemons, unless the option `port` says otherwise.
 
@@ -17,6 +17,10 @@ PORT = 29411  # Of the nodes' daemons, unless the option `port` says otherwise.
 def complete(options):
     """(options, ranks): rank, world size, and for several nodes their list and a common secret."""
     options = dict(options)
+    if not _settings.told("daemon_path") and _programs.daemon_path():
+        options.setdefault("daemon_path", _programs.daemon_path())
+    if not _settings.told("blob_capacity"):
+        options.setdefault("blob_capacity", _structure.BLOB_CAPACITY)
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = _number("RANK")
         options["world_size"] = _number("WORLD_SIZE")

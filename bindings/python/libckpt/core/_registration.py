@@ -6,18 +6,13 @@ for what is known to come.
 
 import contextlib
 import ctypes
-import json
 import mmap
 import os
-import zlib
 
 from libckpt import _native, errors
-from libckpt.core import _frameworks, _mutations, _tensors, _views
+from libckpt.core import _frameworks, _mutations, _structure, _tensors, _views
 
-STRUCTURE = "libckpt.items"  # The blob that tells what the tensors are parts of.
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
-TOLD_BYTES_MAX = 512  # Of each tensor in a structure that is deflated where it has no room.
-BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
 
 
 class Registration:
@@ -35,7 +30,7 @@ class Registration:
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # As the library was told.
         self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
-        self._deflated = (None, None)  # The newest structure that had no room, and what has.
+        self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
 
     @property
@@ -108,7 +103,7 @@ class Registration:
         self.finish_here()
         views = self.view(tensors)
         self.register(views, members)
-        self._set_structure(structure)
+        self._structure.set(structure)
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
         memory = _memory_of(tensors, counted, views, members, gpus)
@@ -144,27 +139,6 @@ class Registration:
         for other in others:
             other.wait_stream(first)  # Which waits for what was copied before the call returned.
         return outcome
-
-    def _set_structure(self, structure):
-        content = structure.encode()
-        try:
-            try:
-                self.client.set_blob(STRUCTURE, content)
-            except errors.Exhausted:
-                if len(content) > content.count(b'"t":"') * TOLD_BYTES_MAX:
-                    raise  # It is not for the tensors, whose names are much alike.
-                if self._deflated[0] != content:
-                    self._deflated = (content, zlib.compress(content, 1))
-                self.client.set_blob(STRUCTURE, self._deflated[1])
-        except errors.Exhausted as error:
-            parts = json.loads(structure)
-            sizes = {name: len(json.dumps(part)) for name, part in parts.items()}
-            name = max(sizes, key=sizes.get)
-            raise errors.Exhausted(
-                f'the plain data of the items is too large, that of item "{name}" the largest with '
-                f"{sizes[name]} bytes: save long lists and what holds tensors as tensors, arrays, "
-                f"lists or dictionaries, or give libckpt.init a larger blob_capacity ({error})"
-            ) from error
 
     def view(self, tensors):
         try:
@@ -251,8 +225,7 @@ class Registration:
         prepare = prepare or self.client.prepare
         self.finish_here()
         self.register(views, members)
-        if self.client.blob(STRUCTURE) is None:
-            self.client.set_blob(STRUCTURE, b"")  # A Slot has room for it from the beginning.
+        self._structure.make_room()
         known = sum(view.nbytes for view in views.values())
         if room <= known:
             prepare()
@@ -308,16 +281,6 @@ def _memory_of(tensors, counted, views, members, gpus):
         if name in counted or views[name].gpu >= 0
     ]
     return (storages, members)
-
-
-def parsed(content):
-    """What the tensors of a step are parts of; none: its blob does not tell."""
-    if not content:
-        return None
-    try:
-        return json.loads(content if content.startswith(b"{") else zlib.decompress(content))
-    except (zlib.error, ValueError) as error:
-        raise errors.Corruption(f"the items' structure cannot be read: {error}") from error
 
 
 class _Untouched:

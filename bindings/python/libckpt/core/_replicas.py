@@ -1,4 +1,4 @@
-"""Shares: of what is declared to be the same on all ranks, each captures a part.
+"""Replicas: of what is declared to be the same on all ranks, each captures a part.
 
 DistributedDataParallel declares it: its parameters, with the state that optimizers have for them,
 and its buffers, which are rank 0's unless it was told broadcast_buffers=False. Nothing is guessed
@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 
-from libckpt.core import _items, _registration, _rounds
+from libckpt.core import _item_kinds, _items, _registration, _rounds
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -54,7 +54,7 @@ class Replicas:
         replicas = {}
         _, tensors, _ = _items.take_all(items, allow_pickle, replicas=replicas)
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-        shared = sum(sizes[name] for name, kind in replicas.items() if kind != _items.BUFFER)
+        shared = sum(sizes[name] for name, kind in replicas.items() if kind != _item_kinds.BUFFER)
         share = shared + _registration.state_bytes(items.values(), optimizers)
         if shared:
             share //= self._ranks.world_size
@@ -95,7 +95,7 @@ class Replicas:
         elif new or self._schedule.is_due(step):
             self._forms |= forms
             asked = {name: t for name, t in tensors.items() if name not in self._apart}
-            digested = [name for name in asked if kinds[name] != _items.BUFFER]
+            digested = [name for name in asked if kinds[name] != _item_kinds.BUFFER]
             self._adopt(self._rounds.begin(step, asked, digested, waits=bool(new)))
         if gone or new:
             self._told = json.dumps(self._owners, separators=(",", ":"))

@@ -3,37 +3,10 @@
 import json
 
 from libckpt import errors
-from libckpt.core import _frameworks, _items, _registration, _tensors, _views
+from libckpt.core import _frameworks, _item_kinds, _registration, _structure
+from libckpt.core import _tensors, _views
 
 NO_ITEMS = ("libckpt.shares",)  # In the structure beside them.
-
-
-class Restored:
-    """What a restore brought: the step, its source, and the items that were made anew."""
-
-    step: int
-    timeline: int
-    source: str  # "own_memory", "peer_memory" or "storage".
-    source_name: str
-    reason: str  # Why this step, and not a newer one.
-    bytes: int
-    seconds: float
-    world_size: int  # Of those who saved it.
-    items: dict
-
-    def __init__(self, answer, values):
-        self.step = answer["step"]
-        self.timeline = answer["timeline"]
-        self.source = answer["source"]
-        self.source_name = answer["source_name"]
-        self.reason = answer["reason"]
-        self.bytes = answer["bytes"]
-        self.seconds = answer["seconds"]
-        self.world_size = answer["world_size"]
-        self.items = values
-
-    def __repr__(self):
-        return f"Restored(step={self.step}, from {self.source_name})"
 
 
 class Targets:
@@ -63,7 +36,7 @@ class Targets:
         self.tied = {}  # By name, the name whose bytes it has.
 
     def choose(self, step, stored, structure):
-        self.structure = _registration.parsed(structure)
+        self.structure = _structure.parsed(structure)
         if self.structure is not None:
             self._check_outline({k: v for k, v in self.structure.items() if k not in NO_ITEMS})
         self._nodes = {node["t"]: node for node in tensor_nodes(self.structure)}
@@ -284,7 +257,7 @@ def _nested_in(into, here):
 def _places_of_owners(into, here):
     """By name, the tensors of modules, and the state of optimizers that may be filled."""
     modules, states = {}, {}
-    for owners in _items.owners_of(into):
+    for owners in _item_kinds.owners_of(into):
         more_modules, more_states = owners.in_place(here)
         modules |= more_modules
         states |= more_states

@@ -1,4 +1,4 @@
-"""Collect: leads what a block does below one directory into its staging.
+"""Collector: leads what a block does below one directory into its staging.
 
 Inside the block, on its thread, `open` and the usual functions of `os` go there for paths below the
 directory, however they are spelled, and `torch.save` gives its object. Everything else, and every
@@ -12,8 +12,7 @@ import os
 import threading
 
 WRITES = frozenset("wax+")
-ASKS = ("stat", "lstat", "readlink")  # Of one path.
-CHANGES = ("chmod", "utime", "setxattr")
+OF_ONE_PATH = ("stat", "lstat", "readlink", "chmod", "utime", "setxattr")
 LINKS_MAX = 40  # As Linux.
 PRIVATE = ".libckpt"
 
@@ -25,7 +24,8 @@ class Collector:
         self._staging = staging
         self._thread = threading.get_ident()
         self._is_inside = False  # One of our own calls.
-        self._before = {}
+        self._replaced = []  # (Module, name, what was there, what is there now).
+        self._is_over = False
         self.led_out = set()  # Names below the directory whose folder is a link to elsewhere.
 
     def name_of(self, path, dir_fd=None, follow=True):
@@ -68,10 +68,8 @@ class Collector:
         self._replace(builtins, "open", self._open)
         self._replace(io, "open", self._open)
         self._replace(os, "open", self._open_descriptor)
-        for name in ASKS:
-            self._replace(os, name, self._ask)
-        for name in CHANGES:
-            self._replace(os, name, self._change)
+        for name in OF_ONE_PATH:
+            self._replace(os, name, self._where_it_is)
         for name in ("remove", "unlink"):
             self._replace(os, name, self._unlink)
         for name in ("rename", "replace"):
@@ -86,8 +84,10 @@ class Collector:
         return self
 
     def __exit__(self, *_):
-        for (module, name), before in self._before.items():
-            setattr(module, name, before)
+        self._is_over = True
+        for module, name, before, replaced in self._replaced:
+            if getattr(module, name) is replaced:  # Else somebody put another in its place since.
+                setattr(module, name, before)
 
     @contextlib.contextmanager
     def _inside(self):
@@ -99,13 +99,14 @@ class Collector:
             self._is_inside = False
 
     def _replace(self, module, name, function):
-        self._before[module, name] = before = getattr(module, name)
+        before = getattr(module, name)
 
         def replaced(*arguments, **options):
-            if self._is_inside and threading.get_ident() == self._thread:
+            if self._is_over or (self._is_inside and threading.get_ident() == self._thread):
                 return before(*arguments, **options)
             return function(before, *arguments, **options)
 
+        self._replaced.append((module, name, before, replaced))
         setattr(module, name, replaced)
 
     # --- files ---
@@ -147,15 +148,8 @@ class Collector:
 
     # --- names ---
 
-    def _ask(self, before, path, *, dir_fd=None, **options):
-        name = self.name_of(path, dir_fd, options.get("follow_symlinks", True))
-        if name is not None:
-            with self._inside() as staging:
-                path = staging.to_read(name, is_asked_only=True) or path
-        return before(path, dir_fd=dir_fd, **options)
-
-    def _change(self, before, path, *arguments, **options):
-        name = self.name_of(path, options.get("dir_fd"))
+    def _where_it_is(self, before, path, *arguments, **options):
+        name = self.name_of(path, options.get("dir_fd"), options.get("follow_symlinks", True))
         if name is not None:
             with self._inside() as staging:
                 path = staging.to_read(name, is_asked_only=True) or path

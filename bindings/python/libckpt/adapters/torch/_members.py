@@ -9,7 +9,7 @@ import io
 import pickle
 import types
 
-from libckpt.core import _items, _views
+from libckpt.core import _item_kinds, _views
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 PROTOCOL = 2  # As torch.save.
@@ -17,14 +17,14 @@ GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType)  # A pickle has 
 SLACK = 16 << 10  # A pickle that grows by a number's digit must not need another Slot.
 
 
-class TorchMember(_items.Member):
+class TorchMember(_item_kinds.Member):
     """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
 
     Among the items of a Session its name is that of the file; up to 12 in all.
     """
 
     def entries(self, name, allow_pickle):
-        is_owner = _items.has_state(self.content)
+        is_owner = _item_kinds.has_state(self.content)
         content = self.content.state_dict() if is_owner else self.content
         return entries_of(name, content, allow_pickle)
 

@@ -5,7 +5,7 @@ import json
 import torch
 
 from libckpt.adapters.torch import _module_fill, _modules, _optimizers, _scalers
-from libckpt.core import _frameworks, _items, _tensors
+from libckpt.core import _frameworks, _item_kinds, _tensors
 from libckpt.core._fill import errors_named
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
@@ -55,17 +55,17 @@ class Owners(_frameworks.Owners):
     def replicas(self, tensors):
         """What DistributedDataParallel declares, and the state of optimizers for it."""
         kinds = {}
-        for name, module in _items.owners_in(self._items, _modules.is_module):
+        for name, module in _item_kinds.owners_in(self._items, _modules.is_module):
             for part, is_buffer in _modules.declared(module).items():
-                kinds[f"{name}.{part}"] = _items.BUFFER if is_buffer else _items.PARAMETER
+                kinds[f"{name}.{part}"] = _item_kinds.BUFFER if is_buffer else _item_kinds.PARAMETER
         found = {name: kind for name, kind in kinds.items() if name in tensors}
         for prefix, names in self._states_of_optimizers if found else ():
             for name in names:
                 owner = name.removeprefix(prefix)
-                while owner and kinds.get(owner) is not _items.PARAMETER:
+                while owner and kinds.get(owner) is not _item_kinds.PARAMETER:
                     owner = owner.rpartition(".")[0]
                 if owner:
-                    found[name] = _items.STATE
+                    found[name] = _item_kinds.STATE
         return found
 
     # --- restoring
@@ -95,9 +95,9 @@ class Owners(_frameworks.Owners):
 
     def in_place(self, tensors):
         modules, states = {}, {}
-        for name, _ in _items.owners_in(self._items, _modules.is_module):
+        for name, _ in _item_kinds.owners_in(self._items, _modules.is_module):
             modules.update({k: t for k, t in tensors.items() if k.startswith(f"{name}.")})
-        for name, optimizer in _items.owners_in(self._items, is_optimizer):
+        for name, optimizer in _item_kinds.owners_in(self._items, is_optimizer):
             if _optimizers.stock_of(optimizer) is not None:
                 prefix = f"{name}.state."
                 states.update({k: t for k, t in tensors.items() if k.startswith(prefix)})

@@ -6,7 +6,7 @@ that is queued. A capture copies the tensors as they lie; a restore makes the nu
 
 from torch import amp
 
-from libckpt.core._items import Number
+from libckpt.core._item_kinds import Number
 
 _READERS = ("state_dict", "get_scale", "_get_scale_async", "_get_growth_tracker")
 

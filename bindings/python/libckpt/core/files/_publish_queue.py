@@ -219,7 +219,7 @@ def waiting_paths():
 
 def _watch():
     if not _watching:
-        for adapter in list(_frameworks.adapters()):
+        for adapter in _frameworks.adapters():
             _watching.append(adapter.watch_steps(settle) or (lambda: None))
 
 

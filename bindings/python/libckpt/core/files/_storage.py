@@ -46,20 +46,6 @@ def newest_shard(directory, rank):
     return manifest["shards"][rank]
 
 
-def read_blob(step_directory, shard, name):
-    """The bytes of a blob, or none."""
-    for blob in shard["blobs"]:
-        if blob["name"] != name:
-            continue
-        begin, end = blob["range"]
-        file = next(m["file"] for m in shard["members"] if m["kind"] == "raw")
-        with open(pathlib.Path(step_directory) / file, "rb") as content:
-            content.seek(begin)
-            found = content.read(end - begin)
-        return found if len(found) == end - begin else None
-    return None
-
-
 def tensor_file(shard):
     """The safetensors file, with all tensors that are in no archive."""
     return next(m["file"] for m in shard["members"] if m["kind"] == "safetensors")

@@ -1,0 +1,33 @@
+"""Failures: those of one session are counted, and each kind is logged now and then."""
+
+import logging
+import re
+import time
+
+logger = logging.getLogger("libckpt")
+
+LOGGED_EVERY, KNOWN_MAX = 60.0, 64  # Seconds; kinds.
+_DIGITS = re.compile(r"\d+")
+
+
+class Failures:
+    def __init__(self, job):
+        self._job = job
+        self._logged_at = {}  # By kind.
+        self.count = 0
+        self.last = ""  # In words.
+
+    def log(self, error):
+        self.last = str(error) or repr(error)
+        now = time.monotonic()
+        kind = _DIGITS.sub("", self.last)  # Of another step it is the same.
+        if now - self._logged_at.get(kind, float("-inf")) < LOGGED_EVERY:
+            return
+        if len(self._logged_at) >= KNOWN_MAX:
+            self._logged_at.clear()
+        self._logged_at[kind] = now
+        logger.error(
+            "libckpt: job %s: %s; training goes on, later failures are counted",
+            self._job,
+            self.last,
+        )

@@ -1,0 +1,55 @@
+"""Item kinds: what an item, or a part of one, may be besides tensors and plain data."""
+
+from libckpt.core import _frameworks, _tensors
+
+PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
+
+
+class Member:
+    """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
+
+    `entries(name, allow_pickle)`: what the file is made of, by name of the entry its View.
+    """
+
+    def __init__(self, content):
+        self.content = content
+
+
+class Number:
+    """A tensor of one element, which is a Python number once it is restored."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def has_state(item):
+    return callable(getattr(item, "state_dict", None))
+
+
+def can_load(item):
+    return callable(getattr(item, "load_state_dict", None))
+
+
+def has_tensor(value):
+    """Whether there is one in it, at any depth of containers."""
+    if isinstance(value, dict):
+        return any(has_tensor(part) for part in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(has_tensor(part) for part in value)
+    return _tensors.is_tensor(value)
+
+
+def owners_of(items, for_capture=False):
+    """What handles the owners among the items, of each framework."""
+    return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
+
+
+def owners_in(items, is_one):
+    """(name, owner) of all that are of the kind, at any depth of containers."""
+    for name, item in items.items():
+        if is_one(item):
+            yield name, item
+        elif isinstance(item, dict):
+            yield from owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
+        elif isinstance(item, (list, tuple)):
+            yield from owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)

@@ -1,0 +1,83 @@
+"""Restorer: room for the steps of a session, and a step brought into the trainer's items."""
+
+import logging
+
+from libckpt import errors
+from libckpt.core import _fill, _gather, _giver, _items, _restore
+from libckpt.core.files import _storage
+
+logger = logging.getLogger("libckpt")
+
+OVERWRITTEN = (
+    "the restore overwrote a part of the tensors and then failed: do not train on with them"
+)
+
+
+class Restorer:
+    def __init__(self, registration, ranks, replicas, directory, allow_pickle):
+        self._registration, self._ranks, self._replicas = registration, ranks, replicas
+        self._gather = _gather.Gather(registration, ranks, directory)
+        self._directory = directory
+        self._allow_pickle = allow_pickle
+
+    def prepare(self, items):
+        """Makes Slots for the items, and for the state that their optimizers will have."""
+        _, tensors, members = self._take(items)
+        self._make_room(items, tensors, members, 0, None)
+
+    def restore(self, into, step, strict):
+        """(the answer of the library, the items' values), with which `into` is filled."""
+        taken = self._take(into)
+        _, here, members = taken
+        targets = _restore.Targets(
+            into, taken, strict, self._ranks.are_several,
+            lambda structure: _fill.check(
+                into, _giver.outline(structure, self._allow_pickle), strict
+            ),
+        )  # fmt: skip
+        # The restore waits for the Slots, and a job that begins need not.
+        prepare = self._registration.client.prepare_in_background
+        self._make_room(into, here, members, self._stored_bytes(), prepare)
+        answer, structure = self._gather.restore(step, targets)
+        self._registration.forget()
+        try:
+            return answer, self._give(into, answer, structure, targets, strict)
+        except errors.CheckpointError as error:
+            if not into:
+                raise
+            raise type(error)(f"{error}; {OVERWRITTEN}") from error
+
+    def _take(self, items):
+        return _items.take_all(items, self._allow_pickle)
+
+    def _make_room(self, items, tensors, members, room_min, prepare):
+        """Slots for the step that is to come."""
+        registration = self._registration
+        if self._ranks.are_several:
+            optimizers, allow_pickle = registration.optimizers, self._allow_pickle
+            room = self._replicas.expected_bytes(items, optimizers, allow_pickle)
+            registration.reserve({}, {}, max(room_min, room), prepare)
+            return
+        views = registration.view(tensors)
+        room = max(room_min, registration.expected_bytes(views))
+        registration.reserve(views, members, room, prepare)
+
+    def _stored_bytes(self):
+        """What the newest checkpoint of the directory needs, so that it finds room here."""
+        shard = self._directory and _storage.newest_shard(self._directory, self._ranks.rank)
+        return shard["slot_bytes"] if shard else 0
+
+    def _give(self, into, answer, structure, targets, strict):
+        found = targets.tensors(structure)
+        values = _giver.give_all(structure, found, targets.members, self._allow_pickle)
+        _fill.load(self._replicas.known_here(into, answer), values, strict)
+        replaced = targets.replaced(found)
+        if replaced:
+            logger.warning(
+                "libckpt: restore: %d tensor(s) in containers could not be filled where they are, "
+                "new ones stand in their place: %s; they have another type or shape here, or share "
+                "memory with what differs there: who holds the old ones must take the new ones",
+                len(replaced),
+                ", ".join(replaced[:5]),
+            )
+        return values

@@ -1,0 +1,58 @@
+"""Turn: how a session is called: one call at a time, without searches for garbage, with steps."""
+
+import contextlib
+import gc
+import operator
+import threading
+
+from libckpt import errors
+
+STEP_MAX = (1 << 63) - 1
+
+
+class Turn:
+    """Another thread waits, and a call within a call is refused."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self._is_taken = False
+
+    def __enter__(self):
+        self._lock.acquire()
+        if self._is_taken:
+            self._lock.release()
+            raise errors.InvalidArgument(
+                "called in the middle of another call of the same session, by a signal handler or "
+                "a state_dict(): set a flag there, and save after the step"
+            )
+        self._is_taken = True
+
+    def __exit__(self, *_):
+        self._is_taken = False
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def no_collection():
+    """A save makes thousands of small objects, none in a cycle. To search the heap for garbage
+    meanwhile takes longer than the rest of the save."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def step_number(step):
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= STEP_MAX:
+        raise errors.InvalidArgument(
+            f"step {step!r}: steps are whole numbers from 0 to {STEP_MAX}: give the count of the "
+            "optimizer's steps"
+        )
+    return number

@@ -1,0 +1,180 @@
+"""Block: what one save block writes below its directory becomes one published set."""
+
+import contextlib
+import logging
+import os
+import pathlib
+import threading
+import time
+
+import torch
+
+from libckpt import errors
+from libckpt.adapters.torch._members import TorchMember
+from libckpt.core.files import _publish_queue
+from libckpt.torch import _collector, _published_sets, _queues, _staging
+
+logger = logging.getLogger("libckpt")
+
+_running = threading.Lock()  # One block at a time: it replaces functions of modules.
+
+
+class Folder(type(pathlib.Path())):
+    """The folder that a block writes to: its files have the names that they are to have."""
+
+    _staging = None  # None once the block has ended.
+
+    def save(self, content, name):
+        """As torch.save(content, folder / name), but the tensors are copied when the block ends,
+        and written by the daemon."""
+        name = os.path.normpath(name)
+        if self._staging is None or os.path.isabs(name) or name.split(os.sep)[0] == os.pardir:
+            raise errors.InvalidArgument(
+                f"save {name}: give a name in the folder that a block yields, before it ends"
+            )
+        if not self._staging.take(name, content):
+            path = self / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, path)
+
+
+def is_running():
+    return _running.locked()
+
+
+@contextlib.contextmanager
+def run(directory, step):
+    spelled, directory = directory, pathlib.Path(os.path.realpath(directory))
+    directory.mkdir(parents=True, exist_ok=True)
+    if not _running.acquire(blocking=False):
+        raise errors.InvalidArgument(
+            f"checkpoint in {spelled}: another block has not ended, and they do not nest: end "
+            "that one first"
+        )
+    try:
+        _publish_queue.settle()
+        sets = _published_sets.PublishedSets(directory)
+        # What an earlier process left is dropped: if it resumed without it, it began elsewhere.
+        queue = _queues.open_for(directory, sets.private / "job", on_new=sets.work.drop_all)
+        name = f"{step:09d}-{os.getpid()}-{time.time_ns():x}"
+        folder = Folder(sets.work.begin(name))
+        staging = folder._staging = _staging.Staging(
+            directory, folder, _publish_queue.MEMBERS_MAX,
+            lambda changed: _settle_for(queue, changed),
+        )  # fmt: skip
+        before = _seen(directory)
+        collector = _collector.Collector(spelled, staging)
+        try:
+            with collector:
+                yield folder
+        except BaseException:
+            sets.work.drop(name)
+            raise
+        finally:
+            folder._staging = None
+        _log_others(directory, before, collector.led_out)
+        if staging.is_empty():
+            sets.work.drop(name)
+            logger.warning(
+                "libckpt: checkpoint in %s: the block of step %s wrote nothing below it; what was "
+                "published stays", directory, step,
+            )  # fmt: skip
+            return
+        with _publish_queue.turn():
+            _hand_over(queue, sets, name, staging)
+    finally:
+        _running.release()
+
+
+def _settle_for(queue, name):
+    """A name that is read or changed is what an earlier block made of it."""
+    if queue is not None and any(saved.publish.has(name) for saved in queue.waiting):
+        _publish_queue.settle(wait=True)
+
+
+class _PublishSet:
+    """Publishes what one block wrote; called when its members are on storage."""
+
+    def __init__(self, sets, name, staging):
+        self._sets, self._name = sets, name
+        self.names, self.facts = staging.names(), staging.facts()
+
+    @property
+    def paths(self):
+        return [self._sets.directory / name for name in sorted(self.names)]
+
+    def has(self, name):
+        return name in self.names or name in self.facts["deleted"]
+
+    def __call__(self, path, files):
+        if files is None:  # A newer one overtook it, which has all that it has.
+            self._sets.work.drop(self._name)
+        else:
+            self._sets.publish(self._name, files, self.facts)
+
+
+def _hand_over(queue, sets, name, staging):
+    publish = _PublishSet(sets, name, staging)
+    items = {member: TorchMember(content) for member, content in staging.objects.items()}
+    try:
+        if queue is None:
+            raise errors.Unavailable("there is no session")
+        _make_replaceable(queue, publish)
+        sets.work.sync(name)  # Before it can be published.
+        step = _queues.capture(queue, items)
+    except errors.CheckpointError as error:
+        if queue is not None:
+            logger.error("libckpt: checkpoint in %s: %s; stock torch saves instead",
+                         sets.directory, error)  # fmt: skip
+        for member, content in staging.objects.items():
+            path = sets.work.folder(name) / member
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, path)
+        _publish_queue.settle(wait=True)
+        publish(None, {})
+        return
+    sets.work.note(name, {"step": step, **publish.facts})
+    queue.post(step, publish)
+
+
+def _make_replaceable(queue, publish):
+    """A save may overtake those before it on the way to storage: they are then never published, so
+    it must do all that they do, or come after them."""
+    for saved in queue.waiting:
+        earlier = saved.publish
+        if earlier.names - publish.names - publish.facts["deleted"].keys():
+            _publish_queue.settle(wait=True)
+            return
+    for saved in queue.waiting:
+        facts = saved.publish.facts
+        deleted = facts["deleted"] | publish.facts["deleted"]
+        publish.facts["deleted"] = {n: deleted[n] for n in deleted if n not in publish.names}
+        publish.facts["removed"] = sorted({*facts["removed"], *publish.facts["removed"]})
+
+
+def _seen(directory):
+    found = {}
+    for entry in os.scandir(directory):
+        if entry.is_file(follow_symlinks=False):
+            status = entry.stat(follow_symlinks=False)
+            found[entry.name] = (status.st_ino, status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _log_others(directory, before, led_out):
+    """Files that belong to no set: their writers do not call Python, or lead elsewhere."""
+    for path in sorted(led_out):
+        logger.error(
+            "libckpt: checkpoint in %s: %s leads out of it, and is not part of the set: its folder "
+            "is a link to elsewhere",
+            directory,
+            path,
+        )
+    for name, seen in _seen(directory).items():
+        if before.get(name) != seen:
+            logger.error(
+                "libckpt: checkpoint in %s: %s was written past the block, and is not part of "
+                "the set: write it into the folder that is yielded",
+                directory,
+                name,
+            )

@@ -1,0 +1,61 @@
+"""Queues: the publish queues of the directories that are saved to, of which few are open."""
+
+import hashlib
+import logging
+import os
+import re
+
+from libckpt import errors
+from libckpt.core.files import _publish_queue
+
+logger = logging.getLogger("libckpt")
+
+OPEN_MAX = 2  # A loop may write to a new directory each time.
+
+by_directory = {}  # By where their steps are; the last is the one that was used last.
+
+
+def open_for(path, directory, on_new=lambda: None):
+    """The queue that keeps its steps in the directory; None when none can be opened, which the log
+    says. `path` is what it is for; `on_new` is called before a queue is opened."""
+    key = str(directory)
+    if key in by_directory and by_directory[key].is_ours():
+        by_directory[key] = by_directory.pop(key)
+        return by_directory[key]
+    _close_all_but(OPEN_MAX - 1)
+    on_new()
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name)[:60]
+    job = f"torch-{readable}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
+    try:
+        # A process saves to a path alone, also where torchrun has started others.
+        by_directory[key] = _publish_queue.PublishQueue(job, directory, rank=0, world_size=1)
+    except errors.CheckpointError as error:
+        logger.error("libckpt: %s: %s; stock torch saves instead", path, error)
+        return None
+    return by_directory[key]
+
+
+def _close_all_but(count):
+    """Leaves at most so many open, those that were used last: each has memory of the daemon's."""
+    for key in [key for key, queue in by_directory.items() if not queue.is_ours()]:
+        del by_directory[key]
+    while len(by_directory) > count:
+        idle = [key for key, queue in by_directory.items() if not queue.waiting]
+        if idle:
+            by_directory.pop(idle[0]).close()
+        else:
+            _publish_queue.settle(wait=True)
+
+
+def capture(queue, items):
+    """Captures the items; if memory is short, in that of the other queues."""
+    try:
+        return queue.capture(items)
+    except errors.Exhausted:
+        _publish_queue.settle(wait=True)
+        others = [key for key, other in by_directory.items() if other is not queue]
+        if not others:
+            raise
+        for key in others:
+            by_directory.pop(key).close()
+    return queue.capture(items)
