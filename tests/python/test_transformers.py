@@ -352,7 +352,7 @@ def test_no_save_overtakes_another_on_its_way_to_slow_storage(tmp_path, monkeypa
     box, folders = SlowBox(), Folders(tmp_path)
     monkeypatch.setattr(_publish_queue, "_queues", [box])
     trainers = TrainerFolders(None, "job")
-    trainers._box = box
+    trainers._queue = box
     for number in range(1, 6):
         folders.work.begin(str(number))
         trainers._hand_over(folders, number, {"optimizer.pt": {}}, Weights(tmp_path))

@@ -26,7 +26,7 @@ class TrainerFolders:
     def __init__(self, trainer, job):
         self._trainer = trainer
         self._job = job
-        self._box = None
+        self._queue = None
         self._members = None  # Collected while the Trainer's own save runs.
         self._weights = None
 
@@ -62,7 +62,7 @@ class TrainerFolders:
     def keep_weights(self, stock_save, *arguments, **options):
         """In the place of `_save`: all it does, but the writing of the weights."""
         is_plain = self._weights is not None and self._trainer.args.should_save
-        if not is_plain or not self._open_box(self.folders()):
+        if not is_plain or not self._open_queue(self.folders()):
             return stock_save(*arguments, **options)
         with collected(self._weights):
             return stock_save(*arguments, **options)
@@ -71,7 +71,7 @@ class TrainerFolders:
         """In the place of `_save_optimizer_and_scheduler`."""
         trainer = self._trainer
         is_plain = self._members is not None and trainer.args.should_save
-        if not is_plain or not self._open_box(self.folders()):
+        if not is_plain or not self._open_queue(self.folders()):
             return stock_save(folder)
         self._members = {"optimizer.pt": trainer.optimizer.state_dict(),
                          "scheduler.pt": trainer.lr_scheduler.state_dict()}  # fmt: skip
@@ -95,16 +95,18 @@ class TrainerFolders:
         folders.work.drop_all()
 
     def _waiting(self):
-        return [save.publish.number for save in self._box.waiting] if self._box else []
+        return [save.publish.number for save in self._queue.waiting] if self._queue else []
 
-    def _open_box(self, folders):
-        if self._box is None:
+    def _open_queue(self, folders):
+        if self._queue is None:
             try:
                 # One rank writes what all have in common.
-                self._box = _publish_queue.PublishQueue(self._job, folders.private / "job", rank=0, world_size=1)
+                self._queue = _publish_queue.PublishQueue(
+                    self._job, folders.private / "job", rank=0, world_size=1
+                )
             except errors.CheckpointError as error:
                 logger.error("libckpt: %s; Transformers writes its checkpoints itself", error)
-        return self._box is not None
+        return self._queue is not None
 
     def _note_best(self, folders):
         """Transformers notes the best one when its folder exists; here that may be later."""
@@ -123,9 +125,9 @@ class TrainerFolders:
             return
         try:
             folders.work.sync(str(number))
-            _publish_queue.settle_to(self._box, 1)  # Each that was asked for is to come.
+            _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
             files = {name: TorchMember(part) for name, part in members.items()}
-            step = self._box.capture({**weights.tensors, **files})
+            step = self._queue.capture({**weights.tensors, **files})
         except errors.CheckpointError as error:
             logger.error("libckpt: checkpoint-%s: %s; stock torch saves instead", number, error)
             hidden = folders.work.folder(str(number)) / f"checkpoint-{number}"
@@ -137,7 +139,7 @@ class TrainerFolders:
             publish(None, {})
             return
         folders.work.note(str(number), {"step": step, "weights": weights.file})
-        self._box.post(step, publish, weights.file)
+        self._queue.post(step, publish, weights.file)
 
     def _publish_if_wanted(self, folders, number):
         """Who reads the folder at once gets it at once."""

@@ -1,7 +1,7 @@
-"""Outbox: saves that are captured, on their way to files that a program will see.
+"""Publish queue: saves that are captured, on their way to files that a program will see.
 
 A save is posted with what publishes it. It is published once its step is on storage, in the order
-of the calls over all outboxes: looked for at each call, after each step of any optimizer while
+of the calls over all queues: looked for at each call, after each step of any optimizer while
 something waits, and at the end of the process. No thread of Python is needed for that.
 """
 
@@ -28,7 +28,7 @@ DURABLE_DEADLINE = 600.0
 SILENT_MAX = 10.0  # Who waits longer is told for what.
 FAILING_DEADLINE = 60.0  # Of storage that fails: of a full disk, say, and not of a slow one.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
-KEPT = 2  # Steps of an outbox on storage: what is published has names of its own.
+KEPT = 2  # Steps of a queue on storage: what is published has names of its own.
 MEMBERS_MAX = 12
 
 _order = itertools.count()
@@ -38,7 +38,7 @@ _turn = threading.RLock()  # One call at a time publishes, or captures.
 
 
 class Waiting(typing.NamedTuple):
-    number: int  # Over all outboxes.
+    number: int  # Over all queues.
     step: int
     publish: typing.Callable
     weights: str | None
@@ -58,7 +58,7 @@ class PublishQueue:
         _queues.append(self)
 
     def capture(self, items):
-        """Captures the items; returns the outbox's own step. It waits for memory, not storage."""
+        """Captures the items; returns the queue's own step. It waits for memory, not storage."""
         deadline = time.monotonic() + SLOT_DEADLINE
         while True:
             self._step += 1  # Also of a retry: the session counts the one that was skipped.
@@ -160,20 +160,20 @@ def find_step(directory, step, weights=None):
     return None, None
 
 
-def settle_to(box, left, deadline=SLOT_DEADLINE):
-    """Waits until at most so many saves of the box are on their way: of those a newer one may
+def settle_to(queue, left, deadline=SLOT_DEADLINE):
+    """Waits until at most so many saves of the queue are on their way: of those a newer one may
     overtake all but the first."""
     ends = time.monotonic() + deadline
-    while len(box.waiting) > left:
-        first = _first()  # None in a fork, whose copy of the box is not its own.
+    while len(queue.waiting) > left:
+        first = _first()  # None in a fork, whose copy of the queue is not its own.
         if first is None or not first.publish_first(max(0.0, ends - time.monotonic())):
             return
 
 
 def _first():
-    """The outbox with the oldest save that waits; none: nothing waits."""
-    boxes = [box for box in _queues if box.waiting and box.is_ours()]
-    return min(boxes, key=lambda box: box.waiting[0].number, default=None)
+    """The queue with the oldest save that waits; none: nothing waits."""
+    queues = [queue for queue in _queues if queue.waiting and queue.is_ours()]
+    return min(queues, key=lambda queue: queue.waiting[0].number, default=None)
 
 
 def settle(wait=False, deadline=None):
@@ -213,8 +213,8 @@ os.register_at_fork(after_in_child=_forget_turn)
 
 def waiting_paths():
     """What is not published yet."""
-    boxes = [box for box in _queues if box.is_ours()]
-    return [str(path) for box in boxes for saved in box.waiting for path in saved.publish.paths]
+    queues = [queue for queue in _queues if queue.is_ours()]
+    return [str(path) for queue in queues for saved in queue.waiting for path in saved.publish.paths]
 
 
 def _watch():
@@ -231,5 +231,5 @@ def _unwatch():
 @atexit.register
 def _leave():
     settle(wait=True, deadline=EXIT_DEADLINE)
-    for box in [box for box in _queues if box.is_ours() and not box.waiting]:
-        box.close()  # All of it is published: nobody comes back for its memory.
+    for queue in [queue for queue in _queues if queue.is_ours() and not queue.waiting]:
+        queue.close()  # All of it is published: nobody comes back for its memory.
