@@ -306,7 +306,9 @@ def test_memory_that_does_not_fit_gives_way_to_the_newest_folder(trainer, tmp_pa
     assert "resume_from_checkpoint=False" in said
 
     kill_after(run(trainer, output, "stock", width=32), 12)
-    kill_after(process := run(trainer, output, resume=True, width=32), 24)
+    process = run(trainer, output, resume=True, width=32)
+    process.wait_until_captured_after(21)
+    process.kill()
     said = process.log.read_text()
     assert first_step(said) == 11
     told = [line for line in said.splitlines() if "does not fit this Trainer" in line]

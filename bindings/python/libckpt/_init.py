@@ -73,7 +73,7 @@ def init(
         given["max_ckpt_num"] = given.pop("keep")
     if dir is not None:
         given["dir"] = os.path.abspath(os.fspath(dir))
-    raise_on_error = given.pop("raise_on_error", _told_flag("raise_on_error"))
+    raise_on_error = given.pop("raise_on_error", _configured_flag("raise_on_error"))
     allow_pickle = given.pop("allow_pickle", False)
     debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")
     guarded = given.pop("guard", ())
@@ -89,8 +89,8 @@ def _option(keyword):
     return keyword.removesuffix("_")
 
 
-def _told_flag(name):
-    return str(_settings.told(name)).lower() in TRUE
+def _configured_flag(name):
+    return str(_settings.configured(name)).lower() in TRUE
 
 
 def _check(given):

@@ -192,7 +192,7 @@ class Session:
         self._restore_failure = self._must_confirm = None
 
     def restore_or(self, into, default=None, strict=True):
-        """The step that was restored into the items, or `default` when there is none."""
+        """The step that was restored into the items, or `default` without one."""
         try:
             return self.restore(into, strict=strict).step
         except errors.NotFound:
@@ -224,7 +224,7 @@ class Session:
 
     def status(self):
         """How things stand: this session's counts, and under "daemon" what `ckpt status --json`
-        tells of the job (nodes, Slots, steps); None there when the daemon cannot be asked."""
+        says of the job (nodes, Slots, steps); None there when the daemon cannot be asked."""
         status = self.counts()
         status["daemon"] = None
         if not self._is_out_of_reach() and not self.is_closed:
@@ -265,7 +265,7 @@ class Session:
         if kind is None:
             self.close()
         else:
-            self.abandon()  # The state may be wanted by who starts again.
+            self.abandon()  # A new trainer may want the state.
 
     def __del__(self):
         # While a capture still reads tensors that only the session holds.
@@ -273,7 +273,7 @@ class Session:
             self.abandon()
 
     def _end(self, end):
-        with contextlib.suppress(errors.CheckpointError):  # What is not judged is dropped.
+        with contextlib.suppress(errors.CheckpointError):  # An unjudged capture is dropped.
             self._tensors.finish_if_judged_here()
         client, self._client = self._client, None
         _open_sessions.sessions.discard(self)

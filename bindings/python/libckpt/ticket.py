@@ -11,7 +11,7 @@ _WORDS = {
     "skipped_unavailable": "was skipped, as the daemon or its memory could not be had just then",
     "skipped_by_agreement": "was skipped, as the ranks had agreed on a later step",
     "disabled": "did nothing, as libckpt is disabled (LIBCKPT_DISABLE, or the option)",
-    "failed": 'failed: session.counts()["last_error"] tells why',
+    "failed": 'failed: session.counts()["last_error"] says why',
 }
 
 

@@ -20,7 +20,7 @@ class Failures:
     def log(self, error):
         self.last = str(error) or repr(error)
         now = time.monotonic()
-        kind = _DIGITS.sub("", self.last)  # Of another step it is the same.
+        kind = _DIGITS.sub("", self.last)  # The same for another step.
         if now - self._logged_at.get(kind, float("-inf")) < LOGGED_EVERY:
             return
         if len(self._logged_at) >= KNOWN_MAX:

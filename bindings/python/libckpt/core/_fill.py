@@ -1,7 +1,7 @@
 """Fill: gives the trainer's own objects, at any depth of containers, what was restored.
 
 Modules, optimizers and whatever takes its state back are filled where they are, and so are
-containers and plain objects: who holds one of them sees what was saved.
+containers and plain objects: every holder of one sees what was saved.
 """
 
 import collections
@@ -39,7 +39,7 @@ def check(into, values, strict):
 
 
 def _check(name, item, value, strict, owners):
-    if isinstance(item, _item_kinds.Member) or isinstance(value, _giver.Told):
+    if isinstance(item, _item_kinds.Member) or isinstance(value, _giver.Placeholder):
         return
     if any(each.check(name, item, value) for each in owners):
         return
@@ -145,8 +145,8 @@ def _form(form):
 
 
 def _states_in(name, item, value):
-    """What to tell of the answers of state_dict() in plain data: who gave them keeps his own
-    numbers, and sees no tensor that is added."""
+    """Warnings about the answers of state_dict() in plain data: their owners keep their own
+    numbers, and see no tensor that is added."""
     if isinstance(item, dict) and isinstance(value, dict):
         if set(item) == {"state", "param_groups"}:
             yield (
@@ -168,7 +168,7 @@ def _states_in(name, item, value):
 
 
 def fill(name, item, value, strict, owners):
-    """What is to stand where `item` stands: itself, filled, or the value when it is a constant."""
+    """What replaces `item`: the item itself, filled, or the value of a constant."""
     if isinstance(item, _item_kinds.Member):
         item.content = fill(name, item.content, value, strict, owners)
     elif any(each.fill(name, item, value, strict) for each in owners):

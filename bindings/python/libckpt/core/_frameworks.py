@@ -22,7 +22,7 @@ class Adapter:
 
     tensors = None
     Guard = None
-    Digests = None  # Of tensors by name, to compare them between ranks.
+    Digests = None  # Compares tensors, by name, between ranks.
 
     def owners(self, items, for_capture):
         """Handles the items that give and take back a state in a way of their own; see Owners."""
@@ -142,7 +142,7 @@ def adapters():
 
 
 def named(framework):
-    """The adapter of that framework, which is imported now. Raises KeyError when there is none."""
+    """The adapter of that framework, which is imported now. Raises KeyError without one."""
     adapter = _adapters.get(framework)
     if adapter is None:
         adapter = importlib.import_module(_registered[framework]).ADAPTER
@@ -152,7 +152,7 @@ def named(framework):
 
 
 def names():
-    """Of all that are registered."""
+    """The names of all registered frameworks."""
     return list(_registered)
 
 

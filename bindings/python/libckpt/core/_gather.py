@@ -24,12 +24,12 @@ class Gather:
         self._client = registration.client
         self._ranks = ranks
         self._directory = directory
-        self._owners = {}  # By name, who captured it for all, as this rank's shard tells.
+        self._owners = {}  # By name, the rank that captured it for all, as this rank's shard says.
 
     def restore(self, step, targets):
         """(answer, structure) of the step; the targets are filled. All ranks call it.
 
-        The answer tells besides what the library's does how many ranks saved the step.
+        The answer is the library's, with the number of ranks that saved the step.
         """
         try:
             answer = self._client.restore(step, targets.choose)
@@ -48,7 +48,7 @@ class Gather:
             structure, failure = self._try_to_read(answer, targets)
             failures = ranks.failures("shards", failure)
             damage = [told for told in failures if told[1] == errors.Corruption.__name__]
-            if failures and failures == damage:  # Of files that are the same for all ranks.
+            if failures and failures == damage:  # The files are the same for all ranks.
                 damaged.append(f"step {answer['step']} is passed over: {damage[0][2]}")
                 overwritten |= targets.placed.keys()
                 if ranks.rank == 0:

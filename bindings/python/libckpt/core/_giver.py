@@ -10,7 +10,7 @@ import pickle
 from libckpt.core import _frameworks, _kinds
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
-ALLOW = "open the session with allow_pickle=True if you trust whoever saved it"
+ALLOW = "open the session with allow_pickle=True if you trust its origin"
 
 
 class Giver:
@@ -104,7 +104,7 @@ class Giver:
             ) from error
 
 
-class Told:
+class Placeholder:
     """Stands for a tensor, or for what is not looked at before it is restored."""
 
     def __init__(self, node=None):
@@ -119,14 +119,14 @@ class Outline(Giver):
 
     def give(self, node):
         if "t" in node:
-            return Told(node)
-        return Told() if "a" in node or "n" in node else super().give(node)
+            return Placeholder(node)
+        return Placeholder() if "a" in node or "n" in node else super().give(node)
 
     def _give_e(self, parts):
         return self.give(parts[1])
 
     def _give_p(self, value):
-        return Told() if self.allow_pickle else super()._give_p(value)
+        return Placeholder() if self.allow_pickle else super()._give_p(value)
 
 
 def give_all(structure, tensors, members, allow_pickle=False):
@@ -135,7 +135,7 @@ def give_all(structure, tensors, members, allow_pickle=False):
 
 
 def outline(structure, allow_pickle=False):
-    """The items, with a Told for each tensor. Raises what give_all would raise."""
+    """The items, with a Placeholder for each tensor. Raises what give_all would raise."""
     return _given(Outline(allow_pickle), structure)
 
 

@@ -25,7 +25,7 @@ _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _text_of_plain(value):
-    """Of what JSON holds as it is, and of floats that it does not hold."""
+    """The text for values that JSON has, and for floats that it has not."""
     if type(value) is float:
         return _text({"v": value} if math.isfinite(value) else {"f": repr(value)})
     if type(value) is int and not -LARGE < value < LARGE:
@@ -99,7 +99,7 @@ class Taker:
         return self._pickled(name, value)
 
     def _owner(self, name, owner):
-        """Of a state that it gives and takes back."""
+        """The structure of an item with a state_dict()."""
         for owners in self._owners:
             text = owners.take(self, name, owner)
             if text is not None:
@@ -108,7 +108,7 @@ class Taker:
 
     def take_state(self, name, state):
         """The structure of what an owner's state_dict() has."""
-        # Who takes it back does not ask which kind of dictionary it is.
+        # Its load_state_dict() takes any kind of dictionary.
         is_dictionary = type(state) is collections.OrderedDict
         node = self._dictionary(name, state) if is_dictionary else self.take(name, state)
         return f'{{"s":{node}}}'
@@ -126,7 +126,7 @@ class Taker:
     def _tensor(self, name, value):
         while "//" in name:  # That would be an entry of a member.
             name = name.replace("//", "/'/")
-        while name in self.tensors:  # Of {"a.b": x, "a": {"b": y}}.
+        while name in self.tensors:  # As in {"a.b": x, "a": {"b": y}}.
             name += "'"
         self.tensors[name] = value
         told = self._known_told.get(name)
@@ -259,7 +259,7 @@ def _kinds_of(items):
 def take_all(items, allow_pickle=False, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
-    `known` is the caller's, who passes it again at the next call; `replicas` gets the names of
+    The caller keeps `known` for its next call. `replicas` gets the names of
     tensors that are declared to be the same on all ranks, and what each is.
     """
     if not isinstance(items, dict) or not all(type(name) is str for name in items):

@@ -78,7 +78,7 @@ def _parts_of_enum(value):
 
 
 def _loaded_enum(module, name):
-    """The enumeration of that name among the imported modules; None: there is none."""
+    """The enumeration of that name among the imported modules, or None."""
     found = sys.modules.get(module)
     for part in name.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None

@@ -11,21 +11,21 @@ import time
 from libckpt import _programs, errors
 from libckpt.core import _ranks, _settings, _structure
 
-PORT = 29411  # Of the nodes' daemons, unless the option `port` says otherwise.
+PORT = 29411  # The port of the nodes' daemons, without the option `port`.
 
 
 def complete(options):
     """(options, ranks): rank, world size, and for several nodes their list and a common secret."""
     options = dict(options)
-    if not _settings.told("daemon_path") and _programs.daemon_path():
+    if not _settings.configured("daemon_path") and _programs.daemon_path():
         options.setdefault("daemon_path", _programs.daemon_path())
-    if not _settings.told("blob_capacity"):
+    if not _settings.configured("blob_capacity"):
         options.setdefault("blob_capacity", _structure.BLOB_CAPACITY)
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = _number("RANK")
         options["world_size"] = _number("WORLD_SIZE")
     ranks = _ranks.of(options, can_talk=not _is_disabled(options))
-    if "nodes" in options or _settings.told("nodes"):
+    if "nodes" in options or _settings.configured("nodes"):
         return options, ranks
     if ranks.are_several:
         _exchange(options, ranks)
@@ -46,7 +46,7 @@ def _number(variable, default=0):
 
 
 def _is_disabled(options):
-    told = options.get("disable", _settings.told("disable"))
+    told = options.get("disable", _settings.configured("disable"))
     return str(told).lower() in ("1", "true", "yes", "on")
 
 
@@ -76,20 +76,20 @@ def _common_address(options, ranks):
 
 
 def _given_address(options):
-    return options.get("interface") or _settings.told("interface")
+    return options.get("interface") or _settings.configured("interface")
 
 
 def _exchange(options, ranks):
     """All ranks tell node and address; several nodes get a list, an incarnation and a secret."""
-    node = options.get("node") or _settings.told("node") or socket.gethostname()
-    port = options.get("port") or _number("LIBCKPT_PORT", _settings.told("port") or PORT)
+    node = options.get("node") or _settings.configured("node") or socket.gethostname()
+    port = options.get("port") or _number("LIBCKPT_PORT", _settings.configured("port") or PORT)
     domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
     address = _common_address(options, ranks)
     told = {
         "name": node,
         "node": f"{node}@{address}:{port}/{domain}",
         "is_hidden": _is_loopback(address) and not _given_address(options),
-        "has_secret": bool(options.get("secret_file") or _settings.told("secret_file")),
+        "has_secret": bool(options.get("secret_file") or _settings.configured("secret_file")),
         "incarnation": _next_incarnation(options),
     }
     common = ranks.decide("node", told, _in_common)
@@ -129,7 +129,7 @@ def _in_common(told):
 
 def _own_file(options, kind):
     """Where this user keeps something about the job on this node."""
-    directory = options.get("runtime_dir") or _settings.told("runtime_dir")
+    directory = options.get("runtime_dir") or _settings.configured("runtime_dir")
     directory = pathlib.Path(directory or pathlib.Path.home() / ".cache" / "libckpt")
     return directory / f"{kind}-{options['job']}"
 

@@ -1,4 +1,4 @@
-"""Progress: one line on the terminal of rank 0 that tells how far a long restore is.
+"""Progress: one line on the terminal of rank 0 that shows how far a long restore is.
 
 Nothing is written where standard error is no terminal: a log would fill with it.
 """
@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 
-SECONDS_BEFORE = 1.0  # What is over sooner needs no bar.
+SECONDS_BEFORE = 1.0  # A shorter restore needs no bar.
 BAR_COLUMNS_MIN, BAR_COLUMNS_MAX = 6, 24
 ERASE = "\r\x1b[K"
 

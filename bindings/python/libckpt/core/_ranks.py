@@ -42,7 +42,7 @@ class Ranks:
 
     @property
     def are_several(self):
-        """Whether there are others, who can be reached."""
+        """Whether there are other ranks that can be reached."""
         return self.world_size > 1 and self.can_talk
 
     def decide(self, what, value, rule):
@@ -68,7 +68,7 @@ class Ranks:
         return json.loads(result)
 
     def store_for(self, what):
-        """The Store, and what keys begin with: for those who wait for nobody."""
+        """The Store and a prefix of keys, for exchanges in which no rank waits."""
         return self._store, f"{self._prefix}/{what}"
 
     def exchange(self, what, value):

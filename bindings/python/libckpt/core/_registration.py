@@ -1,7 +1,7 @@
 """Registration: which tensors and members the library copies at the next capture.
 
-It tells the library only of what changed, keeps alive what a running capture reads, and makes room
-for what is known to come.
+It sends the library only changes, keeps alive what a running capture reads, and makes room for
+steps that are known to come.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class Registration:
         self.client = _native.Client(options)
         self._guard = None  # An adapter's, of the optimizers that are guarded.
         self._mutations = _mutations.Mutations(self.client, is_debugged)
-        self._left_for_later = ()  # Of what is registered: name, address, whether in a member.
+        self._left_for_later = ()  # Registered tensors: name, address, whether in a member.
         self._left_names = ()  # The names alone; None: some are in members.
         self._names_then = 0  # How many had been written when it was registered.
         self._stream = None  # That the newest save was ordered by; None: no GPU.
@@ -52,8 +52,8 @@ class Registration:
         self.finish_here()
 
     def finish_here(self):
-        """What is queued from now on may change the tensors, on the streams that are current now:
-        the update need not be where the save was."""
+        """Work that is queued from now on may change the tensors, on the streams that are current
+        now: the update need not be where the save was."""
         running = self._mutations.running()
         streams = _frameworks.current_streams(self._captured)
         if self._stream is not None:
@@ -93,7 +93,7 @@ class Registration:
     def finish(self):
         """When it returns, the running capture has left the tensors."""
         if os.getpid() == self._process:
-            with contextlib.suppress(errors.CheckpointError):  # The guard tells of it.
+            with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here()
 
     def capture(self, step, taken, always):

@@ -5,9 +5,9 @@ and its buffers, which are rank 0's unless it was told broadcast_buffers=False. 
 from names or bytes. All else (RNG, sampler, progress, a module without that wrapper) each rank
 captures itself.
 
-What is declared is compared by digest, in a round of `_rounds`, when it is first seen and about
-once for each save to storage. What differs is logged by name, and each rank captures it itself from
-then on.
+Ranks compare declared tensors by digest, in a round of `_rounds`, when they first see them and
+about once for each save to storage. A difference is logged by name, and each rank captures its own
+tensor from then on.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ class Replicas:
         self._schedule = _rounds.Schedule(ranks, storage_interval)
         self._rounds = _rounds.Rounds(ranks, self._rule)
         self._forms = {}  # By name: type and shape when a round asked about it.
-        self._owners = {}  # By name: who captures it; none: each rank its own.
+        self._owners = {}  # By name: the rank that captures it; none: each rank its own.
         self._apart = set()  # Names that were not the same once.
         self._told = "{}"  # The owners as text.
         self._loads = [0] * ranks.world_size  # Bytes given out; rank 0 keeps them.
-        self._is_told_of = False
+        self._has_logged = False
 
     def take(self, step, items, allow_pickle, known=None):
         """As items.take_all; of the tensors, those that are this rank's to capture."""
@@ -61,8 +61,8 @@ class Replicas:
         return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)
 
     def known_here(self, into, answer):
-        """Of the items, those that were saved for this rank too; a rank that was not there then
-        gets random generators of its own."""
+        """The items that were saved for this rank. A rank that did not exist then seeds its own
+        random generators."""
         rank = self._ranks.rank
         if rank < answer["world_size"]:
             return into
@@ -91,7 +91,7 @@ class Replicas:
         self._adopt(self._rounds.heard())
         new = forms.keys() - self._forms.keys() - self._apart
         if not tensors:
-            self._tell_once()
+            self._log_once()
         elif new or self._schedule.is_due(step):
             self._forms |= forms
             asked = {name: t for name, t in tensors.items() if name not in self._apart}
@@ -138,12 +138,12 @@ class Replicas:
             self._loads[owner] += size
         return owners, apart
 
-    def _tell_once(self):
-        if self._ranks.rank == 0 and not self._is_told_of:
+    def _log_once(self):
+        if self._ranks.rank == 0 and not self._has_logged:
             logger.info(
                 "libckpt: job %s: each of %d ranks captures all of its items, since nothing in "
                 "them is declared the same on all ranks: give the DistributedDataParallel wrapper "
                 "itself as the item",
                 self._ranks.job, self._ranks.world_size,
             )  # fmt: skip
-        self._is_told_of = True
+        self._has_logged = True

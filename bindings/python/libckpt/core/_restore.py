@@ -22,11 +22,11 @@ class Targets:
         self._shared = self._shared_here  # Names that several tensors want, here or there.
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
         self._in_place = _writable(into, here) | of_modules
-        # Of plain data: written where they are, unless others have a part of their memory.
+        # In plain data: written in place, unless others have a part of their memory.
         self._nested = {name: t for name, t in _nested_in(into, here) if name not in self._in_place}
         self._alike = _names_by_memory(here)
         self._check_outline = check
-        self.structure = None  # Of the newest choice; None: it was not told.
+        self.structure = None  # That of the newest choice, if it had one.
         self._nodes = {}  # Its tensors by name.
         self._strict = strict and bool(into)
         self.of_a_share = of_a_share

@@ -11,7 +11,7 @@ class Restored:
     reason: str  # Why this step, and not a newer one.
     bytes: int
     seconds: float
-    world_size: int  # Of those who saved it.
+    world_size: int  # The number of ranks that saved it.
     items: dict
 
     def __init__(self, answer, values):

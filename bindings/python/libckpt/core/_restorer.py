@@ -76,7 +76,7 @@ class Restorer:
             logger.warning(
                 "libckpt: restore: %d tensor(s) in containers could not be filled where they are, "
                 "new ones stand in their place: %s; they have another type or shape here, or share "
-                "memory with what differs there: who holds the old ones must take the new ones",
+                "memory with what differs there: replace the old ones wherever you hold them",
                 len(replaced),
                 ", ".join(replaced[:5]),
             )

@@ -1,7 +1,7 @@
 """Rounds: ranks find out whether what each of them has at one step is the same.
 
     every rank  said/RANK   one digest over all that it asks about
-    rank 0      verdict     all are the same, and who captures what; or "each"
+    rank 0      verdict     all are the same, and which rank captures what; or "each"
     every rank  each/RANK   the digest of each tensor, when the verdict is "each"
     rank 0      apart       what is the same, and what is not
 
@@ -166,7 +166,7 @@ class Schedule:
         self._seconds = 0.0 if text in NEVER or text.isdigit() else _seconds_of(text)
         self._compared_at = time.monotonic()
         self._looked_at = 0.0
-        self._seen = None  # Of the newest save: (step, time).
+        self._seen = None  # (step, time) of the newest save.
         self._next = None  # The step that was announced.
         self._number = 0
 

@@ -6,7 +6,7 @@ import pathlib
 SPACES = " \t\n\r\v\f"
 
 
-def told(option):
+def configured(option):
     """The text that the library will take where the code gives none; None: neither has one.
 
     Whether it is a good one, the library says, and also what is wrong with the file.
@@ -16,7 +16,7 @@ def told(option):
 
 def directory(options):
     """The directory that holds for the job, as an absolute path; None: memory only."""
-    path = options.get("dir") or told("dir")
+    path = options.get("dir") or configured("dir")
     return os.path.abspath(path) if path else None
 
 
@@ -24,7 +24,7 @@ def storage_interval(options):
     """Steps, or a time, as text; None: never. The default is that of the library's options.hpp."""
     found = options.get("save_storage_interval")
     if found is None:
-        found = told("save_storage_interval")
+        found = configured("save_storage_interval")
     if found is None and directory(options):
         found = "30min"
     return None if found is None else str(found)

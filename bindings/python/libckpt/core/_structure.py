@@ -6,7 +6,7 @@ import zlib
 from libckpt import errors
 
 BLOB = "libckpt.items"
-TOLD_BYTES_MAX = 512  # Of each tensor in a structure that is deflated where it has no room.
+TOLD_BYTES_MAX = 512  # For each tensor of a structure that is deflated where it has no room.
 BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
 
 

@@ -15,12 +15,12 @@ REBUILT_MAX = 8  # How often a container may be another one: a list that grows i
 class _Known:
     def __init__(self, tree, names, rebuilt):
         self.tree = tree  # None: it is not worth the while.
-        self.names = names  # Of its tensors.
+        self.names = names  # The names of its tensors.
         self.rebuilt = rebuilt
 
 
 class Trees:
-    """Of one save, by name; `before` are those of the save before, or None."""
+    """The trees of one save, by name; `before` are those of the save before, or None."""
 
     def __init__(self, before=None):
         self._before = before._trees if before else {}

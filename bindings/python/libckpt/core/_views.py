@@ -31,11 +31,11 @@ class View:
 
 
 class Views:
-    """Of the tensors of one save after the other."""
+    """The views of the tensors of one save after the other."""
 
     def __init__(self):
         self._views = {}
-        self._names = []  # Of the views, in turn.
+        self._names = []  # Those of the views, in turn.
         self._places = None
 
     def of(self, tensors):
@@ -68,7 +68,7 @@ class Views:
 
 
 def view_of(name, tensor, known=None, is_buffered=False):
-    """Of one tensor. With a buffer it is copied there: into that of `known`, where it fits."""
+    """The view of one tensor. With a buffer it is copied there: to that of `known`, if it fits."""
     kind = _tensors.kind_of(tensor)
     kind.check(name, tensor)
     tensor = kept = _tensors.as_stored(kind.detached(tensor))
@@ -107,6 +107,6 @@ def _is_where(tensor, view):
 
 
 def exchange_api():
-    """What tells of tensors without making objects; None: nothing here has it."""
+    """The capsule that describes tensors without objects of Python, or None."""
     api, _ = _frameworks.first(lambda adapter: adapter.exchange()) or (None, None)
     return api

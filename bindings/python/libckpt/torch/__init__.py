@@ -107,8 +107,8 @@ def _save_to(path, content):
 
 
 class _PlaceFile:
-    """Gives the file its name; the daemon's directory of it goes: who deletes the file is to have
-    its space back."""
+    """Gives the file its name, and removes the daemon's directory of it: so a file that is deleted
+    later gives its space back."""
 
     def __init__(self, path):
         self._path = path
@@ -144,7 +144,7 @@ def wait():
     killed or on a full disk: these paths have what was there before. Unavailable: not in 10 min.
     """
     _publish_queue.settle(wait=True)
-    lost = _unsaved.take_untold()
+    lost = _unsaved.take_unreported()
     if lost:
         raise errors.StorageError(
             f"wait: what was saved to {_listed(lost)} is lost, save it again: "
@@ -153,7 +153,7 @@ def wait():
     late = _publish_queue.waiting_paths()
     if late:
         raise errors.Unavailable(
-            f"wait: what was saved to {_listed(late)} is not on storage yet (`ckpt status` tells "
+            f"wait: what was saved to {_listed(late)} is not on storage yet (`ckpt status` says "
             "what keeps it from there)"
         )
 

@@ -79,7 +79,7 @@ class Collector:
         self._replace(os, "symlink", self._symlink)
         self._replace(os, "link", self._link)
         self._replace(torch, "save", self._save)
-        # For who got hold of torch.save earlier: it writes aside, at once.
+        # A torch.save that was imported by name before writes aside, at once.
         self._replace(serialization, "_open_zipfile_writer", self._open_writer)
         return self
 

@@ -18,7 +18,7 @@ import shutil
 from libckpt.core.files._work import Work, bring, files_of, identity, link_or_copy, sync, sync_tree
 
 PRIVATE = ".libckpt"
-KEPT = 2  # The current one, and the one before for who still reads it.
+KEPT = 2  # The current one, and the one before for its readers.
 
 
 class PublishedSets:
@@ -44,7 +44,7 @@ class PublishedSets:
         self._retire()
 
     def current_name(self):
-        """The name of the current set; none: there is none yet."""
+        """The name of the current set, or None."""
         return pathlib.Path(os.readlink(self.current)).name if self.current.is_symlink() else None
 
     def _complete(self, name, members, deleted, grown):
@@ -70,7 +70,7 @@ class PublishedSets:
         source, target = self.current / file, folder / file
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
-            with contextlib.suppress(FileExistsError):  # Of one who was killed here.
+            with contextlib.suppress(FileExistsError):  # Left by a process that was killed here.
                 os.symlink(os.readlink(source), target)
         else:
             link_or_copy(source, target)

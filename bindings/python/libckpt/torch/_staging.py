@@ -32,7 +32,7 @@ class Staging:
         self._settle = settle
 
     def names(self):
-        """Of all that the set has from this block."""
+        """The names that the set has from this block."""
         return {*self.objects, *_work.files_of(self.folder)}
 
     def facts(self):
@@ -53,7 +53,7 @@ class Staging:
     # --- where a name is to be read and written ---
 
     def to_read(self, name, is_asked_only=False):
-        """The path that has it; none: it is where it was. Who only asks does not wait."""
+        """The path that has it; none: it is where it was. A mere question does not wait."""
         aside, live = self.folder / name, self.directory / name
         if name in self.objects:
             self._write_object(name)
@@ -109,7 +109,7 @@ class Staging:
         torch.save(content, path)
 
     def _clear(self, name):
-        """Of what the block wrote there nothing stays; who has it open keeps the old file."""
+        """Removes what the block wrote there; a file that is open stays for its readers."""
         self.objects.pop(name, None)
         self.grown.pop(name, None)
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):

@@ -112,7 +112,7 @@ class Callback(transformers.TrainerCallback):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._newest()
         answer = stock(resume_from_checkpoint, *arguments, **options)
-        _publish_queue.settle(wait=True)  # Of a Transformers whose training ends without _finalize.
+        _publish_queue.settle(wait=True)  # For versions that train without _finalize.
         return answer
 
     def _publish_left(self):
@@ -185,7 +185,7 @@ class Callback(transformers.TrainerCallback):
         self._memory.begin()
 
     def _attach_late(self, state):
-        """Of a Trainer that was made before the callback was added, on_init_end is over."""
+        """Attaches to a Trainer that was made before the callback: its on_init_end is over."""
         trainer = _calling_trainer()
         if trainer is None:
             raise errors.InvalidArgument(
@@ -248,8 +248,8 @@ def _calling_trainer():
     """The Trainer that calls on_init_end.
 
     Transformers hands its callbacks the model, the state, the arguments and more, and none of it
-    refers to the Trainer; yet where to resume from is asked in train() before the first event. What
-    is left is who called. `TrainerWrapper` needs none of this.
+    refers to the Trainer; yet where to resume from is asked in train() before the first event. So
+    the caller's frame is searched. `TrainerWrapper` needs none of this.
     """
     frame = sys._getframe(1)
     while frame is not None:

@@ -142,7 +142,7 @@ class TrainerFolders:
         self._queue.post(step, publish, weights.file)
 
     def _publish_if_wanted(self, folders, number):
-        """Who reads the folder at once gets it at once."""
+        """Publishes the folder now if something reads it now."""
         from transformers.trainer_callback import TrainerCallback
 
         args = self._trainer.args

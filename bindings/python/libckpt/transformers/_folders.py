@@ -77,14 +77,14 @@ class Folders:
             self.remove(self.path(number))
 
     def numbers(self):
-        """Of all folders, ascending."""
+        """The numbers of all folders, ascending."""
         if not self.output.is_dir():
             return []
         matches = (NAME.match(path.name) for path in self.output.iterdir() if path.is_dir())
         return sorted(int(match.group(1)) for match in matches if match)
 
     def newest_whole(self):
-        """The number of the newest folder that a resume can use; others are told and passed by."""
+        """The number of the newest folder that a resume can use. The log names newer ones."""
         for number in reversed(self.numbers()):
             problem = problem_of(self.path(number))
             if problem is None:

@@ -25,7 +25,7 @@ class TrainerMemory:
         self._guarded = None
         self.session = None
         self.failure = None  # Why the newest step could not be had.
-        if not _settings.told("blob_capacity"):
+        if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
         try:
             self.session = init(job, **options)
@@ -71,7 +71,7 @@ class TrainerMemory:
         return items if scaler is None else {**items, "scaler": scaler}
 
     def newest(self):
-        """What the newest step in memory holds; none: there is none, or `failure` tells why not.
+        """The newest step in memory. None: there is no step, or `failure` says why not.
 
         All ranks have it, or none.
         """
@@ -87,7 +87,7 @@ class TrainerMemory:
             self.failure = error
         try:
             self.session.agree("resume", self.failure)
-        except errors.CheckpointError as error:  # Of another rank.
+        except errors.CheckpointError as error:  # Another rank's.
             self.failure = error
         except Exception:
             pass  # Our own.
@@ -120,7 +120,7 @@ def state_json(trainer):
         if isinstance(callback, ExportableState):
             name = type(callback).__name__
             if isinstance(state.stateful_callbacks.get(name), list):
-                continue  # Of several of one name Transformers keeps what each had at its saves.
+                continue  # Several have one name: Transformers keeps the state of each itself.
             state.stateful_callbacks[name] = callback.state()
     return json.dumps(asdict(state), sort_keys=True)
 

@@ -1,7 +1,7 @@
 """Digest: 64 bits that tell whether the bytes of tensors are the same, taken where they lie.
 
 A sum of products with fixed random numbers, carried on from block to block: it finds accidents, and
-is no protection against somebody who seeks two tensors of one digest.
+is no protection against a search for two tensors of one digest.
 """
 
 import functools
@@ -58,7 +58,7 @@ class Digests:
             else:
                 tensor = numpy.ascontiguousarray(tensor)
             by_name[name] = of_bytes(flat_bytes(tensor))
-        self._parts = []  # Of each device: names, numbers on the host, an event or None.
+        self._parts = []  # For each device: names, numbers on the host, an event or None.
         for device in {part.device for part in by_name.values()}:
             names = [name for name, part in by_name.items() if part.device == device]
             numbers, event = torch.stack([by_name[name] for name in names]), None

@@ -15,7 +15,7 @@ STATE_BYTES_EACH = 1024  # Step counters, what lies between tensors, and their l
 
 
 class GuardedMemory:
-    """Of the optimizers of one guard, which are given as weak references."""
+    """For the optimizers of one guard, given as weak references."""
 
     def __init__(self):
         self._memory = None  # As _native.memory_of told it.

@@ -151,7 +151,7 @@ def _load_plain(name, content, storage_of):
     except pickle.UnpicklingError as error:
         raise Unsupported(
             f'member "{name}" holds more than tensors and plain containers ({error}): open the '
-            "session with allow_pickle=True if you trust whoever saved it"
+            "session with allow_pickle=True if you trust its origin"
         ) from error
 
 

@@ -19,7 +19,7 @@ def fill(name, module, value, strict):
     plain = _modules.plain_names(module, own)
     state = {plain[key]: part for key, part in own.items()}
     value = _without_wrappers(value, state)
-    # What is the same memory is not copied onto itself.
+    # Memory is not copied onto itself.
     rest = value
     if not _has_say(module):
         rest = {

@@ -21,7 +21,8 @@ WRAPPERS = {  # Classes of torch, and under which name each has the module that 
     "OffloadWrapper": "_checkpoint_wrapped_module",
 }  # fmt: skip
 
-_kinds = weakref.WeakKeyDictionary()  # Of classes: (whether stock, the name of what it wraps).
+# By class: (whether stock, the name of the module that it wraps).
+_kinds = weakref.WeakKeyDictionary()
 
 
 def is_module(item):

@@ -22,8 +22,8 @@ class Owners(_frameworks.Owners):
         self._items = items
         # A restore gives tensors back as state_dict() would: a capture only reads them.
         self._take_state = _modules.state_of if for_capture else _modules.own_state_of
-        self._names = names  # Of parameters, once an optimizer wants them.
-        self._states = {}  # Of modules, by id.
+        self._names = names  # Those of parameters, once an optimizer wants them.
+        self._states = {}  # Those of modules, by id.
         self._states_of_optimizers = []  # (Prefix of its names, those of tensors) of each.
 
     def take(self, taker, name, owner):

@@ -1,7 +1,8 @@
 """Resizing: no memory goes while a capture still reads it.
 
 With a guard, tensors are read after the save returned. The session keeps tensors and storages that
-the trainer drops, but a storage that is resized gives its memory back at once, whoever holds it.
+the trainer drops, but a storage that is resized gives its memory back at once, even while it is
+held.
 So, once a session guards, the functions that resize let every running capture read its rest first,
 and so does `set_`, which else would count as a write to what is captured.
 """

@@ -14,7 +14,7 @@ TYPE_NAMES = {
     "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
 }  # fmt: skip
 
-_texts = {}  # Of types: to make the text is slow.
+_texts = {}  # By type: to make the text is slow.
 
 
 def text_of(kind):

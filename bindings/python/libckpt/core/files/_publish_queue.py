@@ -25,8 +25,8 @@ logger = logging.getLogger("libckpt")
 
 SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
-SILENT_MAX = 10.0  # Who waits longer is told for what.
-FAILING_DEADLINE = 60.0  # Of storage that fails: of a full disk, say, and not of a slow one.
+SILENT_MAX = 10.0  # A longer wait is logged.
+FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: what is published has names of its own.
 MEMBERS_MAX = 12
@@ -52,7 +52,7 @@ class PublishQueue:
         self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
                             raise_on_error=True, allow_pickle=True, **options)  # fmt: skip
         self.directory = pathlib.Path(directory)
-        self.waiting = []  # Of Waiting, the oldest first.
+        self.waiting = []  # Each a Waiting, the oldest first.
         self._process = os.getpid()
         self._step = max((step for step, _ in steps_of(self.directory)), default=0)
         _queues.append(self)
@@ -70,7 +70,7 @@ class PublishQueue:
             if time.monotonic() > deadline:
                 raise errors.Unavailable(
                     f"the save {said(ticket.outcome)}, for {SLOT_DEADLINE:.0f} s: "
-                    "`ckpt status` tells what holds the memory, or keeps it from storage"
+                    "`ckpt status` says what holds the memory, or keeps it from storage"
                 )
             if ticket.outcome == "skipped_no_slot":
                 time.sleep(0.005)  # One becomes free when a step is on storage.
@@ -80,7 +80,7 @@ class PublishQueue:
     def post(self, step, publish, weights=None):
         """`publish(step directory, files by member)` is called when the step is on storage.
 
-        `publish.paths`: what it makes, which is told where it comes to nothing.
+        `publish.paths`: the files that it makes, for messages.
         `weights` is the name for the file that holds the items that are tensors. A step that a
         newer one overtook on the way there is published as (None, None).
         """
@@ -121,7 +121,7 @@ class PublishQueue:
                 deadline = max(soon, min(deadline, FAILING_DEADLINE))
             logger.warning(
                 "libckpt: what was saved to %s is not on storage yet: %s; it is waited for, up to "
-                "%.0f s more (`ckpt status` tells what keeps it from there)",
+                "%.0f s more (`ckpt status` says what keeps it from there)",
                 paths[0], error, deadline - soon,
             )  # fmt: skip
         return self.session.wait(step, "durable", deadline - soon)
@@ -205,16 +205,17 @@ def turn(wait=True):
 
 def _forget_turn():
     global _turn
-    _turn = threading.RLock()  # Who had it does not exist in a fork.
+    _turn = threading.RLock()  # A thread that had it does not exist in a fork.
 
 
 os.register_at_fork(after_in_child=_forget_turn)
 
 
 def waiting_paths():
-    """What is not published yet."""
+    """The paths that are not published yet."""
     queues = [queue for queue in _queues if queue.is_ours()]
-    return [str(path) for queue in queues for saved in queue.waiting for path in saved.publish.paths]
+    waiting = [saved for queue in queues for saved in queue.waiting]
+    return [str(path) for saved in waiting for path in saved.publish.paths]
 
 
 def _watch():

@@ -4,12 +4,12 @@ import contextlib
 import os
 
 _reasons = {}  # By path: what lay there when it was lost, and why it was.
-_untold = {}  # Those of them that nobody was told of but the log.
+_unreported = {}  # Those of them that nobody was told of but the log.
 
 
 def note(paths, reason):
     for path in map(str, paths):
-        _reasons[path] = _untold[path] = (_identity(path), str(reason))
+        _reasons[path] = _unreported[path] = (_identity(path), str(reason))
 
 
 def reason(path):
@@ -24,10 +24,10 @@ def reason(path):
     return None
 
 
-def take_untold():
+def take_unreported():
     """By path, why: of what was lost since the last call, and not saved again since."""
-    lost = {path: reason(path) for path in _untold}
-    _untold.clear()
+    lost = {path: reason(path) for path in _unreported}
+    _unreported.clear()
     return {path: why for path, why in lost.items() if why is not None}
 
 

@@ -65,7 +65,7 @@ def can_place(path):
 
 
 def place(file, path):
-    """The file's bytes under the path, whose old file stays whole for who has it open."""
+    """Puts the file's bytes under the path. Readers of the old file keep it whole."""
     aside = path.with_name(f".{path.name}.libckpt")
     bring(file, aside)
     with contextlib.suppress(FileNotFoundError):
@@ -106,7 +106,7 @@ def link_or_copy(source, target):
     """The same bytes under a second name; where there are no hard links, a copy."""
     source = os.path.realpath(source)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(target)  # Of one who was killed while he did the same.
+        os.unlink(target)  # Left by a process that was killed here.
     try:
         os.link(source, target)
     except OSError:
