@@ -223,7 +223,7 @@ def test_a_number_of_the_environment_that_is_none_is_named(runtime, monkeypatch,
         _launch._exchange({"job": "job", "interface": "127.0.0.1"}, _ranks.Ranks("job"))
 
 
-def test_a_publish_queue_whose_memory_stays_full_says_what_to_look_at(runtime, tmp_path, monkeypatch):
+def test_a_queue_whose_memory_stays_full_says_what_to_look_at(runtime, tmp_path, monkeypatch):
     monkeypatch.setattr(_publish_queue, "SLOT_DEADLINE", 0.0)
     box = _publish_queue.PublishQueue("job", tmp_path / "dir")
     ticket = libckpt.Ticket(box.session, 1, "skipped_no_slot", 0.0)
