@@ -103,7 +103,7 @@ def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
     session = job().guard(optimizer)
     session.prepare({"p": parameter})
     for step in range(1, 5):
-        session._tensors._mutations.names.clear()  # It is left for later again.
+        session._tensors.mutations.names.clear()  # It is left for later again.
         with torch.no_grad():
             parameter.fill_(step)
             started = session.save(step, {"p": parameter})
@@ -135,7 +135,7 @@ def test_whoever_only_asks_accepts_no_capture_whose_tensors_were_written(job):
         model.weight.zero_()
     until(lambda: session._client.copied() == 1)
     assert session.counts()["captured"] is None
-    assert session._tensors._mutations.running() is None
+    assert session._tensors.mutations.running() is None
     with pytest.raises(libckpt.NotFound):
         session.wait(1, "captured")
 
@@ -171,6 +171,54 @@ def test_another_thread_does_not_judge_while_the_one_that_trains_may_write(job):
         waiting = threads.submit(ticket.captured.result, 60.0)
         session.finish_capture()
         waiting.result()
+
+
+@pytest.fixture
+def stepped(job, tmp_path):
+    """A session whose optimizer was stepped by another thread, which still lives; and its items."""
+    parameter = torch.nn.Parameter(torch.ones(4))
+    parameter.grad = torch.ones(4)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    session = job(dir=tmp_path / "dir").guard(optimizer)
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        threads.submit(optimizer.step).result()
+        yield session, {"p": parameter}, lambda: threads.submit(optimizer.step).result()
+
+
+def test_the_thread_that_only_saves_does_not_judge_while_the_one_that_steps_may_write(stepped):
+    session, items, step = stepped
+    ticket = session.save(1, items)
+    until(lambda: session._client.copied() == 1)
+    with pytest.raises(libckpt.Unavailable, match="call finish_capture"):
+        ticket.captured.result(0.0)
+    assert session.counts()["captured"] is None
+    step()
+    ticket.captured.result()
+
+
+def test_a_save_drops_the_capture_that_it_may_not_judge(stepped):
+    session, items, _ = stepped
+    assert session.save(1, items)
+    step = save_from(session, 2, items)
+    session.finish_capture()
+    session.wait(step, "captured")
+    assert session.counts()["failed"] == 1
+
+
+def test_a_close_says_that_no_thread_trains_any_more(stepped, job, tmp_path):
+    session, items, _ = stepped
+    assert session.save(1, items)
+    session.close()
+    assert job(dir=tmp_path / "dir").restore().step == 1
+
+
+def test_a_flush_brings_the_capture_that_nobody_has_judged_to_storage(job, tmp_path):
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    session = job(dir=tmp_path / "dir").guard(optimizer)
+    assert session.save(1, {"p": parameter})
+    session.flush()
+    assert session.counts()["durable"] == 1
 
 
 def test_no_thread_of_python(job):

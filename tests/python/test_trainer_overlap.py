@@ -78,7 +78,7 @@ def test_weights_that_are_swapped_in_are_not_what_is_captured(runtime, tmp_path,
 
     def swap(trainer):
         finish = (lambda: libckpt.transformers.finish_capture(trainer)) if overlap else lambda: None
-        mutations = session_of(trainer)._tensors._mutations
+        mutations = session_of(trainer)._tensors.mutations
         swaps.append(Swap(finish, lambda: mutations.running() is not None))
         return swaps[0]
 

@@ -54,7 +54,7 @@ def test_a_prepared_optimizer_is_guarded_and_its_step_waits(job, prepared):
     assert session.save(1, items).outcome == "started"
     assert "model.weight" in session._tensors.guarded_names()
     wrapped.step()
-    assert session._tensors._mutations.running() is None  # The step has let the capture end.
+    assert session._tensors.mutations.running() is None  # The step has let the capture end.
     session.wait(1, "committed", SECONDS)
     assert not torch.equal(model.weight, saved[0])
     session.restore(items)

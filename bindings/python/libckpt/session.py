@@ -12,12 +12,12 @@ import time
 import weakref
 
 from libckpt import errors
-from libckpt.core import _failures, _frameworks, _items, _launch, _open_sessions, _progress
-from libckpt.core import _registration, _replicas, _restored, _restorer, _settings, _turn
+from libckpt.core import _failures, _frameworks, _items, _launch, _mutations, _open_sessions
+from libckpt.core import _progress, _registration, _replicas, _restored, _restorer, _settings
+from libckpt.core import _turn
 from libckpt.ticket import LEVELS, Ticket
 
 DEADLINE = 60.0
-UNJUDGED = "the capture is judged by the thread that trains, in its next step, save or wait"
 
 
 class Session:
@@ -203,8 +203,6 @@ class Session:
         """The newest committed step of this session, or None."""
         return self.counts()["committed"]
 
-    # --- the rest ---
-
     def wait(self, step, level, deadline=DEADLINE):
         """Waits until the step, or a newer one, is captured, replicated, committed or durable."""
         self._check_open()
@@ -214,10 +212,14 @@ class Session:
         except errors.Unavailable as error:
             if may_judge:
                 raise
-            raise errors.Unavailable(f"{error}; {UNJUDGED}") from error
+            raise errors.Unavailable(f"{error}; {_mutations.UNJUDGED}") from error
 
     def flush(self, deadline=DEADLINE):
         """Waits until the newest committed step is on storage; only with a directory."""
+        step = self._tensors.mutations.running_step()
+        if step is not None and self.world_size == 1 and self._tensors.finish_if_judged_here():
+            with contextlib.suppress(errors.CheckpointError):  # It was dropped.
+                self._client.wait(step, "committed", deadline)
         committed = self.latest
         if self.dir and committed is not None:
             self.wait(committed, "durable", deadline)
@@ -237,7 +239,7 @@ class Session:
         if self._is_out_of_reach() or self.is_closed:
             status = dict.fromkeys(LEVELS)
         else:
-            self._tensors.judge_copied()
+            self._tensors.mutations.judge_copied()
             status = self._client.stats()
         status["job"], status["rank"], status["dir"] = self.job, self.rank, self.dir
         status["failed"] = max(status.get("failed", 0), self._failures.count)
@@ -274,7 +276,7 @@ class Session:
 
     def _end(self, end):
         with contextlib.suppress(errors.CheckpointError):  # An unjudged capture is dropped.
-            self._tensors.finish_if_judged_here()
+            self._tensors.finish_if_judged_here(is_over=True)
         client, self._client = self._client, None
         _open_sessions.sessions.discard(self)
         try:

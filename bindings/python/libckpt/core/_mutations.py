@@ -16,21 +16,26 @@ import threading
 from libckpt.core import _debug, _tensors
 
 NAMES_LISTED = 3
+UNJUDGED = (
+    "the capture is judged by the thread that trains, in its next step, save or wait; call "
+    "finish_capture() if no other thread trains now"
+)
 
 
 class _Capture:
-    def __init__(self, step, tensors, writers, is_debugged):
+    def __init__(self, step, tensors, stepper, is_debugged):
         self.step = step
         self.is_started = False
-        self._writers = writers
+        self._saver, self._stepper = threading.current_thread(), stepper
         self._tensors = tensors
         self._counts = _tensors.write_counts(list(tensors.values()))
         self._sums = _debug.sums_of(tensors) if is_debugged else {}
 
-    def may_be_judged_here(self):
-        """Whether no other thread can be in the middle of a write."""
+    def may_be_judged_here(self, is_over=False):
+        """Whether no other thread can be in the middle of a write. `is_over`: none trains now."""
         here = threading.current_thread()
-        return all(writer is here or not writer.is_alive() for writer in self._writers)
+        writers = [self._saver] if is_over else [self._saver, self._stepper or here]
+        return all(writer is here or not writer.is_alive() for writer in writers)
 
     def written(self):
         """The names of the tensors that were written."""
@@ -68,11 +73,11 @@ class Mutations:
 
     def begin(self, step, tensors, memory):
         """Call before the save of the step. It leaves `tensors` for later, and reads `memory`."""
-        here = threading.current_thread()
         self._memory_before, self.memory = self.memory, (self.memory, memory)
         holds = bool(tensors)
-        writers = {here, self._stepper or here}
-        self._capture = _Capture(step, tensors, writers, self._is_debugged) if holds else None
+        self._capture = None
+        if holds:
+            self._capture = _Capture(step, tensors, self._stepper, self._is_debugged)
         if self._holds != holds:
             self._client.hold(holds)
             self._holds = holds
@@ -92,6 +97,10 @@ class Mutations:
         """The capture that has begun and is not judged."""
         capture = self._capture
         return capture if capture is not None and capture.is_started else None
+
+    def running_step(self):
+        capture = self.running()
+        return None if capture is None else capture.step
 
     def judge(self, capture):
         """Call when the copies are over, or ordered before all that comes."""

@@ -19,7 +19,7 @@ class Registration:
     def __init__(self, options, is_debugged=False):
         self.client = _native.Client(options)
         self._guard = None  # An adapter's, of the optimizers that are guarded.
-        self._mutations = _mutations.Mutations(self.client, is_debugged)
+        self.mutations = _mutations.Mutations(self.client, is_debugged)
         self._left_for_later = ()  # Registered tensors: name, address, whether in a member.
         self._left_names = ()  # The names alone; None: some are in members.
         self._names_then = 0  # How many had been written when it was registered.
@@ -48,39 +48,39 @@ class Registration:
         """Before the update of any optimizer is queued."""
         if _frameworks.is_recording_graph():
             self._guard.leave_to_graph(optimizer)
-        self._mutations.before_step()
+        self.mutations.before_step()
         self.finish_here()
 
-    def finish_here(self):
+    def finish_here(self, judges=True):
         """Work that is queued from now on may change the tensors, on the streams that are current
         now: the update need not be where the save was."""
-        running = self._mutations.running()
+        running = self.mutations.running()
         streams = _frameworks.current_streams(self._captured)
         if self._stream is not None:
             streams.append(self._stream)
         for handle in dict.fromkeys(stream.cuda_stream for stream in streams) or [0]:
             self.client.guard(handle)
-        if running is not None:
-            self._mutations.judge(running)
+        if running is not None and judges:
+            self.mutations.judge(running)
         self._release_memory()
-        self._mutations.log_changes()
+        self.mutations.log_changes()
 
-    def finish_if_judged_here(self):
-        """The same, where this thread may judge the running capture. Returns whether it may."""
-        running = self._mutations.running()
-        may_judge = running is None or running.may_be_judged_here()
+    def finish_if_judged_here(self, is_over=False):
+        """The same, where this thread may judge the running capture. Returns whether it may.
+        `is_over`: no thread trains any more."""
+        may_judge = self._may_judge(is_over)
         if may_judge:
             self.finish_here()
         return may_judge
 
-    def judge_copied(self):
-        """Judges a capture that was copied, if this thread may; never waits."""
-        self._mutations.judge_copied()
+    def _may_judge(self, is_over=False):
+        running = self.mutations.running()
+        return running is None or running.may_be_judged_here(is_over)
 
     def _release_memory(self):
         """Call after a guard. It waited for copies of the host; a GPU waits for its own copies, and
         its allocator, which knows nothing of them, must not give their memory to others."""
-        mutations = self._mutations
+        mutations = self.mutations
         if not self._captured:
             mutations.memory = None
         elif mutations.memory is None or _frameworks.is_recording_graph():
@@ -100,19 +100,19 @@ class Registration:
         """The outcome. `taken` is what items.take_all answered."""
         structure, tensors, members = taken
         # What a capture still reads must stay: also when the next one registers other tensors.
-        self.finish_here()
+        self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
         views = self.view(tensors)
         self.register(views, members)
         self._structure.set(structure)
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
         memory = _memory_of(tensors, counted, views, members, gpus)
-        self._mutations.begin(step, counted, memory)
+        self.mutations.begin(step, counted, memory)
         outcome = "failed"
         try:
             outcome = self._save(step, gpus, always)
         finally:
-            self._mutations.began(outcome == "started")
+            self.mutations.began(outcome == "started")
         if outcome == "started":
             self._captured, self._left = gpus, None
         return outcome
@@ -191,7 +191,7 @@ class Registration:
             names = [name for name, _, is_in_member in self._left_for_later if not is_in_member]
             self._left_names = names if len(names) == len(self._left_for_later) else None
         self._as_registered = (views, guarded)
-        self._names_then = len(self._mutations.names)
+        self._names_then = len(self.mutations.names)
 
     def _is_registered(self, views, guarded):
         """Whether these very views, and no members, are what is registered; the usual case."""
@@ -199,13 +199,13 @@ class Registration:
             return False
         known, guarded_then = self._as_registered
         is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
-        return is_as_then and len(self._mutations.names) == self._names_then
+        return is_as_then and len(self.mutations.names) == self._names_then
 
     def _told(self, name, whole_name, view, guarded):
         is_guarded = (
             not view.is_buffered
             and 0 < view.nbytes <= guarded.get(view.address, 0)
-            and whole_name not in self._mutations.names
+            and whole_name not in self.mutations.names
             and view.counts_writes
         )
         return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
@@ -254,7 +254,7 @@ class Registration:
         """When the library has let go of them."""
         if self._guard is not None:
             self._guard.remove()
-        self._mutations.stop()
+        self.mutations.stop()
         self._left, self._stream, self._captured = None, None, []
         self._registered, self._as_registered = None, ({}, {})
         self._views, self._gpus = _views.Views(), (None, [])
