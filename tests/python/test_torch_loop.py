@@ -194,9 +194,15 @@ def test_the_usual_ways_to_write_a_file_all_end_in_the_set(tmp_path):
 
 
 def test_a_file_written_past_the_block_is_told(tmp_path, caplog):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "before.bin").touch()
     with libckpt.torch.checkpoint(tmp_path, step=1):
-        subprocess.run(["touch", tmp_path / "past.bin"], check=True)
-    assert "past.bin was written past the block" in caplog.text
+        torch.save([1], tmp_path / "deep" / "x.pt")
+        for name in ("past.bin", "deep/too.bin"):
+            subprocess.run(["touch", tmp_path / name], check=True)
+    assert " past.bin was written past the block" in caplog.text
+    assert " deep/too.bin was written past the block" in caplog.text
+    assert "before.bin" not in caplog.text
 
 
 def test_save_is_seen_by_load_and_by_a_later_save(tmp_path):

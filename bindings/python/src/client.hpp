@@ -1,7 +1,7 @@
 // Client: one Checkpointer for one Session of Python, and what is registered with it.
 //
 // Threads:   any; calls are made one at a time. The GIL is not held while one waits for another.
-// Lifetime:  whoever calls keeps the tensors that it named alive until they are replaced.
+// Lifetime:  the caller keeps registered tensors alive until others replace them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,7 @@
 
 namespace ckpt::python {
 
-// A mutex that tells whether somebody wants it: who has it for long lets others go first.
+// A mutex that knows whether another thread wants it, so that a long holder can let it go first.
 class SharedTurn {
  public:
   void lock() {
@@ -34,11 +34,11 @@ class SharedTurn {
 
 class Client {
  public:
-  // The keys are the options' names; of lists, strings as the environment would have them.
+  // The keys are the names of options. Lists are strings, as in the environment.
   explicit Client(const nanobind::dict& options);
 
   // Registers exactly these: (name, address, type, shape, GPU or -1, guarded), and archives as
-  // (name, [such tensors]). What is as it was is left alone.
+  // (name, [such tensors]). Registrations that did not change stay.
   void update(const nanobind::list& tensors, const nanobind::list& archives);
   void set_blob(const std::string& name, const nanobind::bytes& content);
   nanobind::object blob(const std::string& name);
@@ -55,25 +55,26 @@ class Client {
   void settle(std::uint64_t step, const std::string& problem);
   // The newest held capture whose last byte was copied. Never waits.
   std::optional<std::uint64_t> copied() const;
-  // Others get their turn while it waits: the training thread must not wait for what is waited for.
-  // What a signal handler raises, such as that of ^C, ends it.
+  // Other threads get their turn meanwhile, so that a wait never holds up training. An exception
+  // of a signal handler, such as that of ^C, ends it.
   void wait(std::uint64_t step, const std::string& level, double seconds);
-  // `choose(step, [(name, type, shape, alias_of)], structure)` answers tensors as update() takes
+  // `choose(step, [(name, type, shape, alias_of)], structure)` returns tensors as update() takes
   // them. The structure is the blob of the items, or None.
   nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
   // The same of any rank's shard of a published checkpoint.
   nanobind::dict restore_from(const std::string& path, std::uint32_t rank,
                               const nanobind::callable& choose);
-  // `watch(phase, bytes, bytes_total, source_name, waiting)` is told by each restore; none: nobody.
-  // What it raises, or a signal handler, ends a restore that waits; else it is raised afterwards.
+  // Each restore calls `watch(phase, bytes, bytes_total, source_name, waiting)`, unless it is None.
+  // An exception of it, or of a signal handler, ends a restore that waits; else it is raised
+  // afterwards.
   void watch_restores(nanobind::object watch);
   void start_fresh();
   void restored_ok(std::uint64_t step);
   nanobind::dict stats();
-  // Of the job, as JSON; empty when disabled.
+  // The job's status, as JSON; empty when disabled.
   std::string status();
   void close(double seconds);
-  // Lets go without a word: for the daemon the trainer has died.
+  // Disconnects without a message: for the daemon the trainer has died.
   void drop();
 
  private:

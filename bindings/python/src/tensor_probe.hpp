@@ -1,7 +1,7 @@
 // Tensor probe: what tensors are and where they lie, thousands of them in one call.
 //
-// PyTorch tells it by the C functions of DLPack's exchange API, without making an object of Python;
-// what has no such functions is asked by Python, one by one.
+// PyTorch answers through the C functions of DLPack's exchange API, without making an object of
+// Python. Tensors without such functions are asked by Python, one by one.
 //
 // Threads:   whoever has the GIL.
 #pragma once
@@ -24,13 +24,13 @@ struct Look {
   std::vector<std::int64_t> strides;  // Empty: contiguous.
 };
 
-// The form of tensors: who asks again later need not describe each anew.
+// The form of tensors, to compare with that of others later.
 class Forms {
  public:
-  // `api` is the capsule that PyTorch's Tensor has; anything else asks for nothing and never fits.
+  // `api` is the capsule that PyTorch's Tensor has; with anything else nothing ever fits.
   Forms(nanobind::object api, const nanobind::list& tensors);
 
-  // Whether these are as many tensors, in turn of the same types, shapes and orders.
+  // Whether these are as many tensors, of the same types, shapes and orders in turn.
   bool fit(const nanobind::list& tensors) const;
 
  private:
@@ -44,8 +44,8 @@ class Places {
  public:
   Places(nanobind::object api, const nanobind::list& tensors);
 
-  // Of as many tensors, the indices of those that do not lie, or not for sure, where the first ones
-  // lay, in the same form.
+  // The indices, among as many tensors, of those that may lie elsewhere than the first ones, or in
+  // another form.
   std::vector<std::size_t> moved(const nanobind::list& tensors) const;
 
  private:

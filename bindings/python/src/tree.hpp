@@ -27,10 +27,10 @@ class Tree {
   Tree(nanobind::object api, const nanobind::handle& tensor_type, nanobind::callable text_of,
        const nanobind::handle& value, std::string text);
 
-  // Whether all that `value` is made of is known here; else nothing is ever found.
+  // Whether all parts of `value` are of a known kind; else nothing is ever found.
   bool is_known() const { return is_known_; }
 
-  // (tensors in turn, text) of what is like `value` was; None: it is not.
+  // (tensors in turn, text) of a value that is like the one before; else None.
   nanobind::object find(const nanobind::handle& value);
 
  private:
@@ -49,7 +49,7 @@ class Tree {
     std::vector<Change> changes;
   };
 
-  // Both are false where something is not known, or not as it was.
+  // Both return false at a part of an unknown kind, or one that differs.
   bool learn(const nanobind::handle& value, const nanobind::handle& tensor_type, Found& found);
   bool learn_dictionary(const nanobind::handle& value, const nanobind::handle& tensor_type,
                         Found& found);

@@ -87,7 +87,7 @@ def save(content, path, *arguments, **options):
 
 def _save_to(path, content):
     _publish_queue.settle()
-    queue = _queues.open_for(path.parent, path.parent / ".libckpt" / "files")
+    queue = _queues.open_for(path.parent, path.parent / _work.PRIVATE / "files")
     # One save of a directory is on its way: another could overtake it.
     _publish_queue.settle(wait=queue is None or bool(queue.waiting))
     if queue is not None:

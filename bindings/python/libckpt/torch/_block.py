@@ -62,7 +62,7 @@ def run(directory, step):
             directory, folder, _publish_queue.MEMBERS_MAX,
             lambda changed: _settle_for(queue, changed),
         )  # fmt: skip
-        before = _seen(directory)
+        before, began = _seen(directory), folder.stat().st_mtime_ns
         collector = _collector.Collector(spelled, staging)
         try:
             with collector:
@@ -72,7 +72,10 @@ def run(directory, step):
             raise
         finally:
             folder._staging = None
-        _log_others(directory, before, collector.led_out)
+        past = [name for name, seen in _seen(directory).items() if before.get(name) != seen]
+        folders = {os.path.dirname(name) for name in staging.names()} - {""}
+        past += _written_since(began, directory, folders)
+        _log_others(directory, past, collector.led_out)
         if staging.is_empty():
             sets.work.drop(name)
             logger.warning(
@@ -161,7 +164,17 @@ def _seen(directory):
     return found
 
 
-def _log_others(directory, before, led_out):
+def _written_since(began, directory, folders):
+    """The names of files in these folders that were written after that time."""
+    for folder in sorted(folders):
+        with contextlib.suppress(OSError):  # It is in the set only.
+            for entry in os.scandir(directory / folder):
+                is_file = entry.is_file(follow_symlinks=False)
+                if is_file and entry.stat(follow_symlinks=False).st_mtime_ns > began:
+                    yield os.path.join(folder, entry.name)
+
+
+def _log_others(directory, past, led_out):
     """Files that belong to no set: their writers do not call Python, or lead elsewhere."""
     for path in sorted(led_out):
         logger.error(
@@ -170,11 +183,10 @@ def _log_others(directory, before, led_out):
             directory,
             path,
         )
-    for name, seen in _seen(directory).items():
-        if before.get(name) != seen:
-            logger.error(
-                "libckpt: checkpoint in %s: %s was written past the block, and is not part of "
-                "the set: write it into the folder that is yielded",
-                directory,
-                name,
-            )
+    for name in past:
+        logger.error(
+            "libckpt: checkpoint in %s: %s was written past the block, and is not part of the set: "
+            "write it into the folder that is yielded",
+            directory,
+            name,
+        )

@@ -11,10 +11,11 @@ import io
 import os
 import threading
 
+from libckpt.core.files._work import PRIVATE
+
 WRITES = frozenset("wax+")
 OF_ONE_PATH = ("stat", "lstat", "readlink", "chmod", "utime", "setxattr")
 LINKS_MAX = 40  # As Linux.
-PRIVATE = ".libckpt"
 
 
 class Collector:

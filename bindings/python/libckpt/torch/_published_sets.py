@@ -15,9 +15,9 @@ import os
 import pathlib
 import shutil
 
-from libckpt.core.files._work import Work, bring, files_of, identity, link_or_copy, sync, sync_tree
+from libckpt.core.files._work import PRIVATE, Work, bring, files_of, identity, link_or_copy
+from libckpt.core.files._work import sync, sync_tree
 
-PRIVATE = ".libckpt"
 KEPT = 2  # The current one, and the one before for its readers.
 
 

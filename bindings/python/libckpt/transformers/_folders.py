@@ -15,7 +15,7 @@ import struct
 import zipfile
 
 from libckpt import _native
-from libckpt.core.files._work import Work, bring, sync, sync_tree
+from libckpt.core.files._work import PRIVATE, Work, bring, sync, sync_tree
 
 logger = logging.getLogger("libckpt")
 
@@ -27,7 +27,7 @@ HEADER_BYTES_MAX = 100_000_000
 class Folders:
     def __init__(self, output):
         self.output = pathlib.Path(output)
-        self.private = self.output / ".libckpt"
+        self.private = self.output / PRIVATE
         self.work = Work(self.private / "work")
 
     def path(self, number):

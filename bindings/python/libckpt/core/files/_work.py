@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 
+PRIVATE = ".libckpt"  # The folder in a user's directory that is ours alone.
 NAME_MAX = 255  # Bytes, of a file on Linux.
 
 
