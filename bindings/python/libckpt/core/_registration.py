@@ -94,7 +94,7 @@ class Registration:
         """When it returns, the running capture has left the tensors."""
         if os.getpid() == self._process:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
-                self.finish_here()
+                self.finish_here(judges=self._may_judge())
 
     def capture(self, step, taken, always):
         """The outcome. `taken` is what items.take_all answered."""
