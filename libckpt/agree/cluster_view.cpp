@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace ckpt::agree {
 
@@ -41,24 +43,23 @@ bool has_trainers(const ClusterView& view) {
                      [](const format::NodeReport& node) { return !node.ranks.empty(); });
 }
 
-std::vector<std::optional<Copies>> copies_of(const ClusterView& view, format::StepId at) {
-  std::vector<std::optional<Copies>> copies(view.shape.world_size);
-  const auto collect = [&](bool own_only) {
-    for (const format::NodeReport& node : view.reports) {
-      for (const format::Holding& holding : node.holdings) {
-        if (holding.id.at != at || holding.id.rank >= copies.size()) continue;
-        if (holding.world_size != view.shape.world_size || (own_only && !holding.is_own)) continue;
-        auto& entry = copies[holding.id.rank];
-        if (!entry) entry = Copies{holding.digest, {}, holding.is_own};
-        if (entry->digest != holding.digest) continue;
-        std::set<std::string> names(entry->nodes.begin(), entry->nodes.end());
-        if (names.insert(node.node).second) entry->nodes.push_back(node.node);
-      }
-    }
-  };
-  collect(true);
-  collect(false);
-  return copies;
+namespace {
+
+std::shared_ptr<const ReportIndex> index_of(const ClusterView& view) {
+  if (view.index) return view.index;
+  const auto index = std::make_shared<ReportIndex>(view.shape);
+  for (const format::NodeReport& report : view.reports) index->add(report);
+  return index;
+}
+
+}  // namespace
+
+StepCopies copies_of(const ClusterView& view, format::StepId at) {
+  return index_of(view)->copies_of(at);
+}
+
+std::vector<format::StepId> held_steps(const ClusterView& view) {
+  return index_of(view)->steps();
 }
 
 DamagedShards damaged_shards(const ClusterView& view) {
@@ -73,8 +74,15 @@ DamagedShards damaged_shards(const ClusterView& view) {
 }
 
 std::size_t domain_count(const JobShape& shape, const std::vector<std::string>& nodes) {
-  std::set<std::string> domains;
-  for (const std::string& node : nodes) domains.insert(domain_of(shape, node));
+  std::unordered_map<std::string_view, std::string_view> labels;
+  for (const Node& member : shape.nodes) {
+    if (!member.failure_domain.empty()) labels.emplace(member.name, member.failure_domain);
+  }
+  std::unordered_set<std::string_view> domains;
+  for (const std::string& node : nodes) {
+    const auto label = labels.find(node);
+    domains.insert(label != labels.end() ? label->second : std::string_view(node));
+  }
   return domains.size();
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "agree/report_index.hpp"
 #include "format/agreement.hpp"
 
 namespace ckpt::agree {
@@ -52,6 +53,8 @@ struct ClusterView {
   // Live nodes that have not reported to this coordinator yet: what they hold is not known.
   std::vector<std::string> unreported;
   bool all_live = false;  // Every node of the list has reported.
+  // Of `reports`, where somebody keeps it up to date; null: made for each question.
+  std::shared_ptr<const ReportIndex> index;
 };
 
 // RankView: a rank's report and where it comes from.
@@ -65,14 +68,10 @@ std::vector<RankView> ranks_of(const ClusterView& view);
 
 bool has_trainers(const ClusterView& view);  // On any live node.
 
-// Copies of one shard on live nodes.
-struct Copies {
-  Digest digest;
-  std::vector<std::string> nodes;
-  bool has_own = false;
-};
-// Of `at`, by rank. Where copies disagree, those of the rank's own node are believed.
-std::vector<std::optional<Copies>> copies_of(const ClusterView& view, format::StepId at);
+// Of `at`, by rank.
+StepCopies copies_of(const ClusterView& view, format::StepId at);
+// Those that some node holds a shard of, taken by as many ranks as the job has; ascending.
+std::vector<format::StepId> held_steps(const ClusterView& view);
 
 // Stored shards that some live node could not use: by step, then rank, the kind of damage.
 // Corruption outweighs what could not be read.

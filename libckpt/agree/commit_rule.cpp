@@ -14,10 +14,8 @@ namespace {
 
 std::set<format::StepId> held_steps(const ClusterView& view, std::uint64_t timeline) {
   std::set<format::StepId> steps;
-  for (const format::NodeReport& node : view.reports) {
-    for (const format::Holding& holding : node.holdings) {
-      if (holding.id.at.timeline == timeline) steps.insert(holding.id.at);
-    }
+  for (const format::StepId& at : held_steps(view)) {
+    if (at.timeline == timeline) steps.insert(at);
   }
   return steps;
 }
@@ -25,7 +23,7 @@ std::set<format::StepId> held_steps(const ClusterView& view, std::uint64_t timel
 bool is_safe(const ClusterView& view, format::StepId at, std::size_t copies_needed) {
   const auto copies = copies_of(view, at);
   return std::all_of(copies.begin(), copies.end(), [&](const std::optional<Copies>& shard) {
-    return shard && domain_count(view.shape, shard->nodes) >= copies_needed;
+    return shard && shard->domains >= copies_needed;
   });
 }
 

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <unordered_set>
 
 #include "agree/commit_rule.hpp"
 #include "base/log.hpp"
@@ -78,8 +80,9 @@ bool Coordinator::decide(const ClusterView& view, Time now) {
 
 void Coordinator::adopt_reports(const ClusterView& view) {
   for (const format::NodeReport& node : view.reports) {
-    decree_.history = merge(decree_.history, node.history);
-    decree_.restore_counts = merge(decree_.restore_counts, node.restore_counts);
+    if (node.history != decree_.history) decree_.history = merge(decree_.history, node.history);
+    if (node.restore_counts != decree_.restore_counts)
+      decree_.restore_counts = merge(decree_.restore_counts, node.restore_counts);
   }
   const auto adopt = [&](std::optional<format::StepId>& newest, format::StepId at) {
     if (!is_fenced(decree_.history, at)) raise(newest, std::optional(at));
@@ -291,16 +294,20 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       std::any_of(view.reports.begin(), view.reports.end(),
                   [](const format::NodeReport& node) { return node.has_trainer; });
   decree_.live.clear();
-  for (const format::NodeReport& report : view.reports) decree_.live.push_back(report.node);
+  std::unordered_set<std::string_view> live;
+  for (const format::NodeReport& report : view.reports) {
+    decree_.live.push_back({report.node, report.boot});
+    live.insert(report.node);
+  }
   std::sort(decree_.live.begin(), decree_.live.end());
   std::vector<std::string> all;
   std::string lost;
   for (const Node& node : view.shape.nodes) {
     all.push_back(node.name);
     // Who was never heard, and may still come, is not lost.
-    const bool is_live = std::binary_search(decree_.live.begin(), decree_.live.end(), node.name);
     const auto& expected = view.expected;
-    if (!is_live && std::find(expected.begin(), expected.end(), node.name) == expected.end()) {
+    if (!live.contains(node.name) &&
+        std::find(expected.begin(), expected.end(), node.name) == expected.end()) {
       lost += (lost.empty() ? "" : ", ") + node.name;
     }
   }
@@ -361,7 +368,9 @@ void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
   for (format::TimelineStart& begun : decree_.history) {
     if (begun.timeline == decree_.start->timeline) begun.timeline = timeline;
   }
-  decree_.start->timeline = timeline;
+  format::Start start = *decree_.start;
+  start.timeline = timeline;
+  decree_.start = std::move(start);
 }
 
 void Coordinator::told(std::uint64_t start_id) {

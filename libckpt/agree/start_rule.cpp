@@ -78,6 +78,7 @@ void set_outcome(Start& start, const Vote& vote) {
   start.reason = vote.reason;
   start.has_base = vote.chosen.has_value();
   start.digests = vote.digests;
+  start.holders = vote.holders;
   start.from_storage = vote.from_storage;
   start.error = Errc{};
   start.go = false;
@@ -230,7 +231,7 @@ Counts count_phases(const StartState& state, const std::vector<RankView>& ranks)
 StartDecision nobody_asks(const StartState& state, bool is_unfinished, bool all_run) {
   StartDecision decision;
   if (!is_unfinished || !all_run) return decision;
-  decision.next = state.current;
+  decision.next = *state.current;
   decision.next->error = Errc::cancelled;
   decision.next->reason = "no rank restores any more";
   return decision;
@@ -293,19 +294,18 @@ bool are_all_in(const ClusterView& view, const format::Start& start) {
   });
 }
 
-std::optional<format::Start> newer(std::optional<format::Start> first,
-                                   const std::optional<format::Start>& second) {
+format::SharedStart newer(format::SharedStart first, const format::SharedStart& second) {
+  if (!second || first == second) return first;
   const auto age = [](const Start& start) {
     const bool is_over = start.go || start.error != Errc{};
     return std::tuple(start.timeline, is_over, start.attempt);
   };
-  if (!first || (second && age(*second) > age(*first))) return second;
+  if (!first || age(*second) > age(*first)) return second;
   return first;
 }
 
-std::optional<format::Start> newest_start(const ClusterView& view,
-                                          std::optional<format::Start> own) {
-  std::optional<format::Start> newest = std::move(own);
+format::SharedStart newest_start(const ClusterView& view, format::SharedStart own) {
+  format::SharedStart newest = std::move(own);
   for (const format::NodeReport& node : view.reports) newest = newer(std::move(newest), node.start);
   return newest;
 }

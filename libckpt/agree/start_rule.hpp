@@ -25,7 +25,7 @@ inline constexpr std::uint32_t start_attempts_max = 32;
 std::uint64_t unclaimed_distance(Random& random);
 
 struct StartState {
-  std::optional<format::Start> current;  // Newest known; from our own decrees or from reports.
+  format::SharedStart current;  // Newest known; from our own decrees or from reports.
   History history;
   std::vector<format::RestoreCount> restore_counts;
   std::uint32_t restores_without_progress_max = 3;
@@ -47,10 +47,8 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
 bool are_all_in(const ClusterView& view, const format::Start& start);
 
 // The one that was decided later.
-std::optional<format::Start> newer(std::optional<format::Start> first,
-                                   const std::optional<format::Start>& second);
+format::SharedStart newer(format::SharedStart first, const format::SharedStart& second);
 // The newest Start that any report knows.
-std::optional<format::Start> newest_start(const ClusterView& view,
-                                          std::optional<format::Start> own);
+format::SharedStart newest_start(const ClusterView& view, format::SharedStart own);
 
 }  // namespace ckpt::agree

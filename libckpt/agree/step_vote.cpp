@@ -11,10 +11,14 @@ namespace {
 
 struct Coverage {
   std::vector<Digest> digests;
+  std::vector<std::vector<std::string>> holders;
   std::vector<std::uint32_t> missing;  // Ranks.
   std::string damage;                  // Of their files, the first; empty: they have none.
   bool is_in_memory = true;
+  // Nodes that alone hold some rank's shard in memory; true: storage does not have it either.
+  std::map<std::string, bool> alone;
 };
+using Coverages = std::vector<std::pair<format::StepId, Coverage>>;  // Newest first.
 
 const PublishedStep* find_published(const ClusterView& view, format::StepId at) {
   if (!view.published) return nullptr;
@@ -34,12 +38,22 @@ Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::St
   const auto copies = copies_of(view, at);
   const PublishedStep* published = find_published(view, at);
   const auto damage = damaged.find(at);
+  const auto is_damaged = [&](std::uint32_t rank) {
+    return damage != damaged.end() && damage->second.contains(rank);
+  };
+  coverage.holders.resize(view.shape.world_size);
   for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
     const bool in_memory =
         copies[rank] && (published == nullptr || published->digests[rank] == copies[rank]->digest);
     if (in_memory) {
       coverage.digests.push_back(copies[rank]->digest);
-    } else if (published != nullptr && damage != damaged.end() && damage->second.contains(rank)) {
+      coverage.holders[rank] = copies[rank]->nodes;
+      if (copies[rank]->nodes.size() == 1) {
+        const bool is_stored = published != nullptr && !is_damaged(rank);
+        bool& is_only_copy = coverage.alone[copies[rank]->nodes.front()];
+        is_only_copy = is_only_copy || !is_stored;
+      }
+    } else if (published != nullptr && is_damaged(rank)) {
       coverage.digests.emplace_back();
       coverage.missing.push_back(rank);
       if (coverage.damage.empty())
@@ -190,6 +204,7 @@ void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const Vote
   if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
   vote.chosen.reset();
   vote.digests.clear();
+  vote.holders.clear();
   vote.from_storage = false;
   vote.error = Errc::unsupported;
   vote.reason =
@@ -217,27 +232,30 @@ void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules
       view.history_lost, number(vote.chosen->step));
   vote.chosen.reset();
   vote.digests.clear();
+  vote.holders.clear();
   vote.from_storage = false;
 }
 
-}  // namespace
+// As if the node had not been: its copies are gone, and what storage has stays.
+Coverage without(const Coverage& all, const std::string& node) {
+  const auto alone = all.alone.find(node);
+  if (alone == all.alone.end()) return {{}, {}, all.missing, all.damage, all.is_in_memory, {}};
+  Coverage rest{{}, {}, all.missing, all.damage, false, {}};
+  if (alone->second) rest.missing.push_back(0);
+  return rest;
+}
 
-Vote vote(const ClusterView& view, const VoteRules& rules) {
-  Vote result;
-  std::set<std::uint32_t> other_worlds;
-  const auto steps = all_steps(view, other_worlds);
-  const DamagedShards damaged = damaged_shards(view);
-  const std::size_t damaged_steps = damaged_count(view, damaged);
+void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
   // A second round admits suspects: a suspect step is better than none.
   for (const bool allow_suspect : {false, true}) {
     result.candidates.clear();
-    for (const format::StepId& at : steps) {
-      const Coverage coverage = cover(view, damaged, at);
+    for (const auto& [at, coverage] : steps) {
       Candidate candidate{at, false, coverage.is_in_memory && coverage.missing.empty(),
                           objection(rules, at, coverage, allow_suspect)};
       if (candidate.verdict.empty() && !result.chosen) {
         result.chosen = at;
         result.digests = coverage.digests;
+        result.holders = coverage.holders;
         result.from_storage = !coverage.is_in_memory;
         candidate.is_chosen = true;
         candidate.verdict = coverage.is_in_memory ? "chosen: every shard is in memory"
@@ -249,6 +267,40 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
     }
     if (result.chosen) break;
   }
+}
+
+Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
+                    std::set<std::uint32_t>& other_worlds) {
+  Coverages all;
+  for (const format::StepId& at : all_steps(view, other_worlds))
+    all.emplace_back(at, cover(view, damaged, at));
+  return all;
+}
+
+}  // namespace
+
+std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRules& rules) {
+  std::set<std::uint32_t> other_worlds;
+  const Coverages all = cover_all(view, damaged_shards(view), other_worlds);
+  std::vector<Survival> survivals;
+  for (const Node& node : view.shape.nodes) {
+    Coverages rest;
+    for (const auto& [at, coverage] : all) rest.emplace_back(at, without(coverage, node.name));
+    Vote result;
+    choose(result, rest, rules);
+    prefer_newer_of_other_world(result, view, rules);
+    refuse_without_history(result, view, rules);
+    survivals.push_back({node.name, result.chosen, result.from_storage});
+  }
+  return survivals;
+}
+
+Vote vote(const ClusterView& view, const VoteRules& rules) {
+  Vote result;
+  std::set<std::uint32_t> other_worlds;
+  const DamagedShards damaged = damaged_shards(view);
+  const std::size_t damaged_steps = damaged_count(view, damaged);
+  choose(result, cover_all(view, damaged, other_worlds), rules);
   prefer_newer_of_other_world(result, view, rules);
   refuse_without_history(result, view, rules);
   if (result.error != Errc{}) return result;

@@ -22,7 +22,8 @@ struct Candidate {
 
 struct Vote {
   std::optional<format::StepId> chosen;
-  std::vector<Digest> digests;  // By rank, of the chosen step.
+  std::vector<Digest> digests;                    // By rank, of the chosen step.
+  std::vector<std::vector<std::string>> holders;  // By rank: nodes with such a copy in memory.
   bool from_storage = false;
   std::vector<Candidate> candidates;  // Newest first.
   Errc error{};                       // When nothing was chosen: why, as a reaction.
@@ -37,5 +38,15 @@ struct VoteRules {
 };
 
 Vote vote(const ClusterView& view, const VoteRules& rules);
+
+// Survival: what could be restored if one node were gone.
+struct Survival {
+  std::string node;
+  std::optional<format::StepId> chosen;
+  bool from_storage = false;
+};
+// For each node of the list, in one look at the view. Copies of another digest than the one that is
+// believed stand in for nothing, also where those that are believed are gone.
+std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRules& rules);
 
 }  // namespace ckpt::agree

@@ -137,7 +137,7 @@ Daemon::Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFi
       network_(context_.get_executor(), *clock_),
       engine_(std::make_unique<node::Engine>(
           context_.get_executor(),
-          node::Seams{*clock_, memory_, *files_, network_, hash_threads_.get()},
+          node::Seams{*clock_, memory_, *files_, network_, hash_threads_.get(), lines_.seams()},
           engine_options(options_))),
       server_(std::make_unique<ControlServer>(context_.get_executor(), *clock_, *engine_,
                                               static_cast<DaemonControl&>(*this))),
@@ -161,6 +161,7 @@ Status Daemon::start() {
            arena::human_bytes(options_.memory_budget), arena::human_bytes(available_bytes()),
            descriptors ? descriptors->soft : 0);
 
+  lines_.start();
   CKPT_POINT("start.listen.before");
   CKPT_CHECK(server_->start(directory_.socket()));
   CKPT_CHECK(write_ready());

@@ -14,6 +14,7 @@
 #include "arena/shared_slot_memory.hpp"
 #include "daemon/control_server.hpp"
 #include "daemon/daemon_options.hpp"
+#include "daemon/line_thread.hpp"
 #include "os/hash_threads.hpp"
 #include "wire/tcp_network.hpp"
 
@@ -54,6 +55,7 @@ class Daemon final : private DaemonControl {
 
   asio::io_context context_;
   asio::signal_set signals_;
+  LineThread lines_;  // Posts to the context: ends before it.
   std::unique_ptr<Clock> clock_;
   arena::SharedMemorySource memory_;
   std::unique_ptr<os::FileSystem> files_;

@@ -12,6 +12,7 @@ constexpr std::size_t step_id_bytes = 16;
 constexpr std::size_t shard_id_bytes = step_id_bytes + 4;
 constexpr std::size_t digest_bytes = 16;
 constexpr std::size_t string_bytes_min = 4;
+constexpr std::size_t live_node_bytes_min = string_bytes_min + 8;
 // The fixed parts: enough to bound what a list's length may make us allocate.
 constexpr std::size_t holding_bytes_min = shard_id_bytes + digest_bytes + 8 + 4 + 1;
 constexpr std::size_t rank_report_bytes_min = 4 + 8 + 1 + 1 + 8 + 8 + 8 + 8 + 1 + 1 + 1 + 4 + 4;
@@ -133,34 +134,14 @@ RankReport read_rank_report(Reader& reader) {
   return report;
 }
 
-void write(Writer& writer, const Start& start) {
-  writer.u64(start.start_id);
-  writer.u64(start.attempt);
-  writer.u64(start.timeline);
-  writer.boolean(start.has_base);
-  write(writer, start.base);
-  writer.boolean(start.go);
-  writer.u8(static_cast<std::uint8_t>(start.error));
-  writer.string(start.reason);
-  writer.list(start.sessions, [&](std::uint64_t session) { writer.u64(session); });
-  writer.list(start.digests, [&](const Digest& digest) { writer.digest(digest); });
-  writer.boolean(start.from_storage);
+void write(Writer& writer, const SharedStart& start) {
+  writer.boolean(start.has_value());
+  if (start) writer.digest(start.digest());
 }
 
-Start read_start(Reader& reader) {
-  Start start;
-  start.start_id = reader.u64();
-  start.attempt = reader.u64();
-  start.timeline = reader.u64();
-  start.has_base = reader.boolean();
-  start.base = read_step_id(reader);
-  start.go = reader.boolean();
-  start.error = reader.enumerator(Errc{}, Errc::version_mismatch);
-  start.reason = reader.string(text_bytes_max);
-  start.sessions = reader.list<std::uint64_t>(sizeof(std::uint64_t), [&] { return reader.u64(); });
-  start.digests = reader.list<Digest>(digest_bytes, [&] { return reader.digest(); });
-  start.from_storage = reader.boolean();
-  return start;
+SharedStart read_start(Reader& reader) {
+  if (!reader.boolean()) return {};
+  return SharedStart::unknown(reader.digest());
 }
 
 // Nothing on the wire may lead out of the job's directory: plain names, divided by single slashes.
@@ -287,7 +268,7 @@ std::vector<std::byte> encode(const NodeReport& report) {
   writer.list(report.damaged, [&](const Damage& damage) { write(writer, damage); });
   write_history(writer, report.history, report.restore_counts);
   writer.optional(report.committed, write_step_id);
-  writer.optional(report.start, [&](const Start& start) { write(writer, start); });
+  write(writer, report.start);
   write(writer, report.flush);
   return writer.end_record();
 }
@@ -312,7 +293,7 @@ Result<NodeReport> decode_node_report(std::span<const std::byte> bytes) {
   report.damaged = reader.list<Damage>(damage_bytes, [&] { return read_damage(reader); });
   read_history(reader, report);
   report.committed = reader.optional<StepId>([&] { return read_step_id(reader); });
-  report.start = reader.optional<Start>([&] { return read_start(reader); });
+  report.start = read_start(reader);
   report.flush = read_flush_report(reader);
   CKPT_CHECK(reader.finish());
   return report;
@@ -333,10 +314,13 @@ std::vector<std::byte> encode(const Decree& decree) {
   writer.optional(decree.durable, write_step_id);
   writer.list(decree.dropped, write_step_id);
   writer.u64(number(decree.next_capture));
-  writer.optional(decree.start, [&](const Start& start) { write(writer, start); });
+  write(writer, decree.start);
   writer.optional(decree.flush, [&](const FlushOrder& order) { write(writer, order); });
   write_history(writer, decree.history, decree.restore_counts);
-  writer.list(decree.live, [&](const std::string& node) { writer.string(node); });
+  writer.list(decree.live, [&](const LiveNode& node) {
+    writer.string(node.name);
+    writer.u64(node.boot);
+  });
   writer.boolean(decree.ended);
   writer.boolean(decree.has_trainer);
   writer.string(decree.degraded);
@@ -358,11 +342,15 @@ Result<Decree> decode_decree(std::span<const std::byte> bytes) {
   decree.durable = reader.optional<StepId>([&] { return read_step_id(reader); });
   decree.dropped = read_step_ids(reader);
   decree.next_capture = Step{reader.u64()};
-  decree.start = reader.optional<Start>([&] { return read_start(reader); });
+  decree.start = read_start(reader);
   decree.flush = reader.optional<FlushOrder>([&] { return read_flush_order(reader); });
   read_history(reader, decree);
-  decree.live = reader.list<std::string>(string_bytes_min,
-                                         [&] { return reader.string(node_name_bytes_max); });
+  decree.live = reader.list<LiveNode>(live_node_bytes_min, [&] {
+    LiveNode node;
+    node.name = reader.string(node_name_bytes_max);
+    node.boot = reader.u64();
+    return node;
+  });
   decree.ended = reader.boolean();
   decree.has_trainer = reader.boolean();
   decree.degraded = reader.string(text_bytes_max);

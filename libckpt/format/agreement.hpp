@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "format/shard_record.hpp"
+#include "format/start.hpp"
 
 namespace ckpt::format {
 
@@ -99,22 +100,6 @@ struct RestoreCount {  // Loop breaker: how often a step was chosen without prog
   auto operator<=>(const RestoreCount&) const = default;
 };
 
-// Start: how a group of sessions begins: from which step, on which new timeline.
-struct Start {
-  std::uint64_t start_id = 0;  // Random.
-  std::uint64_t attempt = 0;
-  std::uint64_t timeline = 0;  // The new one.
-  bool has_base = false;       // False: nothing to restore, or nobody asked.
-  StepId base;
-  bool go = false;                      // Every rank is ready: restore() may return.
-  Errc error{};                         // Not zero: restore() fails with this and `reason`.
-  std::string reason;                   // Why this step, why not a newer one; for people.
-  std::vector<std::uint64_t> sessions;  // By rank.
-  std::vector<Digest> digests;          // By rank: of the shards of `base`.
-  bool from_storage = false;            // Some rank reads its shard from storage.
-  bool operator==(const Start&) const = default;
-};
-
 // FlushWriter: which node writes a rank's part of a flush. When the part is given to another node,
 // the turn grows. Each turn has file names of its own: two writers never write one file.
 struct FlushWriter {
@@ -129,6 +114,12 @@ struct FlushOrder {
   std::string work_directory;        // A name below the job's directory, made by the coordinator.
   std::vector<FlushWriter> writers;  // By rank. They may change while the flush goes on.
   bool operator==(const FlushOrder&) const = default;
+};
+
+struct LiveNode {
+  std::string name;
+  std::uint64_t boot = 0;  // Another one than before: it lost what it held.
+  auto operator<=>(const LiveNode&) const = default;
 };
 
 struct NodeReport {
@@ -149,7 +140,7 @@ struct NodeReport {
   std::vector<TimelineStart> history;
   std::vector<RestoreCount> restore_counts;
   std::optional<StepId> committed;  // Newest it knows of.
-  std::optional<Start> start;       // Newest it has accepted.
+  SharedStart start;                // Newest it has accepted.
   FlushReport flush;
   bool operator==(const NodeReport&) const = default;
 };
@@ -166,18 +157,19 @@ struct Decree {
   std::optional<StepId> durable;
   std::vector<StepId> dropped;  // Given up: release at once.
   Step next_capture{};          // No rank captures a step below it.
-  std::optional<Start> start;
+  SharedStart start;
   std::optional<FlushOrder> flush;
   std::vector<TimelineStart> history;
   std::vector<RestoreCount> restore_counts;
-  std::vector<std::string> live;  // Node names.
-  bool ended = false;             // All ranks closed: every node frees the job's memory.
-  bool has_trainer = false;       // A trainer is attached somewhere: no node is idle.
-  std::string degraded;           // Empty, or what is missing; for people.
-  std::string waiting;            // Empty, or whom a start waits for; for people.
+  std::vector<LiveNode> live;  // Those that have reported. Sorted.
+  bool ended = false;          // All ranks closed: every node frees the job's memory.
+  bool has_trainer = false;    // A trainer is attached somewhere: no node is idle.
+  std::string degraded;        // Empty, or what is missing; for people.
+  std::string waiting;         // Empty, or whom a start waits for; for people.
   bool operator==(const Decree&) const = default;
 };
 
+// A Start is encoded as its digest alone, and decoded as one that is not known.
 std::vector<std::byte> encode(const NodeReport& report);
 std::vector<std::byte> encode(const Decree& decree);
 // Errors: corruption, version_mismatch.

@@ -26,6 +26,7 @@ enum class RecordKind : std::uint16_t {
   node_report = 2,
   decree = 3,
   shard_part = 4,
+  start = 5,
 };
 inline constexpr std::uint16_t record_version = 1;
 

@@ -160,7 +160,7 @@ asio::awaitable<void> Engine::State::listen(std::string address) {
       if (!ended) log_warning("peers at {}: {}", address, ended.error().message());
       listeners[address].reset();
     } else if (complaint.may_speak()) {
-      log_warning("cannot listen for peers on {}, no copies are exchanged; tried again: {}",
+      log_warning("cannot listen for peers on {}, no copies of theirs arrive; tried again: {}",
                   address, listener.error().message());
     }
     const Time again = context.seams.clock.after(listen_retry_after);

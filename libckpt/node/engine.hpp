@@ -98,12 +98,21 @@ struct EngineOptions {
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 
+// LineSeams: where control connections live. On a thread of their own a busy engine never looks
+// dead. All outlive the engine's last coroutine.
+struct LineSeams {
+  asio::any_io_executor executor;
+  Clock* clock = nullptr;
+  wire::Network* network = nullptr;
+};
+
 struct Seams {
   Clock& clock;
   arena::MemorySource& memory;
   os::FileSystem& files;
   wire::Network& network;
-  Compute* compute = nullptr;  // Null: the engine's own thread hashes.
+  Compute* compute = nullptr;                     // Null: the engine's own thread hashes.
+  std::optional<LineSeams> lines = std::nullopt;  // None: on the engine's own executor.
 };
 
 class Engine {

@@ -2,43 +2,54 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace ckpt::node {
 
-bool HeardNodes::report_received(format::NodeReport report, Time now) {
-  const std::string node = report.node;
-  jobs_[node] = {report.run, report.incarnation, report.members};
-  const auto known = reports_.find(node);
-  if (known == reports_.end()) {
-    reports_.emplace(node, Heard{std::move(report), now});
-    return true;
-  }
-  const format::NodeReport& before = known->second.report;
-  const bool is_same_daemon = before.boot == report.boot;
-  if (is_same_daemon && before.sequence > report.sequence) return false;  // Overtaken on its way.
-  const bool is_repeated = is_same_daemon && before.sequence == report.sequence;
-  known->second = Heard{std::move(report), now};
-  return !is_repeated;
+void HeardNodes::report_received(format::NodeReport report) {
+  jobs_[report.node] = {report.run, report.incarnation, report.members};
+  heard_[report.node].report = std::move(report);
 }
 
-void HeardNodes::decree_received(const format::Decree& decree) {
+void HeardNodes::decree_received(format::Decree decree) {
   jobs_[decree.coordinator] = {decree.run, decree.incarnation, decree.members};
+  heard_[decree.coordinator].decree = std::move(decree);
+}
+
+void HeardNodes::stated(const std::string& node, std::uint64_t boot, std::uint64_t number) {
+  heard_[node].boot = boot;
+  heard_[node].stated = number;
 }
 
 const format::NodeReport* HeardNodes::report_of(const std::string& node,
-                                                const agree::JobShape& shape, const Digest& members,
-                                                Time since) const {
-  const auto heard = reports_.find(node);
-  if (heard == reports_.end() || heard->second.heard_at < since) return nullptr;
-  const format::NodeReport& report = heard->second.report;
+                                                const agree::JobShape& shape,
+                                                const Digest& members) const {
+  const auto heard = heard_.find(node);
+  if (heard == heard_.end() || !heard->second.report) return nullptr;
+  const format::NodeReport& report = *heard->second.report;
   const bool is_same = report.run == shape.run && report.incarnation == shape.incarnation &&
                        report.members == members;
-  return is_same ? &report : nullptr;
+  const bool is_stated =
+      report.boot == heard->second.boot && report.sequence == heard->second.stated;
+  return is_same && is_stated ? &report : nullptr;
+}
+
+const format::Decree* HeardNodes::decree_of(const std::string& node, const agree::JobShape& shape,
+                                            const Digest& members) const {
+  const auto heard = heard_.find(node);
+  if (heard == heard_.end() || !heard->second.decree) return nullptr;
+  const format::Decree& decree = *heard->second.decree;
+  const bool is_same = decree.run == shape.run && decree.incarnation == shape.incarnation &&
+                       decree.members == members;
+  const bool is_stated =
+      decree.coordinator_boot == heard->second.boot && decree.sequence == heard->second.stated;
+  return is_same && is_stated ? &decree : nullptr;
 }
 
 bool HeardNodes::has_ended(const std::string& node, const format::RunId& run) const {
-  const auto heard = reports_.find(node);
-  if (heard == reports_.end()) return false;
-  return heard->second.report.has_ended || heard->second.report.run != run;
+  const auto heard = heard_.find(node);
+  if (heard == heard_.end() || !heard->second.report) return false;
+  return heard->second.report->has_ended || heard->second.report->run != run;
 }
 
 std::string HeardNodes::at_odds(const agree::JobShape& shape, const Digest& members,

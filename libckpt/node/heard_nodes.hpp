@@ -1,33 +1,37 @@
 // HeardNodes: what the other nodes of a job told this one: their newest reports, and who belongs to
 // the job as they see it.
 //
-// A report counts as long as its node repeats it. A node that reports to another coordinator by now
-// may have freed what its last report to us names.
+// A report counts as long as its node states it to us, which it repeats by the report's number. A
+// node that reports to another coordinator by now may have freed what its last report to us names,
+// and one that was started again has lost it.
 //
 // Threads: the engine's.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "agree/cluster_view.hpp"
-#include "base/clock.hpp"
 
 namespace ckpt::node {
 
 class HeardNodes {
  public:
-  // True: there is something new to decide on.
-  bool report_received(format::NodeReport report, Time now);
-  void decree_received(const format::Decree& decree);
-  // Should we coordinate again, all nodes report anew.
-  void forget_reports() { reports_.clear(); }
+  void report_received(format::NodeReport report);
+  // Kept: its node may turn out to be the coordinator later.
+  void decree_received(format::Decree decree);
+  // What the node, which speaks with this boot, states to us by now; 0: nothing. It comes before
+  // the statement itself, which takes longer where its Start has to be fetched.
+  void stated(const std::string& node, std::uint64_t boot, std::uint64_t number);
 
-  // The report that `node` has repeated since `since`, if it speaks of the same run, list of nodes
-  // and members as we do; null: there is none.
+  // What `node` states to us, if it speaks of the same run, list of nodes and members as we do;
+  // null: there is none.
   const format::NodeReport* report_of(const std::string& node, const agree::JobShape& shape,
-                                      const Digest& members, Time since) const;
+                                      const Digest& members) const;
+  const format::Decree* decree_of(const std::string& node, const agree::JobShape& shape,
+                                  const Digest& members) const;
   // It said so, or has another run of the job by now.
   bool has_ended(const std::string& node, const format::RunId& run) const;
   // Names the live nodes that were given another job than we were; empty: none.
@@ -36,15 +40,16 @@ class HeardNodes {
 
  private:
   struct Heard {
-    format::NodeReport report;
-    Time heard_at{};
+    std::optional<format::NodeReport> report;
+    std::optional<format::Decree> decree;
+    std::uint64_t boot = 0, stated = 0;
   };
   struct Job {  // As a node was told.
     format::RunId run;
     std::uint64_t incarnation = 0;
     Digest members;
   };
-  std::map<std::string, Heard> reports_;  // The newest of each node.
+  std::map<std::string, Heard> heard_;  // The newest of each node.
   std::map<std::string, Job> jobs_;
 };
 

@@ -4,9 +4,9 @@
 // reports, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
-//   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, views, decrees
+//   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, decrees
 //   job_start.cpp     a shard for a restore      job_storage.hpp   flush, publish, catalog
-// How it ends is in job_end.cpp. Beside it: Peers (connections), Replication (copies), GivingWay.
+// Also job_end.cpp, job_view.cpp. Beside it: Peers (connections), Replication (copies), GivingWay.
 // Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include "node/heard_nodes.hpp"
 #include "node/held.hpp"
 #include "node/idle_watch.hpp"
+#include "node/seen_cluster.hpp"
 #include "node/session.hpp"
 #include "node/slot_table.hpp"
 
@@ -77,7 +78,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // --- other nodes (job_agreement.cpp); called by Peers ---
   void report_received(format::NodeReport report);
-  void decree_received(const format::Decree& decree);
+  void decree_received(format::Decree decree);
+  void peer_stated(const std::string& node, std::uint64_t boot, std::uint64_t number);
   const format::NodeReport& report() const { return report_; }
   const format::Decree& decree() const { return decree_; }
   bool is_coordinator() const;
@@ -99,8 +101,6 @@ class Job : public std::enable_shared_from_this<Job> {
   Replication& replication() { return *replication_; }
   EngineContext& context() { return context_; }
   GivingWay& giving_way() { return giving_way_; }
-  // The report of a node, if it is live, reports to us, and speaks of the same run and members.
-  const format::NodeReport* report_of(const std::string& node) const;
 
   // job_status.cpp
   nlohmann::json status() const;
@@ -144,10 +144,11 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // job_agreement.cpp
   void build_report();
-  agree::ClusterView view() const;
+  const agree::ClusterView& view() const;
   void coordinate();
   asio::awaitable<void> announce();
   Task<void> claim_timeline(format::Start start, Time deadline);
+  void follow();
   void obey(const format::Decree& decree);
   void obey_start(Rank& rank, const format::Start& start);
 
@@ -183,9 +184,8 @@ class Job : public std::enable_shared_from_this<Job> {
   Time opened_at_{};
   std::optional<Time> ended_at_;
   IdleWatch idle_;
-
-  // Agreement.
-  HeardNodes heard_;
+  HeardNodes heard_;          // This and all that follows: agreement.
+  mutable SeenCluster seen_;  // By view(), as it was then.
   format::NodeReport report_;
   format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;

@@ -22,8 +22,6 @@ using format::StartPhase;
 
 namespace {
 
-// How long nodes that were never heard count as coming, at the start of a job.
-constexpr Duration arrival_grace = std::chrono::seconds(3);
 // How long a start waits for storage to record it; then it goes, and is recorded later.
 constexpr Duration record_patience = std::chrono::seconds(3);
 
@@ -121,48 +119,17 @@ void Job::build_report() {
   report_ = std::move(report);
 }
 
+// The first that is heard; one that was not tried yet may be it: then nobody decides for a moment.
 std::string Job::coordinator() const {
   for (const Node& node : shape_.nodes) {
-    if (node.name == node_ || peers_->is_live(node.name)) return node.name;
+    const bool is_it = node.name == node_ || peers_->is_heard(node.name);
+    if (is_it || peers_->may_come(node.name)) return node.name;
   }
   return node_;
 }
 
 bool Job::is_coordinator() const {
   return coordinator() == node_;
-}
-
-const format::NodeReport* Job::report_of(const std::string& node) const {
-  if (!peers_->is_live(node)) return nullptr;
-  const Time since = context_.seams.clock.now() - context_.options.peer_lost_after;
-  return heard_.report_of(node, shape_, members_, since);
-}
-
-agree::ClusterView Job::view() const {
-  agree::ClusterView view;
-  view.shape = shape_;
-  view.members = members_;
-  view.published = storage_->published();
-  view.damaged_published = storage_->rejected_count();
-  view.unreadable = storage_->unreadable();
-  view.history_lost = storage_->history_lost();
-  view.reports.push_back(report_);
-  const Time now = context_.seams.clock.now();
-  const bool may_still_arrive = now - opened_at_ < arrival_grace && !secret_.empty();
-  view.all_live = true;
-  for (const Node& node : shape_.nodes) {
-    if (node.name == node_) {
-      view.expected.push_back(node.name);
-      continue;
-    }
-    const format::NodeReport* report = report_of(node.name);
-    if (report != nullptr) view.reports.push_back(*report);
-    const bool is_live = peers_->is_live(node.name);
-    if (report == nullptr && is_live) view.unreported.push_back(node.name);
-    if (is_live || may_still_arrive) view.expected.push_back(node.name);
-    view.all_live = view.all_live && report != nullptr;
-  }
-  return view;
 }
 
 void Job::learn_history(const format::Timelines& stored) {
@@ -175,13 +142,12 @@ void Job::coordinate() {
     if (was_coordinator_) {
       coordinator_.step_down();
       storage_->forget_published();
-      heard_.forget_reports();
     }
     was_coordinator_ = false;
-    return;
+    return follow();
   }
   was_coordinator_ = true;
-  const agree::ClusterView look = view();
+  const agree::ClusterView& look = view();
   coordinator_.decide(look, context_.seams.clock.now());
   // A node takes itself for the coordinator until it has heard the others: that is too early.
   const bool is_first = look.expected.empty() || look.expected.front() == node_;
@@ -241,7 +207,7 @@ asio::awaitable<void> Job::announce() {
     format::Start unclaimed = *coordinator_.decree().start;
     stored = co_await claim_timeline(std::move(unclaimed), deadline);
   }
-  const std::optional<format::Start> start = coordinator_.decree().start;
+  const format::SharedStart start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
   // What nobody waits for any more must not be written once storage answers.
@@ -267,25 +233,28 @@ asio::awaitable<void> Job::announce() {
 }
 
 void Job::report_received(format::NodeReport report) {
-  const std::string node = report.node;
-  const bool did_count = report_of(node) != nullptr;
-  const bool is_news = heard_.report_received(std::move(report), context_.seams.clock.now());
-  if (is_news || !did_count) touch();
+  heard_.report_received(std::move(report));
+  touch();
 }
 
-void Job::decree_received(const format::Decree& decree) {
-  heard_.decree_received(decree);
+void Job::peer_stated(const std::string& node, std::uint64_t boot, std::uint64_t number) {
+  heard_.stated(node, boot, number);
   touch();
-  const bool is_ours = decree.run == shape_.run && decree.incarnation == shape_.incarnation &&
-                       decree.members == members_;
-  // A node that we know to be outranked by a live one has no say.
-  if (!is_ours || decree.coordinator != coordinator() || is_coordinator()) return;
-  const bool is_older = decree.coordinator == decree_.coordinator &&
-                        decree.coordinator_boot == decree_.coordinator_boot &&
-                        decree.sequence <= decree_.sequence;
-  if (is_older) return;
-  obey(decree);
+}
+
+void Job::decree_received(format::Decree decree) {
+  heard_.decree_received(std::move(decree));
   touch();
+}
+
+// A node that we know to be outranked by a live one has no say.
+void Job::follow() {
+  const format::Decree* decree = heard_.decree_of(coordinator(), shape_, members_);
+  if (decree == nullptr) return;
+  const bool is_older = decree->coordinator == decree_.coordinator &&
+                        decree->coordinator_boot == decree_.coordinator_boot &&
+                        decree->sequence <= decree_.sequence;
+  if (!is_older) obey(*decree);
 }
 
 void Job::obey(const format::Decree& decree) {
@@ -295,7 +264,7 @@ void Job::obey(const format::Decree& decree) {
   if (is_same) return;
   // A coordinator that has just taken over, or was started anew, knows less than we do. It learns
   // from our report what we know, unless we forget it here.
-  std::optional<format::Start> start = agree::newer(decree_.start, decree.start);
+  format::SharedStart start = agree::newer(decree_.start, decree.start);
   decree_ = decree;
   decree_.start = std::move(start);
   history_ = agree::merge(history_, decree.history);

@@ -71,6 +71,7 @@ void Job::adopt_shape(const AttachRequest& request) {
   shape_.nodes = request.nodes;
   shape_.save_mem_interval = request.save_mem_interval;
   shape_.save_storage_interval = request.save_storage_interval;
+  seen_.forget();
   members_ = agree::members_digest(shape_);
   node_ = request.node;
   coordinator_.set_node(node_);

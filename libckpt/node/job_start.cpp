@@ -83,9 +83,10 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
     note("own memory", offered.error());
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
+  // The Start names the peers that hold the shard: no other one is asked.
   std::vector<std::string> sources{""};
-  for (const Node& peer : shape_.nodes) {
-    if (peer.name != node_ && peers_->is_live(peer.name)) sources.push_back(peer.name);
+  for (const std::string& holder : start.holders.at(rank)) {
+    if (holder != node_) sources.push_back(holder);
   }
   sources.push_back("/");  // Storage: no node is called so.
   for (const std::string& source : sources) {

@@ -59,28 +59,29 @@ const char* to_string(format::StartPhase phase) {
   return "unknown";
 }
 
-// Steps lost if `lost` died now: what the rest could restore, against the newest captured step.
-json if_node_died(const agree::ClusterView& view, const agree::VoteRules& rules,
-                  const std::optional<format::StepId>& durable, const std::string& lost) {
-  agree::ClusterView rest = view;
-  std::erase_if(rest.reports, [&](const format::NodeReport& r) { return r.node == lost; });
-  const agree::Vote outcome = agree::vote(rest, rules);
+Step newest_step(const agree::ClusterView& view) {
   Step newest{};
   for (const format::NodeReport& node : view.reports) {
     for (const format::Holding& holding : node.holdings)
       newest = std::max(newest, holding.id.at.step);
     for (const format::RankReport& rank : node.ranks) newest = std::max(newest, rank.last_seen);
   }
-  std::optional<format::StepId> resumes = outcome.chosen;
-  bool from_storage = outcome.from_storage;
+  return newest;
+}
+
+// Steps lost if a node died now: what the rest could restore, against the newest captured step.
+json if_node_died(const agree::Survival& survival, Step newest, const agree::History& history,
+                  const std::optional<format::StepId>& durable) {
+  std::optional<format::StepId> resumes = survival.chosen;
+  bool from_storage = survival.from_storage;
   // The catalog is read only when a restore needs it; what was published is known without it.
-  if (durable && !agree::is_fenced(rules.history, *durable) && (!resumes || *resumes < *durable)) {
+  if (durable && !agree::is_fenced(history, *durable) && (!resumes || *resumes < *durable)) {
     resumes = durable;
     from_storage = true;
   }
   const std::uint64_t base = resumes ? number(resumes->step) : 0;
   json loss;
-  loss["node"] = lost;
+  loss["node"] = survival.node;
   loss["resumes_from"] = to_json(resumes);
   loss["from_storage"] = resumes && from_storage;
   loss["steps_lost"] = number(newest) > base ? number(newest) - base : 0;
@@ -97,8 +98,7 @@ StepHeld held(const agree::ClusterView& view, format::StepId at) {
   result.copies = SIZE_MAX;
   for (const auto& copies : agree::copies_of(view, at)) {
     result.ranks += copies ? 1 : 0;
-    const std::size_t domains = copies ? agree::domain_count(view.shape, copies->nodes) : 0;
-    result.copies = std::min(result.copies, domains);
+    result.copies = std::min(result.copies, copies ? copies->domains : 0);
   }
   return result;
 }
@@ -237,7 +237,7 @@ json Job::status() const {
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     if (!is_own) status["slots"].push_back(slot_status(slot.id().rank, false, slot));
   });
-  const agree::ClusterView seen = view();
+  const agree::ClusterView& seen = view();
   const agree::VoteRules rules{std::nullopt, history_, restore_counts_,
                                context_.options.restores_without_progress_max};
   status["steps"] = steps_of(seen, history_, committed_, durable_);
@@ -246,8 +246,9 @@ json Job::status() const {
   // Only the coordinator has everybody's report.
   if (is_coordinator()) {
     status["ranks_missing"] = ranks_missing(seen);
-    for (const Node& node : shape_.nodes) {
-      json loss = if_node_died(seen, rules, durable_, node.name);
+    const Step newest = newest_step(seen);
+    for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
+      json loss = if_node_died(survival, newest, history_, durable_);
       // What it had not saved at its end is no loss of any node's.
       if (ended_at_) loss["steps_lost"] = 0;
       status["if_node_died"].push_back(std::move(loss));

@@ -3,85 +3,147 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 
 #include "base/log.hpp"
-#include "format/agreement.hpp"
+#include "format/codec.hpp"
 #include "node/job.hpp"
-#include "wire/message.hpp"
 
 namespace ckpt::node {
 
 namespace {
 
-constexpr Duration dial_deadline = std::chrono::seconds(3);
-constexpr Duration redial_after = std::chrono::milliseconds(100);
-constexpr Duration redial_after_max = std::chrono::seconds(2);
+// How long a node that was never reached may be the coordinator: the time of a first dial that is
+// answered. One that is not may take three times as long.
+constexpr Duration first_dial_time = std::chrono::seconds(1);
+// Those under way of one launch, and of the one before.
+constexpr std::size_t starts_max = 8;
+
+LineSeams lines_of(const Job& job, EngineContext& context) {
+  static_cast<void>(job);
+  if (context.seams.lines) return *context.seams.lines;
+  return {context.executor, &context.seams.clock, &context.seams.network};
+}
 
 }  // namespace
 
-// What was sent on one connection, so that only news and heartbeats are.
-struct Peers::Sent {
-  std::uint64_t report_sequence = 0;
-  std::uint64_t decree_sequence = 0;
-  Time at{};
-  bool has_sent = false;
-};
-
-Peers::Peers(Job& job) : job_(job), changed_(job.context().seams.clock) {}
-Peers::~Peers() = default;
-
-void Peers::members_changed() {
-  if (job_.secret().empty()) return;  // No secret, no peers.
-  std::erase_if(peers_, [&](const auto& entry) {
-    const auto& nodes = job_.shape().nodes;
-    return entry.first == job_.node() ||
-           std::none_of(nodes.begin(), nodes.end(),
-                        [&](const Node& node) { return node.name == entry.first; });
-  });
-  for (const Node& node : job_.shape().nodes) {
-    if (node.name == job_.node()) continue;
-    Peer& peer = peers_[node.name];
-    if (peer.address != node.address) peer.heard_at.reset();  // It was another host.
-    peer.address = node.address;
-    if (peer.is_dialing) continue;
-    peer.is_dialing = true;
-    asio::co_spawn(job_.context().executor, control(node.name), asio::detached);
-  }
-  changed_.notify_all();
+Peers::Peers(Job& job) : job_(job) {
+  EngineContext& context = job.context();
+  LineSettings settings{job.shape().job, job.boot(), context.options.make_nonce,
+                        context.options.heartbeat_interval, context.options.peer_lost_after};
+  lines_ = std::make_shared<PeerLines>(lines_of(job, context), context.executor,
+                                       job.weak_from_this(), std::move(settings));
 }
 
-bool Peers::are_still(const std::string& self, const std::string& node,
-                      const std::string& address) const {
-  const auto peer = peers_.find(node);
-  return job_.node() == self && peer != peers_.end() && peer->second.address == address;
+Peers::~Peers() = default;
+
+template <class Call>
+void Peers::on_lines(Call call) {
+  asio::post(lines_of(job_, job_.context()).executor,
+             [lines = lines_, it = std::move(call)]() mutable { it(*lines); });
+}
+
+void Peers::members_changed() {
+  if (job_.secret().empty() || is_stopping_) return;  // No secret, no peers.
+  const std::vector<Node>& nodes = job_.shape().nodes;
+  std::map<std::string, Peer> before = std::exchange(peers_, {});
+  const bool is_renamed = std::exchange(self_, job_.node()) != job_.node();
+  for (const Node& node : nodes) {
+    if (node.name == self_) continue;
+    Peer& peer = peers_[node.name];
+    const auto known = before.find(node.name);
+    // Under another name of ours, or at another address, it is heard anew.
+    const bool is_same =
+        known != before.end() && known->second.address == node.address && !is_renamed;
+    if (is_same) peer = std::move(known->second);
+    peer.address = node.address;
+  }
+  on_lines([nodes, self = job_.node(), secret = job_.secret()](PeerLines& lines) {
+    lines.set_members(nodes, self, secret);
+  });
 }
 
 void Peers::wake() {
-  changed_.notify_all();
+  if (is_stopping_ || peers_.empty()) return;
+  Clock& clock = job_.context().seams.clock;
+  if (clock.now() - beat_at_ >= job_.context().options.heartbeat_interval) {
+    beat_at_ = clock.now();
+    on_lines([](PeerLines& lines) { lines.beat(); });
+  }
+  Statement statement;
+  const bool leads = job_.is_coordinator();
+  const format::Decree& decree = job_.decree();
+  if (leads && decree.coordinator == job_.node()) {
+    statement.kind = wire::FrameKind::decree;
+    statement.number = decree.sequence;
+  } else if (!leads) {
+    statement.number = job_.report().sequence;
+    statement.to = job_.coordinator();
+  }
+  const bool is_same = statement.kind == stated_.kind && statement.number == stated_.number &&
+                       statement.to == stated_.to;
+  if (is_same) return;
+  stated_ = statement;
+  if (statement.kind == wire::FrameKind::decree) {
+    statement.body = std::make_shared<const std::vector<std::byte>>(format::encode(decree));
+    if (decree.start) {
+      remember(decree.start);
+      statement.start = decree.start.digest();
+      statement.start_body = decree.start.encoded();
+    }
+  } else if (statement.number != 0) {
+    remember(job_.report().start);
+    statement.body = std::make_shared<const std::vector<std::byte>>(format::encode(job_.report()));
+  }
+  on_lines([it = std::move(statement)](PeerLines& lines) mutable { lines.state(std::move(it)); });
 }
 
 void Peers::stop() {
   is_stopping_ = true;
-  changed_.close();
+  on_lines([](PeerLines& lines) { lines.stop(); });
+}
+
+bool Peers::is_heard(const std::string& node) const {
+  const auto peer = peers_.find(node);
+  return peer != peers_.end() && peer->second.is_heard;
 }
 
 bool Peers::is_live(const std::string& node) const {
+  return is_heard(node) || decreed(node) != nullptr;
+}
+
+const format::LiveNode* Peers::decreed(const std::string& node) const {
+  const format::Decree& decree = job_.decree();
+  const bool is_known =
+      peers_.contains(node) && !job_.is_coordinator() && decree.coordinator == job_.coordinator();
+  if (!is_known) return nullptr;
+  const auto live = std::lower_bound(
+      decree.live.begin(), decree.live.end(), node,
+      [](const format::LiveNode& one, const std::string& name) { return one.name < name; });
+  return live != decree.live.end() && live->name == node ? &*live : nullptr;
+}
+
+bool Peers::may_come(const std::string& node) const {
   const auto peer = peers_.find(node);
-  if (peer == peers_.end() || !peer->second.heard_at) return false;
-  const Time now = job_.context().seams.clock.now();
-  return now - *peer->second.heard_at < job_.context().options.peer_lost_after;
+  if (peer == peers_.end() || peer->second.is_heard || peer->second.was_tried) return false;
+  const auto& since = peer->second.watched_since;
+  const auto others = static_cast<Duration::rep>(peers_.size());
+  const Duration longest = first_dial_time + others * spread_per_node;
+  return !since || job_.context().seams.clock.now() - *since < longest;
 }
 
 std::uint64_t Peers::boot_of(const std::string& node) const {
   const auto peer = peers_.find(node);
-  return peer == peers_.end() ? 0 : peer->second.boot;
+  if (peer == peers_.end()) return 0;
+  const format::LiveNode* live = peer->second.is_heard ? nullptr : decreed(node);
+  return live != nullptr ? live->boot : peer->second.boot;
 }
 
 std::string Peers::trouble() const {
   const Time now = job_.context().seams.clock.now();
   std::string all;
   for (const auto& [node, peer] : peers_) {
-    if (!peer.unreached_since ||
+    if (!peer.unreached_since || peer.is_heard ||
         now - *peer.unreached_since < job_.context().options.peer_lost_after) {
       continue;
     }
@@ -90,9 +152,55 @@ std::string Peers::trouble() const {
   return all;
 }
 
-void Peers::note_attempt(const std::string& node, const std::string& failure) {
+void Peers::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {
+  const LineSeams seams = lines_of(job_, job_.context());
+  auto moved = is_stopping_ ? nullptr : seams.network->adopt(connection);
+  if (!moved) {
+    connection->close();
+    return;
+  }
+  on_lines([it = std::move(moved), node = std::move(identity.node), boot = identity.boot](
+               PeerLines& lines) mutable { lines.admit(std::move(it), std::move(node), boot); });
+}
+
+Task<std::shared_ptr<wire::Connection>> Peers::dial(std::string node, wire::Purpose purpose,
+                                                    std::uint64_t* boot) {
+  const auto peer = peers_.find(node);
+  if (peer == peers_.end()) {
+    co_return fail(Errc::not_found, "dial node " + node + ": not in the job's list");
+  }
+  EngineContext& context = job_.context();
+  DialTarget target{
+      peer->second.address, job_.shape().job, job_.node(), node,
+      job_.secret(),        job_.boot(),      purpose,     context.options.make_nonce};
+  auto connection =
+      co_await dial_peer(context.seams.network, context.seams.clock, std::move(target), boot);
+  co_return connection;
+}
+
+// --- what the lines hear ---
+
+void Peers::heard(const std::string& node, std::uint64_t boot, std::uint64_t stated) {
+  const auto found = peers_.find(node);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  if (std::exchange(peer.boot, boot) != boot) peer.waiting = nullptr;  // It is of the one before.
+  peer.is_heard = true;
+  peer.unreached_since.reset();
+  job_.peer_stated(node, boot, stated);
+}
+
+void Peers::lost(const std::string& node) {
   const auto peer = peers_.find(node);
   if (peer == peers_.end()) return;
+  peer->second.is_heard = false;
+  job_.touch();
+}
+
+void Peers::attempted(const std::string& node, const std::string& failure) {
+  const auto peer = peers_.find(node);
+  if (peer == peers_.end()) return;
+  peer->second.was_tried = true;
   if (failure.empty()) {
     peer->second.unreached_since.reset();
   } else if (!peer->second.unreached_since) {
@@ -102,155 +210,97 @@ void Peers::note_attempt(const std::string& node, const std::string& failure) {
   job_.touch();
 }
 
-Task<std::shared_ptr<wire::Connection>> Peers::dial(std::string node, wire::Purpose purpose,
-                                                    std::uint64_t* boot) {
+void Peers::watched(const std::string& node, bool is_it) {
   const auto peer = peers_.find(node);
-  if (peer == peers_.end()) {
-    co_return fail(Errc::not_found, "dial node " + node + ": not in the job's list");
-  }
-  const std::string& secret = job_.secret();
-  CKPT_CO_TRY(wire::Secret checked, wire::Secret::make(std::as_bytes(std::span(secret))));
-  const std::string address = peer->second.address;
-  const Time deadline = job_.context().seams.clock.after(dial_deadline);
-  auto connection = co_await job_.context().seams.network.connect(address, deadline);
-  if (!connection) co_return connection;
-  wire::DialerOptions options;
-  options.job = job_.shape().job;
-  options.node = job_.node();
-  options.peer_node = node;
-  options.boot = job_.boot();
-  options.purpose = purpose;
-  options.secret = std::make_shared<const wire::Secret>(std::move(checked));
-  options.make_nonce = job_.context().options.make_nonce;
-  auto identity = co_await wire::greet_as_dialer(*connection, std::move(options), deadline);
-  if (!identity) co_return fail(std::move(identity).error());
-  if (boot != nullptr) *boot = identity->boot;
-  co_return connection;
+  if (peer == peers_.end()) return;
+  peer->second.was_tried = false;
+  peer->second.unreached_since.reset();
+  peer->second.watched_since.reset();
+  if (is_it) peer->second.watched_since = job_.context().seams.clock.now();
+  job_.touch();
 }
 
-asio::awaitable<void> Peers::control(std::string node) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
-  Clock& clock = job_.context().seams.clock;
-  Duration backoff = redial_after;
-  LogLimit complaint(60.0);
-  Errc complained_of{};  // Another reason is news: "refused" must not hide behind "not up yet".
-  while (!is_stopping_ && peers_.contains(node)) {
-    const std::string self = job_.node();
-    const std::string address = peers_.at(node).address;
-    auto connection = co_await dial(node, wire::Purpose::control, nullptr);
-    note_attempt(node, connection ? std::string() : connection.error().message());
-    if (connection) {
-      backoff = redial_after;
-      const auto sent = std::make_shared<Sent>();
-      Status told;
-      while (told && !is_stopping_ && are_still(self, node, address)) {
-        told = co_await tell(*connection, node, sent);
-      }
-      (*connection)->close();
-      if (!told)
-        log_info("job={} peer={} lost: {}", job->shape().job, node, told.error().message());
-    } else if (complaint.may_speak() || connection.error().code() != complained_of) {
-      complained_of = connection.error().code();
-      log_warning("job={} peer={} not reached, tried again: {}", job->shape().job, node,
-                  connection.error().message());
-    }
-    if (is_stopping_) co_return;
-    auto slept = co_await sleep_until(clock, clock.after(backoff));
-    if (!slept) co_return;
-    backoff = std::min(backoff * 2, redial_after_max);
-  }
-  if (!is_stopping_) {
-    auto peer = peers_.find(node);
-    if (peer != peers_.end()) peer->second.is_dialing = false;
+void Peers::received(const std::string& node, wire::Message message) {
+  if (is_stopping_ || !peers_.contains(node)) return;
+  if (message.kind == wire::FrameKind::start) return received_start(message);
+  if (message.kind == wire::FrameKind::ask_start) return answer_question(node, message);
+  const auto drop = [&] { on_lines([node](PeerLines& lines) { lines.drop(node); }); };
+  if (message.kind == wire::FrameKind::report) {
+    auto report = format::decode_node_report(message.body);
+    if (!report || report->node != node) return drop();
+    take_report(node, std::move(*report));
+  } else {
+    auto decree = format::decode_decree(message.body);
+    if (!decree || decree->coordinator != node) return drop();
+    take_decree(node, std::move(*decree));
   }
 }
 
-// Sends what is new, or a sign of life, then waits for news or the next heartbeat.
-Task<void> Peers::tell(std::shared_ptr<wire::Connection> connection, std::string node,
-                       std::shared_ptr<Sent> sent) {
-  Clock& clock = job_.context().seams.clock;
-  const Duration interval = job_.context().options.heartbeat_interval;
-  const Time deadline = clock.after(job_.context().options.peer_lost_after);
-  const bool is_due = !sent->has_sent || clock.now() - sent->at >= interval;
-  bool has_said = false;
-  if (job_.is_coordinator()) {
-    const format::Decree& decree = job_.decree();
-    const bool is_own = decree.coordinator == job_.node();
-    if (is_own && (is_due || decree.sequence != sent->decree_sequence)) {
-      wire::Message message;
-      message.kind = wire::FrameKind::decree;
-      message.body = format::encode(decree);
-      sent->decree_sequence = decree.sequence;
-      CKPT_CO_CHECK(co_await wire::write_message(*connection, std::move(message), deadline));
-      has_said = true;
-    }
-  } else if (job_.coordinator() == node) {
-    const format::NodeReport& report = job_.report();
-    if (is_due || report.sequence != sent->report_sequence) {
-      wire::Message message;
-      message.kind = wire::FrameKind::report;
-      message.body = format::encode(report);
-      sent->report_sequence = report.sequence;
-      CKPT_CO_CHECK(co_await wire::write_message(*connection, std::move(message), deadline));
-      has_said = true;
-    }
-  }
-  if (!has_said && is_due) {
-    wire::Message message;
-    message.kind = wire::FrameKind::alive;
-    CKPT_CO_CHECK(co_await wire::write_message(*connection, std::move(message), deadline));
-    has_said = true;
-  }
-  if (has_said) {
-    sent->at = clock.now();
-    sent->has_sent = true;
-  }
-  auto woken = co_await changed_.wait_until(sent->at + interval);
-  if (!woken) co_return fail(std::move(woken).error());
-  co_return Status{};
+void Peers::take_report(const std::string& node, format::NodeReport report) {
+  const format::SharedStart start = report.start;
+  with_start(node, start, [this, node, it = std::move(report)](format::SharedStart known) mutable {
+    it.start = std::move(known);
+    on_lines([node, taken = Taken{wire::FrameKind::report, it.boot, it.sequence}](
+                 PeerLines& lines) { lines.take(node, taken); });
+    job_.report_received(std::move(it));
+  });
 }
 
-void Peers::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {
-  if (is_stopping_) {
-    connection->close();
-    return;
-  }
-  asio::co_spawn(job_.context().executor, listen_to(std::move(connection), std::move(identity)),
-                 asio::detached);
+void Peers::take_decree(const std::string& node, format::Decree decree) {
+  const format::SharedStart start = decree.start;
+  with_start(node, start, [this, node, it = std::move(decree)](format::SharedStart known) mutable {
+    it.start = std::move(known);
+    on_lines([node, taken = Taken{wire::FrameKind::decree, it.coordinator_boot, it.sequence}](
+                 PeerLines& lines) { lines.take(node, taken); });
+    job_.decree_received(std::move(it));
+  });
 }
 
-asio::awaitable<void> Peers::listen_to(std::shared_ptr<wire::Connection> connection,
-                                       wire::PeerIdentity identity) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
-  Clock& clock = job_.context().seams.clock;
-  const Duration silence_max = 2 * job_.context().options.peer_lost_after;
-  const std::string self = job_.node();  // As the peer calls us.
-  while (!is_stopping_) {
-    auto message = co_await wire::read_message(*connection, clock.after(silence_max));
-    if (!message || is_stopping_) break;
-    auto peer = peers_.find(identity.node);
-    if (peer == peers_.end()) break;  // Not a member any more.
-    if (job_.node() != self) break;   // It may have another name by now, too.
-    const bool was_live = is_live(identity.node);
-    peer->second.heard_at = clock.now();
-    peer->second.boot = identity.boot;
-    if (!was_live) {
-      log_info("job={} peer={} is alive", job->shape().job, identity.node);
-      job->touch();
-    }
-    if (message->kind == wire::FrameKind::report) {
-      auto report = format::decode_node_report(message->body);
-      if (!report || report->node != identity.node) break;
-      job->report_received(std::move(*report));
-    } else if (message->kind == wire::FrameKind::decree) {
-      auto decree = format::decode_decree(message->body);
-      if (!decree || decree->coordinator != identity.node) break;
-      job->decree_received(*decree);
-    } else if (message->kind != wire::FrameKind::alive) {
-      break;
-    }
+// --- Starts, by their digests ---
+
+void Peers::with_start(const std::string& node, const format::SharedStart& start,
+                       std::function<void(format::SharedStart)> take) {
+  Peer& peer = peers_.at(node);
+  peer.waiting = nullptr;
+  peer.waits_for.reset();
+  format::SharedStart known = find_start(start);
+  if (!start || known) return take(std::move(known));
+  peer.waiting = std::move(take);
+  peer.waits_for = start;
+  on_lines([node, digest = start.digest()](PeerLines& lines) { lines.ask(node, digest); });
+}
+
+format::SharedStart Peers::find_start(const format::SharedStart& start) const {
+  const auto known = std::find(starts_.begin(), starts_.end(), start);
+  return start && known != starts_.end() ? *known : format::SharedStart();
+}
+
+void Peers::remember(format::SharedStart start) {
+  if (!start || find_start(start)) return;
+  starts_.push_back(std::move(start));
+  if (starts_.size() > starts_max) starts_.pop_front();
+}
+
+void Peers::received_start(const wire::Message& message) {
+  auto start = format::decode_start(message.body);
+  if (!start) return;
+  const format::SharedStart known(std::move(*start));
+  remember(known);
+  for (auto& [node, peer] : peers_) {
+    if (!peer.waiting || peer.waits_for != known) continue;
+    const auto take = std::exchange(peer.waiting, nullptr);
+    peer.waits_for.reset();
+    take(known);
   }
-  connection->close();
+}
+
+void Peers::answer_question(const std::string& node, const wire::Message& message) {
+  format::Reader reader(message.body, "question for a start");
+  const Digest digest = reader.digest();
+  if (!reader.finish()) return;
+  const format::SharedStart known = find_start(format::SharedStart::unknown(digest));
+  if (!known) return;  // The statement that named it has been replaced meanwhile.
+  on_lines([node, body = known.encoded()](PeerLines& lines) { lines.answer(node, body); });
 }
 
 }  // namespace ckpt::node

@@ -1,18 +1,24 @@
-// Peers: the control connections of one job: who is alive, reports to the coordinator, its decrees.
+// Peers: what this node knows of the other nodes of a job, and what it states to them.
 //
-// Every node dials every other one and only writes on that connection; what it hears comes on the
-// connections that others opened. So there is no tie to break, and each direction fails alone.
+// The connections are those of PeerLines, which may have a thread of their own; what they hear
+// comes here. A coordinator states its decree to all, every other node its report to the
+// coordinator. Both refer to the Start by its digest; one that is not known here is asked for, and
+// what refers to it waits.
 //
-// Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
+// Threads: the engine's. Lifetime: owned by the Job.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "base/clock.hpp"
-#include "base/signal.hpp"
+#include "format/agreement.hpp"
+#include "node/peer_lines.hpp"
 #include "wire/handshake.hpp"
+#include "wire/message.hpp"
 
 namespace ckpt::node {
 
@@ -23,46 +29,70 @@ class Peers {
   explicit Peers(Job& job);
   ~Peers();
 
-  void members_changed();  // Dial those that are new; let go of those that are no more.
-  void wake();             // The report or the decree may have changed.
+  void members_changed();
+  void wake();  // The report or the decree may have changed.
   void stop();
 
-  // Heard from within the limit. We ourselves are not a peer.
+  // Heard by ourselves within the limit. We are no peer of ours.
+  bool is_heard(const std::string& node) const;
+  // Heard by us, or by the coordinator.
   bool is_live(const std::string& node) const;
-  // The boot that it last spoke with; 0: it was not heard yet. Another one: it lost what it held.
+  // The boot that it last spoke with to us or to the coordinator; 0: it was not heard yet.
+  // Another one: it lost what it held.
   std::uint64_t boot_of(const std::string& node) const;
+  // A node before us in the list that was not tried yet, or a moment ago.
+  bool may_come(const std::string& node) const;
   // Why nodes have not been reached for as long as makes one lost; empty: all were, or it is early.
   std::string trouble() const;
-  // Serves a control connection that a peer opened and authenticated.
+  // Takes a control connection that a peer opened and authenticated.
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
   // A connection of our own, authenticated, for shards.
   Task<std::shared_ptr<wire::Connection>> dial(std::string node, wire::Purpose purpose,
                                                std::uint64_t* boot);
 
+  // --- called by PeerLines ---
+  // Alive, with this boot; the number of its newest statement to us.
+  void heard(const std::string& node, std::uint64_t boot, std::uint64_t stated);
+  void lost(const std::string& node);
+  void watched(const std::string& node, bool is_it);                    // Whether we dial it.
+  void attempted(const std::string& node, const std::string& failure);  // Empty: reached.
+  void received(const std::string& node, wire::Message message);
+
  private:
   struct Peer {
     std::string address;
-    std::optional<Time> heard_at;
-    std::uint64_t boot = 0;
-    bool is_dialing = false;  // Its control loop runs.
+    std::uint64_t boot = 0;  // 0: never heard by us.
+    bool is_heard = false;
+    bool was_tried = false;
+    std::optional<Time> watched_since;
     std::optional<Time> unreached_since;
     std::string failure;  // Of the last attempt to reach it.
+    // The newest statement, as long as its Start is not known; null: none.
+    std::function<void(format::SharedStart)> waiting;
+    format::SharedStart waits_for;
   };
-  struct Sent;
 
-  asio::awaitable<void> control(std::string node);
-  // False: a newer list has another name for us, or another host for the node.
-  bool are_still(const std::string& self, const std::string& node,
-                 const std::string& address) const;
-  void note_attempt(const std::string& node, const std::string& failure);  // Empty: reached.
-  Task<void> tell(std::shared_ptr<wire::Connection> connection, std::string node,
-                  std::shared_ptr<Sent> sent);
-  asio::awaitable<void> listen_to(std::shared_ptr<wire::Connection> connection,
-                                  wire::PeerIdentity identity);
+  template <class Call>
+  void on_lines(Call call);
+  // As the coordinator's decree names it; null: it does not, or there is none of a coordinator.
+  const format::LiveNode* decreed(const std::string& node) const;
+  void take_report(const std::string& node, format::NodeReport report);
+  void take_decree(const std::string& node, format::Decree decree);
+  // Calls `take` with the Start when it is known: at once, or when the node has answered.
+  void with_start(const std::string& node, const format::SharedStart& start,
+                  std::function<void(format::SharedStart)> take);
+  format::SharedStart find_start(const format::SharedStart& start) const;
+  void remember(format::SharedStart start);
+  void received_start(const wire::Message& message);
+  void answer_question(const std::string& node, const wire::Message& message);
 
   Job& job_;
+  std::shared_ptr<PeerLines> lines_;
   std::map<std::string, Peer> peers_;
-  Signal changed_;
+  std::deque<format::SharedStart> starts_;  // The newest that were stated, by us or to us.
+  Statement stated_;                        // Without the bytes.
+  std::string self_;                        // Our name in the newest list.
+  Time beat_at_{};
   bool is_stopping_ = false;
 };
 

@@ -45,6 +45,11 @@ class Network {
   // The deadline is for the address: its name may have to be looked up.
   virtual Task<std::unique_ptr<Listener>> listen(std::string address, Time deadline) = 0;
   virtual Task<std::shared_ptr<Connection>> connect(std::string address, Time deadline) = 0;
+  // Takes over a connection of another Network, on which nothing is in flight: from now on it
+  // belongs to this one's executor. Called on the other one's. Null: it is closed already.
+  virtual std::shared_ptr<Connection> adopt(std::shared_ptr<Connection> connection) {
+    return connection;
+  }
 };
 
 }  // namespace ckpt::wire

@@ -57,6 +57,10 @@ std::string_view to_string(FrameKind kind) {
       return "decree";
     case FrameKind::alive:
       return "alive";
+    case FrameKind::start:
+      return "start";
+    case FrameKind::ask_start:
+      return "ask_start";
     case FrameKind::offer:
       return "offer";
     case FrameKind::grant:
@@ -93,6 +97,7 @@ std::uint32_t body_bytes_max(FrameKind kind) {
       return handshake_body_bytes_max;
     case FrameKind::report:
     case FrameKind::decree:
+    case FrameKind::start:
     case FrameKind::offer:
     case FrameKind::record:
       return control_body_bytes_max;
@@ -104,6 +109,7 @@ std::uint32_t body_bytes_max(FrameKind kind) {
     case FrameKind::alive:
     case FrameKind::progress:
       return 0;
+    case FrameKind::ask_start:
     case FrameKind::applied:
     case FrameKind::fetch_record:
       return KiB;

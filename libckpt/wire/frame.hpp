@@ -28,6 +28,8 @@ enum class FrameKind : std::uint16_t {
   report = 16,
   decree = 17,
   alive = 18,
+  start = 19,
+  ask_start = 20,
   // Data connections.
   offer = 32,
   grant = 33,
@@ -47,8 +49,8 @@ struct FrameHeader {
   FrameKind kind = FrameKind::goodbye;
   std::uint32_t body_bytes = 0;
   Crc32 body_crc = 0;
-  std::uint64_t ticket = 0;    // Names a transfer at its receiver; in `alive`, a sequence number.
-  std::uint64_t offset = 0;    // In the shard's bytes; in `alive`, the ticket that is echoed.
+  std::uint64_t ticket = 0;  // Names a transfer at its receiver; in `alive`, our newest state.
+  std::uint64_t offset = 0;  // In the shard's bytes; in `alive`, the receiver's state that we have.
   std::uint64_t timeline = 0;  // Of the sender: who speaks for an older one is fenced.
   bool operator==(const FrameHeader&) const = default;
 };

@@ -113,6 +113,19 @@ void TcpConnection::close() {
   socket_.close(ignored);
 }
 
+std::optional<asio::ip::tcp::socket> TcpConnection::release(const asio::any_io_executor& executor) {
+  boost::system::error_code error;
+  const auto protocol = socket_.local_endpoint(error).protocol();
+  if (is_closed_ || error) return std::nullopt;
+  is_closed_ = true;
+  const auto descriptor = socket_.release(error);
+  if (error) return std::nullopt;
+  asio::ip::tcp::socket socket(executor);
+  socket.assign(protocol, descriptor, error);
+  if (error) return std::nullopt;
+  return socket;
+}
+
 Status TcpConnection::set_pacing_rate(std::uint64_t bytes_per_second) {
   const std::uint64_t rate = bytes_per_second == 0 ? UINT64_MAX : bytes_per_second;
   if (::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)))

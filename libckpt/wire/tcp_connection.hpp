@@ -7,6 +7,7 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <optional>
 
 #include "wire/connection.hpp"
 
@@ -31,6 +32,11 @@ class TcpConnection : public Connection, public std::enable_shared_from_this<Tcp
   Task<void> write_file(os::FileSpan span, Time deadline) override;
   void close() override;
   std::string remote() const override { return remote_; }
+
+  asio::any_io_executor executor() { return socket_.get_executor(); }
+  // The stream, for another executor; this connection is closed. None: it was already. Nothing may
+  // be in flight.
+  std::optional<asio::ip::tcp::socket> release(const asio::any_io_executor& executor);
 
   // Errors: unsupported (the kernel does not pace).
   Status set_pacing_rate(std::uint64_t bytes_per_second);

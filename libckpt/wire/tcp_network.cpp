@@ -169,4 +169,13 @@ Task<std::shared_ptr<Connection>> TcpNetwork::connect(std::string text, Time dea
   co_return outcome;
 }
 
+std::shared_ptr<Connection> TcpNetwork::adopt(std::shared_ptr<Connection> connection) {
+  auto* const tcp = dynamic_cast<TcpConnection*>(connection.get());
+  if (tcp == nullptr || tcp->executor() == executor_) return connection;
+  std::string remote = tcp->remote();
+  auto socket = tcp->release(executor_);
+  if (!socket) return nullptr;
+  return std::make_shared<TcpConnection>(std::move(*socket), clock_, std::move(remote), options_);
+}
+
 }  // namespace ckpt::wire

@@ -18,6 +18,7 @@ class TcpNetwork : public Network {
   // Names are looked up off the thread; each address found gets its share of the time.
   // Errors: invalid_argument, unavailable.
   Task<std::shared_ptr<Connection>> connect(std::string address, Time deadline) override;
+  std::shared_ptr<Connection> adopt(std::shared_ptr<Connection> connection) override;
 
  private:
   asio::any_io_executor executor_;

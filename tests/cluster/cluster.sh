@@ -132,7 +132,7 @@ time.sleep(120)" >"$scratch/listener.txt" &
   wait_for "the warning" has_line "warning.*cannot listen for peers on" "$(log_of A)"
   expect "the warning" "warning.*cannot listen for peers on ${node_address[A]}" "$(log_of A)"
   wait_for "training without checkpoints" has_reached step 3
-  expect "saves are skipped" '"save":"skipped_unavailable","committed":null' "$(report_of 0)"
+  expect "nothing is committed" '"event":"step","step":3,.*"committed":null' "$(report_of 0)"
   kill_and_wait TERM "$listener"
   listener=""
   wait_for "a committed step" has_reached committed 1

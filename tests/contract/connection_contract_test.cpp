@@ -2,6 +2,7 @@
 // Method: every case of connection_contract.hpp in both worlds; TCP over loopback.
 #include "contract/connection_contract.hpp"
 
+#include "support/run_task.hpp"
 #include "support/sim_network.hpp"
 #include "wire/tcp_network.hpp"
 
@@ -97,6 +98,34 @@ TEST_CASE("connection: closing a listener ends accept", "[contract][wire]") {
 }
 TEST_CASE("connection: the context may be destroyed with operations in it", "[contract][wire]") {
   check_a_context_may_go_first(make_world());
+}
+
+// The daemon accepts and authenticates on one thread, and keeps control connections on another.
+TEST_CASE("connection: a stream that another network adopts goes on there", "[contract][wire]") {
+  asio::io_context first, second;
+  const auto first_clock = make_system_clock(first.get_executor());
+  const auto second_clock = make_system_clock(second.get_executor());
+  wire::TcpNetwork door(first.get_executor(), *first_clock);
+  wire::TcpNetwork room(second.get_executor(), *second_clock);
+  auto listener = door.listen("127.0.0.1:0");
+  REQUIRE(listener);
+  const Time deadline = first_clock->after(std::chrono::seconds(10));
+  auto dialed = run_task(first, door.connect((*listener)->address(), deadline));
+  REQUIRE(dialed);
+  auto accepted = run_task(first, (*listener)->accept());
+  REQUIRE(accepted);
+  const std::vector<std::byte> sent(100, std::byte{7});
+  REQUIRE(run_task(first, (*dialed)->write(sent, deadline)));
+
+  const auto adopted = room.adopt(*accepted);
+  REQUIRE(adopted);
+  std::vector<std::byte> got(sent.size());
+  REQUIRE(run_task(second, adopted->read(got, deadline)));
+  CHECK(got == sent);
+  CHECK_FALSE(run_task(first, (*accepted)->read(got, deadline)));  // The first end of it is closed.
+  REQUIRE(run_task(second, adopted->write(sent, deadline)));
+  REQUIRE(run_task(first, (*dialed)->read(got, deadline)));
+  CHECK(room.adopt(adopted) == adopted);  // It is there already.
 }
 
 }  // namespace ckpt::test

@@ -82,6 +82,7 @@ Start golden_start() {
   start.reason = "newest step that every rank has";
   start.sessions = {21, 22};
   start.digests = {{31, 32}, {33, 34}};
+  start.holders = {{"b", "a"}, {}};
   return start;
 }
 
@@ -136,7 +137,7 @@ Decree golden_decree() {
   decree.flush = FlushOrder{4, {2, Step{900}}, "step-000000900.work", {{"a", 0}, {"b", 1}}};
   decree.history = {{2, true, {1, Step{800}}}};
   decree.restore_counts = {{{1, Step{800}}, 1}};
-  decree.live = {"a", "b"};
+  decree.live = {{"a", 41}, {"b", 42}};
   decree.degraded = "no copy of rank 1";
   decree.ended = true;
   decree.has_trainer = true;
@@ -177,8 +178,9 @@ struct Golden {
 std::vector<Golden> all_golden() {
   return {{"v1.shard_record", encode(golden_part().record)},
           {"v1.shard_part", encode(golden_part())},
-          {"v1.node_report", encode(golden_report())},
-          {"v1.decree", encode(golden_decree())},
+          {"peer2.node_report", encode(golden_report())},
+          {"peer2.decree", encode(golden_decree())},
+          {"peer2.start", encode(golden_start())},
           {"v1.manifest.json", test::bytes_of(render(golden_manifest()).value())},
           {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
           {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
@@ -219,8 +221,9 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   const auto part = decode_shard_part(stored("v1.shard_part"));
   REQUIRE(part);
   CHECK(part->member_crcs == golden_part().member_crcs);
-  CHECK(decode_node_report(stored("v1.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("v1.decree")).value() == golden_decree());
+  CHECK(decode_node_report(stored("peer2.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("peer2.decree")).value() == golden_decree());
+  CHECK(decode_start(stored("peer2.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
   const auto manifest = parse_manifest(stored_text("v1.manifest.json"));

@@ -51,6 +51,8 @@ Start sample_start(Random& random) {
   start.reason = sample_text(random);
   start.sessions = sample_list(random, [&] { return random.next(); });
   start.digests = sample_list(random, [&] { return sample_digest(random); });
+  start.holders =
+      sample_list(random, [&] { return sample_list(random, [&] { return sample_text(random); }); });
   start.from_storage = random.one_in(2);
   return start;
 }
@@ -241,7 +243,7 @@ Decree sample_decree(Random& random) {
     decree.flush = order;
   }
   fill_history(random, decree);
-  decree.live = sample_list(random, [&] { return sample_text(random); });
+  decree.live = sample_list(random, [&] { return LiveNode{sample_text(random), random.next()}; });
   decree.degraded = sample_text(random);
   decree.ended = random.one_in(2);
   decree.has_trainer = random.one_in(2);

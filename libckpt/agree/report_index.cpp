@@ -1,0 +1,101 @@
+#include "agree/report_index.hpp"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "agree/cluster_view.hpp"
+
+namespace ckpt::agree {
+
+ReportIndex::ReportIndex(const JobShape& shape) : world_size_(shape.world_size) {
+  std::unordered_map<std::string, std::size_t> domains;
+  for (const Node& node : shape.nodes) {
+    const std::string& label = node.failure_domain.empty() ? node.name : node.failure_domain;
+    const std::size_t domain = domains.try_emplace(label, domains.size()).first->second;
+    places_[node.name] = {places_.size(), domain};
+  }
+}
+
+ReportIndex::Place ReportIndex::place_of(const std::string& node) const {
+  const auto place = places_.find(node);
+  // One that is not in the list is a domain of its own, behind all others.
+  return place != places_.end() ? place->second : Place{places_.size(), places_.size()};
+}
+
+bool ReportIndex::is_ours(const format::Holding& holding) const {
+  return holding.world_size == world_size_ && holding.id.rank < world_size_;
+}
+
+void ReportIndex::add(const format::NodeReport& report) {
+  const Place place = place_of(report.node);
+  for (const format::Holding& holding : report.holdings) {
+    if (!is_ours(holding)) continue;
+    Step& step = steps_[holding.id.at];
+    step.holders.resize(world_size_);
+    auto& holders = step.holders[holding.id.rank];
+    holders.push_back({report.node, place, holding.digest, holding.is_own});
+    std::stable_sort(holders.begin(), holders.end(), [](const Holder& left, const Holder& right) {
+      return std::tuple(!left.is_own, left.place.number) <
+             std::tuple(!right.is_own, right.place.number);
+    });
+    ++step.count;
+    update(step, holding.id.rank);
+  }
+}
+
+void ReportIndex::remove(const format::NodeReport& report) {
+  for (const format::Holding& holding : report.holdings) {
+    if (!is_ours(holding)) continue;
+    const auto step = steps_.find(holding.id.at);
+    if (step == steps_.end()) continue;
+    step->second.count -=
+        std::erase_if(step->second.holders[holding.id.rank],
+                      [&](const Holder& holder) { return holder.node == report.node; });
+    if (step->second.count == 0) {
+      steps_.erase(step);
+    } else {
+      update(step->second, holding.id.rank);
+    }
+  }
+}
+
+void ReportIndex::update(Step& step, std::uint32_t rank) {
+  if (!step.copies) {
+    step.copies = std::make_shared<StepCopies::List>(step.holders.size());
+  } else if (step.copies.use_count() > 1) {  // Somebody still looks at how it was.
+    step.copies = std::make_shared<StepCopies::List>(*step.copies);
+  }
+  std::optional<Copies>& copies = (*step.copies)[rank];
+  const std::vector<Holder>& holders = step.holders[rank];
+  if (holders.empty()) {
+    copies.reset();
+    return;
+  }
+  copies.emplace();
+  copies->digest = holders.front().digest;
+  copies->has_own = holders.front().is_own;
+  std::set<std::size_t> domains;
+  for (const Holder& holder : holders) {
+    const bool is_known =
+        std::find(copies->nodes.begin(), copies->nodes.end(), holder.node) != copies->nodes.end();
+    if (holder.digest != copies->digest || is_known) continue;
+    copies->nodes.push_back(holder.node);
+    domains.insert(holder.place.domain);
+  }
+  copies->domains = domains.size();
+}
+
+StepCopies ReportIndex::copies_of(format::StepId at) const {
+  const auto step = steps_.find(at);
+  if (step != steps_.end()) return StepCopies(step->second.copies);
+  return StepCopies(std::make_shared<const StepCopies::List>(world_size_));
+}
+
+std::vector<format::StepId> ReportIndex::steps() const {
+  std::vector<format::StepId> all;
+  for (const auto& [at, step] : steps_) all.push_back(at);
+  return all;
+}
+
+}  // namespace ckpt::agree

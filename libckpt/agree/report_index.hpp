@@ -1,0 +1,82 @@
+// ReportIndex: who holds which shard, by step and rank, as the reports of live nodes say.
+//
+// It is kept up to date one report at a time, so that a change of one node costs what that node
+// holds, and not what all nodes hold. Where copies of a shard disagree, those of the rank's own
+// node are believed; copies of another number of ranks are not in it.
+//
+// Threads: one. Pure.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "format/agreement.hpp"
+
+namespace ckpt::agree {
+
+struct JobShape;
+
+// Copies of one shard on live nodes.
+struct Copies {
+  Digest digest;
+  std::vector<std::string> nodes;  // The rank's own node first, then as in the job's list.
+  bool has_own = false;
+  std::size_t domains = 0;  // Distinct failure domains among them.
+};
+
+// By rank; shared with the index until that changes.
+class StepCopies {
+ public:
+  using List = std::vector<std::optional<Copies>>;
+
+  explicit StepCopies(std::shared_ptr<const List> list) : list_(std::move(list)) {}
+  const std::optional<Copies>& operator[](std::size_t rank) const { return (*list_)[rank]; }
+  List::const_iterator begin() const { return list_->begin(); }
+  List::const_iterator end() const { return list_->end(); }
+  std::size_t size() const { return list_->size(); }
+
+ private:
+  std::shared_ptr<const List> list_;
+};
+
+class ReportIndex {
+ public:
+  explicit ReportIndex(const JobShape& shape);
+
+  void add(const format::NodeReport& report);
+  void remove(const format::NodeReport& report);  // As it was added.
+
+  StepCopies copies_of(format::StepId at) const;
+  std::vector<format::StepId> steps() const;  // Ascending.
+
+ private:
+  struct Place {  // A node's, in the list.
+    std::size_t number = 0;
+    std::size_t domain = 0;
+  };
+  struct Holder {
+    std::string node;
+    Place place;
+    Digest digest;
+    bool is_own = false;
+  };
+  struct Step {
+    std::vector<std::vector<Holder>> holders;  // By rank, the most trusted first.
+    std::shared_ptr<StepCopies::List> copies;
+    std::size_t count = 0;  // Of holders.
+  };
+
+  Place place_of(const std::string& node) const;
+  bool is_ours(const format::Holding& holding) const;
+  static void update(Step& step, std::uint32_t rank);
+
+  std::uint32_t world_size_;
+  std::unordered_map<std::string, Place> places_;
+  std::map<format::StepId, Step> steps_;
+};
+
+}  // namespace ckpt::agree

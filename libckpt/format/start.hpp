@@ -1,0 +1,69 @@
+// Start: how a group of sessions begins: from which step, on which new timeline, and who holds it.
+//
+// It grows with the number of ranks. So reports and decrees only refer to it, by the digest of its
+// encoding, and it is sent once. In memory all that refer to one share it.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/checksum.hpp"
+#include "format/shard_record.hpp"
+
+namespace ckpt::format {
+
+struct Start {
+  std::uint64_t start_id = 0;  // Random.
+  std::uint64_t attempt = 0;
+  std::uint64_t timeline = 0;  // The new one.
+  bool has_base = false;       // False: nothing to restore, or nobody asked.
+  StepId base;
+  bool go = false;                      // Every rank is ready: restore() may return.
+  Errc error{};                         // Not zero: restore() fails with this and `reason`.
+  std::string reason;                   // Why this step, why not a newer one; for people.
+  std::vector<std::uint64_t> sessions;  // By rank.
+  std::vector<Digest> digests;          // By rank: of the shards of `base`.
+  // By rank: nodes with a copy in memory, its own node first; empty: it is read from storage.
+  std::vector<std::vector<std::string>> holders;
+  bool from_storage = false;  // Some rank reads its shard from storage.
+  bool operator==(const Start&) const = default;
+};
+
+std::vector<std::byte> encode(const Start& start);
+// Errors: corruption, version_mismatch.
+Result<Start> decode_start(std::span<const std::byte> bytes);
+
+// SharedStart: a Start that does not change, or only the digest of one; takes the place of an
+// optional. Copies share it, and two are equal when their digests are.
+class SharedStart {
+ public:
+  SharedStart() = default;
+  SharedStart(Start start);                       // NOLINT(google-explicit-constructor)
+  SharedStart(const std::optional<Start>& start)  // NOLINT(google-explicit-constructor)
+      : SharedStart(start ? SharedStart(*start) : SharedStart()) {}
+  // A message named it, and its content has not been looked up yet.
+  static SharedStart unknown(Digest digest);
+
+  bool has_value() const { return digest_.has_value(); }
+  explicit operator bool() const { return has_value(); }
+  bool is_known() const { return content_ != nullptr; }
+  const Digest& digest() const { return *digest_; }
+  const Start& operator*() const;  // Of one that is known.
+  const Start* operator->() const { return &**this; }
+  // What is sent: shared as well.
+  std::shared_ptr<const std::vector<std::byte>> encoded() const;
+  void reset() { *this = SharedStart(); }
+  bool operator==(const SharedStart& other) const { return digest_ == other.digest_; }
+
+ private:
+  struct Content;
+  std::optional<Digest> digest_;
+  std::shared_ptr<const Content> content_;
+};
+
+}  // namespace ckpt::format

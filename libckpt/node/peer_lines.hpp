@@ -1,0 +1,135 @@
+// PeerLines: the control connections of one job, on a thread of their own where there is one.
+//
+// A node dials the lowest nodes of the list that live, as far as they stand before it: one of them
+// coordinates, the next ones succeed it. Both ends use the connection. While nothing changes, a
+// line carries one small beat per interval and direction. It names, by a number, what its sender
+// states and what it has taken of the receiver's statement; a receiver that lacks the newest one
+// gets it again.
+//
+//   Peers (the engine's thread)                   PeerLines (the lines' thread)
+//     state, take, ask, answer, beat   --post-->    one coroutine reads each line, one writes it
+//     heard, lost, received, attempted <--post--
+//
+// An engine that is busy keeps its lines. One that has not called beat() for `engine_silence_max`
+// hangs: its lines are closed, and its peers take it for lost.
+//
+// Threads: all functions run on the lines' executor.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.hpp"
+#include "base/signal.hpp"
+#include "node/dial.hpp"
+#include "node/engine.hpp"
+#include "wire/message.hpp"
+
+namespace ckpt::node {
+
+class Job;
+class Peers;
+
+// First dials are spread over so much for each node of the list: some hundred in a second.
+constexpr Duration spread_per_node = std::chrono::milliseconds(2);
+
+using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+// Statement: the whole state that this node tells others; a newer one takes its place.
+struct Statement {
+  wire::FrameKind kind = wire::FrameKind::report;  // Or decree.
+  std::uint64_t number = 0;                        // 0: nothing is stated.
+  std::string to;                                  // A node; empty: all.
+  SharedBytes body;
+  std::optional<Digest> start;  // Sent before the body, once on each line.
+  SharedBytes start_body;
+  bool is_for(const std::string& node) const { return number != 0 && (to.empty() || to == node); }
+};
+
+// Taken: the statement of another node that our engine has.
+struct Taken {
+  wire::FrameKind kind = wire::FrameKind::report;
+  std::uint64_t boot = 0;
+  std::uint64_t number = 0;
+};
+
+struct LineSettings {
+  std::string job;
+  std::uint64_t boot = 0;
+  wire::MakeNonce make_nonce;
+  Duration beat{};
+  Duration lost_after{};
+};
+
+class PeerLines : public std::enable_shared_from_this<PeerLines> {
+ public:
+  PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Job> job,
+            LineSettings settings);
+
+  void set_members(std::vector<Node> nodes, std::string self, std::string secret);
+  void state(Statement statement);
+  void take(const std::string& node, const Taken& taken);
+  void ask(const std::string& node, const Digest& start);
+  void answer(const std::string& node, SharedBytes start);
+  void drop(const std::string& node);  // It sent what cannot be read.
+  void beat();                         // The engine runs.
+  void admit(std::shared_ptr<wire::Connection> connection, std::string node, std::uint64_t boot);
+  void stop();
+
+ private:
+  struct Line;
+  struct Peer {
+    std::string address;
+    std::size_t place = 0;   // In the list.
+    bool is_wanted = false;  // We dial it; is_kept: the coroutine runs.
+    bool is_kept = false;
+    bool was_tried = false;
+    bool is_live = false;
+    Time heard_at{};
+    std::uint64_t boot = 0;    // That of its lines: they are ended when it speaks with another one.
+    std::uint64_t stated = 0;  // The number of its newest statement to us.
+    wire::FrameKind stated_kind = wire::FrameKind::report;
+    std::uint64_t taken = 0;  // As our engine has it.
+    std::list<std::shared_ptr<Line>> lines;
+  };
+
+  void choose();
+  bool is_wanted(const std::string& node) const;
+  bool is_engine_well() const;
+  asio::awaitable<void> watch();
+  asio::awaitable<void> keep(std::string node);
+  Task<void> pause(Duration longest);
+  void note_attempt(const std::string& node, const std::string& failure);
+  asio::awaitable<void> talk(std::shared_ptr<wire::Connection> connection, std::string node,
+                             std::uint64_t boot, bool is_ours);
+  void note_boot(Peer& peer, std::uint64_t boot);
+  bool hear(Line& line, wire::Message message);
+  asio::awaitable<void> speak(std::shared_ptr<Line> line);
+  Task<bool> say_next(std::shared_ptr<Line> line);
+  std::optional<wire::Message> next_message(Line& line);
+  static void send_on(Line& line, wire::Message message);
+  void end(const std::shared_ptr<Line>& line);
+  template <class Call>
+  void tell(Call call);
+
+  LineSeams seams_;
+  asio::any_io_executor engine_;
+  std::weak_ptr<Job> job_;
+  LineSettings settings_;
+  Random random_;
+  std::string self_, secret_;
+  std::size_t place_ = 0;
+  Duration::rep unreached_ = 0;  // Nodes before us that are dialed in vain.
+  std::map<std::string, Peer> peers_;
+  std::vector<std::string> order_;  // All names, as in the list.
+  Statement statement_;
+  Time members_at_{}, engine_beat_at_{};
+  Signal stopped_;  // Only closed.
+  bool is_watching_ = false, is_stopping_ = false;
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,183 @@
+// Goal:   while nothing changes, nodes say nothing but small beats, and only to those that may
+//         coordinate them; a busy engine stays alive for its peers, and one that hangs does not.
+// Method: engines over a network in memory that counts bytes. For the busy one, its lines run on a
+//         context of their own, which goes on while the engine's stands still.
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/units.hpp"
+#include "node/engine.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
+#include "support/sim_network.hpp"
+#include "unit/node/rank.hpp"
+#include "wire/frame.hpp"
+
+namespace ckpt::node {
+namespace {
+
+constexpr Duration beat = std::chrono::milliseconds(500);
+
+// Node: an engine with one rank that begins fresh; its lines run on a context of their own.
+struct OneNode {
+  OneNode(test::SimNetwork& network, test::MemoryDisk& disk, const std::vector<Node>& nodes,
+          std::uint32_t number, std::uint64_t boot)
+      : files(disk, &clock), front(network.add_node(nodes[number].name, line_clock)) {
+    EngineOptions options;
+    options.name = nodes[number].name;
+    options.boot = boot;
+    options.memory_budget = MiB;
+    engine = std::make_unique<Engine>(
+        context->get_executor(),
+        Seams{clock, memory, files, *front, nullptr,
+              LineSeams{line_context->get_executor(), &line_clock, front.get()}},
+        options);
+    AttachRequest request;
+    request.job = "job";
+    request.rank = number;
+    request.world_size = static_cast<std::uint32_t>(nodes.size());
+    request.nodes = nodes;
+    request.node = options.name;
+    request.secret = "the secret of all nodes, long enough to be one";
+    attached.emplace(test::start(*context, engine->attach(request, rank)));
+    clock.poll();
+    REQUIRE(attached->result());
+    REQUIRE(engine->start_fresh(attached->result()->session, 1));
+  }
+  ~OneNode() {  // As a kill: what is suspended dies where it stands.
+    line_context.reset();
+    context.reset();
+  }
+  void pass(Duration time, bool with_engine) {
+    line_clock.advance(time);
+    if (with_engine) clock.advance(line_clock.now() - clock.now());
+  }
+  nlohmann::json job() const { return nlohmann::json::parse(engine->status_json())["jobs"].at(0); }
+  bool sees(const std::string& node) const {
+    const auto status = job();
+    for (const auto& it : status["nodes"]) {
+      if (it["name"] == node) return it["live"];
+    }
+    return false;
+  }
+
+  std::unique_ptr<asio::io_context> line_context = std::make_unique<asio::io_context>();
+  std::unique_ptr<asio::io_context> context = std::make_unique<asio::io_context>();
+  test::FakeClock line_clock{*line_context}, clock{*context};
+  test::NoMemory memory;
+  test::MemoryFileSystem files;
+  std::unique_ptr<wire::Network> front;
+  test::Rank rank;
+  std::unique_ptr<Engine> engine;
+  std::optional<test::Pending<Attached>> attached;
+};
+
+struct Cluster {
+  explicit Cluster(std::uint32_t count) {
+    for (std::uint32_t number = 0; number < count; ++number) {
+      const std::string name(1, static_cast<char>('A' + number));
+      list.push_back({name, "", name + ":1"});
+    }
+    for (std::uint32_t number = 0; number < count; ++number) start(number);
+  }
+  ~Cluster() {
+    for (const Node& node : list) network.kill(node.name);
+  }
+  void start(std::uint32_t number) {
+    const bool is_first = nodes.size() <= number;
+    if (is_first) nodes.resize(number + 1);
+    auto& node = nodes[number];
+    node = std::make_unique<OneNode>(network, disk, list, number, ++boots);
+    const Duration behind = now - node->line_clock.now();
+    if (behind > Duration::zero()) node->pass(behind, true);
+  }
+  void pass(Duration time, const OneNode* stands_still = nullptr) {
+    constexpr Duration tick = std::chrono::milliseconds(1);
+    for (Duration passed{}; passed < time; passed += tick) {
+      for (auto& node : nodes) node->pass(tick, node.get() != stands_still);
+    }
+    now = nodes.front()->line_clock.now();
+  }
+  std::uint64_t bytes(const char* from, const char* to) const {
+    return network.bytes_delivered(from, to);
+  }
+
+  test::SimNetwork network{1};
+  test::MemoryDisk disk{1};
+  std::vector<Node> list;
+  std::vector<std::unique_ptr<OneNode>> nodes;
+  std::uint64_t boots = 0;
+  Time now{};
+};
+
+}  // namespace
+
+TEST_CASE("lines: while nothing changes there are beats, and only with those that may coordinate",
+          "[unit][node]") {
+  Cluster cluster(6);
+  cluster.pass(std::chrono::seconds(20));
+  for (const auto& node : cluster.nodes) {
+    REQUIRE(node->rank.answer);  // All have begun, so that the coordinator has heard all.
+    CHECK(node->job()["coordinator"] == "A");
+  }
+  // Who stands behind the coordinator and its successors is heard by the coordinator alone.
+  CHECK(cluster.bytes("E", "F") + cluster.bytes("F", "E") == 0);
+  CHECK(cluster.nodes[5]->sees("E"));
+  const std::uint64_t up = cluster.bytes("F", "A"), down = cluster.bytes("A", "F");
+  const std::uint64_t aside = cluster.bytes("F", "C");
+  constexpr int beats = 20;
+  cluster.pass(beats * beat);
+  const std::uint64_t most = (beats + 1) * wire::frame_header_bytes;
+  CHECK(cluster.bytes("F", "A") - up <= most);
+  CHECK(cluster.bytes("A", "F") - down <= most);
+  CHECK(cluster.bytes("F", "C") - aside <= most);
+  CHECK(cluster.bytes("F", "A") > up);
+}
+
+TEST_CASE("lines: a coordinator that was started anew learns all that was stated before",
+          "[unit][node]") {
+  Cluster cluster(3);
+  cluster.pass(std::chrono::seconds(10));
+  REQUIRE(cluster.nodes[2]->rank.answer);
+  cluster.network.kill("A");
+  cluster.pass(std::chrono::seconds(5));
+  CHECK(cluster.nodes[2]->job()["coordinator"] == "B");
+  cluster.start(0);
+  cluster.pass(std::chrono::seconds(10));
+  const auto seen = cluster.nodes[0]->job();
+  CHECK(seen["coordinator"] == "A");
+  CHECK(seen["ranks_missing"].empty());
+  CHECK(cluster.nodes[2]->job()["coordinator"] == "A");
+}
+
+TEST_CASE("lines: a busy engine stays alive for its peers, and one that hangs is lost",
+          "[unit][node]") {
+  Cluster cluster(2);
+  cluster.pass(std::chrono::seconds(10));
+  REQUIRE(cluster.nodes[0]->sees("B"));
+  REQUIRE(cluster.nodes[1]->sees("A"));
+  SECTION("of the coordinator") {
+    const OneNode* busy = cluster.nodes[0].get();
+    cluster.pass(std::chrono::seconds(20), busy);
+    CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
+    cluster.pass(std::chrono::seconds(15), busy);
+    CHECK(cluster.nodes[1]->job()["coordinator"] == "B");
+    cluster.pass(std::chrono::seconds(8));
+    CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
+  }
+  SECTION("of another node") {
+    const OneNode* busy = cluster.nodes[1].get();
+    cluster.pass(std::chrono::seconds(20), busy);
+    CHECK(cluster.nodes[0]->sees("B"));
+    cluster.pass(std::chrono::seconds(15), busy);
+    CHECK_FALSE(cluster.nodes[0]->sees("B"));
+    cluster.pass(std::chrono::seconds(8));
+    CHECK(cluster.nodes[0]->sees("B"));
+    CHECK(cluster.nodes[0]->job()["ranks_missing"].empty());
+  }
+}
+
+}  // namespace ckpt::node
