@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/checksum.hpp"
@@ -24,6 +25,14 @@ class Compute {
 // For callers that may have no threads for it, as tools and tests: with null, the work is done in
 // place, and others get their turn after it.
 Task<void> run_on(Compute* where, std::function<void()> work);
+// The result of `work`, which may also fail by itself.
+template <class T>
+Task<T> compute_on(Compute* where, std::function<Result<T>()> work) {
+  std::optional<Result<T>> result;
+  std::function<void()> fill = [&result, &work] { result.emplace(work()); };
+  CKPT_CO_CHECK(co_await run_on(where, std::move(fill)));
+  co_return std::move(*result);
+}
 // As crc32(). A piece should be long enough to be worth a change of threads: a Chunk.
 Task<Crc32> crc32_on(Compute* where, std::span<const std::byte> bytes, Crc32 before = 0);
 

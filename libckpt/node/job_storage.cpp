@@ -34,7 +34,8 @@ JobStorage::JobStorage(Job& job)
 JobStorage::~JobStorage() = default;
 
 storage::Site JobStorage::site() const {
-  return storage::Site(job_.context().seams.files, job_.context().seams.clock, job_.directory());
+  const Seams& seams = job_.context().seams;
+  return storage::Site(seams.files, seams.clock, job_.directory(), seams.compute);
 }
 
 Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {

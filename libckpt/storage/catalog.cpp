@@ -36,8 +36,8 @@ Task<void> refuse_shards_alone(os::FileSystem& files, std::string directory) {
 
 }  // namespace
 
-Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files,
-                                                       std::string directory) {
+Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files, std::string directory,
+                                                       Compute* compute) {
   const std::string path = os::join(directory, format::manifest_name);
   const auto bytes = co_await files.read_small(path, format::manifest_bytes_max);
   // Missing, or a link, or a directory.
@@ -46,13 +46,14 @@ Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files,
   if (is_no_file) CKPT_CO_CHECK(co_await refuse_shards_alone(files, directory));
   if (!bytes) co_return fail(bytes.error());
   const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  auto manifest = format::parse_manifest(text);
+  std::function<Result<Manifest>()> parse = [text] { return format::parse_manifest(text); };
+  auto manifest = co_await compute_on(compute, std::move(parse));
   if (!manifest) co_return fail(std::move(manifest).error().context("read " + os::display(path)));
   co_return std::make_shared<const Manifest>(std::move(manifest).value());
 }
 
 Task<std::shared_ptr<const Manifest>> read_manifest(Site site, std::string name) {
-  auto manifest = co_await read_manifest_at(site.files(), site.at(name));
+  auto manifest = co_await read_manifest_at(site.files(), site.at(name), site.compute());
   co_return manifest;
 }
 
@@ -73,10 +74,18 @@ Checkpoint describe(const Manifest& manifest, std::string name) {
   return checkpoint;
 }
 
-Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen) {
-  const auto now = co_await read_manifest_at(files, directory);
+Task<Checkpoint> describe_on(Compute* compute, std::shared_ptr<const Manifest> manifest,
+                             std::string name) {
+  std::function<Result<Checkpoint>()> work = [manifest, name] { return describe(*manifest, name); };
+  auto checkpoint = co_await compute_on(compute, std::move(work));
+  co_return checkpoint;
+}
+
+Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen,
+                    Compute* compute) {
+  const auto now = co_await read_manifest_at(files, directory, compute);
   if (now) {
-    const Checkpoint there = describe(**now, {});
+    CKPT_CO_TRY(const Checkpoint there, co_await describe_on(compute, *now, std::string()));
     co_return !seen || std::tie(there.at, there.run, there.digests, there.created_unix_seconds) !=
                            std::tie(seen->at, seen->run, seen->digests, seen->created_unix_seconds);
   }
@@ -149,7 +158,9 @@ Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, Cata
     }
   }
   CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
-  auto described = describe_all(*manifest, name);
+  using Known = std::shared_ptr<const Described>;
+  std::function<Result<Known>()> work = [manifest, name] { return describe_all(*manifest, name); };
+  CKPT_CO_TRY(const Known described, co_await compute_on(site.compute(), std::move(work)));
   if (before) {
     // Another directory may have taken its place before the file was opened.
     const auto after = co_await site.files().status(path);
@@ -173,7 +184,8 @@ Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOpti
   if (whole) co_return seen;
   const Errc code = whole.error().code();
   if (code == Errc::not_found || code == Errc::corruption) {
-    CKPT_CO_TRY(const bool is_gone, co_await has_gone(site.files(), site.at(name), seen));
+    CKPT_CO_TRY(const bool is_gone,
+                co_await has_gone(site.files(), site.at(name), seen, site.compute()));
     if (is_gone) co_return std::optional<Checkpoint>();
   }
   co_return fail(std::move(whole).error());

@@ -61,12 +61,16 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options);
 Task<std::shared_ptr<const format::Manifest>> read_manifest(Site site, std::string name);
 // By its path, for readers that have no job. The last component is not followed as a link.
 Task<std::shared_ptr<const format::Manifest>> read_manifest_at(os::FileSystem& files,
-                                                               std::string directory);
+                                                               std::string directory,
+                                                               Compute* compute = nullptr);
 
 Checkpoint describe(const format::Manifest& manifest, std::string name);
+Task<Checkpoint> describe_on(Compute* compute, std::shared_ptr<const format::Manifest> manifest,
+                             std::string name);
 
 // Whether `directory` is there no more, or holds another checkpoint than was `seen`: a job that
 // runs removes and replaces steps under who reads them. What was wrong there is then no damage.
-Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen);
+Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen,
+                    Compute* compute = nullptr);
 
 }  // namespace ckpt::storage

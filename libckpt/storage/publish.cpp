@@ -43,6 +43,7 @@ struct Collected {
   Site site;
   PublishOrder order;
   std::vector<ShardPart> parts;  // By rank.
+  std::uint64_t created_unix_seconds = 0;
 };
 
 Status check_part(const PublishOrder& order, const ShardPart& part, std::uint32_t rank) {
@@ -74,9 +75,13 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
                                label(order), rank, os::display(directory), site.directory()));
   }
   if (!bytes) co_return fail(bytes.error());
-  auto part = format::decode_shard_part(*bytes);
+  std::function<Result<ShardPart>()> decode = [&]() -> Result<ShardPart> {
+    CKPT_TRY(ShardPart decoded, format::decode_shard_part(*bytes));
+    CKPT_CHECK(check_part(order, decoded, rank));
+    return decoded;
+  };
+  auto part = co_await compute_on(site.compute(), std::move(decode));
   if (!part) co_return fail(std::move(part).error().context("read " + os::display(path)));
-  CKPT_CO_CHECK(check_part(order, *part, rank));
   const auto extents = format::member_extents(part->record);
   for (std::size_t index = 0; index < extents.size(); ++index) {
     const std::string& name = part->record.layout.members[index].file_name;
@@ -91,14 +96,20 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
   co_return Status();
 }
 
-Result<Manifest> make_manifest(Collected& collected) {
+struct Rendered {
+  std::string text;
+  std::uint64_t bytes = 0;  // Of all files but the manifest.
+};
+
+Result<Rendered> make_manifest(Collected& collected) {
   CKPT_TRY(Manifest manifest, format::merge(std::move(collected.parts)));
-  const auto now = collected.site.clock().wall_time().time_since_epoch();
-  manifest.created_unix_seconds =
-      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  manifest.created_unix_seconds = collected.created_unix_seconds;
   manifest.members = collected.order.members;
   manifest.nodes = collected.order.nodes;
-  return manifest;
+  Rendered rendered;
+  CKPT_TRY(rendered.text, format::render(manifest));
+  rendered.bytes = describe(manifest, {}).bytes;
+  return rendered;
 }
 
 // Step 3, of what was written in later turns.
@@ -267,7 +278,7 @@ Task<Published> find_published(Site site, PublishOrder order) {
     const auto manifest = co_await read_manifest(site, name);
     if (!manifest && manifest.error().code() == Errc::not_found) break;
     if (!manifest || (*manifest)->run != order.run || (*manifest)->at != order.at) continue;
-    const Checkpoint found = describe(**manifest, name);
+    CKPT_CO_TRY(const Checkpoint found, co_await describe_on(site.compute(), *manifest, name));
     if (found.digests != order.digests) continue;
     CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
     Published published;
@@ -305,7 +316,7 @@ Task<Published> publish(Site site, PublishOrder order) {
   }
 
   // Steps 1 and 2.
-  Collected collected{site, order, {}};
+  Collected collected{site, order, {}, 0};
   collected.parts.resize(order.world_size);
   std::function<Task<void>(std::size_t)> collect_one = [&collected](std::size_t rank) {
     return collect(collected, static_cast<std::uint32_t>(rank));
@@ -316,9 +327,12 @@ Task<Published> publish(Site site, PublishOrder order) {
   // Steps 3 to 5.
   const std::span<const ShardPart> parts(collected.parts);
   CKPT_CO_CHECK(co_await name_later_turns(site, order, parts));
-  CKPT_CO_TRY(const Manifest manifest, make_manifest(collected));
-  CKPT_CO_TRY(std::string text, format::render(manifest));
-  CKPT_CO_CHECK(co_await complete_work_directory(site, order, text));
+  const auto now = site.clock().wall_time().time_since_epoch();
+  collected.created_unix_seconds =
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  std::function<Result<Rendered>()> make = [&collected] { return make_manifest(collected); };
+  CKPT_CO_TRY(Rendered rendered, co_await compute_on(site.compute(), std::move(make)));
+  CKPT_CO_CHECK(co_await complete_work_directory(site, order, std::move(rendered.text)));
 
   // Step 6.
   CKPT_POINT("flush.rename.before");
@@ -332,7 +346,7 @@ Task<Published> publish(Site site, PublishOrder order) {
   // Step 8.
   Published published;
   published.name = placed.name;
-  published.bytes = describe(manifest, placed.name).bytes;
+  published.bytes = rendered.bytes;
   CKPT_CO_CHECK(co_await after_publishing(site, placed, order, published.bytes));
   co_return published;
 }

@@ -1,12 +1,14 @@
 // Site: where a job's checkpoints lie, and what it takes to work there.
 //
-// Copied freely: it borrows the FileSystem and the Clock, which outlive every Task here.
+// Copied freely: it borrows the FileSystem, the Clock and the Compute, which outlive every Task
+// here. Manifests are parsed and built on the Compute: a large one takes seconds.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "base/clock.hpp"
+#include "base/compute.hpp"
 #include "os/file_system.hpp"
 #include "os/path.hpp"
 
@@ -14,11 +16,13 @@ namespace ckpt::storage {
 
 class Site {
  public:
-  Site(os::FileSystem& files, Clock& clock, std::string directory)
-      : files_(&files), clock_(&clock), directory_(std::move(directory)) {}
+  // Without a Compute, as in tools, that work is done in place.
+  Site(os::FileSystem& files, Clock& clock, std::string directory, Compute* compute = nullptr)
+      : files_(&files), clock_(&clock), compute_(compute), directory_(std::move(directory)) {}
 
   os::FileSystem& files() const { return *files_; }
   Clock& clock() const { return *clock_; }
+  Compute* compute() const { return compute_; }
   const std::string& directory() const { return directory_; }  // As the user gave it.
 
   // Below the directory no symbolic link is followed. `at(".")` is the directory itself.
@@ -27,6 +31,7 @@ class Site {
  private:
   os::FileSystem* files_;
   Clock* clock_;
+  Compute* compute_;
   std::string directory_;
 };
 
