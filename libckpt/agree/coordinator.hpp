@@ -36,6 +36,7 @@ struct CoordinatorOptions {
   Duration flush_stalled_after = std::chrono::seconds(60);  // Without progress of a writer.
   // A node that hung as a writer: each new try would cost the deadline again.
   Duration hung_writer_avoided_for = std::chrono::minutes(10);
+  std::uint64_t manifest_bytes_max = 0;                  // Of a step that can be stored; 0: any.
   Duration flush_slow_after = std::chrono::seconds(30);  // When more is due already: said aloud.
 };
 
@@ -92,6 +93,7 @@ class Coordinator {
   std::uint64_t committing_timeline(const ClusterView& view) const;
   void decide_captures(const ClusterView& view, Time now);
   void decide_flush(const ClusterView& view, Time now);
+  std::string why_unstorable(const ClusterView& view) const;
   bool is_storage_late(const ClusterView& view, Time now) const;
   void decide_beginning(const ClusterView& view, Time now);
   void go(const ClusterView& view, const format::Start& start);

@@ -303,7 +303,8 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
             make_way();
           },
           [&](control::Notice& it) {
-            state_->noticed({std::move(it.waiting), std::move(it.degraded)});
+            state_->noticed(
+                {std::move(it.waiting), std::move(it.degraded), std::move(it.unstorable)});
           },
           [&](control::Answer& it) { state_->status_told(std::move(it.json)); },
           [&](auto&) {

@@ -114,6 +114,7 @@ void LinkState::lost(const std::string& reason) {
     view.next_capture = Step{};
     // The next engine says what holds it up, and nothing when nothing does.
     view.waiting.clear();
+    view.unstorable.clear();
     view.silence.reset();
     view.counters.degraded.clear();
     // What its memory held is gone; what it had published is not.
@@ -141,6 +142,7 @@ void LinkState::fenced(std::string reason) {
 void LinkState::noticed(node::Notice notice) {
   const std::string before = view_.change([&](View& view) {
     view.waiting = std::move(notice.waiting);
+    view.unstorable = std::move(notice.unstorable);
     if (!notice.degraded.empty()) view.counters.last_error = notice.degraded;
     return std::exchange(view.counters.degraded, notice.degraded);
   });
@@ -513,12 +515,18 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
   const auto is_dropped = [&](const View& view) {
     return std::find(view.dropped.begin(), view.dropped.end(), step) != view.dropped.end();
   };
+  const auto is_hopeless = [&](const View& view) {
+    return level == Level::durable && !view.unstorable.empty();
+  };
   const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
   CKPT_CHECK(wait_for(deadline, what, [&](const View& view) {
-    return has_reached(view) || is_dropped(view) || view.is_lost(step) || view.is_skipped(step);
+    return has_reached(view) || is_dropped(view) || view.is_lost(step) || view.is_skipped(step) ||
+           is_hopeless(view);
   }));
   return view_.read([&](const View& view) -> Status {
     if (has_reached(view)) return {};
+    if (is_hopeless(view) && !is_dropped(view) && !view.is_skipped(step))
+      return fail(Errc::exhausted, fmt::format("{}: {}: {}", who_, what, view.unstorable));
     if (view.is_lost(step) && !is_dropped(view))
       return fail(Errc::not_found,
                   fmt::format("{}: the daemon that held step {} died, and the next one does not "

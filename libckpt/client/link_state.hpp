@@ -145,6 +145,7 @@ class LinkState {
     std::optional<Step> lost_through;
     bool has_granted = false;  // The engine of now, or it has said why it cannot.
     std::string waiting;       // What the engine says it waits for.
+    std::string unstorable;    // Why it can store no step; empty: it can.
     std::optional<Silence> silence;
     LinkCounters counters;  // But for what `degraded()` adds.
 

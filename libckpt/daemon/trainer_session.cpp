@@ -194,7 +194,8 @@ void TrainerSession::fenced(std::string reason) {
   enqueue(control::Fenced{std::move(reason)});
 }
 void TrainerSession::noticed(node::Notice notice) {
-  enqueue(control::Notice{std::move(notice.waiting), std::move(notice.degraded)});
+  enqueue(control::Notice{std::move(notice.waiting), std::move(notice.degraded),
+                          std::move(notice.unstorable)});
 }
 void TrainerSession::status_told(std::string json) {
   control::Answer answer;

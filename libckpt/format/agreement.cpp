@@ -14,7 +14,7 @@ constexpr std::size_t digest_bytes = 16;
 constexpr std::size_t string_bytes_min = 4;
 constexpr std::size_t live_node_bytes_min = string_bytes_min + 8;
 // The fixed parts: enough to bound what a list's length may make us allocate.
-constexpr std::size_t holding_bytes_min = shard_id_bytes + digest_bytes + 8 + 4 + 1;
+constexpr std::size_t holding_bytes_min = shard_id_bytes + digest_bytes + 8 + 4 + 1 + 8;
 constexpr std::size_t rank_report_bytes_min = 4 + 8 + 1 + 1 + 8 + 8 + 8 + 8 + 1 + 1 + 1 + 4 + 4;
 constexpr std::size_t damage_bytes = shard_id_bytes + 1;
 constexpr std::size_t timeline_start_bytes = 8 + 1 + step_id_bytes;
@@ -73,6 +73,7 @@ void write(Writer& writer, const Holding& holding) {
   writer.u64(holding.bytes);
   writer.u32(holding.world_size);
   writer.boolean(holding.is_own);
+  writer.u64(holding.manifest_bytes);
 }
 
 Holding read_holding(Reader& reader) {
@@ -83,6 +84,7 @@ Holding read_holding(Reader& reader) {
   holding.bytes = reader.u64();
   holding.world_size = reader.u32();
   holding.is_own = reader.boolean();
+  holding.manifest_bytes = reader.u64();
   return holding;
 }
 
@@ -325,6 +327,7 @@ std::vector<std::byte> encode(const Decree& decree) {
   writer.boolean(decree.has_trainer);
   writer.string(decree.degraded);
   writer.string(decree.waiting);
+  writer.string(decree.unstorable);
   return writer.end_record();
 }
 
@@ -355,6 +358,7 @@ Result<Decree> decode_decree(std::span<const std::byte> bytes) {
   decree.has_trainer = reader.boolean();
   decree.degraded = reader.string(text_bytes_max);
   decree.waiting = reader.string(text_bytes_max);
+  decree.unstorable = reader.string(text_bytes_max);
   CKPT_CHECK(reader.finish());
   return decree;
 }

@@ -22,6 +22,7 @@
 #include "base/clock.hpp"
 #include "base/compute.hpp"
 #include "format/agreement.hpp"
+#include "format/manifest.hpp"
 #include "format/shard_record.hpp"
 #include "node/session_events.hpp"
 #include "os/file_system.hpp"
@@ -95,6 +96,7 @@ struct EngineOptions {
   Duration job_idle_limit = std::chrono::hours(2);          // Memory of a job without trainers.
   Duration flush_stalled_after = std::chrono::seconds(60);  // Then another node writes the part.
   std::uint32_t restores_without_progress_max = 3;          // Then the step is suspect.
+  std::uint64_t manifest_bytes_max = format::manifest_bytes_max;  // Of a step that can be stored.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 

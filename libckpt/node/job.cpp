@@ -24,6 +24,7 @@ agree::CoordinatorOptions coordinator_options(const EngineContext& context,
   options.boot = boot;
   options.restores_without_progress_max = context.options.restores_without_progress_max;
   options.flush_stalled_after = context.options.flush_stalled_after;
+  options.manifest_bytes_max = context.options.manifest_bytes_max;
   return options;
 }
 

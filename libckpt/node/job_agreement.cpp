@@ -100,7 +100,8 @@ void Job::build_report() {
   }
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     const format::ShardRecord& record = *slot.record();
-    report.holdings.push_back({record.id, slot.digest(), record.bytes, record.world_size, is_own});
+    report.holdings.push_back(
+        {record.id, slot.digest(), record.bytes, record.world_size, is_own, slot.manifest_bytes()});
   });
   if (durable_) report.durable.push_back(*durable_);
   const auto& damaged = storage_->damaged();

@@ -125,6 +125,9 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   const std::uint64_t failed_before = storage_->flush_failures();
   while (!is_flushed(clock.now() < commits_until)) {
     const bool has_failed = storage_->flush_failures() - failed_before >= failures_max;
+    if (!decree_.unstorable.empty())
+      co_return fail(Errc::exhausted,
+                     fmt::format("flush job {}: {}", shape_.job, decree_.unstorable));
     if (has_failed || clock.now() >= deadline) {
       const Held all = held();
       const bool has_tried = storage_->flush_failures() > failed_before;

@@ -307,6 +307,12 @@ void Job::settle_closing(Rank& rank) {
     session->is_closed = true;
     tell_levels(*session);  // What was flushed is known before the end is.
     if (session->events != nullptr) session->events->closed({});
+  } else if (is_settled && !decree_.unstorable.empty() && !is_flushed(true)) {
+    session->is_closed = true;
+    if (session->events == nullptr) return;
+    session->events->closed(
+        fail(Errc::exhausted,
+             fmt::format("close job {} rank {}: {}", shape_.job, rank.rank, decree_.unstorable)));
   } else if (context_.seams.clock.now() >= *session->close_deadline) {
     session->is_closed = true;
     if (session->events == nullptr) return;
@@ -399,7 +405,7 @@ std::string Job::waiting_of(const Rank& rank) const {
 void Job::tell_notice(const Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  Notice notice{waiting_of(rank), degraded()};
+  Notice notice{waiting_of(rank), degraded(), decree_.unstorable};
   if (notice == session->notice_told) return;
   session->notice_told = notice;
   session->events->noticed(std::move(notice));

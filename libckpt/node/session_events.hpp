@@ -46,8 +46,9 @@ struct Begun {
 
 // Notice: what a deadline that passes in the trainer would leave unsaid; for people.
 struct Notice {
-  std::string waiting;   // What the session's calls wait for; empty: nothing.
-  std::string degraded;  // What the job lacks, or why its steps are not stored; empty: nothing.
+  std::string waiting;     // What the session's calls wait for; empty: nothing.
+  std::string degraded;    // What the job lacks, or why its steps are not stored; empty: nothing.
+  std::string unstorable;  // Why no step can ever be stored; empty: it can.
   bool operator==(const Notice&) const = default;
 };
 

@@ -66,7 +66,7 @@ auto fields(Is<Flush> auto& it) {
   return std::tie(it.step);
 }
 auto fields(Is<Notice> auto& it) {
-  return std::tie(it.waiting, it.degraded);
+  return std::tie(it.waiting, it.degraded, it.unstorable);
 }
 auto fields(Is<Filling> auto& it) {
   return std::tie(it.bytes, it.bytes_total, it.source_name);

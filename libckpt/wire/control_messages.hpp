@@ -180,8 +180,9 @@ struct StepTime {
 };
 // Daemon to trainer, whenever one of them changes; for people, empty: nothing.
 struct Notice {
-  std::string waiting;   // What its calls wait for.
-  std::string degraded;  // What the job lacks, or why its steps are not stored.
+  std::string waiting;     // What its calls wait for.
+  std::string degraded;    // What the job lacks, or why its steps are not stored.
+  std::string unstorable;  // Why no step can be stored: whoever waits for one fails with it.
 };
 // Daemon to trainer, a few times a second while it brings the shard that a restore waits for.
 struct Filling {

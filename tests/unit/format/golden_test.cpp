@@ -109,7 +109,7 @@ NodeReport golden_report() {
   rank.has_seen = true;
   rank.filling = {{2, Step{902}}};
   rank.failure = "no peer";
-  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true}};
+  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true, 2048}};
   report.durable = {{1, Step{800}}};
   report.damaged = {{{{1, Step{800}}, 1}, Errc::corruption}};
   report.history = {{2, true, {1, Step{800}}}};
@@ -142,6 +142,7 @@ Decree golden_decree() {
   decree.ended = true;
   decree.has_trainer = true;
   decree.waiting = "rank 1 on node b";
+  decree.unstorable = "the manifest is too large";
   return decree;
 }
 

@@ -82,6 +82,7 @@ Holding sample_holding(Random& random) {
   holding.bytes = random.next();
   holding.world_size = static_cast<std::uint32_t>(random.next());
   holding.is_own = random.one_in(2);
+  holding.manifest_bytes = random.next();
   return holding;
 }
 
@@ -248,6 +249,7 @@ Decree sample_decree(Random& random) {
   decree.ended = random.one_in(2);
   decree.has_trainer = random.one_in(2);
   decree.waiting = sample_text(random);
+  decree.unstorable = sample_text(random);
   return decree;
 }
 

@@ -23,10 +23,10 @@ namespace ckpt::test {
 
 class OneRank final : public node::SessionEvents {
  public:
-  explicit OneRank(MemoryDisk& used, std::uint64_t bytes = 3 * KiB)
+  explicit OneRank(MemoryDisk& used, std::uint64_t bytes = 3 * KiB,
+                   node::EngineOptions options = {})
       : disk(used), clock(context), files(disk, &clock), network(1), tensor_bytes(bytes) {
     front = network.add_node("A", clock);
-    node::EngineOptions options;
     options.name = "A";
     options.boot = 7 + used.operations();  // Another one for each on one disk.
     options.memory_budget = 16 * MiB;
