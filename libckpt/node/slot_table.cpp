@@ -105,9 +105,12 @@ Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord&
   for (const auto& slot : slots) {
     if (slot->state() == Slot::State::free && slot->capacity() >= bytes) return slot;
   }
-  const auto big_enough = std::count_if(
-      slots.begin(), slots.end(), [&](const auto& slot) { return slot->capacity() >= bytes; });
-  if (big_enough < arena::replica_slots_per_rank) {
+  // A reader that hangs, as a write to storage may, keeps its Slot; new copies get another one.
+  for (auto& slot : slots) {
+    if (slot->is_retiring()) discard(std::move(slot));
+  }
+  std::erase(slots, nullptr);
+  if (count_replicas(record.id.rank, bytes) < arena::replica_slots_per_rank) {
     if (replicas_being_made_.insert(record.id.rank).second) {
       asio::co_spawn(context_.executor, make_replicas(record.id.rank, bytes, std::move(made)),
                      asio::detached);
@@ -119,10 +122,18 @@ Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord&
               fmt::format("all Slots for copies of rank {} are in use", record.id.rank));
 }
 
+std::uint32_t SlotTable::count_replicas(std::uint32_t rank, std::uint64_t bytes) const {
+  const auto slots = replicas_.find(rank);
+  if (slots == replicas_.end()) return 0;
+  return static_cast<std::uint32_t>(
+      std::count_if(slots->second.begin(), slots->second.end(),
+                    [&](const auto& slot) { return slot->capacity() >= bytes; }));
+}
+
 asio::awaitable<void> SlotTable::make_replicas(std::uint32_t rank, std::uint64_t bytes,
                                                std::function<void()> made) {
   const std::shared_ptr<bool> alive = alive_;
-  for (std::uint32_t index = 0; index < arena::replica_slots_per_rank; ++index) {
+  while (count_replicas(rank, bytes) < arena::replica_slots_per_rank) {
     std::string what =
         fmt::format("{} Slots of {} for copies of job {} rank {}", arena::replica_slots_per_rank,
                     arena::human_bytes(bytes), job_, rank);

@@ -67,6 +67,8 @@ class SlotTable {
 
  private:
   Task<std::shared_ptr<arena::Slot>> make_slot(std::uint64_t bytes, std::string what);
+  // Those that are big enough.
+  std::uint32_t count_replicas(std::uint32_t rank, std::uint64_t bytes) const;
   asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes,
                                       std::function<void()> made);
   void discard(std::shared_ptr<arena::Slot> slot);

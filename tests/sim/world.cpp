@@ -506,6 +506,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
   if (level == Level::durable && (!durable_ || at > *durable_)) {
     durable_ = at;
     durable_is_demanded_ = true;
+    read_faults_at_durable_ = disk_.read_faults();
     ++outcome_.publications;
     published_.push_back(step);
     if (published_.size() > checkpoints_kept) published_.erase(published_.begin());
@@ -514,14 +515,16 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
 }
 
 // I4: the first restore after a promise reaches what was called durable, whatever else was lost. A
-// later one may go back behind it: without progress the step is suspect.
+// later one may go back behind it: without progress the step is suspect. A file that could not be
+// read once is passed by, too.
 void World::check_durable(const node::Begun& begun) {
   const bool is_demanded = std::exchange(durable_is_demanded_, false);
   if (!durable_ || (begun.restored && *begun.restored >= *durable_)) return;
   const bool is_older = begun.restored && begun.restored->step < durable_->step;
   const bool is_the_wanted = begun.restored && begun.restored->step == wanted_;
   const bool was_wanted = may_ask_older_ && (is_older || is_the_wanted);
-  if (is_demanded && !was_wanted) {
+  const bool is_unread = disk_.read_faults() > read_faults_at_durable_;
+  if (is_demanded && !was_wanted && !is_unread) {
     violated(fmt::format(
         "I4: durable timeline {} step {}, restored {}", durable_->timeline, number(durable_->step),
         begun.restored ? fmt::format("timeline {} step {}", begun.restored->timeline,

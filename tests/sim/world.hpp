@@ -149,7 +149,8 @@ class World final : public Oracle {
   bool was_whole_at_commit_ = false;  // All members alive and connected for long enough.
   Time disturbed_at_{};               // Last time that a node or a link was lost.
   std::optional<format::StepId> durable_;
-  std::vector<Step> published_;         // The last ones, oldest first.
+  std::vector<Step> published_;  // The last ones, oldest first.
+  std::uint64_t read_faults_at_durable_ = 0;
   bool durable_is_demanded_ = false;    // Of the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
 

@@ -76,6 +76,7 @@ void World::check_redundancy() {
 
 // A close ends when it may, or at its deadline: also where storage hangs.
 void World::check_close() {
+  is_training_paused_ = true;  // A trainer that closes begins no other step.
   advance(std::chrono::seconds(2));
   if (random_.one_in(2)) disk_.stall_until(now_ + std::chrono::hours(1));
   const Duration deadline = std::chrono::seconds(1 + random_.below(10));
@@ -91,6 +92,8 @@ void World::check_close() {
     violated(fmt::format("deadline: rank {} waits for its close, beyond {} s", trainer->rank(),
                          deadline / std::chrono::seconds(1)));
   }
+  is_training_paused_ = false;
+  disk_.stall_until(now_);
 }
 
 }  // namespace ckpt::sim

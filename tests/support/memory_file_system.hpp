@@ -48,6 +48,7 @@ class MemoryDisk {
   void set_hook(std::function<int(std::string_view verb, const std::string& path)> hook);
 
   std::uint64_t operations() const { return operations_; }
+  std::uint64_t read_faults() const { return read_faults_; }  // Reads that fail_at() let fail.
   const std::vector<std::string>& log() const { return log_; }
   void clear_log() { log_.clear(); }
 
@@ -126,6 +127,7 @@ class MemoryDisk {
   std::uint64_t inodes_made_ = 0;
   bool has_clock_ = false;
   std::int64_t now_ns_ = 0;
+  std::uint64_t read_faults_ = 0;
   std::optional<std::uint64_t> fault_at_;
   std::optional<Fault> fault_;
   std::function<int(std::string_view, const std::string&)> hook_;
