@@ -81,10 +81,10 @@ TEST_CASE_METHOD(TwoWriters, "part turn: a writer that wakes up in mid-publishin
   disk.set_hook([&](std::string_view, const std::string& path) {
     if (has_tried || !path.ends_with(format::manifest_name)) return 0;
     has_tried = true;
-    asio::io_context context;
-    test::MemoryFileSystem files(disk);
+    asio::io_context late_context;
+    test::MemoryFileSystem late_files(disk);
     const std::string taken = os::join(site.at(order.work_name), name);
-    const auto made = test::run_task(context, files.create(taken, os::Caching::direct));
+    const auto made = test::run_task(late_context, late_files.create(taken, os::Caching::direct));
     CHECK_FALSE(made);
     return 0;
   });
