@@ -107,9 +107,9 @@ TEST_CASE("connection: a stream that another network adopts goes on there", "[co
   const auto second_clock = make_system_clock(second.get_executor());
   wire::TcpNetwork door(first.get_executor(), *first_clock);
   wire::TcpNetwork room(second.get_executor(), *second_clock);
-  auto listener = door.listen("127.0.0.1:0");
-  REQUIRE(listener);
   const Time deadline = first_clock->after(std::chrono::seconds(10));
+  auto listener = run_task(first, door.listen("127.0.0.1:0", deadline));
+  REQUIRE(listener);
   auto dialed = run_task(first, door.connect((*listener)->address(), deadline));
   REQUIRE(dialed);
   auto accepted = run_task(first, (*listener)->accept());
