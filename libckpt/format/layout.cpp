@@ -268,12 +268,13 @@ bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
 
 Digest fingerprint(const Layout& layout) {
   Writer writer;
+  PlainWriter fields_of(writer);
   writer.list(layout.members, [&](const Member& member) {
     writer.u8(static_cast<std::uint8_t>(member.kind));
-    write(writer, member.extent);
-    writer.u64(member.header_bytes);
+    fields_of.put(member.extent);
+    fields_of.put(member.header_bytes);
   });
-  writer.list(layout.tensors, [&](const TensorPlace& tensor) { write(writer, tensor); });
+  fields_of.put(layout.tensors);
   return ckpt::digest_of(writer.take());
 }
 

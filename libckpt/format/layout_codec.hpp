@@ -1,19 +1,29 @@
 // LayoutCodec: a Layout as bytes inside other records; libckpt/docs/format.md has the table.
 #pragma once
 
-#include "format/codec.hpp"
+#include "format/field_codec.hpp"
 #include "format/layout.hpp"
 
 namespace ckpt::format {
 
-void write(Writer& writer, const Extent& extent);
-void write(Writer& writer, const TensorPlace& tensor);
+inline constexpr std::size_t member_name_bytes_max = 64;
+
+auto fields(Is<Member> auto& it) {
+  return field_list(text(it.file_name, member_name_bytes_max),
+                    enumerator(it.kind, MemberKind::safetensors, MemberKind::raw), it.extent,
+                    it.header_bytes);
+}
+auto fields(Is<TensorPlace> auto& it) {
+  return field_list(text(it.name, name_bytes_max), enumerator(it.dtype, DType::boolean, DType::c64),
+                    it.shape, it.extent, it.member, text(it.alias_of, name_bytes_max));
+}
+auto fields(Is<Layout> auto& it) {
+  return field_list(it.version, it.blob_capacity, it.slot_bytes, it.members, it.tensors);
+}
+
 void write(Writer& writer, const Layout& layout);
 
-Extent read_extent(Reader& reader);
 // Validated; on failure the Reader tells it and an empty Layout is returned.
 Layout read_layout(Reader& reader);
-
-inline constexpr std::size_t extent_encoded_bytes = 16;
 
 }  // namespace ckpt::format

@@ -8,7 +8,6 @@
 
 #include "base/assert.hpp"
 #include "base/units.hpp"
-#include "format/codec.hpp"
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
 
@@ -17,7 +16,6 @@ namespace ckpt::format {
 namespace {
 
 constexpr std::string_view what = "shard record";
-constexpr std::size_t blob_encoded_bytes_min = 4 + extent_encoded_bytes;
 
 Unexpected broken(std::string_view problem) {
   return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
@@ -84,51 +82,63 @@ Digest digest_of(const ShardRecord& record) {
   return ckpt::digest_of(encode(record));
 }
 
-std::vector<std::byte> encode(const ShardRecord& record) {
-  CKPT_ASSERT(record.blobs.size() == record.blob_names.size());
-  Writer writer;
-  writer.begin_record(RecordKind::shard_record);
-  writer.string(record.job);
-  writer.digest(record.run);
-  writer.u64(record.id.at.timeline);
-  writer.u64(number(record.id.at.step));
-  writer.u32(record.id.rank);
-  writer.u32(record.world_size);
-  writer.digest(record.model);
-  write(writer, record.layout);
-  writer.u64(record.blob_bytes);
-  writer.count(record.blobs.size());
-  for (std::size_t index = 0; index < record.blobs.size(); ++index) {
-    writer.string(record.blob_names[index]);
-    write(writer, record.blobs[index]);
+namespace {
+
+// Stored as pairs of a name and a place.
+template <class Record>
+struct Blobs {
+  Record& record;
+};
+
+}  // namespace
+
+auto fields(Is<ShardRecord> auto& it) {
+  return field_list(text(it.job, job_bytes_max), it.run, it.id, it.world_size, it.model, it.layout,
+                    it.blob_bytes, Blobs<std::remove_reference_t<decltype(it)>>{it}, it.bytes,
+                    it.chunk_bytes, it.chunk_crcs);
+}
+
+namespace {
+
+class Encoder : public FieldWriter<Encoder> {
+ public:
+  using FieldWriter::FieldWriter;
+  using FieldWriter::put;
+
+  void put(const Blobs<const ShardRecord>& blobs) {
+    const ShardRecord& record = blobs.record;
+    CKPT_ASSERT(record.blobs.size() == record.blob_names.size());
+    out_.count(record.blobs.size());
+    for (std::size_t index = 0; index < record.blobs.size(); ++index) {
+      put(record.blob_names[index]);
+      put(record.blobs[index]);
+    }
   }
-  writer.u64(record.bytes);
-  writer.u64(record.chunk_bytes);
-  writer.list(record.chunk_crcs, [&](Crc32 crc) { writer.u32(crc); });
-  return writer.end_record();
+};
+
+class Decoder : public FieldReader<Decoder> {
+ public:
+  using FieldReader::FieldReader;
+  using FieldReader::take;
+
+  void take(Layout& layout) { layout = read_layout(in_); }
+  void take(const Blobs<ShardRecord>& blobs) {
+    const std::size_t count = in_.count(encoded_bytes_min<std::string> + encoded_bytes_min<Extent>);
+    for (std::size_t index = 0; index < count && in_.is_good(); ++index) {
+      take(text(blobs.record.blob_names.emplace_back(), name_bytes_max));
+      take(blobs.record.blobs.emplace_back());
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<std::byte> encode(const ShardRecord& record) {
+  return Encoder::encode(record, RecordKind::shard_record);
 }
 
 Result<ShardRecord> decode_shard_record(std::span<const std::byte> bytes) {
-  CKPT_TRY(auto reader, Reader::open_record(bytes, RecordKind::shard_record, what));
-  ShardRecord record;
-  record.job = reader.string(job_bytes_max);
-  record.run = reader.digest();
-  record.id.at.timeline = reader.u64();
-  record.id.at.step = Step{reader.u64()};
-  record.id.rank = reader.u32();
-  record.world_size = reader.u32();
-  record.model = reader.digest();
-  record.layout = read_layout(reader);
-  record.blob_bytes = reader.u64();
-  const std::size_t blob_count = reader.count(blob_encoded_bytes_min);
-  for (std::size_t index = 0; index < blob_count && reader.is_good(); ++index) {
-    record.blob_names.push_back(reader.string(name_bytes_max));
-    record.blobs.push_back(read_extent(reader));
-  }
-  record.bytes = reader.u64();
-  record.chunk_bytes = reader.u64();
-  record.chunk_crcs = reader.list<Crc32>(sizeof(Crc32), [&] { return reader.u32(); });
-  CKPT_CHECK(reader.finish());
+  CKPT_TRY(auto record, Decoder::decode<ShardRecord>(bytes, RecordKind::shard_record, what));
   CKPT_CHECK(validate(record));
   return record;
 }

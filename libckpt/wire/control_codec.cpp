@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <ckpt/version.hpp>
-#include <concepts>
 #include <tuple>
 
 #include "base/assert.hpp"
-#include "format/codec.hpp"
 #include "format/layout_codec.hpp"
 
 namespace ckpt::wire::control {
@@ -21,20 +19,13 @@ namespace {
 // Of an error's text; longer ones are cut.
 constexpr std::size_t error_bytes_max = 64 * 1024;
 
-template <class T, class Type>
-concept Is = std::same_as<std::remove_const_t<T>, Type>;
+using format::Is;
 
 auto fields(Is<Interval> auto& it) {
   return std::tie(it.steps, it.time);
 }
 auto fields(Is<Node> auto& it) {
   return std::tie(it.name, it.failure_domain, it.address);
-}
-auto fields(Is<format::StepId> auto& it) {
-  return std::tie(it.timeline, it.step);
-}
-auto fields(Is<format::Extent> auto& it) {
-  return std::tie(it.offset, it.bytes);
 }
 
 auto fields(Is<Hello> auto& it) {
