@@ -14,11 +14,9 @@ int main() {
     std::fprintf(stderr, "%s\n", checkpointer.error().message().c_str());
     return 2;
   }
-  ckpt::TensorRef tensor;
-  tensor.data = weights.data();
-  tensor.dtype = ckpt::DType::f32;
-  tensor.shape = {static_cast<std::int64_t>(weights.size())};
-  tensor.guarded = true;
+  auto tensor =
+      ckpt::tensor(weights.data(), ckpt::DType::f32, {static_cast<std::int64_t>(weights.size())});
+  tensor.guarded = true;  // It only changes between guard() and the next save.
   (void)checkpointer->add("weights", tensor);
   (void)checkpointer->add_blob("step", std::as_writable_bytes(std::span(&step, 1)));
 

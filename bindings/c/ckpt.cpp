@@ -1,14 +1,16 @@
-// The C ABI over ckpt::Checkpointer: checks every pointer, and lets no exception out.
+// The C ABI over ckpt::FrameworkCheckpointer: checks every pointer, and lets no exception out.
 #include "ckpt.h"
 
 #include <algorithm>
 #include <chrono>
-#include <ckpt/ckpt.hpp>
+#include <ckpt/framework.hpp>
+#include <ckpt/version.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,7 +18,7 @@ struct ckpt_options {
   ckpt::Options values;
 };
 struct ckpt_handle {
-  ckpt::Checkpointer checkpointer;
+  ckpt::FrameworkCheckpointer checkpointer;
 };
 
 namespace {
@@ -111,6 +113,16 @@ int fill(ckpt_restored* target, const ckpt::Restored& restored) {
   return fill("ckpt_restore", target, value);
 }
 
+int restore(const char* function, ckpt_handle& handle, std::optional<Step> step,
+            ckpt_restored* restored) noexcept {
+  return without_exceptions([&]() -> int {
+    // Before anything is overwritten.
+    if (const int refused = check_size(function, restored); refused != CKPT_OK) return refused;
+    const auto result = handle.checkpointer.restore({.step = step});
+    return result ? fill(restored, *result) : failed(result.error());
+  });
+}
+
 std::uint64_t step_or_none(const std::optional<Step>& step) {
   return step ? ckpt::number(*step) : CKPT_NO_STEP;
 }
@@ -160,7 +172,7 @@ int ckpt_open(const ckpt_options* options, ckpt_handle** handle) {
   CKPT_NEED(handle);
   *handle = nullptr;
   return without_exceptions([&]() -> int {
-    auto opened = ckpt::Checkpointer::open(options->values);
+    auto opened = ckpt::FrameworkCheckpointer::open(options->values);
     if (!opened) return failed(opened.error());
     *handle = new ckpt_handle{std::move(*opened)};
     return CKPT_OK;
@@ -264,24 +276,12 @@ int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_m
 
 int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored) {
   CKPT_NEED(handle);
-  return without_exceptions([&]() -> int {
-    // Before anything is overwritten.
-    if (const int refused = check_size("ckpt_restore", restored); refused != CKPT_OK)
-      return refused;
-    const auto result = handle->checkpointer.restore();
-    return result ? fill(restored, *result) : failed(result.error());
-  });
+  return restore("ckpt_restore", *handle, {}, restored);
 }
 
 int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored) {
   CKPT_NEED(handle);
-  return without_exceptions([&]() -> int {
-    // Before anything is overwritten.
-    if (const int refused = check_size("ckpt_restore_step", restored); refused != CKPT_OK)
-      return refused;
-    const auto result = handle->checkpointer.restore(Step{step});
-    return result ? fill(restored, *result) : failed(result.error());
-  });
+  return restore("ckpt_restore_step", *handle, Step{step}, restored);
 }
 
 int ckpt_start_fresh(ckpt_handle* handle) {

@@ -26,10 +26,7 @@ int main(int argc, char** argv) {
   if (argc > 1) options.runtime_dir = argv[1];
 
   auto checkpointer = need(ckpt::Checkpointer::open(options), "open");
-  ckpt::TensorRef tensor;
-  tensor.data = weights.data();
-  tensor.dtype = ckpt::DType::f32;
-  tensor.shape = {100, 1000};
+  const auto tensor = ckpt::tensor(weights.data(), ckpt::DType::f32, {100, 1000});
   need(checkpointer.add("weights", tensor), "add");
   if (ckpt::dtype_from_safetensors("F32") != ckpt::DType::f32) return 1;
   const auto outcome = need(checkpointer.save(ckpt::Step{1}), "save");

@@ -111,7 +111,6 @@ constexpr std::array fields = {
     text_field<&Options::interface>("interface"),
     count_field<&Options::port>("port"),
     text_field<&Options::log_file_path>("log_file_path"),
-    bool_field<&Options::raise_on_error>("raise_on_error"),
     bool_field<&Options::disable>("disable"),
     bool_field<&Options::checksum_in_copy>("checksum_in_copy"),
     duration_field<&Options::open_deadline>("open_deadline"),

@@ -43,6 +43,9 @@ struct Resolved {
   std::map<std::string_view, std::string> origins;
 };
 
+// An option of the Python package, which shares the file with ours.
+constexpr std::string_view python_option = "raise_on_error";
+
 std::string environment_name(std::string_view option) {
   std::string name = "LIBCKPT_";
   for (const char letter : option)
@@ -68,7 +71,7 @@ Result<Settings> read_file(const std::string& path) {
     const std::string where = fmt::format("{} line {}", path, number);
     if (equals == std::string_view::npos)
       return fail(Errc::invalid_argument, fmt::format("{}: expected key = value", where));
-    if (client::find_option_field(name) == nullptr)
+    if (client::find_option_field(name) == nullptr && name != python_option)
       return fail(Errc::invalid_argument,
                   fmt::format("{}: there is no option \"{}\"", where, name));
     const std::string value(client::trim(text.substr(equals + 1)));
@@ -165,7 +168,8 @@ constexpr std::string_view other_variables[] = {"CONFIG",
                                                 "POINTS_RELEASE",
                                                 "DAEMON_LOG_FILE",
                                                 "DAEMON_CONFIG",
-                                                "FAILURE_DOMAIN"};
+                                                "FAILURE_DOMAIN",
+                                                "RAISE_ON_ERROR"};
 
 // A name that is misspelt would be an option that silently is not set.
 void warn_of_unknown_variables() {

@@ -254,8 +254,8 @@ Status TrainerSession::check_step(Step step) const {
   return fail(
       Errc::invalid_argument,
       fmt::format("save step {}: steps must grow, and step {} came before; to train again "
-                  "from an older step, go back to it with restore(step) first (restore_from() "
-                  "changes the tensors only)",
+                  "from an older step, restore that step first (a restore from a path changes the "
+                  "tensors only)",
                   number(step), number(newest)));
 }
 
@@ -541,8 +541,26 @@ Status TrainerSession::wait(Step step, Level level, Deadline deadline) {
                                            number(step), to_string(level)));
 }
 
-Result<Restored> TrainerSession::restore(std::optional<Step> step, const ChooseTargets* choose) {
+Result<Restored> TrainerSession::restore(RestoreRequest request,
+                                         const std::optional<Choice>& choice) {
   CKPT_CHECK(check_open());
+  if (request.step && !request.from.empty())
+    return fail(Errc::invalid_argument,
+                fmt::format("restore step {} from {}: give one of them, a path names its step",
+                            number(*request.step), request.from));
+  teller_.watch(request.watch);
+  link_->watch_restores(std::move(request.watch));
+  const ChooseTargets* choose = choice ? &choice->targets : nullptr;
+  if (request.from.empty()) return restore_agreed(request.step, choose);
+  LoadRequest load;
+  load.path = std::move(request.from);
+  load.rank = choice ? choice->rank : options_.rank;
+  if (!choice) load.world_size = options_.world_size;
+  return restore_loaded(std::move(load), choose);
+}
+
+Result<Restored> TrainerSession::restore_agreed(std::optional<Step> step,
+                                                const ChooseTargets* choose) {
   is_partly_restored_ = false;
   if (Status prepared = prepare_for_restored(); !prepared) {
     return fail(failed_to_restore(std::move(prepared).error(), step.has_value()));
@@ -657,31 +675,7 @@ Status TrainerSession::copy_planned(const format::ShardRecord& record,
                                    {devices_.devices(), devices_.threads(), deadline, copied});
 }
 
-Status TrainerSession::watch_restores(RestoreWatch watch) {
-  CKPT_CHECK(check_open());
-  teller_.watch(watch);
-  link_->watch_restores(std::move(watch));
-  return {};
-}
-
-Result<Restored> TrainerSession::restore_from(std::string_view path) {
-  LoadRequest request;
-  request.path = path;
-  request.rank = options_.rank;
-  request.world_size = options_.world_size;
-  return restore_loaded(std::move(request), nullptr);
-}
-
-Result<Restored> TrainerSession::restore_from(std::string_view path, std::uint32_t rank,
-                                              const ChooseTargets& choose) {
-  LoadRequest request;
-  request.path = path;
-  request.rank = rank;
-  return restore_loaded(std::move(request), &choose);
-}
-
 Result<Restored> TrainerSession::restore_loaded(LoadRequest request, const ChooseTargets* choose) {
-  CKPT_CHECK(check_open());
   const auto began_at = steady_clock::now();
   CKPT_CHECK(finish_capture({}));
   request.deadline = deadline_after(options_.restore_deadline);

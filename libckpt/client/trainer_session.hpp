@@ -5,7 +5,7 @@
 // Threads:    the training thread; captures end on whichever thread copied the last byte.
 #pragma once
 
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
@@ -35,6 +35,13 @@ namespace ckpt::client {
 
 enum class Due : std::uint8_t { by_policy, always };
 
+// Choice: a restore goes into what `targets` returns. With `RestoreRequest::from` it reads the
+// shard of `rank`.
+struct Choice {
+  const ChooseTargets& targets;
+  std::uint32_t rank = 0;
+};
+
 class TrainerSession final : private snapshot::CaptureListener {
  public:
   // `options` were resolved. `chunk_bytes` is smaller in tests.
@@ -44,7 +51,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   TrainerSession(const TrainerSession&) = delete;
   TrainerSession& operator=(const TrainerSession&) = delete;
 
-  // As in ckpt/checkpointer.hpp.
+  // As in ckpt/checkpointer.hpp and ckpt/framework.hpp.
   Status add(std::string name, TensorRef tensor);
   Status add_archive(std::string name, std::span<const NamedTensor> entries);
   Status remove(std::string_view name);
@@ -60,11 +67,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   Status hold_captures(std::function<void(Step)> on_copied);
   Status settle(Step step, Status verdict);
   Status wait(Step step, Level level, Deadline deadline);
-  Result<Restored> restore(std::optional<Step> step, const ChooseTargets* choose = nullptr);
-  Result<Restored> restore_from(std::string_view path);
-  Result<Restored> restore_from(std::string_view path, std::uint32_t rank,
-                                const ChooseTargets& choose);
-  Status watch_restores(RestoreWatch watch);
+  Result<Restored> restore(RestoreRequest request, const std::optional<Choice>& choice = {});
   Status start_fresh();
   Status restored_ok(Step step);
   Stats stats();
@@ -109,6 +112,7 @@ class TrainerSession final : private snapshot::CaptureListener {
                       const snapshot::RestorePlan& plan);
   Status copy_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
                      const ChooseTargets& choose);
+  Result<Restored> restore_agreed(std::optional<Step> step, const ChooseTargets* choose);
   Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
   Result<Restored> ask_and_restore(std::optional<Step> step, const Link::CopyOut& copy,
                                    Deadline& deadline);

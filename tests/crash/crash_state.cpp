@@ -78,12 +78,13 @@ bool State::compute(std::uint64_t step) {
   return true;
 }
 
-ckpt::Status State::hand_over(ckpt::Checkpointer& checkpointer, std::uint64_t step) const {
+ckpt::Status State::hand_over(ckpt::FrameworkCheckpointer& checkpointer, std::uint64_t step) const {
   const auto words = sampler(rank_, step);
   return checkpointer.set_blob(sampler_name, std::as_bytes(std::span(words)));
 }
 
-std::string State::difference(const ckpt::Checkpointer& checkpointer, std::uint64_t step) const {
+std::string State::difference(const ckpt::FrameworkCheckpointer& checkpointer,
+                              std::uint64_t step) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     std::vector<std::uint64_t> words = tensors_[i];
     if (is_on_gpu(i)) gpu_->read(std::as_writable_bytes(std::span(words)), places_[i]);

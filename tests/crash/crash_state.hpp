@@ -3,7 +3,7 @@
 // So whoever restores it can say which step it is, and that no byte of another one is among it.
 #pragma once
 
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 #include <string>
 #include <vector>
 
@@ -23,10 +23,10 @@ class State {
   // What training does. On a GPU it is only queued. False: the GPU is lost.
   bool compute(std::uint64_t step);
   // The blob whose size varies is handed over anew before each save.
-  ckpt::Status hand_over(ckpt::Checkpointer& checkpointer, std::uint64_t step) const;
+  ckpt::Status hand_over(ckpt::FrameworkCheckpointer& checkpointer, std::uint64_t step) const;
 
   // What differs from the state of `step`, or nothing.
-  std::string difference(const ckpt::Checkpointer& checkpointer, std::uint64_t step) const;
+  std::string difference(const ckpt::FrameworkCheckpointer& checkpointer, std::uint64_t step) const;
 
  private:
   bool is_on_gpu(std::size_t index) const { return places_[index] != nullptr; }

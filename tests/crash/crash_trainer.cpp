@@ -156,8 +156,8 @@ const char* text_of(ckpt::SaveOutcome outcome) {
 
 class Training {
  public:
-  Training(const Arguments& arguments, const crash::Gpu* gpu, ckpt::Checkpointer checkpointer,
-           Events& events)
+  Training(const Arguments& arguments, const crash::Gpu* gpu,
+           ckpt::FrameworkCheckpointer checkpointer, Events& events)
       : arguments_(arguments),
         events_(events),
         stream_(gpu != nullptr ? gpu->stream() : ckpt::Stream{}),
@@ -290,7 +290,8 @@ class Training {
   Events& events_;
   const ckpt::Stream stream_;
   crash::State state_;
-  ckpt::Checkpointer checkpointer_;  // After the tensors, which it may still copy when it goes.
+  ckpt::FrameworkCheckpointer
+      checkpointer_;  // After the tensors, which it may still copy when it goes.
   std::optional<ckpt::Level> wait_level_;
   std::uint64_t step_ = 0;
   std::optional<ckpt::Step> restored_, last_started_;
@@ -305,7 +306,7 @@ int check_directory(const Arguments& arguments, Events& events) {
   options.embedded = true;
   options.rank = static_cast<std::uint32_t>(arguments.number("rank", 0));
   options.world_size = static_cast<std::uint32_t>(arguments.number("world", 1));
-  auto checkpointer = ckpt::Checkpointer::open(options);
+  auto checkpointer = ckpt::FrameworkCheckpointer::open(options);
   if (!checkpointer) return complain(events, 2, checkpointer.error().message());
   crash::State state(static_cast<std::uint32_t>(arguments.number("rank", 0)));
   if (const auto added = state.register_with(*checkpointer); !added)
@@ -316,7 +317,7 @@ int check_directory(const Arguments& arguments, Events& events) {
     if (entry.path().filename().string().starts_with("step-")) visible.insert(entry.path());
   }
   for (const std::string& path : visible) {
-    const auto restored = checkpointer->restore_from(path);
+    const auto restored = checkpointer->restore({.from = path});
     // A daemon that lives may have deleted it meanwhile, which takes its name first.
     if (!restored && !std::filesystem::exists(path, error)) continue;
     if (!restored) return complain(events, 4, path + ": " + restored.error().message());
@@ -338,7 +339,7 @@ int main(int count, char** texts) {
   auto options = options_from(arguments);
   if (const auto added = add_nodes(options, arguments.text("nodes")); !added)
     return complain(events, 2, added.error().message());
-  auto checkpointer = ckpt::Checkpointer::open(std::move(options));
+  auto checkpointer = ckpt::FrameworkCheckpointer::open(std::move(options));
   if (!checkpointer) return complain(events, 2, "open: " + checkpointer.error().message());
   events.say("opened");
   std::unique_ptr<crash::Gpu> gpu;

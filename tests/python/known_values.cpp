@@ -4,7 +4,7 @@
 //
 // Byte i of the tensor with number n is (131 n + 7 i + i / 251) modulo 256; of booleans only the
 // lowest bit. The numbers count the tensors in the order of `known_tensors`.
-#include <ckpt/ckpt.hpp>
+#include <ckpt/framework.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -75,9 +75,9 @@ int main(int argc, char** argv) {
   options.runtime_dir = argv[2];
   options.daemon_path = argv[3];
   options.save_storage_interval.steps = 1;
-  auto opened = ckpt::Checkpointer::open(options);
+  auto opened = ckpt::FrameworkCheckpointer::open(options);
   if (!opened) check(ckpt::Status(ckpt::Unexpected(opened.error())));
-  ckpt::Checkpointer checkpointer = std::move(opened).value();
+  ckpt::FrameworkCheckpointer checkpointer = std::move(opened).value();
 
   std::vector<std::vector<std::byte>> contents;
   for (const KnownTensor& tensor : known_tensors())

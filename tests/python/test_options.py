@@ -74,7 +74,7 @@ def test_each_option_reaches_the_library(monkeypatch):
     libckpt.init("job", "/dir", **given)
     ((options, flags),) = opened
     assert flags == {"raise_on_error": True, "allow_pickle": False, "debug": True}
-    names = set(_native.option_names()) - {"raise_on_error"}
+    names = set(_native.option_names())
     assert options == {name: 1 for name in names} | {"job": "job", "dir": "/dir"}
 
 
@@ -103,3 +103,9 @@ def test_whether_a_save_raises_can_be_said_by_the_environment(job, monkeypatch, 
             session.save(1, {"": 1})
     else:
         assert session.save(1, {"": 1}).outcome == "failed"
+
+
+def test_a_flag_of_the_environment_that_is_no_flag_is_refused(monkeypatch):
+    monkeypatch.setenv("LIBCKPT_RAISE_ON_ERROR", "maybe")
+    with pytest.raises(libckpt.InvalidArgument, match='option raise_on_error = "maybe"'):
+        libckpt.init("job")

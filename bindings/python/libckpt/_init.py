@@ -11,6 +11,7 @@ from libckpt.core import _frameworks, _settings
 from libckpt.session import Session
 
 TRUE = ("1", "true", "yes", "on")
+FALSE = ("0", "false", "no", "off", "")
 
 
 def init(
@@ -90,7 +91,13 @@ def _option(keyword):
 
 
 def _configured_flag(name):
-    return str(_settings.configured(name)).lower() in TRUE
+    """An option of the package itself, which the environment or the file may set, too."""
+    word = (_settings.configured(name) or "").strip(_settings.SPACES).lower()
+    if word not in (*TRUE, *FALSE):
+        raise errors.InvalidArgument(
+            f'option {name} = "{word}": expected 1 or 0, true or false, yes or no, on or off'
+        )
+    return word in TRUE
 
 
 def _check(given):

@@ -133,10 +133,10 @@ double seconds_of(std::chrono::nanoseconds duration) {
 Client::Client(const nb::dict& options) {
   Options given = options_from(options);
   const nb::gil_scoped_release release;
-  checkpointer_.emplace(take(Checkpointer::open(std::move(given))));
+  checkpointer_.emplace(take(FrameworkCheckpointer::open(std::move(given))));
 }
 
-Checkpointer& Client::checkpointer() {
+FrameworkCheckpointer& Client::checkpointer() {
   if (!checkpointer_) throw Failure(Errc::invalid_argument, "the session was closed");
   return *checkpointer_;
 }
@@ -240,7 +240,7 @@ bool Client::is_due(std::uint64_t step) {
 std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
-  Checkpointer& target = checkpointer();
+  FrameworkCheckpointer& target = checkpointer();
   copied_ = -1;  // After a restore a step may come again.
   return name_of(take(always ? target.save(Step{step}, stream_of(stream))
                              : target.save_checkpoint_if_needed(Step{step}, stream_of(stream))));
@@ -300,8 +300,8 @@ void Client::wait(std::uint64_t step, const std::string& level, double seconds) 
   }
 }
 
-template <class Run>
-nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
+nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choose,
+                                std::uint32_t rank) {
   nb::object raised;  // What `choose` raised is raised again, as it was.
   const ChooseTargets ask =
       [&](Step at, std::span<const StoredTensor> stored) -> Result<std::vector<NamedTensor>> {
@@ -321,12 +321,11 @@ nb::dict Client::restore_by(const nb::callable& choose, const Run& run) {
       return fail(Errc::invalid_argument, "the choice of tensors failed");
     }
   };
+  request.watch = [this](const RestoreProgress& progress) { return tell(progress); };
   const Result<Restored> restored = [&] {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
-    check(checkpointer().watch_restores(
-        [this](const RestoreProgress& progress) { return tell(progress); }));
-    return run(checkpointer(), ask);
+    return checkpointer().restore_chosen(std::move(request), ask, rank);
   }();
   if (!raised.is_valid()) std::swap(raised, raised_);
   raised_.reset();
@@ -371,18 +370,14 @@ void Client::start_fresh() {
 }
 
 nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose) {
-  std::optional<Step> wanted;
-  if (step) wanted = Step{*step};
-  return restore_by(choose, [&](Checkpointer& target, const ChooseTargets& ask) {
-    return target.restore(wanted, ask);
-  });
+  RestoreRequest request;
+  if (step) request.step = Step{*step};
+  return restore_chosen(std::move(request), choose, 0);
 }
 
 nb::dict Client::restore_from(const std::string& path, std::uint32_t rank,
                               const nb::callable& choose) {
-  return restore_by(choose, [&](Checkpointer& target, const ChooseTargets& ask) {
-    return target.restore_from(path, rank, ask);
-  });
+  return restore_chosen({.from = path}, choose, rank);
 }
 
 void Client::restored_ok(std::uint64_t step) {

@@ -7,7 +7,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -81,10 +81,9 @@ class Client {
   struct Archive {
     std::vector<NamedTensor> entries;
   };
-  Checkpointer& checkpointer();
-  // Restores by `run(checkpointer, choose)`.
-  template <class Run>
-  nanobind::dict restore_by(const nanobind::callable& choose, const Run& run);
+  FrameworkCheckpointer& checkpointer();
+  nanobind::dict restore_chosen(RestoreRequest request, const nanobind::callable& choose,
+                                std::uint32_t rank);
   bool tell(const RestoreProgress& progress);
   void replace_tensors(const std::map<std::string, TensorRef>& wanted,
                        const std::vector<std::string>& order);
@@ -92,7 +91,7 @@ class Client {
 
   SharedTurn mutex_;
   std::atomic<std::int64_t> copied_{-1};  // Outlives the Checkpointer, whose threads write it.
-  std::optional<Checkpointer> checkpointer_;
+  std::optional<FrameworkCheckpointer> checkpointer_;
   std::map<std::string, TensorRef> tensors_;
   std::map<std::string, Archive> archives_;
   nanobind::object watch_;  // Guarded by the GIL, as is what it raised.

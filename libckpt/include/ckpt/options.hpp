@@ -88,8 +88,7 @@ struct Options {
 
   // Behaviour.
   std::string log_file_path;  // Empty: standard error for the trainer, runtime_dir for the daemon.
-  bool raise_on_error = false;   // For the Python bindings; C++ always returns a Result.
-  bool disable = false;          // Calls do nothing and succeed; restores: not_found.
+  bool disable = false;       // Calls do nothing and succeed; restores: not_found.
   bool checksum_in_copy = true;  // False: the daemon computes the checksums after the copy.
   std::chrono::milliseconds open_deadline{10'000};
   std::chrono::milliseconds restore_deadline{120'000};

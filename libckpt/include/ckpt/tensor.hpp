@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ckpt {
@@ -99,17 +99,18 @@ struct TensorRef {
   bool guarded = false;
 };
 
+// A contiguous tensor in host memory: add("weights", tensor(data, DType::f32, {1024, 1024})).
+inline TensorRef tensor(void* data, DType dtype, std::vector<std::int64_t> shape) {
+  TensorRef made;
+  made.data = data;
+  made.dtype = dtype;
+  made.shape = std::move(shape);
+  return made;
+}
+
 struct NamedTensor {
   std::string name;
   TensorRef tensor;
-};
-
-// StoredTensor: one tensor of a step that is about to be restored. Borrowed for the call.
-struct StoredTensor {
-  std::string_view name;
-  DType dtype = DType::u8;
-  std::span<const std::int64_t> shape;
-  std::string_view alias_of;  // Tied: the name that holds the bytes.
 };
 
 inline constexpr std::size_t archives_max = 12;

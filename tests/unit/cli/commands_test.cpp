@@ -515,7 +515,7 @@ TEST_CASE("cli: ls marks what a restore has abandoned, and no newest is among it
   }
   {
     Trainer trainer(place.options);
-    const auto restored = trainer.checkpointer->restore(Step{2});
+    const auto restored = trainer.checkpointer->restore({.step = Step{2}});
     if (!restored) FAIL(restored.error().message());
     REQUIRE(restored->step == Step{2});
   }

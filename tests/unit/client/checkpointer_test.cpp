@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -66,9 +66,9 @@ bool is_asleep_in_a_wait(pid_t process) {
 }  // namespace
 
 TEST_CASE("checkpointer: disabled, every call is a no-op", "[unit][client]") {
-  auto opened = Checkpointer::open(disabled_options());
+  auto opened = FrameworkCheckpointer::open(disabled_options());
   REQUIRE(opened);
-  Checkpointer checkpointer = std::move(*opened);
+  FrameworkCheckpointer checkpointer = std::move(*opened);
   std::vector<std::byte> bytes(16);
   TensorRef tensor;
   tensor.data = bytes.data();
@@ -85,8 +85,11 @@ TEST_CASE("checkpointer: disabled, every call is a no-op", "[unit][client]") {
   REQUIRE(checkpointer.guard());
   REQUIRE(checkpointer.wait(Step{1}, Level::durable, std::chrono::hours(1)));
   REQUIRE(checkpointer.restore().error().code() == Errc::not_found);
-  REQUIRE(checkpointer.restore(Step{1}).error().code() == Errc::not_found);
-  REQUIRE(checkpointer.restore_from("/nowhere").error().code() == Errc::not_found);
+  REQUIRE(checkpointer.restore({.step = Step{1}}).error().code() == Errc::not_found);
+  REQUIRE(checkpointer.restore({.from = "/nowhere"}).error().code() == Errc::not_found);
+  const auto chosen = checkpointer.restore_chosen({.from = "/nowhere"}, {});
+  REQUIRE(chosen.error().code() == Errc::not_found);
+  REQUIRE(checkpointer.is_due(Step{1}).value() == false);
   REQUIRE(checkpointer.restored_ok(Step{1}));
   REQUIRE(checkpointer.stats().saves_started == 0);
   REQUIRE(checkpointer.status().value().empty());
@@ -117,10 +120,10 @@ TEST_CASE("checkpointer: who waits for ever is not told that it was too long", "
 }
 
 TEST_CASE("checkpointer: what was moved from answers with an error", "[unit][client]") {
-  auto opened = Checkpointer::open(disabled_options());
+  auto opened = FrameworkCheckpointer::open(disabled_options());
   REQUIRE(opened);
-  Checkpointer from = std::move(*opened);
-  const Checkpointer to = std::move(from);
+  FrameworkCheckpointer from = std::move(*opened);
+  const FrameworkCheckpointer to = std::move(from);
   for (const Status& status :
        {from.add("a", {}), from.remove("a"), from.guard(), from.prepare(), from.close(),
         from.wait(Step{1}, Level::captured, {}), from.restored_ok(Step{1})}) {
@@ -144,7 +147,7 @@ TEST_CASE("checkpointer: wrong options are told before anything is started", "[u
 
 TEST_CASE("checkpointer: a rank that is open is not opened again by the same process",
           "[unit][client]") {
-  auto first = Checkpointer::open(embedded_options());
+  auto first = FrameworkCheckpointer::open(embedded_options());
   REQUIRE(first);
   const auto second = Checkpointer::open(embedded_options());
   REQUIRE_FALSE(second);
@@ -154,7 +157,7 @@ TEST_CASE("checkpointer: a rank that is open is not opened again by the same pro
   REQUIRE(Checkpointer::open(embedded_options(1)));
 
   // Moving it changes nothing.
-  std::optional<Checkpointer> moved(std::move(*first));
+  std::optional<FrameworkCheckpointer> moved(std::move(*first));
   REQUIRE_FALSE(Checkpointer::open(embedded_options()));
   SECTION("until it is closed") {
     REQUIRE(moved->close());
@@ -248,11 +251,11 @@ TEST_CASE("checkpointer: a step that nobody has, asked for in mid-training, cost
   };
   for (std::uint64_t step = 1; step <= 9; step += 3) {
     save(step);
-    const auto absent = checkpointer->restore(Step{step + 1'000});
+    const auto absent = checkpointer->restore({.step = Step{step + 1'000}});
     REQUIRE_FALSE(absent);
     REQUIRE(absent.error().code() == Errc::not_found);
     save(step + 1);
-    REQUIRE_FALSE(checkpointer->restore(Step{step + 1'000}));
+    REQUIRE_FALSE(checkpointer->restore({.step = Step{step + 1'000}}));
     const auto newest = checkpointer->restore();
     REQUIRE(newest);
     REQUIRE(newest->step == Step{step + 1});

@@ -91,7 +91,6 @@ Options all_set() {
   options.interface = "10.0.0.2";
   options.port = 7711;
   options.log_file_path = "/log";
-  options.raise_on_error = true;
   options.disable = true;
   options.checksum_in_copy = false;
   options.open_deadline = std::chrono::milliseconds(1500);
@@ -230,6 +229,22 @@ TEST_CASE("options: explain tells where each value came from", "[unit][client]")
       REQUIRE(row.origin == "default");
     }
   }
+}
+
+TEST_CASE("options: the option of the Python package may stand beside ours", "[unit][client]") {
+  static std::vector<std::string> logged;
+  logged.clear();
+  Environment environment;
+  environment.write_file("job = gpt2\nraise_on_error = true\n");
+  environment.set("LIBCKPT_RAISE_ON_ERROR", "1");
+  Log::set_level(LogLevel::warning);
+  Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
+  const auto resolved = Options::resolve({});
+  Log::set_sink(nullptr);
+  REQUIRE(resolved);
+  CHECK(logged.empty());
+  Options options;
+  CHECK(options.set("raise_on_error", "1").error().code() == Errc::invalid_argument);
 }
 
 TEST_CASE("options: what is shown can be read back, for every option", "[unit][client]") {

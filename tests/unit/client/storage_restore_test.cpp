@@ -110,7 +110,7 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
   }
   Trainer trainer;
   SECTION("the newest of the directory") {
-    const auto restored = trainer.session.restore_from(directory.path());
+    const auto restored = trainer.session.restore({.from = directory.path()});
     if (!restored) FAIL(restored.error().message());
     REQUIRE(restored->step == Step{7});
     REQUIRE(restored->source == RestoreSource::storage);
@@ -130,32 +130,42 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
     third.rank = 2;
     third.world_size = 3;
     TrainerSession other(third, std::make_unique<FakeLink>(trainer.node));
-    REQUIRE(other.restore_from(directory.path()).error().code() == Errc::unsupported);
-    const auto restored = other.restore_from(directory.path(), 0, weights);
+    REQUIRE(other.restore({.from = directory.path()}).error().code() == Errc::unsupported);
+    const auto restored = other.restore({.from = directory.path()}, Choice{weights, 0});
     if (!restored) FAIL(restored.error().message());
     REQUIRE(restored->step == Step{7});
     REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{7}));
-    REQUIRE(other.restore_from(directory.path(), 1, weights).error().code() == Errc::not_found);
+    REQUIRE(other.restore({.from = directory.path()}, Choice{weights, 1}).error().code() ==
+            Errc::not_found);
   }
   SECTION("this one") {
-    const auto restored = trainer.session.restore_from(directory.path() + "/step-000000003");
+    const auto restored = trainer.session.restore({.from = directory.path() + "/step-000000003"});
     REQUIRE(restored);
     REQUIRE(restored->step == Step{3});
     REQUIRE(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{3}));
   }
 }
 
-TEST_CASE("restore from storage: whoever watches is told, until told otherwise", "[unit][client]") {
+TEST_CASE("restore from storage: a path names its step by itself", "[unit][client]") {
+  Trainer trainer;
+  const auto restored = trainer.session.restore({.step = Step{3}, .from = "/anywhere"});
+  REQUIRE_FALSE(restored);
+  REQUIRE(restored.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(restored.error().text(), Contains("restore step 3 from /anywhere: give one"));
+}
+
+TEST_CASE("restore from storage: its progress is reported to its own watch only",
+          "[unit][client]") {
   const Directory directory;
   Trainer trainer;
   trainer.save(7);
   publish(directory.path(), trainer.node->shards[0]);
   std::vector<RestoreProgress> told;
-  REQUIRE(trainer.session.watch_restores([&](const RestoreProgress& progress) {
+  const RestoreWatch watch = [&](const RestoreProgress& progress) {
     told.push_back(progress);
     return false;  // Too late: what copies is finished.
-  }));
-  const auto restored = trainer.session.restore_from(directory.path());
+  };
+  const auto restored = trainer.session.restore({.from = directory.path(), .watch = watch});
   REQUIRE(restored);
   REQUIRE_FALSE(told.empty());
   CHECK(told.front().phase == RestoreProgress::Phase::filling);
@@ -163,9 +173,8 @@ TEST_CASE("restore from storage: whoever watches is told, until told otherwise",
   CHECK(told.front().bytes_total == restored->bytes);
   CHECK(told.front().source_name == "storage");
   CHECK(told.back().phase == RestoreProgress::Phase::ended);
-  REQUIRE(trainer.session.watch_restores({}));
   told.clear();
-  REQUIRE(trainer.session.restore_from(directory.path()));
+  REQUIRE(trainer.session.restore({.from = directory.path()}));
   CHECK(told.empty());
 }
 
@@ -235,7 +244,7 @@ TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit]
   }
   Trainer trainer(options);
   std::fill(trainer.weights.begin(), trainer.weights.end(), std::byte{0x11});
-  const auto restored = trainer.session.restore_from(path);
+  const auto restored = trainer.session.restore({.from = path});
   REQUIRE_FALSE(restored);
   INFO(restored.error().message());
   REQUIRE(restored.error().code() == expected);

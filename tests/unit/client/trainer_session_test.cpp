@@ -301,7 +301,7 @@ TEST_CASE("trainer session: every dtype, empty and 0-d tensors and ties come bac
   for (auto& bytes : memory) std::fill(bytes.begin(), bytes.end(), std::byte{0});
   std::fill(shared.begin(), shared.end(), std::byte{0});
   value = 0;
-  const auto restored = trainer.session.restore(std::nullopt);
+  const auto restored = trainer.session.restore({});
   REQUIRE(restored);
   REQUIRE(restored->step == Step{1});
   REQUIRE(memory == expected);
@@ -317,7 +317,7 @@ TEST_CASE("trainer session: ten thousand small tensors", "[unit][client]") {
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   REQUIRE(trainer.session.guard({}));
   trainer.stamp(4);
-  REQUIRE(trainer.session.restore(std::nullopt));
+  REQUIRE(trainer.session.restore({}));
   REQUIRE(trainer.contents() == expected);
 }
 
@@ -340,10 +340,10 @@ TEST_CASE("trainer session: blobs are saved at the call and come back", "[unit][
   trainer.add("weight", 100);
   REQUIRE(trainer.session.add_blob("rng", rng));
   REQUIRE_FALSE(trainer.session.blob("loader"));
-  REQUIRE(trainer.session.restore(Step{1}));
+  REQUIRE(trainer.session.restore({.step = Step{1}}));
   REQUIRE(rng == std::vector<std::byte>(16, std::byte{1}));
   REQUIRE(trainer.session.blob("loader")->size() == 700);
-  REQUIRE(trainer.session.restore(Step{2}));
+  REQUIRE(trainer.session.restore({.step = Step{2}}));
   REQUIRE(rng == std::vector<std::byte>(16, std::byte{9}));
   REQUIRE(trainer.session.blob("loader")->size() == 3);
   REQUIRE((*trainer.session.blob("loader"))[2] == std::byte{3});
@@ -370,14 +370,14 @@ TEST_CASE("trainer session: blobs that cannot be kept or brought back are refuse
   Trainer other(node, options);
   SECTION("of another size") {
     REQUIRE(other.session.add_blob("rng", std::span(small).first(59)));
-    const auto restored = other.session.restore(std::nullopt);
+    const auto restored = other.session.restore({});
     REQUIRE_FALSE(restored);
     REQUIRE(restored.error().code() == Errc::invalid_argument);
     REQUIRE_THAT(restored.error().text(), Contains("59 bytes here and 60 there"));
   }
   SECTION("missing") {
     REQUIRE(other.session.add_blob("other", small));
-    const auto restored = other.session.restore(std::nullopt);
+    const auto restored = other.session.restore({});
     REQUIRE_FALSE(restored);
     REQUIRE_THAT(restored.error().text(), Contains("\"other\" is not in it"));
   }
@@ -476,10 +476,10 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
     REQUIRE_THAT(late.error().text(), Contains("not within open_deadline, which is 0"));
   }
   // Where there is nothing to restore, nobody waits for its Slots.
-  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
   trainer.node->shards.resize(1);
   // A restore is worth waiting longer for.
-  const auto restored = trainer.session.restore(std::nullopt);
+  const auto restored = trainer.session.restore({});
   REQUIRE_FALSE(restored);
   REQUIRE(restored.error().code() == Errc::unavailable);
   REQUIRE_THAT(restored.error().text(), Contains("not within restore_deadline, which is 0"));
@@ -514,7 +514,7 @@ TEST_CASE("trainer session: the first save waits for Slots, though a restore had
   Trainer trainer;
   trainer.add("weight", 100);
   trainer.node->takes_time = true;
-  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   REQUIRE(trainer.node->skipped.empty());
 }
@@ -538,7 +538,7 @@ TEST_CASE("trainer session: a restore leaves the room that was asked for before"
   trainer.node->is_slow = true;
   REQUIRE(trainer.session.prepare_in_background());
   REQUIRE(trainer.session.remove("of the optimizer to come"));
-  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
   REQUIRE(trainer.node->layouts.size() == 1);
   trainer.node->is_slow = false;
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
@@ -647,7 +647,7 @@ TEST_CASE("trainer session: after a restore an older step may be saved again", "
   trainer.add("weight", 100);
   for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(trainer.save(step));
   REQUIRE(trainer.session.guard({}));
-  REQUIRE(trainer.session.restore(Step{1})->step == Step{1});
+  REQUIRE(trainer.session.restore({.step = Step{1}})->step == Step{1});
   REQUIRE_FALSE(trainer.save(1));
   REQUIRE(trainer.saved(2) == SaveOutcome::started);
   REQUIRE(trainer.session.restored_ok(Step{1}));
@@ -667,8 +667,8 @@ TEST_CASE("trainer session: only the step that was restored last is told to be g
   for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(trainer.save(step));
   REQUIRE(trainer.session.guard({}));
   CHECK(refusal(3) == "restored_ok step 3: this session restored nothing");
-  REQUIRE(trainer.session.restore(Step{3}));
-  REQUIRE(trainer.session.restore(Step{1}));
+  REQUIRE(trainer.session.restore({.step = Step{3}}));
+  REQUIRE(trainer.session.restore({.step = Step{1}}));
   CHECK(refusal(3) == "restored_ok step 3: this session restored step 1");
   REQUIRE(trainer.node->told_restored.empty());
   CHECK(refusal(1).empty());
@@ -676,13 +676,13 @@ TEST_CASE("trainer session: only the step that was restored last is told to be g
   CHECK(refusal(2) == "restored_ok step 2: this session restored step 1");
   CHECK(refusal(1).empty());
   // It goes on where it was.
-  REQUIRE(trainer.session.restore(Step{9}).error().code() == Errc::not_found);
+  REQUIRE(trainer.session.restore({.step = Step{9}}).error().code() == Errc::not_found);
   CHECK(refusal(1).empty());
   REQUIRE(trainer.node->told_restored == std::vector<Step>(3, Step{1}));
 
   trainer.remove("weight");
   trainer.add("weight", 101);
-  REQUIRE(trainer.session.restore(Step{3}).error().code() == Errc::invalid_argument);
+  REQUIRE(trainer.session.restore({.step = Step{3}}).error().code() == Errc::invalid_argument);
   REQUIRE(trainer.session.start_fresh());
   CHECK(refusal(1) == "restored_ok step 1: this session restored nothing");
 }
@@ -729,7 +729,7 @@ TEST_CASE("trainer session: with a time interval the coordinator's next step is 
   REQUIRE(trainer.node->skipped.front() == Step{2});  // Of step 1 its capture has told.
   REQUIRE(trainer.session.stats().skipped_by_agreement == 0);
 
-  REQUIRE(trainer.session.restore(Step{7}));
+  REQUIRE(trainer.session.restore({.step = Step{7}}));
   trainer.node->next_capture = Step{};  // Of the new timeline.
   REQUIRE(outcome(8) == SaveOutcome::started);
 }
@@ -815,7 +815,7 @@ TEST_CASE("trainer session: a session that did not restore starts fresh, once", 
   REQUIRE(trainer.node->fresh_starts == 1);
   Trainer next(trainer.node);
   next.add("weight", 100);
-  REQUIRE(next.session.restore(std::nullopt));
+  REQUIRE(next.session.restore({}));
   REQUIRE(next.save(3));
   REQUIRE(trainer.node->fresh_starts == 1);
 }
@@ -825,7 +825,7 @@ TEST_CASE("trainer session: after a restore that failed the session begins again
   Trainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.save(1));
-  REQUIRE_FALSE(trainer.session.restore(Step{5}));
+  REQUIRE_FALSE(trainer.session.restore({.step = Step{5}}));
   REQUIRE(trainer.saved(2) == SaveOutcome::started);
   REQUIRE(trainer.node->fresh_starts == 2);
 }
@@ -841,7 +841,7 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
   }
   Trainer trainer(node);
   trainer.add("weight", 101);
-  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::invalid_argument);
+  REQUIRE(trainer.session.restore({}).error().code() == Errc::invalid_argument);
   const auto saved = trainer.save(8);
   REQUIRE_FALSE(saved);
   REQUIRE(saved.error().code() == Errc::invalid_argument);
@@ -851,10 +851,10 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
   REQUIRE(trainer.session.stats().failed == 1);
   SECTION("not_found does not make it good") {
     node->bad_copies.clear();
-    REQUIRE(trainer.session.restore(Step{3}).error().code() == Errc::not_found);
+    REQUIRE(trainer.session.restore({.step = Step{3}}).error().code() == Errc::not_found);
     REQUIRE_FALSE(trainer.save(9));
     node->shards.clear();
-    REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+    REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
     REQUIRE(trainer.saved(9 + 1) == SaveOutcome::started);  // There is nothing to be lost.
   }
   SECTION("a fresh start is a word for it") {
@@ -864,7 +864,7 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
   SECTION("another restore may succeed") {
     trainer.remove("weight");
     trainer.add("weight", 100);
-    REQUIRE(trainer.session.restore(std::nullopt));
+    REQUIRE(trainer.session.restore({}));
     REQUIRE(trainer.saved(9) == SaveOutcome::started);
   }
 }
@@ -880,7 +880,7 @@ TEST_CASE("trainer session: a named step that is not there does not begin anew o
   }
   Trainer trainer(node);
   trainer.add("weight", 100);
-  REQUIRE(trainer.session.restore(Step{5}).error().code() == Errc::not_found);
+  REQUIRE(trainer.session.restore({.step = Step{5}}).error().code() == Errc::not_found);
   const auto saved = trainer.save(6);
   REQUIRE_FALSE(saved);
   REQUIRE(saved.error().code() == Errc::invalid_argument);  // Not the restore's, which is harmless.
@@ -890,8 +890,9 @@ TEST_CASE("trainer session: a named step that is not there does not begin anew o
     REQUIRE(trainer.session.start_fresh());
   }
   SECTION("until one of them is restored") {
-    REQUIRE(trainer.session.restore(Step{7}));
-    REQUIRE(trainer.session.restore(Step{5}).error().code() == Errc::not_found);  // It goes on.
+    REQUIRE(trainer.session.restore({.step = Step{7}}));
+    REQUIRE(trainer.session.restore({.step = Step{5}}).error().code() ==
+            Errc::not_found);  // It goes on.
   }
   REQUIRE(trainer.saved(8) == SaveOutcome::started);
 }
@@ -905,13 +906,13 @@ TEST_CASE("trainer session: tensors that a restore has overwritten are no beginn
   REQUIRE(trainer.session.guard({}));
   REQUIRE(trainer.session.prepare());  // The capture has ended.
   node->dies_after_copying = true;
-  const auto restored = trainer.session.restore(std::nullopt);
+  const auto restored = trainer.session.restore({});
   REQUIRE_FALSE(restored);
   REQUIRE(restored.error().code() == Errc::unavailable);  // Not "train from the beginning".
   REQUIRE_THAT(restored.error().text(),
                Contains("do not train on with them") && Contains("restore again"));
   REQUIRE_FALSE(trainer.save(2));
-  REQUIRE(trainer.session.restore(std::nullopt).error().code() == Errc::not_found);
+  REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
   REQUIRE(trainer.saved(3) == SaveOutcome::started);
 }
 
@@ -930,7 +931,7 @@ TEST_CASE("trainer session: nothing to restore is not_found, and training begins
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
-  const auto restored = trainer.session.restore(std::nullopt);
+  const auto restored = trainer.session.restore({});
   REQUIRE_FALSE(restored);
   REQUIRE(restored.error().code() == Errc::not_found);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
@@ -949,11 +950,11 @@ TEST_CASE("trainer session: a flipped bit never reaches a tensor", "[unit][clien
   REQUIRE(trainer.session.prepare());  // The capture has ended.
   flip_bit(trainer.node->shards[1], 2 * chunk);
   SECTION("another copy is taken") {
-    REQUIRE(trainer.session.restore(std::nullopt)->step == Step{1});
+    REQUIRE(trainer.session.restore({})->step == Step{1});
     REQUIRE(trainer.contents() == first);
   }
   SECTION("without one it is corruption, told with what must not be done") {
-    const auto restored = trainer.session.restore(Step{2});
+    const auto restored = trainer.session.restore({.step = Step{2}});
     REQUIRE_FALSE(restored);
     REQUIRE(restored.error().code() == Errc::corruption);
     REQUIRE_THAT(restored.error().text(), Contains("do not train on with them"));
@@ -972,7 +973,7 @@ TEST_CASE("trainer session: another model's step is refused with both shapes", "
   trainer.add("weight", 101);
   trainer.stamp(5);
   const auto before = trainer.contents();
-  const auto restored = trainer.session.restore(std::nullopt);
+  const auto restored = trainer.session.restore({});
   REQUIRE_FALSE(restored);
   REQUIRE(restored.error().code() == Errc::invalid_argument);
   REQUIRE_THAT(restored.error().text(),
@@ -992,7 +993,7 @@ TEST_CASE("trainer session: checksums can be left to the engine", "[unit][client
   REQUIRE(trainer.save(1));
   REQUIRE(trainer.session.guard({}));
   trainer.stamp(2);
-  REQUIRE(trainer.session.restore(std::nullopt));
+  REQUIRE(trainer.session.restore({}));
   REQUIRE(trainer.contents() == expected);
 }
 
@@ -1088,7 +1089,7 @@ TEST_CASE("trainer session: closing tells what is left, once, and ends everythin
   REQUIRE_FALSE(saved);
   REQUIRE(saved.error().code() == Errc::invalid_argument);
   REQUIRE_THAT(saved.error().text(), Contains("closed"));
-  REQUIRE_FALSE(trainer.session.restore(std::nullopt));
+  REQUIRE_FALSE(trainer.session.restore({}));
   REQUIRE(trainer.session.stats().captured == Step{1});
 }
 
