@@ -1,4 +1,4 @@
-// Checkpointer::Impl: the shell around a TrainerSession: a disabled one does nothing, one that was
+// CheckpointerImpl: the shell around a TrainerSession: a disabled one does nothing, one that was
 // moved from or forked answers with an error, and no exception gets out.
 //
 // Threads: as Checkpointer.
