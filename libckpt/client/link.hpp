@@ -23,19 +23,13 @@
 #include <vector>
 
 #include "client/deadline.hpp"
+#include "client/session_slots.hpp"
 #include "device/memory_pins.hpp"
 #include "format/layout.hpp"
 #include "format/shard_record.hpp"
 #include "node/engine.hpp"
 
 namespace ckpt::client {
-
-// Granted: a free Slot of ours, its bytes mapped, large enough for the newest layout.
-struct Granted {
-  std::uint32_t slot = 0;
-  std::uint64_t generation = 0;  // Of the mapping; a Slot of a dead daemon is taken back silently.
-  std::span<std::byte> bytes;
-};
 
 // What the Link counts; read from the training thread.
 struct LinkCounters {
@@ -79,12 +73,13 @@ class Link {
 
   // The ranks agreed to capture nothing below it; 0: nothing was agreed.
   virtual Step next_capture() const = 0;
-  virtual std::optional<Granted> take_slot(Step step) = 0;  // Also tells the engine that it began.
+  virtual std::optional<TakenSlot> take_slot(
+      Step step) = 0;  // Also tells the engine that it began.
   // The first `bytes` of the Slot stand as they will be sealed: the engine may take their
   // checksums.
-  virtual void arrived(const Granted& granted, std::uint64_t bytes) { (void)granted, (void)bytes; }
-  virtual void filled(const Granted& granted, node::Filled filled) = 0;
-  virtual void abandon(const Granted& granted) = 0;
+  virtual void arrived(const TakenSlot& taken, std::uint64_t bytes) { (void)taken, (void)bytes; }
+  virtual void filled(const TakenSlot& taken, node::Filled filled) = 0;
+  virtual void abandon(const TakenSlot& taken) = 0;
   virtual void skipped(Step step) = 0;
   // How long steps took, so that the engine gives way to training.
   virtual void step_time(const node::StepTime& steps) { (void)steps; }

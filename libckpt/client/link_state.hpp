@@ -17,15 +17,9 @@
 
 #include "base/monitor.hpp"
 #include "client/link.hpp"
+#include "client/link_view.hpp"
 
 namespace ckpt::client {
-
-// MappedSlot: one of our Slots as this process sees it. `owner` keeps it mapped.
-struct MappedSlot {
-  std::uint64_t generation = 0;
-  std::span<std::byte> bytes;
-  std::shared_ptr<const void> owner;
-};
 
 class LinkState {
  public:
@@ -52,11 +46,6 @@ class LinkState {
   void fenced(std::string reason);
   void noticed(node::Notice notice);
   void status_told(std::string json);
-  struct Silence {
-    Deadline since;
-    int process = 0;       // The daemon's.
-    std::string log_path;  // Likewise.
-  };
   void silent(Silence silence);  // It is there, and does not answer.
   void heard_again();
   void forget_slots();  // Whatever still maps them lets go.
@@ -74,7 +63,7 @@ class LinkState {
   Link::Identity identity() const;
 
   Step next_capture() const;
-  std::optional<Granted> take_slot(Step step);  // For the capture of `step`.
+  std::optional<TakenSlot> take_slot(Step step);  // For the capture of `step`.
   // Steps that grow, none of which a capture will be made of.
   void skipped(Step step);
   // The engine is told of them, in their order among the captures, and by few messages however fast
@@ -82,7 +71,7 @@ class LinkState {
   bool add_skip(Step step);
   Step next_skip();
   // What was taken is no longer used; the mapping is returned, to be let go on another thread.
-  MappedSlot give_back(const Granted& granted);
+  MappedSlot give_back(const TakenSlot& taken);
 
   // Before a restore, or a fresh start, is asked for: the number to ask with. None: it has begun
   // meanwhile.
@@ -90,10 +79,6 @@ class LinkState {
   std::optional<std::uint64_t> ask_fresh();
   bool has_begun() const;
   Status wait_fresh(Deadline deadline) const;
-  struct OfferedSlot {
-    node::SlotOffer offer;
-    MappedSlot slot;
-  };
   // The next offer, or none: the restore has ended, see `begun_answer`. While it waits, `watch` is
   // told how the engine gets on, and ends it by answering false.
   Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {});
@@ -109,58 +94,11 @@ class LinkState {
   std::optional<Step> newest_lost() const;
 
  private:
-  enum class Phase : std::uint8_t { connecting, attached, away, ended };
-  struct GrantedSlot {
-    std::uint32_t slot = 0;
-    MappedSlot mapped;
-  };
-  struct View {
-    Phase phase = Phase::connecting;
-    std::optional<Error> end;  // Why it ended, or why it is away.
-    int process = 0;           // The daemon's, the last one that took our connection.
-    Link::Identity identity;
+  using Phase = LinkView::Phase;
 
-    std::uint64_t slot_bytes = 0;  // Of the newest layout.
-    std::vector<MappedSlot> slots;
-    std::optional<Error> slots_error;
-    std::deque<GrantedSlot> granted;
-    std::vector<GrantedSlot> taken;
-    Step next_capture{};
-
-    std::uint64_t ask = 0;  // What was asked last; answers to anything before are late.
-    std::optional<node::Begun> begun;
-    std::deque<OfferedSlot> offers;
-    std::optional<node::Filling> filling;  // Since it was asked, or the last offer.
-    std::optional<Status> closed;
-    std::optional<std::string> status;  // As the engine told it to who asks now.
-
-    std::optional<Step> reached[5];  // By Level; what the engine still holds.
-    std::deque<Step> dropped;
-    std::optional<Step> newest_taken, newest_skipped;
-    std::optional<Step> restored;    // What the timeline went on from: this rank has it.
-    std::deque<Step> skips;          // One for each message under way.
-    bool is_last_skip_open = false;  // No capture has begun since: it may still grow.
-    // No newer ones died with an engine. The next engine may still know them, by a peer's copy or
-    // by storage; it has said so when it grants.
-    std::optional<Step> lost_through;
-    bool has_granted = false;  // The engine of now, or it has said why it cannot.
-    std::string waiting;       // What the engine says it waits for.
-    std::string unstorable;    // Why it can store no step; empty: it can.
-    std::optional<Silence> silence;
-    LinkCounters counters;  // But for what `degraded()` adds.
-
-    std::string degraded() const;
-    bool has_fitting_grant() const;
-    void note_dropped(Step step);
-    // Nothing under way can bring `step`, or a newer one, to a level.
-    bool is_skipped(Step step) const {
-      return newest_skipped >= step && newest_taken < step && restored < step;
-    }
-    bool is_lost(Step step) const {
-      return phase == Phase::attached && has_granted && lost_through && step <= *lost_through;
-    }
-  };
-
+  // Changes the view, and checks its invariants before and after.
+  template <class Change>
+  auto change(Change change);
   // Waits for `holds`, or for the end of the session, which is the error.
   template <class Holds>
   Status wait_for(Deadline deadline, std::string_view what, Holds holds,
@@ -173,13 +111,12 @@ class LinkState {
   // Tells `watch` until it is over, or the deadline comes first. Errors: unavailable (it gave up).
   template <class IsOver>
   Status tell_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const;
-  Unexpected end_of(const View& view) const;
+  Unexpected end_of(const LinkView& view) const;
   std::string stopped_daemon() const;  // For the end of a text; empty when it is not stopped.
-  RestoreProgress restore_progress() const;
 
   std::string who_;
   std::optional<std::chrono::milliseconds> tells_after_;
-  Monitor<View> view_;
+  Monitor<LinkView> view_;
 };
 
 }  // namespace ckpt::client

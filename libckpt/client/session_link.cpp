@@ -101,34 +101,34 @@ Step SessionLink::next_capture() const {
   return is_forked() ? Step{UINT64_MAX} : state_->next_capture();
 }
 
-std::optional<Granted> SessionLink::take_slot(Step step) {
+std::optional<TakenSlot> SessionLink::take_slot(Step step) {
   if (is_forked()) return std::nullopt;
-  auto granted = state_->take_slot(step);
-  if (!granted) return granted;
+  auto taken = state_->take_slot(step);
+  if (!taken) return taken;
   CKPT_POINT("slot.acquired");
   control::Begin begin;
-  begin.slot = granted->slot;
-  begin.generation = granted->generation;
+  begin.slot = taken->slot;
+  begin.generation = taken->generation;
   begin.step = step;
   side_->post(begin);
-  return granted;
+  return taken;
 }
 
-void SessionLink::arrived(const Granted& granted, std::uint64_t bytes) {
+void SessionLink::arrived(const TakenSlot& taken, std::uint64_t bytes) {
   if (is_forked()) return;
   control::Arrived message;
-  message.slot = granted.slot;
-  message.generation = granted.generation;
+  message.slot = taken.slot;
+  message.generation = taken.generation;
   message.bytes = bytes;
   side_->post(message);
 }
 
-void SessionLink::filled(const Granted& granted, node::Filled filled) {
+void SessionLink::filled(const TakenSlot& taken, node::Filled filled) {
   if (is_forked()) return;
   CKPT_POINT("publish.before");
   control::FilledSlot message;
-  message.slot = granted.slot;
-  message.generation = granted.generation;
+  message.slot = taken.slot;
+  message.generation = taken.generation;
   message.step = filled.step;
   message.layout_version = filled.layout_version;
   message.blob_bytes = filled.blob_bytes;
@@ -137,17 +137,17 @@ void SessionLink::filled(const Granted& granted, node::Filled filled) {
   message.chunk_bytes = filled.chunk_bytes;
   message.chunk_crcs = std::move(filled.chunk_crcs);
   side_->post(std::move(message));
-  side_->let_go(state_->give_back(granted));
+  side_->let_go(state_->give_back(taken));
   CKPT_POINT("publish.after");
 }
 
-void SessionLink::abandon(const Granted& granted) {
+void SessionLink::abandon(const TakenSlot& taken) {
   if (is_forked()) return;
   control::Abandon message;
-  message.slot = granted.slot;
-  message.generation = granted.generation;
+  message.slot = taken.slot;
+  message.generation = taken.generation;
   side_->post(message);
-  side_->let_go(state_->give_back(granted));
+  side_->let_go(state_->give_back(taken));
 }
 
 void SessionLink::skipped(Step step) {

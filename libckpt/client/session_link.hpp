@@ -45,10 +45,10 @@ class SessionLink final : public Link {
   bool is_ready() const override;
   Identity identity() const override;
   Step next_capture() const override;
-  std::optional<Granted> take_slot(Step step) override;
-  void arrived(const Granted& granted, std::uint64_t bytes) override;
-  void filled(const Granted& granted, node::Filled filled) override;
-  void abandon(const Granted& granted) override;
+  std::optional<TakenSlot> take_slot(Step step) override;
+  void arrived(const TakenSlot& taken, std::uint64_t bytes) override;
+  void filled(const TakenSlot& taken, node::Filled filled) override;
+  void abandon(const TakenSlot& taken) override;
   void skipped(Step step) override;
   void passed(Step step) override;
   void step_time(const node::StepTime& steps) override;

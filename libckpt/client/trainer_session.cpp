@@ -274,7 +274,7 @@ Result<SaveOutcome> TrainerSession::save_due(Step step, Stream stream) {
   CKPT_TRY(const bool is_ready, make_ready(may_wait ? open_deadline() : steady_clock::now()));
   if (!is_ready) return SaveOutcome::skipped_unavailable;
   // Step 4.
-  const std::optional<Granted> granted = link_->take_slot(step);
+  const std::optional<TakenSlot> granted = link_->take_slot(step);
   if (!granted) return SaveOutcome::skipped_no_slot;
   if (granted->bytes.size() < layout_.slot_bytes) {  // Of an older, smaller layout.
     link_->abandon(*granted);
@@ -284,7 +284,7 @@ Result<SaveOutcome> TrainerSession::save_due(Step step, Stream stream) {
   return SaveOutcome::started;
 }
 
-Status TrainerSession::begin_capture(const Granted& granted, Step step, Stream stream) {
+Status TrainerSession::begin_capture(const TakenSlot& granted, Step step, Stream stream) {
   // Step 5.
   CKPT_ASSERT(!snapshotter_->is_running());
   granted_ = granted;

@@ -86,7 +86,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   void tell_step_time(Step step, StepTimer::TimePoint now);
   bool must_be_skipped(Step step) const;  // Rather than tried again.
   Result<SaveOutcome> save_due(Step step, Stream stream);
-  Status begin_capture(const Granted& granted, Step step, Stream stream);
+  Status begin_capture(const TakenSlot& granted, Step step, Stream stream);
   // Copies what is left of the running capture, and takes account of how it ended.
   Status finish_capture(Stream stream);
   // Nobody has judged the capture that was held: it must not be seen.
@@ -159,7 +159,7 @@ class TrainerSession final : private snapshot::CaptureListener {
   // Of the running capture; read by who ends it.
   HeldCapture held_;
   std::function<void(Step)> on_copied_;  // None: captures are told at once.
-  Granted granted_;
+  TakenSlot granted_;
   std::vector<std::string> blob_names_;
 
   // Last: its destructor waits for the copies that still read from the tensors.

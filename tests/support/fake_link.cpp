@@ -59,10 +59,10 @@ client::Link::Identity FakeLink::identity() const {
   return {Digest{1, 2}, node_->timeline};
 }
 
-std::optional<client::Granted> FakeLink::take_slot(Step step) {
+std::optional<client::TakenSlot> FakeLink::take_slot(Step step) {
   const std::lock_guard lock(node_->mutex);
   if (node_->free_slots.empty() || node_->grants_late) return std::nullopt;
-  client::Granted granted;
+  client::TakenSlot granted;
   granted.slot = node_->free_slots.front();
   granted.bytes = *node_->slots[granted.slot];
   node_->free_slots.pop_front();
@@ -70,7 +70,7 @@ std::optional<client::Granted> FakeLink::take_slot(Step step) {
   return granted;
 }
 
-void FakeLink::filled(const client::Granted& granted, node::Filled filled) {
+void FakeLink::filled(const client::TakenSlot& granted, node::Filled filled) {
   if (node_->on_filled) node_->on_filled();
   const std::lock_guard lock(node_->mutex);
   format::ShardRecord record;
@@ -102,7 +102,7 @@ void FakeLink::filled(const client::Granted& granted, node::Filled filled) {
   if (!node_->holds_slots) node_->free_slots.push_back(granted.slot);
 }
 
-void FakeLink::abandon(const client::Granted& granted) {
+void FakeLink::abandon(const client::TakenSlot& granted) {
   const std::lock_guard lock(node_->mutex);
   ++node_->abandoned;
   node_->free_slots.push_back(granted.slot);

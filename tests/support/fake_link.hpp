@@ -71,9 +71,9 @@ class FakeLink final : public client::Link {
   bool is_ready() const override;
   Identity identity() const override;
   Step next_capture() const override { return node_->next_capture; }
-  std::optional<client::Granted> take_slot(Step step) override;
-  void filled(const client::Granted& granted, node::Filled filled) override;
-  void abandon(const client::Granted& granted) override;
+  std::optional<client::TakenSlot> take_slot(Step step) override;
+  void filled(const client::TakenSlot& granted, node::Filled filled) override;
+  void abandon(const client::TakenSlot& granted) override;
   void skipped(Step step) override {
     const std::lock_guard lock(node_->mutex);
     node_->skipped.push_back(step);

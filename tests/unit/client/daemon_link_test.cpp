@@ -50,7 +50,7 @@ std::unique_ptr<Link> open(const Place& place) {
   return std::move(*link);
 }
 
-std::optional<Granted> take(Link& link, Step step) {
+std::optional<TakenSlot> take(Link& link, Step step) {
   const Deadline deadline = soon();
   // Grants come by themselves; nothing tells a trainer, which just goes on training.
   while (std::chrono::steady_clock::now() < deadline) {

@@ -1,0 +1,121 @@
+#include "client/link_view.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+// An engine sends one at a time; more only while a restore is repeated without us looking.
+constexpr std::size_t offers_max = 16;
+
+}  // namespace
+
+LinkView::Released LinkView::lose(const std::string& reason) {
+  CKPT_ASSERT(!is_over());
+  if (phase == Phase::attached) ++counters.daemon_restarts;
+  phase = Phase::away;
+  end = Error(Errc::unavailable, reason);
+  counters.last_error = reason;
+  Released released;
+  released.slots = slots.clear();
+  released.offers.swap(offers);
+  filling.reset();
+  slots_error.reset();
+  next_capture = Step{};
+  // The next engine says what holds it up, and nothing when nothing does.
+  waiting.clear();
+  unstorable.clear();
+  silence.reset();
+  counters.degraded.clear();
+  levels.engine_lost();
+  return released;
+}
+
+void LinkView::reach(Step step, Level level) {
+  levels.reached(step, level);
+  const std::pair<Level, std::optional<Step>&> newest[] = {{Level::captured, counters.captured},
+                                                           {Level::replicated, counters.replicated},
+                                                           {Level::committed, counters.committed},
+                                                           {Level::durable, counters.durable}};
+  for (const auto& [each, counter] : newest)
+    if (each <= level) counter = std::max(counter, std::optional(step));
+}
+
+LinkView::Released LinkView::begin(node::Begun answer) {
+  Released released;
+  released.slots = slots.void_grants();
+  if (answer.ask != ask) return released;  // The answer to what was given up.
+  if (!answer.error && identity.timeline != answer.timeline) {
+    // Steps of another timeline say nothing of this one's.
+    std::optional<Step> restored;
+    if (answer.restored) restored = answer.restored->step;
+    levels.restart(restored);
+    next_capture = Step{};
+    counters.captured = counters.replicated = counters.committed = counters.durable = std::nullopt;
+  }
+  if (!answer.error) identity.timeline = answer.timeline;
+  begun = std::move(answer);
+  return released;
+}
+
+void LinkView::offer(node::SlotOffer offered) {
+  if (offered.ask != ask) return;  // For a restore that was given up.
+  filling.reset();
+  MappedSlot mapped = slots.mapped(offered.slot);
+  if (offers.size() >= offers_max) offers.pop_front();
+  offers.push_back({std::move(offered), std::move(mapped)});
+}
+
+std::string LinkView::degraded() const {
+  if (!silence) return counters.degraded;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::steady_clock::now() - silence->since);
+  std::string text = fmt::format(
+      "the daemon, pid {}, has not answered for {} s: it is stopped or hangs; its log is {}",
+      silence->process, seconds.count(), silence->log_path);
+  if (!counters.degraded.empty()) text += "; " + counters.degraded;
+  return text;
+}
+
+RestoreProgress LinkView::restore_progress() const {
+  RestoreProgress progress;
+  progress.waiting = phase == Phase::away ? "the daemon is away" : waiting;
+  if (!filling) return progress;
+  progress.phase = RestoreProgress::Phase::filling;
+  progress.bytes = filling->bytes;
+  progress.bytes_total = filling->bytes_total;
+  progress.source_name = filling->source_name;
+  return progress;
+}
+
+std::string LinkView::delays() const {
+  std::string text;
+  if (phase == Phase::away) text += "; the daemon is away: " + end->text();
+  if (!waiting.empty()) text += "; it waits: " + waiting;
+  if (const std::string amiss = degraded(); !amiss.empty()) text += "; " + amiss;
+  return text;
+}
+
+bool LinkView::is_lost(Step step) const {
+  return phase == Phase::attached && levels.is_lost(step);
+}
+
+// Each is broken by a bug of ours only: what the engine sends is checked where it arrives.
+void LinkView::check_invariants() const {
+  slots.check_invariants();
+  levels.check_invariants();
+  skips.check_invariants();
+  const bool has_end = end.has_value();
+  CKPT_ASSERT(has_end == (phase == Phase::away || phase == Phase::ended));
+  if (phase == Phase::away) CKPT_ASSERT(slots.is_empty());
+  if (begun) CKPT_ASSERT(begun->ask == ask);
+  CKPT_ASSERT(offers.size() <= offers_max);
+}
+
+}  // namespace ckpt::client

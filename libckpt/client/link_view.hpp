@@ -1,0 +1,80 @@
+// LinkView: what the trainer knows of its session with the engine.
+//
+//   connecting --attached--> attached <--attached/lost--> away
+//                               +--> ended: fenced, refused (for good)
+//
+// Invariants: there is a reason exactly while the engine is away, or the session has ended. Nothing
+//             of an engine that is away is mapped. An answer answers what was asked last.
+// Threads:    under the lock of LinkState. What the calls return is let go outside of it.
+#pragma once
+
+#include <ckpt/progress.hpp>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/link.hpp"
+#include "client/session_slots.hpp"
+#include "client/step_levels.hpp"
+
+namespace ckpt::client {
+
+// Silence: the daemon is there, and does not answer.
+struct Silence {
+  Deadline since;
+  int process = 0;       // The daemon's.
+  std::string log_path;  // Likewise.
+};
+
+struct OfferedSlot {
+  node::SlotOffer offer;
+  MappedSlot slot;
+};
+
+struct LinkView {
+  enum class Phase : std::uint8_t { connecting, attached, away, ended };
+  // Mappings: to let them go takes long for large ones.
+  struct Released {
+    SessionSlots::Cleared slots;
+    std::deque<OfferedSlot> offers;
+  };
+
+  Released lose(const std::string& reason);  // The engine is gone; a new one may come.
+  void reach(Step step, Level level);
+  Released begin(node::Begun answer);
+  void offer(node::SlotOffer offered);
+
+  bool is_over() const { return phase == Phase::ended; }
+  bool is_lost(Step step) const;
+  std::string degraded() const;
+  RestoreProgress restore_progress() const;
+  // Why a wait was in vain: "; the daemon is away: ...; it waits: ...".
+  std::string delays() const;
+  void check_invariants() const;
+
+  Phase phase = Phase::connecting;
+  std::optional<Error> end;  // Why it ended, or why it is away.
+  int process = 0;           // The daemon's, the last one that took our connection.
+  Link::Identity identity;
+
+  SessionSlots slots;
+  std::optional<Error> slots_error;
+  StepLevels levels;
+  SkipMessages skips;
+  Step next_capture{};
+
+  std::uint64_t ask = 0;  // What was asked last; answers to anything before are late.
+  std::optional<node::Begun> begun;
+  std::deque<OfferedSlot> offers;
+  std::optional<node::Filling> filling;  // Since it was asked, or the last offer.
+  std::optional<Status> closed;
+  std::optional<std::string> status;  // The engine's answer to the newest question.
+
+  std::string waiting;     // What the engine says it waits for.
+  std::string unstorable;  // Why it can store no step; empty: it can.
+  std::optional<Silence> silence;
+  LinkCounters counters;  // But for what `degraded()` adds.
+};
+
+}  // namespace ckpt::client
