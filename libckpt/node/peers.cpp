@@ -58,6 +58,10 @@ void Peers::members_changed() {
     if (is_same) peer = std::move(known->second);
     peer.address = node.address;
   }
+  std::erase_if(unreached_, [&](const auto& entry) {
+    const auto peer = peers_.find(entry.first);
+    return peer == peers_.end() || !peer->second.was_tried;  // It is gone, or it is another now.
+  });
   on_lines([nodes, self = job_.node(), secret = job_.secret()](PeerLines& lines) {
     lines.set_members(nodes, self, secret);
   });
@@ -142,12 +146,10 @@ std::uint64_t Peers::boot_of(const std::string& node) const {
 std::string Peers::trouble() const {
   const Time now = job_.context().seams.clock.now();
   std::string all;
-  for (const auto& [node, peer] : peers_) {
-    if (!peer.unreached_since || peer.is_heard ||
-        now - *peer.unreached_since < job_.context().options.peer_lost_after) {
-      continue;
-    }
-    all += fmt::format("{}node {} is not reached: {}", all.empty() ? "" : "; ", node, peer.failure);
+  for (const auto& [node, unreached] : unreached_) {
+    if (now - unreached.since < job_.context().options.peer_lost_after) continue;
+    all += fmt::format("{}node {} is not reached: {}", all.empty() ? "" : "; ", node,
+                       unreached.failure);
   }
   return all;
 }
@@ -186,7 +188,7 @@ void Peers::heard(const std::string& node, std::uint64_t boot, std::uint64_t sta
   Peer& peer = found->second;
   if (std::exchange(peer.boot, boot) != boot) peer.waiting = nullptr;  // It is of the one before.
   peer.is_heard = true;
-  peer.unreached_since.reset();
+  unreached_.erase(node);
   job_.peer_stated(node, boot, stated);
 }
 
@@ -201,12 +203,12 @@ void Peers::attempted(const std::string& node, const std::string& failure) {
   const auto peer = peers_.find(node);
   if (peer == peers_.end()) return;
   peer->second.was_tried = true;
-  if (failure.empty()) {
-    peer->second.unreached_since.reset();
-  } else if (!peer->second.unreached_since) {
-    peer->second.unreached_since = job_.context().seams.clock.now();
+  if (failure.empty() || peer->second.is_heard) {
+    unreached_.erase(node);
+  } else {
+    const Time now = job_.context().seams.clock.now();
+    unreached_.try_emplace(node, Unreached{now, {}}).first->second.failure = failure;
   }
-  peer->second.failure = failure;
   job_.touch();
 }
 
@@ -214,7 +216,7 @@ void Peers::watched(const std::string& node, bool is_it) {
   const auto peer = peers_.find(node);
   if (peer == peers_.end()) return;
   peer->second.was_tried = false;
-  peer->second.unreached_since.reset();
+  unreached_.erase(node);
   peer->second.watched_since.reset();
   if (is_it) peer->second.watched_since = job_.context().seams.clock.now();
   job_.touch();

@@ -65,11 +65,14 @@ class Peers {
     bool is_heard = false;
     bool was_tried = false;
     std::optional<Time> watched_since;
-    std::optional<Time> unreached_since;
-    std::string failure;  // Of the last attempt to reach it.
     // The newest statement, as long as its Start is not known; null: none.
     std::function<void(format::SharedStart)> waiting;
     format::SharedStart waits_for;
+  };
+
+  struct Unreached {
+    Time since;
+    std::string failure;  // Of the last attempt to reach it.
   };
 
   template <class Call>
@@ -89,6 +92,7 @@ class Peers {
   Job& job_;
   std::shared_ptr<PeerLines> lines_;
   std::map<std::string, Peer> peers_;
+  std::map<std::string, Unreached> unreached_;  // Of the peers: few, as each look reads them all.
   std::deque<format::SharedStart> starts_;  // The newest that were stated, by us or to us.
   Statement stated_;                        // Without the bytes.
   std::string self_;                        // Our name in the newest list.
