@@ -1,4 +1,4 @@
-// CheckpointerImpl: the shell around a TrainerSession: a disabled one does nothing, one that was
+// CheckpointerImpl: the shell around a CheckpointSession: a disabled one does nothing, one that was
 // moved from or forked answers with an error, and no exception gets out.
 //
 // Threads: as Checkpointer.
@@ -14,8 +14,8 @@
 #include <optional>
 #include <utility>
 
+#include "client/checkpoint_session.hpp"
 #include "client/open_claim.hpp"
-#include "client/trainer_session.hpp"
 
 namespace ckpt {
 
@@ -55,7 +55,7 @@ class Checkpointer::Impl {
   bool is_disabled() const { return !session_.has_value(); }
   // A fork has a copy of everything but the threads: it must leave all of it alone.
   bool is_forked() const { return session_.has_value() && getpid() != process_; }
-  client::TrainerSession& session() { return *session_; }
+  client::CheckpointSession& session() { return *session_; }
   void let_others_open() { claim_.reset(); }
 
   // While one exists, a call uses the session.
@@ -92,7 +92,7 @@ class Checkpointer::Impl {
   pid_t process_ = 0;
   std::atomic<int> calls_{0};
   std::optional<client::OpenClaim> claim_;  // Outlives the session.
-  std::optional<client::TrainerSession> session_;
+  std::optional<client::CheckpointSession> session_;
 };
 
 }  // namespace ckpt

@@ -1,5 +1,7 @@
 #include "client/save_account.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -23,6 +25,10 @@ const char* reached_level(Step step, const LinkCounters& link) {
   if (link.replicated >= step) return "replicated";
   if (link.captured >= step) return "captured";
   return "copied";
+}
+
+std::uint64_t skipped_for_want(const Stats& stats) {
+  return stats.skipped_no_slot + stats.skipped_unavailable;
 }
 
 }  // namespace
@@ -102,6 +108,27 @@ Stats SaveAccount::stats(const LinkCounters& link) const {
   if (out.last_error.empty()) out.last_error = link.last_error;
   out.degraded = link.degraded;
   return out;
+}
+
+void SaveAccount::warn_if_behind(std::optional<Step> newest_due, const LinkCounters& link) const {
+  const Stats now = stats(link);
+  const bool is_behind = newest_due && now.saves_started > 0 && now.captured < newest_due;
+  if (!is_behind || skipped_for_want(now) == 0) return;
+  if (!now.captured) return log_warning("close: no step is saved");
+  const auto missing = due_after(*now.captured);
+  log_warning(
+      "close: the newest step known to be saved is {}; {} steps that were due after it, the "
+      "last of them {}, are not",
+      number(*now.captured), missing ? std::to_string(*missing) : "the", number(*newest_due));
+}
+
+Status SaveAccount::check_captured(const LinkCounters& link) const {
+  const Stats now = stats(link);
+  const std::uint64_t due = skipped_for_want(now) + now.failed;
+  if (now.saves_started > 0 || due == 0) return {};
+  return fail(Errc::not_found,
+              fmt::format("close: nothing is saved: {} steps were due, none was captured{}{}", due,
+                          now.last_error.empty() ? "" : ": ", now.last_error));
 }
 
 }  // namespace ckpt::client

@@ -24,13 +24,13 @@ class SaveAccount {
   explicit SaveAccount(bool speaks) : speaks_(speaks) {}
 
   // Measures the training thread inside save and guard.
-  class Held {
+  class HeldTime {
    public:
-    explicit Held(SaveAccount& account)
+    explicit HeldTime(SaveAccount& account)
         : account_(account), since_(std::chrono::steady_clock::now()) {}
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    ~Held() { account_.held(std::chrono::steady_clock::now() - since_); }
+    HeldTime(const HeldTime&) = delete;
+    HeldTime& operator=(const HeldTime&) = delete;
+    ~HeldTime() { account_.held(std::chrono::steady_clock::now() - since_); }
 
    private:
     SaveAccount& account_;
@@ -39,8 +39,6 @@ class SaveAccount {
 
   void due() { ++due_count_; }
   void started(Step step);  // The newest that was due.
-  // How many steps were due after `saved`; none: it is not known any more, or never started here.
-  std::optional<std::uint64_t> due_after(Step saved) const;
   void skipped(SaveOutcome outcome);
   void failed(const Error& error);       // Counted, kept as the last error, logged once a minute.
   void unavailable(const Error& error);  // Why a step was skipped: as `failed`, but not counted.
@@ -54,7 +52,14 @@ class SaveAccount {
   void report(const LinkCounters& link);
   Stats stats(const LinkCounters& link) const;
 
+  // At the end of the session: logs that the newest steps that were due are not saved.
+  void warn_if_behind(std::optional<Step> newest_due, const LinkCounters& link) const;
+  // Errors: not_found (steps were due, and not one was captured).
+  Status check_captured(const LinkCounters& link) const;
+
  private:
+  // How many steps were due after `saved`; none: it is not known any more, or never started here.
+  std::optional<std::uint64_t> due_after(Step saved) const;
   void held(std::chrono::nanoseconds duration);
 
   struct Ended {

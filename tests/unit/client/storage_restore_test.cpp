@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "base/log.hpp"
-#include "client/trainer_session.hpp"
+#include "client/checkpoint_session.hpp"
 #include "os/pool_file_system.hpp"
 #include "storage/member_writer.hpp"
 #include "storage/publish.hpp"
@@ -95,7 +95,7 @@ struct Trainer {
   std::shared_ptr<FakeNode> node = std::make_shared<FakeNode>();
   std::vector<std::byte> weights = std::vector<std::byte>(5'000'000);
   std::vector<std::byte> rng = std::vector<std::byte>(33);
-  TrainerSession session;
+  CheckpointSession session;
 };
 
 }  // namespace
@@ -129,7 +129,7 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
     Options third;
     third.rank = 2;
     third.world_size = 3;
-    TrainerSession other(third, std::make_unique<FakeLink>(trainer.node));
+    CheckpointSession other(third, std::make_unique<FakeLink>(trainer.node));
     REQUIRE(other.restore({.from = directory.path()}).error().code() == Errc::unsupported);
     const auto restored = other.restore({.from = directory.path()}, Choice{weights, 0});
     if (!restored) FAIL(restored.error().message());

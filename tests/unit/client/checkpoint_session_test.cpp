@@ -3,7 +3,7 @@
 //         captured is counted and told.
 // Method: a FakeLink keeps every step's bytes; tensors are stamped with the step, overwritten at
 //         the earliest allowed instant, added, removed, resized; each step is then restored.
-#include "client/trainer_session.hpp"
+#include "client/checkpoint_session.hpp"
 
 #include <fmt/format.h>
 
@@ -72,7 +72,7 @@ class Trainer {
 
   std::shared_ptr<FakeNode> node;
   std::map<std::string, std::unique_ptr<std::vector<std::byte>>> memory;
-  TrainerSession session;
+  CheckpointSession session;
 
  private:
   static Options with_job(Options options) {
@@ -107,7 +107,8 @@ void flip_bit(test::FakeShard& shard, std::uint64_t offset) {
 
 }  // namespace
 
-TEST_CASE("trainer session: consecutive captures hold their own step's bytes", "[unit][client]") {
+TEST_CASE("checkpoint session: consecutive captures hold their own step's bytes",
+          "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 3 * chunk + 5);
   trainer.add("running_mean", 1000, false);
@@ -134,7 +135,7 @@ TEST_CASE("trainer session: consecutive captures hold their own step's bytes", "
   REQUIRE(trainer.node->layouts.size() == 1);
 }
 
-TEST_CASE("trainer session: a held capture is told once it is judged, before or after its end",
+TEST_CASE("checkpoint session: a held capture is told once it is judged, before or after its end",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 3 * chunk);
@@ -164,7 +165,7 @@ TEST_CASE("trainer session: a held capture is told once it is judged, before or 
   REQUIRE(trainer.node->abandoned == 0);
 }
 
-TEST_CASE("trainer session: a held capture that is not whole, or is not judged, is never seen",
+TEST_CASE("checkpoint session: a held capture that is not whole, or is not judged, is never seen",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 3 * chunk);
@@ -189,7 +190,7 @@ TEST_CASE("trainer session: a held capture that is not whole, or is not judged, 
 }
 
 TEST_CASE(
-    "trainer session: unguarded tensors may change at once, and even without a guard "
+    "checkpoint session: unguarded tensors may change at once, and even without a guard "
     "the next save sees to the rest",
     "[unit][client]") {
   Trainer trainer;
@@ -206,7 +207,7 @@ TEST_CASE(
   REQUIRE(contents_of(trainer.node->shards[1]) == trainer.contents());
 }
 
-TEST_CASE("trainer session: memory may go when save, or guard, has returned", "[unit][client]") {
+TEST_CASE("checkpoint session: memory may go when save, or guard, has returned", "[unit][client]") {
   Trainer trainer;
   trainer.add("guarded", 9 * chunk);
   trainer.add("open", 9 * chunk, false);
@@ -222,7 +223,7 @@ TEST_CASE("trainer session: memory may go when save, or guard, has returned", "[
   REQUIRE(contents_of(trainer.node->shards[0]) == expected);
 }
 
-TEST_CASE("trainer session: a tensor is free when remove has returned", "[unit][client]") {
+TEST_CASE("checkpoint session: a tensor is free when remove has returned", "[unit][client]") {
   Trainer trainer;
   trainer.add("guarded", 32 * MiB);  // Long enough to be copied while it is overwritten.
   auto& memory = *trainer.memory.at("guarded");
@@ -235,7 +236,7 @@ TEST_CASE("trainer session: a tensor is free when remove has returned", "[unit][
   REQUIRE(contents_of(trainer.node->shards[0]) == expected);
 }
 
-TEST_CASE("trainer session: tensors are added, removed and resized between saves",
+TEST_CASE("checkpoint session: tensors are added, removed and resized between saves",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("a", 100);
@@ -269,7 +270,7 @@ TEST_CASE("trainer session: tensors are added, removed and resized between saves
   REQUIRE(versions == std::vector<std::uint32_t>{1, 2, 3, 4, 5});
 }
 
-TEST_CASE("trainer session: every dtype, empty and 0-d tensors and ties come back",
+TEST_CASE("checkpoint session: every dtype, empty and 0-d tensors and ties come back",
           "[unit][client]") {
   Trainer trainer;
   std::vector<std::vector<std::byte>> memory;
@@ -309,7 +310,7 @@ TEST_CASE("trainer session: every dtype, empty and 0-d tensors and ties come bac
   REQUIRE(shared == std::vector<std::byte>(512, std::byte{5}));
 }
 
-TEST_CASE("trainer session: ten thousand small tensors", "[unit][client]") {
+TEST_CASE("checkpoint session: ten thousand small tensors", "[unit][client]") {
   Trainer trainer;
   for (int i = 0; i < 10'000; ++i) trainer.add("t" + std::to_string(i), 64, i % 3 != 0);
   trainer.stamp(3);
@@ -321,7 +322,7 @@ TEST_CASE("trainer session: ten thousand small tensors", "[unit][client]") {
   REQUIRE(trainer.contents() == expected);
 }
 
-TEST_CASE("trainer session: blobs are saved at the call and come back", "[unit][client]") {
+TEST_CASE("checkpoint session: blobs are saved at the call and come back", "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   std::vector<std::byte> rng(16, std::byte{1});
   {
@@ -349,7 +350,7 @@ TEST_CASE("trainer session: blobs are saved at the call and come back", "[unit][
   REQUIRE((*trainer.session.blob("loader"))[2] == std::byte{3});
 }
 
-TEST_CASE("trainer session: blobs that cannot be kept or brought back are refused",
+TEST_CASE("checkpoint session: blobs that cannot be kept or brought back are refused",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   Options options;
@@ -383,7 +384,7 @@ TEST_CASE("trainer session: blobs that cannot be kept or brought back are refuse
   }
 }
 
-TEST_CASE("trainer session: with no free Slot a step is skipped, counted and told",
+TEST_CASE("checkpoint session: with no free Slot a step is skipped, counted and told",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -409,7 +410,7 @@ TEST_CASE("trainer session: with no free Slot a step is skipped, counted and tol
   REQUIRE(stats.captured == Step{5});
 }
 
-TEST_CASE("trainer session: without a daemon steps are skipped and training goes on",
+TEST_CASE("checkpoint session: without a daemon steps are skipped and training goes on",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -423,7 +424,7 @@ TEST_CASE("trainer session: without a daemon steps are skipped and training goes
   REQUIRE_FALSE(trainer.session.stats().last_error.empty());
 }
 
-TEST_CASE("trainer session: steps are skipped while a larger layout gets its Slots",
+TEST_CASE("checkpoint session: steps are skipped while a larger layout gets its Slots",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -438,7 +439,7 @@ TEST_CASE("trainer session: steps are skipped while a larger layout gets its Slo
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}, Step{3}});
 }
 
-TEST_CASE("trainer session: what is told to be captured has been counted", "[unit][client]") {
+TEST_CASE("checkpoint session: what is told to be captured has been counted", "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
   const auto trains = std::this_thread::get_id();
@@ -462,7 +463,7 @@ TEST_CASE("trainer session: what is told to be captured has been counted", "[uni
   REQUIRE(trainer.session.close(soon()));
 }
 
-TEST_CASE("trainer session: whose deadline it was that a wait met, and how long it is, is told",
+TEST_CASE("checkpoint session: whose deadline it was that a wait met, and how long it is, is told",
           "[unit][client]") {
   Options options;
   options.open_deadline = std::chrono::milliseconds(0);
@@ -487,7 +488,7 @@ TEST_CASE("trainer session: whose deadline it was that a wait met, and how long 
   REQUIRE(trainer.session.prepare());
 }
 
-TEST_CASE("trainer session: nobody waits for a level that there is not", "[unit][client]") {
+TEST_CASE("checkpoint session: nobody waits for a level that there is not", "[unit][client]") {
   Trainer trainer;
   for (const int level : {0, 5, 77}) {
     const Status waited = trainer.session.wait(Step{1}, static_cast<Level>(level), soon());
@@ -497,7 +498,7 @@ TEST_CASE("trainer session: nobody waits for a level that there is not", "[unit]
   }
 }
 
-TEST_CASE("trainer session: that a capture was dropped is told without a further call",
+TEST_CASE("checkpoint session: that a capture was dropped is told without a further call",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -509,7 +510,7 @@ TEST_CASE("trainer session: that a capture was dropped is told without a further
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{1}});
 }
 
-TEST_CASE("trainer session: the first save waits for Slots, though a restore had asked for them",
+TEST_CASE("checkpoint session: the first save waits for Slots, though a restore had asked for them",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -519,7 +520,7 @@ TEST_CASE("trainer session: the first save waits for Slots, though a restore had
   REQUIRE(trainer.node->skipped.empty());
 }
 
-TEST_CASE("trainer session: the first save waits for a Slot, though training has begun before",
+TEST_CASE("checkpoint session: the first save waits for a Slot, though training has begun before",
           "[unit][client]") {
   Trainer trainer;
   REQUIRE(trainer.session.start_fresh());
@@ -530,7 +531,7 @@ TEST_CASE("trainer session: the first save waits for a Slot, though training has
   REQUIRE(trainer.saved(2) == SaveOutcome::skipped_no_slot);
 }
 
-TEST_CASE("trainer session: a restore leaves the room that was asked for before",
+TEST_CASE("checkpoint session: a restore leaves the room that was asked for before",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -546,7 +547,7 @@ TEST_CASE("trainer session: a restore leaves the room that was asked for before"
 }
 
 TEST_CASE(
-    "trainer session: a budget that is too small is told by save and prepare, and tried again",
+    "checkpoint session: a budget that is too small is told by save and prepare, and tried again",
     "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -573,7 +574,7 @@ TEST_CASE(
   REQUIRE(trainer.saved(11) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: steps must grow, and nothing is lost when one does not",
+TEST_CASE("checkpoint session: steps must grow, and nothing is lost when one does not",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -594,7 +595,7 @@ TEST_CASE("trainer session: steps must grow, and nothing is lost when one does n
   REQUIRE(trainer.session.stats().failed == 4);
 }
 
-TEST_CASE("trainer session: a step that was refused may be saved when the reason is gone",
+TEST_CASE("checkpoint session: a step that was refused may be saved when the reason is gone",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -612,7 +613,7 @@ TEST_CASE("trainer session: a step that was refused may be saved when the reason
   REQUIRE(trainer.node->taken == std::vector<Step>{Step{1}, Step{5}});
 }
 
-TEST_CASE("trainer session: a step that other ranks may wait for is given up when it is refused",
+TEST_CASE("checkpoint session: a step that other ranks may wait for is given up when it is refused",
           "[unit][client]") {
   Options options;
   options.world_size = 2;
@@ -642,7 +643,8 @@ TEST_CASE("trainer session: a step that other ranks may wait for is given up whe
   REQUIRE(trainer.saved(6) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: after a restore an older step may be saved again", "[unit][client]") {
+TEST_CASE("checkpoint session: after a restore an older step may be saved again",
+          "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
   for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(trainer.save(step));
@@ -654,7 +656,7 @@ TEST_CASE("trainer session: after a restore an older step may be saved again", "
   REQUIRE(trainer.node->told_restored == std::vector<Step>{Step{1}});
 }
 
-TEST_CASE("trainer session: only the step that was restored last is told to be good",
+TEST_CASE("checkpoint session: only the step that was restored last is told to be good",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -687,7 +689,7 @@ TEST_CASE("trainer session: only the step that was restored last is told to be g
   CHECK(refusal(1) == "restored_ok step 1: this session restored nothing");
 }
 
-TEST_CASE("trainer session: the policy and the agreement decide what is due", "[unit][client]") {
+TEST_CASE("checkpoint session: the policy and the agreement decide what is due", "[unit][client]") {
   Options options;
   options.save_mem_interval = {10, {}};
   Trainer trainer(std::make_shared<FakeNode>(), options);
@@ -707,7 +709,7 @@ TEST_CASE("trainer session: the policy and the agreement decide what is due", "[
   REQUIRE(trainer.session.stats().skipped_by_agreement == 1);
 }
 
-TEST_CASE("trainer session: with a time interval the coordinator's next step is due",
+TEST_CASE("checkpoint session: with a time interval the coordinator's next step is due",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
@@ -734,7 +736,7 @@ TEST_CASE("trainer session: with a time interval the coordinator's next step is 
   REQUIRE(outcome(8) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: whether a step is due can be asked before the state is collected",
+TEST_CASE("checkpoint session: whether a step is due can be asked before the state is collected",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
@@ -760,7 +762,7 @@ TEST_CASE("trainer session: whether a step is due can be asked before the state 
   REQUIRE(trainer.session.is_due(Step{9}).error().code() == Errc::invalid_argument);
 }
 
-TEST_CASE("trainer session: by time, a capture that did not start is tried at the next step",
+TEST_CASE("checkpoint session: by time, a capture that did not start is tried at the next step",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
@@ -778,7 +780,7 @@ TEST_CASE("trainer session: by time, a capture that did not start is tried at th
   REQUIRE(outcome(3) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: by time, a step that was captured is not told as passed",
+TEST_CASE("checkpoint session: by time, a step that was captured is not told as passed",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = Interval{0, std::chrono::minutes(1)};
@@ -792,7 +794,7 @@ TEST_CASE("trainer session: by time, a step that was captured is not told as pas
   CHECK(trainer.node->skipped == std::vector<Step>{Step{4}});
 }
 
-TEST_CASE("trainer session: by time, a step that was not due may be saved all the same",
+TEST_CASE("checkpoint session: by time, a step that was not due may be saved all the same",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
@@ -807,7 +809,8 @@ TEST_CASE("trainer session: by time, a step that was not due may be saved all th
   REQUIRE(trainer.save(5));
 }
 
-TEST_CASE("trainer session: a session that did not restore starts fresh, once", "[unit][client]") {
+TEST_CASE("checkpoint session: a session that did not restore starts fresh, once",
+          "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.save(1));
@@ -820,7 +823,7 @@ TEST_CASE("trainer session: a session that did not restore starts fresh, once", 
   REQUIRE(trainer.node->fresh_starts == 1);
 }
 
-TEST_CASE("trainer session: after a restore that failed the session begins again",
+TEST_CASE("checkpoint session: after a restore that failed the session begins again",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -830,7 +833,7 @@ TEST_CASE("trainer session: after a restore that failed the session begins again
   REQUIRE(trainer.node->fresh_starts == 2);
 }
 
-TEST_CASE("trainer session: after a restore that was refused nothing is saved until told",
+TEST_CASE("checkpoint session: after a restore that was refused nothing is saved until told",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   {
@@ -869,7 +872,7 @@ TEST_CASE("trainer session: after a restore that was refused nothing is saved un
   }
 }
 
-TEST_CASE("trainer session: a named step that is not there does not begin anew over the others",
+TEST_CASE("checkpoint session: a named step that is not there does not begin anew over the others",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   {
@@ -897,7 +900,7 @@ TEST_CASE("trainer session: a named step that is not there does not begin anew o
   REQUIRE(trainer.saved(8) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: tensors that a restore has overwritten are no beginning",
+TEST_CASE("checkpoint session: tensors that a restore has overwritten are no beginning",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   Trainer trainer(node);
@@ -916,7 +919,7 @@ TEST_CASE("trainer session: tensors that a restore has overwritten are no beginn
   REQUIRE(trainer.saved(3) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: a fresh start has its Slots, though nothing was restored or saved",
+TEST_CASE("checkpoint session: a fresh start has its Slots, though nothing was restored or saved",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -927,7 +930,7 @@ TEST_CASE("trainer session: a fresh start has its Slots, though nothing was rest
   REQUIRE(trainer.node->fresh_starts == 1);
 }
 
-TEST_CASE("trainer session: nothing to restore is not_found, and training begins",
+TEST_CASE("checkpoint session: nothing to restore is not_found, and training begins",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -937,7 +940,7 @@ TEST_CASE("trainer session: nothing to restore is not_found, and training begins
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
 }
 
-TEST_CASE("trainer session: a flipped bit never reaches a tensor", "[unit][client]") {
+TEST_CASE("checkpoint session: a flipped bit never reaches a tensor", "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 3 * chunk);
   trainer.stamp(1);
@@ -962,7 +965,8 @@ TEST_CASE("trainer session: a flipped bit never reaches a tensor", "[unit][clien
   REQUIRE(trainer.node->bad_copies == std::vector<Step>{Step{2}});
 }
 
-TEST_CASE("trainer session: another model's step is refused with both shapes", "[unit][client]") {
+TEST_CASE("checkpoint session: another model's step is refused with both shapes",
+          "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   {
     Trainer trainer(node);
@@ -983,7 +987,7 @@ TEST_CASE("trainer session: another model's step is refused with both shapes", "
   REQUIRE(node->shards.size() == 1);
 }
 
-TEST_CASE("trainer session: checksums can be left to the engine", "[unit][client]") {
+TEST_CASE("checkpoint session: checksums can be left to the engine", "[unit][client]") {
   Options options;
   options.checksum_in_copy = false;
   Trainer trainer(std::make_shared<FakeNode>(), options);
@@ -1001,7 +1005,8 @@ namespace {
 std::vector<std::string> logged;
 }
 
-TEST_CASE("trainer session: rank 0 writes one line per save, with what it cost", "[unit][client]") {
+TEST_CASE("checkpoint session: rank 0 writes one line per save, with what it cost",
+          "[unit][client]") {
   Options options;
   options.rank = GENERATE(0u, 1u);
   options.world_size = 2;
@@ -1019,7 +1024,7 @@ TEST_CASE("trainer session: rank 0 writes one line per save, with what it cost",
                Contains("step 900 captured in ") && Contains(" ms, held ") && Contains("8.0 KiB"));
 }
 
-TEST_CASE("trainer session: closing tells that the newest step was lost", "[unit][client]") {
+TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[unit][client]") {
   Options options;
   options.dir = GENERATE("", "/checkpoints");
   Trainer trainer(std::make_shared<FakeNode>(), options);
@@ -1033,7 +1038,7 @@ TEST_CASE("trainer session: closing tells that the newest step was lost", "[unit
   REQUIRE_THAT(closed.error().text(), Contains("step 5"));
 }
 
-TEST_CASE("trainer session: closing tells that nothing was ever saved", "[unit][client]") {
+TEST_CASE("checkpoint session: closing tells that nothing was ever saved", "[unit][client]") {
   Options options;
   options.dir = "/checkpoints";
   Trainer trainer(std::make_shared<FakeNode>(), options);
@@ -1052,7 +1057,7 @@ TEST_CASE("trainer session: closing tells that nothing was ever saved", "[unit][
   }
 }
 
-TEST_CASE("trainer session: closing names the newest step that is saved, and how many are not",
+TEST_CASE("checkpoint session: closing names the newest step that is saved, and how many are not",
           "[unit][client]") {
   Options options;
   options.dir = "/checkpoints";
@@ -1076,7 +1081,7 @@ TEST_CASE("trainer session: closing names the newest step that is saved, and how
                                    "after it, the last of them 9, are not"));
 }
 
-TEST_CASE("trainer session: closing tells what is left, once, and ends everything",
+TEST_CASE("checkpoint session: closing tells what is left, once, and ends everything",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 5 * chunk);
@@ -1093,7 +1098,7 @@ TEST_CASE("trainer session: closing tells what is left, once, and ends everythin
   REQUIRE(trainer.session.stats().captured == Step{1});
 }
 
-TEST_CASE("trainer session: a death in the middle of a capture leaves nothing half done",
+TEST_CASE("checkpoint session: a death in the middle of a capture leaves nothing half done",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   for (int round = 1; round <= 20; ++round) {
@@ -1108,7 +1113,7 @@ TEST_CASE("trainer session: a death in the middle of a capture leaves nothing ha
 }
 
 // Saves that are not due are enough: the engine hears how fast training is long before it disturbs.
-TEST_CASE("trainer session: step times are told between saves, unless yield is off",
+TEST_CASE("checkpoint session: step times are told between saves, unless yield is off",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {1'000'000, {}};

@@ -1,0 +1,423 @@
+// A save:
+//  1. The step must grow; the policy and the agreement of the ranks must ask for it. A step that
+//  was refused may come again, unless a capture of it was begun or other ranks may wait for it.
+//  2. What is left of the capture before is copied, and reported to the engine.
+//  3. Layout and Slots for what is registered now: only the first save waits for them.
+//  4. A granted Slot is taken; without one, the step is skipped, counted and reported.
+//  5. The tensors are copied; the thread that copies the last byte reports that the Slot is filled,
+//  or, where captures are held, leaves that to the verdict on the capture.
+#include "client/checkpoint_session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "client/option_text.hpp"
+#include "client/restore_copy.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+// If a first save finds no free Slot for so long, a later one will find one.
+constexpr std::chrono::seconds grant_wait_max{1};
+
+// Names the option behind an expired deadline, and its value.
+Error named(Error error, Deadline deadline, std::string_view option,
+            std::chrono::milliseconds given) {
+  if (error.code() != Errc::unavailable || steady_clock::now() < deadline) return error;
+  return std::move(error).context(
+      fmt::format("not within {}, which is {}", option, show_duration(given)));
+}
+
+}  // namespace
+
+CheckpointSession::CheckpointSession(Options options, std::unique_ptr<Link> link,
+                                     std::uint64_t chunk_bytes)
+    : options_(std::move(options)),
+      link_(std::move(link)),
+      devices_(options_),
+      registry_(&devices_),
+      blobs_(options_.blob_capacity),
+      account_(options_.rank == 0),
+      schedule_(options_, *link_),
+      slots_(options_, *link_, registry_, blobs_),
+      capture_({options_, *link_, devices_, account_, chunk_bytes}) {
+  link_->keep_mapped_by(devices_.pins());
+}
+
+CheckpointSession::~CheckpointSession() {
+  capture_.end();
+  devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
+  collect();
+  report();
+}
+
+Deadline CheckpointSession::open_deadline() const {
+  return deadline_after(options_.open_deadline);
+}
+
+Status CheckpointSession::check_open() const {
+  if (link_) return {};
+  return fail(Errc::invalid_argument, "the Checkpointer was closed");
+}
+
+Status CheckpointSession::add(std::string name, TensorRef tensor) {
+  CKPT_CHECK(check_open());
+  return registry_.add(std::move(name), std::move(tensor));
+}
+
+Status CheckpointSession::add_archive(std::string name, std::span<const NamedTensor> entries) {
+  CKPT_CHECK(check_open());
+  return registry_.add_archive(std::move(name), entries);
+}
+
+Status CheckpointSession::remove(std::string_view name) {
+  CKPT_CHECK(check_open());
+  // Its memory may go when we return.
+  CKPT_CHECK(finish_capture({}));
+  return registry_.remove(name);
+}
+
+Status CheckpointSession::add_blob(std::string name, std::span<std::byte> bytes) {
+  CKPT_CHECK(check_open());
+  return blobs_.add(std::move(name), bytes);
+}
+
+Status CheckpointSession::set_blob(std::string name, std::span<const std::byte> bytes) {
+  CKPT_CHECK(check_open());
+  return blobs_.set(std::move(name), bytes);
+}
+
+std::optional<std::span<const std::byte>> CheckpointSession::blob(std::string_view name) const {
+  return blobs_.find(name);
+}
+
+Result<bool> CheckpointSession::is_due(Step step) {
+  CKPT_CHECK(check_open());
+  const StepTimer::Pause pause(timer_);
+  report_step_time(step, pause.began());
+  collect();
+  report();
+  return schedule_.is_due(step);
+}
+
+Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due) {
+  CKPT_CHECK(check_open());
+  const SaveAccount::HeldTime held(account_);
+  const StepTimer::Pause pause(timer_);
+  report_step_time(step, pause.began());
+  collect();
+  report();
+  // Step 1.
+  if (Status grows = schedule_.check(step); !grows) {
+    account_.failed(grows.error());
+    return fail(std::move(grows).error());
+  }
+  if (const auto reason = schedule_.ask(step, due)) {
+    if (*reason != SaveOutcome::not_due) account_.skipped(*reason);
+    return *reason;
+  }
+  if (schedule_.begin(step)) account_.due();
+  Result<SaveOutcome> outcome = try_save(step, stream);
+  if (!outcome) return fail(refuse(step, std::move(outcome).error()));
+  if (*outcome == SaveOutcome::started) {
+    schedule_.started();
+  } else {
+    schedule_.skipped();
+    account_.skipped(*outcome);
+  }
+  return outcome;
+}
+
+Error CheckpointSession::refuse(Step step, Error error) {
+  schedule_.refused(standing_.has_begun());
+  error = std::move(error).context(fmt::format("save step {}", number(step)));
+  account_.failed(error);
+  return error;
+}
+
+void CheckpointSession::report_step_time(Step step, StepTimer::TimePoint now) {
+  const auto measured = timer_.step_ended(step, now, capture_.is_running());
+  if (measured && options_.yield == Yield::automatic) link_->step_time(*measured);
+}
+
+Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream) {
+  CKPT_CHECK(standing_.check_save());
+  // Step 2.
+  CKPT_CHECK(finish_capture(stream));
+  report();
+  // Step 3.
+  CKPT_TRY(const bool is_ready, make_ready(slots_.save_deadline()));
+  if (!is_ready) return SaveOutcome::skipped_unavailable;
+  // Step 4.
+  const std::optional<TakenSlot> slot = link_->take_slot(step);
+  if (!slot) return SaveOutcome::skipped_no_slot;
+  CKPT_ASSERT(slot->bytes.size() >= slots_.layout().slot_bytes);
+  // Step 5.
+  schedule_.capture_began(step);
+  CKPT_CHECK(capture_.begin(*slot, step, stream, blobs_));
+  account_.started(step);
+  timer_.capture_began();
+  return SaveOutcome::started;
+}
+
+Status CheckpointSession::hold_captures(std::function<void(Step)> on_copied) {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  capture_.hold(std::move(on_copied));
+  return {};
+}
+
+Status CheckpointSession::settle(Step step, Status verdict) {
+  CKPT_CHECK(check_open());
+  capture_.settle(step, std::move(verdict));
+  return {};
+}
+
+Status CheckpointSession::guard(Stream stream) {
+  CKPT_CHECK(check_open());
+  if (!capture_.is_running()) return {};
+  const SaveAccount::HeldTime held(account_);
+  const StepTimer::Pause pause(timer_);
+  Status guarded = capture_.guard(stream);
+  if (!guarded) account_.failed(guarded.error());
+  return guarded;
+}
+
+Status CheckpointSession::finish_capture(Stream stream) {
+  CKPT_CHECK(capture_.finish(stream));
+  collect();
+  return {};
+}
+
+void CheckpointSession::collect() {
+  if (account_.collect()) schedule_.capture_failed();
+}
+
+void CheckpointSession::report() {
+  if (account_.has_line() && link_) account_.report(link_->counters());
+}
+
+Status CheckpointSession::update_layout() {
+  CKPT_ASSERT(!capture_.is_running());
+  CKPT_TRY(const bool is_changed, slots_.update());
+  if (is_changed) capture_.forget_plan();
+  return {};
+}
+
+Status CheckpointSession::prepare() {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  CKPT_CHECK(update_layout());
+  const Deadline deadline = open_deadline();
+  if (Status slots = slots_.ask(deadline); !slots) {
+    return fail(named(std::move(slots).error(), deadline, "open_deadline", options_.open_deadline));
+  }
+  // Until then captures go a slower way; it is no error.
+  if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
+  return capture_.plan(slots_.layout(), registry_);
+}
+
+Status CheckpointSession::prepare_in_background() {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  CKPT_CHECK(update_layout());
+  return slots_.ask_in_background();
+}
+
+Result<bool> CheckpointSession::make_ready(Deadline deadline) {
+  CKPT_CHECK(update_layout());
+  Status ready = slots_.ask_for_save(deadline);
+  if (ready && !standing_.has_begun()) {
+    ready = begin_timeline(deadline);
+  } else if (const auto now = steady_clock::now(); ready && now < deadline) {
+    // Slots that were just made are granted one by one. That none is free is no error.
+    (void)link_->wait_granted(std::min<Deadline>(deadline, now + grant_wait_max));
+  }
+  if (!ready && ready.error().code() != Errc::unavailable) return fail(std::move(ready).error());
+  if (!ready) account_.unavailable(ready.error());
+  if (!ready || !link_->is_ready()) return false;
+  CKPT_CHECK(capture_.plan(slots_.layout(), registry_));
+  return true;
+}
+
+Status CheckpointSession::begin_timeline(Deadline deadline) {
+  CKPT_CHECK(link_->start_fresh(deadline));
+  standing_.begun();
+  return {};
+}
+
+Status CheckpointSession::wait(Step step, Level level, Deadline deadline) {
+  CKPT_CHECK(check_open());
+  // A level of another language, or cast from a number, may be one that no step ever reaches.
+  if (level < Level::captured || level > Level::durable) {
+    return fail(Errc::invalid_argument, fmt::format("wait for step {}: there is no level {}",
+                                                    number(step), static_cast<unsigned>(level)));
+  }
+  if (level == Level::durable && options_.dir.empty()) {
+    return fail(Errc::invalid_argument,
+                fmt::format("wait until step {} is durable: job {} has no directory, so that "
+                            "nothing is stored; wait for committed, or open it with dir",
+                            number(step), options_.job));
+  }
+  const StepTimer::Pause pause(timer_);
+  Status waited = link_->wait(step, level, deadline);
+  if (waited || waited.error().code() != Errc::not_found || !schedule_.is_refused(step))
+    return waited;
+  return fail(Errc::not_found, fmt::format("wait until step {} is {}: its save was refused",
+                                           number(step), to_string(level)));
+}
+
+Result<Restored> CheckpointSession::restore(RestoreRequest request,
+                                            const std::optional<Choice>& choice) {
+  CKPT_CHECK(check_open());
+  if (request.step && !request.from.empty())
+    return fail(Errc::invalid_argument,
+                fmt::format("restore step {} from {}: give one of them, a path names its step",
+                            number(*request.step), request.from));
+  teller_.watch(request.watch);
+  link_->watch_restores(std::move(request.watch));
+  const ChooseTargets* choose = choice ? &choice->targets : nullptr;
+  if (request.from.empty()) return restore_agreed(request.step, choose);
+  LoadRequest load;
+  load.path = std::move(request.from);
+  load.rank = choice ? choice->rank : options_.rank;
+  if (!choice) load.world_size = options_.world_size;
+  return restore_loaded(std::move(load), choose);
+}
+
+Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
+                                                   const ChooseTargets* choose) {
+  standing_.started();
+  Status asked = finish_capture({});
+  if (asked) asked = update_layout();
+  if (asked) asked = slots_.ask_for_restore();
+  if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), step.has_value()));
+  std::optional<Error> refusal;
+  const Link::CopyOut copy = [&](const node::SlotOffer& offer, std::span<const std::byte> slot) {
+    CKPT_ASSERT(offer.record != nullptr);
+    Status copied = copy_out(*offer.record, slot, choose);
+    if (!copied) refusal.emplace(copied.error());
+    return copied;
+  };
+  Deadline deadline = deadline_after(options_.restore_deadline);
+  auto restored = ask_and_restore(step, copy, deadline);
+  teller_.end();
+  if (restored) {
+    standing_.restored(restored->step);
+    schedule_.restart(restored->step);
+    timer_.restart();
+    if (options_.rank == 0)
+      log_info("restored step {} from {} in {:.1f} ms: {}", number(restored->step),
+               restored->source_name,
+               std::chrono::duration<double, std::milli>(restored->took).count(), restored->reason);
+    return restored;
+  }
+  Error error =
+      named(std::move(restored).error(), deadline, "restore_deadline", options_.restore_deadline);
+  // Ours names the tensor and the shapes; the one for all ranks only says that a rank refused.
+  if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
+  auto failed = standing_.failed(std::move(error), step.has_value());
+  if (failed.begins_again) (void)begin_timeline(open_deadline());  // Else the next save does it.
+  return fail(std::move(failed.error));
+}
+
+// The time for the Slots does not count as time for the bytes: memory of hundreds of GB is not made
+// at once.
+Result<Restored> CheckpointSession::ask_and_restore(std::optional<Step> step,
+                                                    const Link::CopyOut& copy, Deadline& deadline) {
+  if (Status slots = link_->ask_restore(step, deadline); !slots) {
+    if (slots.error().code() != Errc::unavailable) slots_.forget_room();
+    return fail(std::move(slots).error());
+  }
+  deadline = deadline_after(options_.restore_deadline);
+  return link_->restore(copy, deadline);
+}
+
+Status CheckpointSession::copy_out(const format::ShardRecord& record,
+                                   std::span<const std::byte> slot, const ChooseTargets* choose) {
+  RestoreCopy copy({devices_, registry_, blobs_, teller_, options_.restore_deadline,
+                    [this] { standing_.overwrites(); }});
+  return copy.run(record, slot, choose);
+}
+
+Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
+                                                   const ChooseTargets* choose) {
+  const auto began_at = steady_clock::now();
+  CKPT_CHECK(finish_capture({}));
+  request.deadline = deadline_after(options_.restore_deadline);
+  request.teller = &teller_;
+  standing_.started();
+  auto read = load_shard(std::move(request));
+  Status copied = read ? copy_out(*read->record, read->bytes(), choose) : Status();
+  teller_.end();
+  CKPT_TRY(const LoadedShard loaded, std::move(read));
+  if (!copied) return fail(standing_.failed_alone(std::move(copied).error(), true));
+  Restored restored;
+  restored.step = loaded.record->id.at.step;
+  restored.timeline = loaded.record->id.at.timeline;
+  restored.source = RestoreSource::storage;
+  restored.source_name = loaded.directory;
+  restored.bytes = loaded.record->bytes;
+  restored.took = steady_clock::now() - began_at;
+  standing_.loaded();
+  return restored;
+}
+
+Status CheckpointSession::start_fresh() {
+  CKPT_CHECK(check_open());
+  standing_.allow_saves();
+  if (standing_.has_begun()) return {};
+  CKPT_CHECK(prepare());  // The beginning ends with the first Slot.
+  const Deadline deadline = open_deadline();
+  if (Status fresh = link_->start_fresh(deadline); !fresh) {
+    return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
+  }
+  standing_.begun_fresh();
+  return {};
+}
+
+Status CheckpointSession::restored_ok(Step step) {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(standing_.check_restored(step));
+  return link_->restored_ok(step);
+}
+
+Stats CheckpointSession::stats() {
+  collect();
+  return account_.stats(link_ ? link_->counters() : last_counters_);
+}
+
+Result<std::string> CheckpointSession::status(Deadline deadline) {
+  CKPT_CHECK(check_open());
+  return link_->status(deadline);
+}
+
+Status CheckpointSession::close(Deadline deadline) {
+  if (!link_) return {};
+  Status finished = finish_capture({});
+  Status closed = link_->close(deadline);
+  const std::optional<Step> lost = link_->newest_lost();
+  if (closed && lost && !options_.dir.empty())
+    closed = fail(Errc::not_found,
+                  fmt::format("close: step {} was only in the memory of a daemon that died, and no "
+                              "newer step was saved after it",
+                              number(*lost)));
+  last_counters_ = link_->counters();
+  if (!options_.dir.empty() && options_.rank == 0)
+    account_.warn_if_behind(schedule_.newest_due(), last_counters_);
+  if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
+  account_.report(last_counters_);
+  capture_.end();
+  devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
+  link_.reset();
+  if (!finished) return finished;
+  return closed;
+}
+
+}  // namespace ckpt::client

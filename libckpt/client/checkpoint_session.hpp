@@ -1,0 +1,119 @@
+// CheckpointSession: what a Checkpointer does, over a Link: it puts the parts of a session
+// together.
+//
+//   StepSchedule       which steps are captured
+//   SlotReadiness      whether there are Slots for what is registered
+//   RunningCapture     the capture that runs
+//   RestoreStanding    where the restore stands, and so whether saves are allowed
+//
+// Invariants: the registered tensors, the Layout and the plan of copies only change while no
+// capture
+//             runs.
+// Threads:    the training thread.
+#pragma once
+
+#include <ckpt/framework.hpp>
+#include <ckpt/options.hpp>
+#include <ckpt/outcome.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/units.hpp"
+#include "client/blob_store.hpp"
+#include "client/device_table.hpp"
+#include "client/link.hpp"
+#include "client/restore_standing.hpp"
+#include "client/restore_teller.hpp"
+#include "client/running_capture.hpp"
+#include "client/save_account.hpp"
+#include "client/slot_readiness.hpp"
+#include "client/step_schedule.hpp"
+#include "client/step_timer.hpp"
+#include "client/storage_restore.hpp"
+#include "client/tensor_registry.hpp"
+
+namespace ckpt::client {
+
+// Choice: a restore goes into what `targets` returns. With `RestoreRequest::from` it reads the
+// shard of `rank`.
+struct Choice {
+  const ChooseTargets& targets;
+  std::uint32_t rank = 0;
+};
+
+class CheckpointSession {
+ public:
+  // `options` were resolved. `chunk_bytes` is smaller in tests.
+  CheckpointSession(Options options, std::unique_ptr<Link> link,
+                    std::uint64_t chunk_bytes = default_chunk_bytes);
+  ~CheckpointSession();
+  CheckpointSession(const CheckpointSession&) = delete;
+  CheckpointSession& operator=(const CheckpointSession&) = delete;
+
+  // As in ckpt/checkpointer.hpp and ckpt/framework.hpp.
+  Status add(std::string name, TensorRef tensor);
+  Status add_archive(std::string name, std::span<const NamedTensor> entries);
+  Status remove(std::string_view name);
+  Status add_blob(std::string name, std::span<std::byte> bytes);
+  Status set_blob(std::string name, std::span<const std::byte> bytes);
+  std::optional<std::span<const std::byte>> blob(std::string_view name) const;
+
+  Status prepare();
+  Status prepare_in_background();
+  Result<bool> is_due(Step step);
+  Result<SaveOutcome> save(Step step, Stream stream, Due due);
+  Status guard(Stream stream);
+  Status hold_captures(std::function<void(Step)> on_copied);
+  Status settle(Step step, Status verdict);
+  Status wait(Step step, Level level, Deadline deadline);
+  Result<Restored> restore(RestoreRequest request, const std::optional<Choice>& choice = {});
+  Status start_fresh();
+  Status restored_ok(Step step);
+  Stats stats();
+  Result<std::string> status(Deadline deadline);
+  Status close(Deadline deadline);
+
+ private:
+  Status check_open() const;
+  Deadline open_deadline() const;
+  void collect();
+  void report();
+  void report_step_time(Step step, StepTimer::TimePoint now);
+
+  Status finish_capture(Stream stream);
+  Status update_layout();
+  Result<SaveOutcome> try_save(Step step, Stream stream);
+  Error refuse(Step step, Error error);
+  // Whether a Slot may be taken; waits for it until the deadline.
+  Result<bool> make_ready(Deadline deadline);
+  Status begin_timeline(Deadline deadline);
+
+  Result<Restored> restore_agreed(std::optional<Step> step, const ChooseTargets* choose);
+  Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
+  Result<Restored> ask_and_restore(std::optional<Step> step, const Link::CopyOut& copy,
+                                   Deadline& deadline);
+  Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
+                  const ChooseTargets* choose);
+
+  const Options options_;
+  std::unique_ptr<Link> link_;
+  LinkCounters last_counters_;  // Once the Link is gone.
+  DeviceTable devices_;
+  TensorRegistry registry_;
+  BlobStore blobs_;
+  SaveAccount account_;
+  StepTimer timer_;
+  RestoreTeller teller_;
+  StepSchedule schedule_;
+  SlotReadiness slots_;
+  RestoreStanding standing_;
+  RunningCapture capture_;  // Last: its end waits for the copies that still read from the tensors.
+};
+
+}  // namespace ckpt::client

@@ -1,0 +1,51 @@
+#include "client/restore_copy.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "client/deadline.hpp"
+
+namespace ckpt::client {
+
+Status RestoreCopy::run(const format::ShardRecord& record, std::span<const std::byte> slot,
+                        const ChooseTargets* choose) {
+  if (choose != nullptr) return run_chosen(record, slot, *choose);
+  const auto targets = parts_.registry.targets();
+  CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets));
+  CKPT_CHECK(parts_.blobs.check(record));
+  CKPT_CHECK(copy(record, slot, plan));
+  parts_.blobs.restore(record, slot);
+  return {};
+}
+
+Status RestoreCopy::run_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,
+                               const ChooseTargets& choose) {
+  std::vector<StoredTensor> stored;
+  for (const auto& place : record.layout.tensors)
+    stored.push_back({place.name, place.dtype, place.shape, place.alias_of});
+  parts_.blobs.keep(record, slot);
+  CKPT_TRY(auto chosen, choose(record.id.at.step, stored));
+  TensorRegistry registry(&parts_.devices);
+  for (NamedTensor& target : chosen)
+    CKPT_CHECK(registry.add(std::move(target.name), std::move(target.tensor)));
+  const auto targets = registry.targets();
+  constexpr auto some = snapshot::Wanted::some_tensors;
+  CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets, some));
+  return copy(record, slot, plan);
+}
+
+Status RestoreCopy::copy(const format::ShardRecord& record, std::span<const std::byte> slot,
+                         const snapshot::RestorePlan& plan) {
+  parts_.before_overwriting();
+  RestoreTeller& teller = parts_.teller;
+  teller.begin(RestoreProgress::Phase::copying, "own memory", record.bytes);
+  const Deadline deadline = deadline_after(parts_.time_max);
+  DeviceTable& devices = parts_.devices;
+  // Memory that is not pinned yet is copied a slower way.
+  if (devices.has_gpus()) (void)devices.pins()->wait_settled(deadline);
+  const auto copied = [&teller](std::uint64_t bytes) { teller.done(bytes); };
+  return snapshot::restore_tensors(record, slot, plan,
+                                   {devices.devices(), devices.threads(), deadline, copied});
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,65 @@
+#include "client/restore_standing.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/assert.hpp"
+
+namespace ckpt::client {
+
+Status RestoreStanding::check_save() const {
+  if (!failure_) return {};
+  // Not with the restore's code: callers of save take not_found, say, for harmless.
+  return fail(Error(Errc::invalid_argument, failure_->text(), failure_->cause())
+                  .context("refused, since the restore before it failed and what is stored may "
+                           "be good; restore again, or call start_fresh() to begin without it"));
+}
+
+Status RestoreStanding::check_restored(Step step) const {
+  if (step == restored_) return {};
+  // For another step, it would clear the suspicion from the one that was restored.
+  return fail(Errc::invalid_argument,
+              fmt::format("restored_ok step {}: this session restored {}", number(step),
+                          restored_ ? fmt::format("step {}", number(*restored_)) : "nothing"));
+}
+
+void RestoreStanding::restored(Step step) {
+  begun();
+  failure_.reset();
+  restored_ = step;
+  is_partly_restored_ = false;
+}
+
+void RestoreStanding::loaded() {
+  failure_.reset();
+}
+
+RestoreStanding::Failed RestoreStanding::failed(Error error, bool is_step_named) {
+  has_begun_ = false;  // The next save begins with the other ranks, or goes on as before.
+  const bool is_nothing_there = error.code() == Errc::not_found && !is_partly_restored_;
+  if (is_nothing_there && !is_step_named) failure_.reset();
+  const bool begins_again = is_nothing_there && is_step_named && has_trained_;
+  return {failed_alone(std::move(error), is_step_named), begins_again};
+}
+
+Error RestoreStanding::failed_alone(Error error, bool is_step_named) {
+  // The copy that was begun died with its daemon, and there is no other. But not_found says "train
+  // from the beginning", and these tensors are not the beginning's any more.
+  if (is_partly_restored_ && error.code() == Errc::not_found)
+    error = Error(Errc::unavailable, error.text() + "; restore again");
+  // Without the step that was named there may well be others, which a new beginning would replace.
+  const bool would_begin = is_step_named && !has_trained_;
+  if (error.code() != Errc::not_found || would_begin) failure_.emplace(error);
+  if (!is_partly_restored_) return error;
+  CKPT_ASSERT(failure_.has_value());
+  return std::move(error).context(
+      "the restore overwrote a part of the tensors and then failed; do not train on with them");
+}
+
+void RestoreStanding::begun_fresh() {
+  begun();
+  restored_.reset();
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,50 @@
+// RestoreStanding: where the restore of a session stands, and so whether it may save.
+//
+//   new --restored, or begun fresh--> begun --a restore fails--> begun before, or forbidden
+//   forbidden --restored, nothing stored at all, or a fresh start--> saves are allowed again
+//
+// Invariants: a failed restore forbids saves as long as what is stored may be good: they would take
+//             its place.
+// Threads:    the training thread.
+#pragma once
+
+#include <ckpt/error.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <optional>
+
+namespace ckpt::client {
+
+class RestoreStanding {
+ public:
+  bool has_begun() const { return has_begun_; }
+  // Errors: invalid_argument (a restore failed).
+  Status check_save() const;
+  // Errors: invalid_argument (this session restored another step, or none).
+  Status check_restored(Step step) const;
+
+  void started() { is_partly_restored_ = false; }
+  void overwrites() { is_partly_restored_ = true; }  // From now on some tensors are of that step.
+  void restored(Step step);
+  void loaded();  // From a path: the timeline stays as it is.
+  struct Failed {
+    Error error;                // For the caller of the restore.
+    bool begins_again = false;  // Nobody has the step: the session goes on where it was.
+  };
+  Failed failed(Error error, bool is_step_named);
+  // The same for a restore that failed before the other ranks answered, or without them.
+  Error failed_alone(Error error, bool is_step_named);
+
+  void allow_saves() { failure_.reset(); }
+  void begun() { has_begun_ = has_trained_ = true; }
+  void begun_fresh();
+
+ private:
+  bool has_begun_ = false;    // A timeline is open: restored, or started fresh.
+  bool has_trained_ = false;  // It began once: after a restore that finds nothing it goes on.
+  bool is_partly_restored_ = false;
+  std::optional<Step> restored_;  // The timeline that is open began with it.
+  std::optional<Error> failure_;  // What is stored may be good.
+};
+
+}  // namespace ckpt::client

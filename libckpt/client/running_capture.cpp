@@ -1,0 +1,145 @@
+#include "client/running_capture.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "format/torch_archive.hpp"
+
+namespace ckpt::client {
+
+namespace {
+
+// Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
+constexpr std::chrono::seconds capture_end_deadline{10};
+
+}  // namespace
+
+Status RunningCapture::plan(const format::Layout& layout, const TensorRegistry& registry) {
+  if (snapshotter_) return {};
+  const Options& options = parts_.options;
+  format::HeaderFacts facts;
+  facts.job = options.job;
+  facts.run = to_hex(parts_.link.identity().run);
+  facts.rank = options.rank;
+  facts.world_size = options.world_size;
+  layout_ = layout;
+  CKPT_TRY(auto header, format::render_header(layout_, facts));
+  const auto sources = registry.sources(layout_);
+  snapshot::CaptureListener& listener = *this;
+  snapshotter_ = std::make_unique<snapshot::Snapshotter>(
+      snapshot::Snapshotter::Plan{layout_, sources, std::move(header), parts_.devices.devices(),
+                                  parts_.chunk_bytes},
+      listener);
+  return {};
+}
+
+Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, BlobStore& blobs) {
+  CKPT_ASSERT(snapshotter_ != nullptr);
+  CKPT_ASSERT(!snapshotter_->is_running());
+  slot_ = slot;
+  const auto names = blobs.names();
+  blob_names_.assign(names.begin(), names.end());
+  snapshot::CaptureRequest request;
+  request.step = step;
+  request.timeline = parts_.link.identity().timeline;
+  request.slot = slot.bytes;
+  request.blobs = blobs.spans();
+  request.stream = stream;
+  // An archive's headers are written when all else is there: the engine takes the checksums.
+  request.with_checksums = parts_.options.checksum_in_copy && !layout_.has_archives();
+  if (on_copied_) held_.begin(step);
+  Status begun = snapshotter_->begin(request);
+  if (begun) return begun;
+  // The caller gets the error; the end of the capture reports the same one.
+  CKPT_CHECK(snapshotter_->wait_idle(std::chrono::steady_clock::now() + capture_end_deadline));
+  parts_.account.forget_ended();
+  return begun;
+}
+
+void RunningCapture::capture_arrived(std::uint64_t bytes) {
+  // What is written into an archive at the end would be missed.
+  if (!layout_.has_archives()) parts_.link.arrived(slot_, bytes);
+}
+
+void RunningCapture::capture_ended(const snapshot::Captured& captured) {
+  if (!captured.status) {
+    held_.forget();
+    return give_up(captured);
+  }
+  format::finish_archives(layout_, slot_.bytes);
+  if (!held_.is_held(captured.step)) return publish({copied(captured), {}});
+  if (auto judged = held_.copied(copied(captured))) return publish(std::move(*judged));
+  on_copied_(captured.step);
+}
+
+CopiedCapture RunningCapture::copied(const snapshot::Captured& captured) const {
+  CopiedCapture copied;
+  copied.bytes = captured.bytes;
+  copied.took = captured.took;
+  node::Filled& filled = copied.filled;
+  filled.slot = slot_.slot;
+  filled.step = captured.step;
+  filled.layout_version = layout_.version;
+  filled.blob_bytes = captured.blob_bytes;
+  filled.blobs.assign(captured.blobs.begin(), captured.blobs.end());
+  filled.blob_names = blob_names_;
+  filled.chunk_bytes = parts_.chunk_bytes;
+  filled.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
+  return copied;
+}
+
+void RunningCapture::give_up(const snapshot::Captured& captured) {
+  parts_.link.abandon(slot_);
+  parts_.account.ended(captured);
+  parts_.link.skipped(captured.step);
+}
+
+void RunningCapture::publish(HeldCapture::Judged judged) {
+  snapshot::Captured captured;
+  captured.step = judged.capture.filled.step;
+  captured.status = std::move(judged.verdict);
+  captured.bytes = judged.capture.bytes;
+  captured.took = judged.capture.took;
+  if (!captured.status) return give_up(captured);
+  CKPT_POINT("client.before_filled");
+  parts_.account.ended(captured);  // First: a step that is captured has been counted.
+  parts_.link.filled(slot_, std::move(judged.capture.filled));
+}
+
+void RunningCapture::settle(Step step, Status verdict) {
+  if (!verdict)
+    verdict = fail(Error(verdict.error()).context(fmt::format("capture step {}", number(step))));
+  if (auto judged = held_.judge(step, std::move(verdict))) publish(std::move(*judged));
+}
+
+Status RunningCapture::finish(Stream stream) {
+  if (snapshotter_) {
+    CKPT_CHECK(snapshotter_->guard(stream));
+    CKPT_CHECK(snapshotter_->wait_idle(std::chrono::steady_clock::now() + capture_end_deadline));
+  }
+  drop_unjudged();
+  return {};
+}
+
+void RunningCapture::end() {
+  snapshotter_.reset();  // Waits: the listener, which is this, must still be whole.
+  drop_unjudged();
+}
+
+void RunningCapture::drop_unjudged() {
+  const std::optional<Step> step = held_.waiting();
+  if (!step) return;
+  auto judged = held_.judge(
+      *step, fail(Errc::unavailable,
+                  fmt::format("capture step {}: it was held, and there was no verdict on whether "
+                              "its tensors had stayed as they were",
+                              number(*step))));
+  CKPT_ASSERT(judged.has_value());
+  publish(std::move(*judged));
+}
+
+}  // namespace ckpt::client
