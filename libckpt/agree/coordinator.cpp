@@ -134,7 +134,8 @@ void Coordinator::clear_of_suspicion(const ClusterView& view) {
 
 // Of those who train now; 0: nobody has begun.
 std::uint64_t Coordinator::running_timeline(const ClusterView& view) const {
-  std::uint64_t timeline = decree_.start && decree_.start->go ? decree_.start->timeline : 0;
+  std::uint64_t timeline =
+      decree_.start && decree_.start->outcome.is_go() ? decree_.start->timeline : 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report != nullptr) timeline = std::max(timeline, rank.report->timeline);
   }
@@ -145,8 +146,7 @@ std::uint64_t Coordinator::running_timeline(const ClusterView& view) const {
 // give a peer time to come back.
 bool Coordinator::is_too_soon(const format::Start& next, Time now) const {
   const bool is_same = decree_.start && decree_.start->start_id == next.start_id;
-  const bool is_retry =
-      is_same && next.attempt > prompt_attempts && !next.go && next.error == Errc{};
+  const bool is_retry = is_same && next.attempt > prompt_attempts && next.outcome.is_pending();
   return is_retry && now - attempted_at_ < options_.attempt_pause;
 }
 
@@ -184,12 +184,12 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   log_info(
       "job={} start={:x} attempt={} timeline={} base={} go={} {}", view.shape.job, start.start_id,
       start.attempt, start.timeline,
-      start.has_base ? fmt::format("{}/{}", start.base.timeline, number(start.base.step)) : "none",
-      start.go, start.reason);
+      start.base ? fmt::format("{}/{}", start.base->timeline, number(start.base->step)) : "none",
+      start.outcome.is_go(), start.reason);
   untold_.reset();
-  if (start.go) {
+  if (start.outcome.is_go()) {
     go(view, start);
-    captures_.begin(start.has_base ? number(start.base.step) : 0, view.shape.save_mem_interval.time,
+    captures_.begin(start.base ? number(start.base->step) : 0, view.shape.save_mem_interval.time,
                     now);
   }
   decree_.start = decision.next;
@@ -197,16 +197,15 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
 
 void Coordinator::go(const ClusterView& view, const format::Start& start) {
   untold_.emplace(Untold{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}});
-  decree_.history =
-      merge(decree_.history, {format::TimelineStart{start.timeline, start.has_base, start.base}});
+  decree_.history = merge(decree_.history, {format::TimelineStart{start.timeline, start.base}});
   untold_->abandons = newest_abandoned(view);
   decree_.dropped.clear();
   decree_.next_capture = Step{};
-  if (start.has_base) {
+  if (start.base) {
     auto& counts = decree_.restore_counts;
     auto count = std::find_if(counts.begin(), counts.end(),
                               [&](const format::RestoreCount& c) { return c.at == start.base; });
-    if (count == counts.end()) count = counts.insert(counts.end(), {start.base, 0});
+    if (count == counts.end()) count = counts.insert(counts.end(), {*start.base, 0});
     ++count->times;
     std::sort(counts.begin(), counts.end());
     // What was committed, or stored, above the base is abandoned from here on.
@@ -238,25 +237,24 @@ std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& v
 
 // The timeline in which steps are committed and captured now; 0: none.
 std::uint64_t Coordinator::committing_timeline(const ClusterView& view) const {
-  const bool has_failed = decree_.start && decree_.start->error != Errc{};
-  const bool is_beginning = decree_.start && !decree_.start->go && !has_failed;
-  if (is_beginning) return 0;  // All that exists is still a candidate.
+  if (decree_.start && decree_.start->outcome.is_pending())
+    return 0;  // All that exists is still a candidate.
   std::uint64_t timeline = 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report == nullptr) continue;
     timeline = std::max(timeline, rank.report->timeline);
   }
   // A restore that failed began nothing: ranks that trained before train on in their old timeline.
-  if (decree_.start && !has_failed) timeline = std::max(timeline, decree_.start->timeline);
+  if (decree_.start && !decree_.start->outcome.has_failed())
+    timeline = std::max(timeline, decree_.start->timeline);
   return timeline;
 }
 
 void Coordinator::decide_commits(const ClusterView& view, Time now) {
   const std::uint64_t timeline = committing_timeline(view);
   if (timeline == 0) return;
-  if (decree_.start && decree_.start->go && decree_.start->has_base) {
-    raise(decree_.committed, std::optional(decree_.start->base));
-  }
+  if (decree_.start && decree_.start->outcome.is_go())
+    raise(decree_.committed, decree_.start->base);
   // A live node that has not reported yet may hold what a commit would make all others free.
   if (!view.unreported.empty()) return;
   const auto newest = newest_committable(view, timeline);
@@ -347,15 +345,16 @@ std::string Coordinator::silent_nodes(const ClusterView& view, Time now) {
 // What training went on from counts as committed, for there is nothing newer. It may have come from
 // the last copy that there is.
 std::string Coordinator::thin_base(const ClusterView& view, std::size_t wanted) const {
-  const bool has_base = decree_.start && decree_.start->go && decree_.start->has_base;
+  const bool has_base = decree_.start && decree_.start->outcome.is_go() && decree_.start->base;
   if (!has_base || decree_.committed != decree_.start->base) return {};
-  if (decree_.durable && *decree_.durable >= decree_.start->base) return {};
+  const format::StepId base = *decree_.start->base;
+  if (decree_.durable && *decree_.durable >= base) return {};
   std::size_t fewest = wanted;
-  for (const auto& copies : copies_of(view, decree_.start->base))
+  for (const auto& copies : copies_of(view, base))
     fewest = std::min(fewest, copies ? copies->nodes.size() : 0);
   if (fewest >= wanted) return {};
-  return fmt::format("step {}, from which training went on, has {} of {} copies",
-                     number(decree_.start->base.step), fewest, wanted);
+  return fmt::format("step {}, from which training went on, has {} of {} copies", number(base.step),
+                     fewest, wanted);
 }
 
 const Untold* Coordinator::untold() const {
@@ -380,8 +379,7 @@ void Coordinator::told(std::uint64_t start_id) {
 void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
   if (untold() == nullptr || untold_->start_id != start_id) return;
   format::Start start = *decree_.start;
-  start.go = false;
-  start.error = error.code();
+  start.outcome = format::StartOutcome::failed(error.code());
   start.reason = error.message();
   const std::uint64_t sequence = decree_.sequence;
   decree_ = std::move(untold_->before);

@@ -10,6 +10,7 @@ namespace ckpt::agree {
 namespace {
 
 using format::Start;
+using format::StartOutcome;
 using format::StartPhase;
 
 bool is_in(const Start& start, const format::RankReport& rank) {
@@ -23,7 +24,7 @@ bool answers(const Start& start, const format::RankReport& rank) {
 // The Start is over, and this rank's node has not told it so yet: its report is of before.
 bool is_behind(const StartState& state, const format::RankReport& rank) {
   if (!state.current || !is_in(*state.current, rank)) return false;
-  const bool is_over = state.current->go || state.current->error != Errc{};
+  const bool is_over = !state.current->outcome.is_pending();
   // `ready`, `failed` and `refused` name the Start they answer; the others the last that ended.
   const bool is_answering = rank.phase == StartPhase::ready || rank.phase == StartPhase::failed ||
                             rank.phase == StartPhase::refused;
@@ -76,19 +77,15 @@ Start new_start(const ClusterView& view, const StartState& state,
 
 void set_outcome(Start& start, const Vote& vote) {
   start.reason = vote.reason;
-  start.has_base = vote.chosen.has_value();
+  start.base = vote.chosen;
   start.digests = vote.digests;
   start.holders = vote.holders;
   start.from_storage = vote.from_storage;
-  start.error = Errc{};
-  start.go = false;
-  if (vote.chosen) {
-    start.base = *vote.chosen;
-  } else if (vote.error == Errc::not_found) {
-    start.go = true;  // Nothing to copy: everybody begins at the beginning.
-  } else {
-    start.error = vote.error;
-  }
+  start.outcome = StartOutcome();
+  if (vote.chosen) return;
+  // Nothing to copy: everybody begins at the beginning.
+  const bool is_fresh = vote.error == Errc::not_found;
+  start.outcome = is_fresh ? StartOutcome::go() : StartOutcome::failed(vote.error);
 }
 
 // The one step number that all ranks asked for; an error text when they differ.
@@ -134,7 +131,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
                   state.restores_without_progress_max};
   const std::string conflict = common_wish(ranks, rules.wanted);
   if (!conflict.empty()) {
-    start.error = Errc::invalid_argument;
+    start.outcome = StartOutcome::failed(Errc::invalid_argument);
     start.reason = conflict;
   } else {
     Vote outcome = vote(view, rules);
@@ -144,8 +141,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
     set_outcome(start, outcome);
     if (rules.wanted && !outcome.chosen) {
       // Who asked for one step must not begin from nothing instead.
-      start.go = false;
-      start.error = outcome.error;
+      start.outcome = StartOutcome::failed(outcome.error);
     }
     decision.candidates = std::move(outcome.candidates);
   }
@@ -161,16 +157,15 @@ StartDecision try_again(const ClusterView& view, const StartState& state, Start 
   if (start.attempt < start_attempts_max) {
     ++start.attempt;
     decision = begin_restore(view, state, std::move(start), ranks);
-    if (decision.next && decision.next->go) {
+    if (decision.next && decision.next->outcome.is_go()) {
       // The bad copy was all there was: whoever reads "not found" takes the job for a new one.
-      decision.next->go = false;
-      decision.next->error = Errc::corruption;
+      decision.next->outcome = StartOutcome::failed(Errc::corruption);
       decision.next->reason =
           fmt::format("no good copy is left: rank {}: {}", failed_rank.rank, failed_rank.failure);
     }
     return decision;
   }
-  start.error = Errc::unavailable;
+  start.outcome = StartOutcome::failed(Errc::unavailable);
   start.reason = fmt::format("given up after {} attempts: rank {}: {}", start.attempt,
                              failed_rank.rank, failed_rank.failure);
   decision.next = std::move(start);
@@ -186,7 +181,7 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
   for (const RankView& rank : ranks) {
     const bool is_answer = answers(start, *rank.report);
     if (is_answer && rank.report->phase == StartPhase::refused) {
-      start.error = Errc::invalid_argument;
+      start.outcome = StartOutcome::failed(Errc::invalid_argument);
       start.reason = fmt::format("rank {}: {}", rank.report->rank, rank.report->failure);
       decision.next = std::move(start);
       return decision;
@@ -201,7 +196,7 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
     }
   }
   if (ready == ranks.size()) {
-    start.go = true;
+    start.outcome = StartOutcome::go();
     decision.next = std::move(start);
     decision.waiting.clear();
   }
@@ -232,7 +227,7 @@ StartDecision nobody_asks(const StartState& state, bool is_unfinished, bool all_
   StartDecision decision;
   if (!is_unfinished || !all_run) return decision;
   decision.next = *state.current;
-  decision.next->error = Errc::cancelled;
+  decision.next->outcome = StartOutcome::failed(Errc::cancelled);
   decision.next->reason = "no rank restores any more";
   return decision;
 }
@@ -244,11 +239,11 @@ StartDecision begin_together(const ClusterView& view, const StartState& state, b
   StartDecision decision;
   Start start = new_start(view, state, ranks, random);
   if (fresh == ranks.size()) {
-    start.go = true;
+    start.outcome = StartOutcome::go();
     start.reason = "all ranks began without restoring";
     decision.next = std::move(start);
   } else if (fresh > 0) {
-    start.error = Errc::invalid_argument;
+    start.outcome = StartOutcome::failed(Errc::invalid_argument);
     start.reason = "some ranks restore while others began without restoring";
     decision.next = std::move(start);
   } else if (may_wait) {
@@ -265,7 +260,7 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
                            Random& random) {
   const std::vector<RankView> ranks = ranks_of(view);
   const Counts counts = count_phases(state, ranks);
-  const bool is_unfinished = state.current && !state.current->go && state.current->error == Errc{};
+  const bool is_unfinished = state.current && state.current->outcome.is_pending();
   if (counts.open == 0) return nobody_asks(state, is_unfinished, counts.running == ranks.size());
 
   StartDecision decision;
@@ -297,8 +292,7 @@ bool are_all_in(const ClusterView& view, const format::Start& start) {
 format::SharedStart newer(format::SharedStart first, const format::SharedStart& second) {
   if (!second || first == second) return first;
   const auto age = [](const Start& start) {
-    const bool is_over = start.go || start.error != Errc{};
-    return std::tuple(start.timeline, is_over, start.attempt);
+    return std::tuple(start.timeline, !start.outcome.is_pending(), start.attempt);
   };
   if (!first || age(*second) > age(*first)) return second;
   return first;

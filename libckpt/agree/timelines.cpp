@@ -53,7 +53,7 @@ bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t t
 
 std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline) {
   for (const format::TimelineStart& start : history) {
-    if (start.timeline == timeline && start.has_base) return start.base;
+    if (start.timeline == timeline && start.base) return start.base;
   }
   return std::nullopt;
 }

@@ -36,7 +36,7 @@ bool is_safe_relative_path(std::string_view path) {
 }  // namespace
 
 auto fields(Is<TimelineStart> auto& it) {
-  return field_list(it.timeline, it.has_base, it.base);
+  return field_list(it.timeline, padded(it.base));
 }
 auto fields(Is<RestoreCount> auto& it) {
   return field_list(it.at, it.times);

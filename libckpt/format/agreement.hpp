@@ -86,12 +86,11 @@ struct Damage {
   auto operator<=>(const Damage&) const = default;
 };
 
-// History: how timelines follow one another. Steps of `base.timeline` above `base.step` are fenced
-// once a timeline based on it exists.
+// History: how timelines follow one another. Steps above `base` are fenced once a timeline based on
+// it exists.
 struct TimelineStart {
   std::uint64_t timeline = 0;
-  bool has_base = false;
-  StepId base;
+  std::optional<StepId> base;
   auto operator<=>(const TimelineStart&) const = default;
 };
 

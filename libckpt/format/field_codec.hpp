@@ -43,6 +43,11 @@ class FieldWriter {
   void put(const std::optional<T>& value) {
     out_.optional(value, [this](const T& it) { self().put(it); });
   }
+  template <class T>
+  void put(const Padded<const std::optional<T>>& field) {
+    out_.boolean(field.value.has_value());
+    self().put(field.value.value_or(T{}));
+  }
   template <HasFields Struct>
   void put(const Struct& it) {
     std::apply([this](const auto&... field) { (self().put(field), ...); }, fields(it));
@@ -87,6 +92,16 @@ class FieldReader {
   template <class T>
   void take(std::optional<T>& value) {
     value = in_.optional<T>([this] { return taken<T>(); });
+  }
+  template <class T>
+  void take(const Padded<std::optional<T>>& field) {
+    const bool is_there = in_.boolean();
+    const T value = taken<T>();
+    if (is_there) {
+      field.value = value;
+    } else if (value != T{}) {
+      in_.fail_here("a value that is said to be none");
+    }
   }
   template <HasFields Struct>
   void take(Struct& it) {

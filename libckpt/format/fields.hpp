@@ -54,6 +54,16 @@ Enumerator<Enum> enumerator(Enum& value, std::remove_const_t<Enum> first,
   return {value, first, last};
 }
 
+// An optional whose value takes its place in any case; zeros stand for none.
+template <class Optional>
+struct Padded {
+  Optional& value;
+};
+template <class Optional>
+Padded<Optional> padded(Optional& value) {
+  return {value};
+}
+
 // Lists of fields that several records have.
 auto fields(Is<StepId> auto& it) {
   return field_list(it.timeline, it.step);
@@ -90,6 +100,10 @@ struct EncodedBytes<std::string> {
 };
 template <class String>
 struct EncodedBytes<Text<String>> : EncodedBytes<std::string> {};
+template <class Optional>
+struct EncodedBytes<Padded<Optional>> {
+  static constexpr std::size_t min = 1 + encoded_bytes_min<typename Optional::value_type>;
+};
 template <class T>
 struct EncodedBytes<std::vector<T>> {
   static constexpr std::size_t min = sizeof(std::uint32_t);

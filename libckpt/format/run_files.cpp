@@ -27,8 +27,8 @@ Result<TimelineStart> read_timeline_start(JsonReader& reader) {
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(start.timeline, reader.integer_member("id"));
   CKPT_TRY(const auto has_base, reader.integer_member("has_base", 1));
-  start.has_base = has_base == 1;
-  CKPT_TRY(start.base, read_step_id(reader));
+  CKPT_TRY(const StepId base, read_step_id(reader));
+  if (has_base == 1) start.base = base;
   CKPT_CHECK(reader.end_object());
   return start;
 }
@@ -47,7 +47,7 @@ Result<RestoreCount> read_restore_count(JsonReader& reader) {
 
 bool is_abandoned(const std::vector<TimelineStart>& history, StepId at) {
   return std::any_of(history.begin(), history.end(), [&](const TimelineStart& start) {
-    return start.has_base && at.timeline < start.timeline && at > start.base;
+    return start.base && at.timeline < start.timeline && at > *start.base;
   });
 }
 
@@ -68,10 +68,10 @@ std::string render(const Timelines& timelines) {
   out += ",\n\"history\":[";
   std::string_view divider = "\n";
   for (const auto& start : timelines.history) {
+    const StepId base = start.base.value_or(StepId{});
     fmt::format_to(std::back_inserter(out),
                    "{}{{\"id\":{},\"has_base\":{},\"timeline\":{},\"step\":{}}}", divider,
-                   start.timeline, start.has_base ? 1 : 0, start.base.timeline,
-                   number(start.base.step));
+                   start.timeline, start.base ? 1 : 0, base.timeline, number(base.step));
     divider = ",\n";
   }
   out += "],\n\"restore_counts\":[";

@@ -33,6 +33,11 @@ class Encoder : public FieldWriter<Encoder> {
       out_.list(nodes, [&](const std::string& node) { out_.u32(places.at(node)); });
     });
   }
+  // As two fields, of which one at most is not zero.
+  void put(const StartOutcome& outcome) {
+    put(outcome.is_go());
+    out_.u8(static_cast<std::uint8_t>(outcome.error()));
+  }
 };
 
 class Decoder : public FieldReader<Decoder> {
@@ -52,15 +57,28 @@ class Decoder : public FieldReader<Decoder> {
       });
     });
   }
+  void take(StartOutcome& outcome) {
+    bool is_go = false;
+    Errc error{};
+    take(is_go);
+    take(enumerator(error, Errc{}, Errc::version_mismatch));
+    if (is_go && error != Errc{}) return in_.fail_here("a start that goes and has failed");
+    if (is_go) outcome = StartOutcome::go();
+    if (error != Errc{}) outcome = StartOutcome::failed(error);
+  }
 };
 
 }  // namespace
 
 auto fields(Is<Start> auto& it) {
-  return field_list(it.start_id, it.attempt, it.timeline, it.has_base, it.base, it.go,
-                    enumerator(it.error, Errc{}, Errc::version_mismatch),
+  return field_list(it.start_id, it.attempt, it.timeline, padded(it.base), it.outcome,
                     text(it.reason, text_bytes_max), it.sessions, it.digests, it.holders,
                     it.from_storage);
+}
+
+StartOutcome StartOutcome::failed(Errc error) {
+  CKPT_ASSERT(error != Errc{});
+  return {State::failed, error};
 }
 
 std::vector<std::byte> encode(const Start& start) {

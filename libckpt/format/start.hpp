@@ -17,15 +17,37 @@
 
 namespace ckpt::format {
 
+// StartOutcome: what became of a Start. It is pending until every rank has its shard.
+class StartOutcome {
+ public:
+  StartOutcome() = default;  // Pending.
+  // Every rank is ready: restore() may return.
+  static StartOutcome go() { return {State::go, Errc{}}; }
+  // restore() fails with `error`, which is not zero.
+  static StartOutcome failed(Errc error);
+
+  bool is_pending() const { return state_ == State::pending; }
+  bool is_go() const { return state_ == State::go; }
+  bool has_failed() const { return state_ == State::failed; }
+  Errc error() const { return error_; }  // Zero unless it has failed.
+  bool operator==(const StartOutcome&) const = default;
+
+ private:
+  enum class State : std::uint8_t { pending, go, failed };
+  StartOutcome(State state, Errc error) : state_(state), error_(error) {}
+
+  State state_ = State::pending;
+  Errc error_{};
+};
+
 struct Start {
   std::uint64_t start_id = 0;  // Random.
   std::uint64_t attempt = 0;
   std::uint64_t timeline = 0;  // The new one.
-  bool has_base = false;       // False: nothing to restore, or nobody asked.
-  StepId base;
-  bool go = false;                      // Every rank is ready: restore() may return.
-  Errc error{};                         // Not zero: restore() fails with this and `reason`.
-  std::string reason;                   // Why this step, why not a newer one; for people.
+  std::optional<StepId> base;  // None: nothing to restore, or nobody asked.
+  StartOutcome outcome;
+  // Why it has failed; else why this step, why not a newer one; for people.
+  std::string reason;
   std::vector<std::uint64_t> sessions;  // By rank.
   std::vector<Digest> digests;          // By rank: of the shards of `base`.
   // By rank: nodes with a copy in memory, its own node first; empty: it is read from storage.

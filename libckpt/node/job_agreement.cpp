@@ -74,7 +74,7 @@ bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& sta
   std::string what = fmt::format(
       "restore step {}: step {} on storage would have to be abandoned for it, which cannot be "
       "recorded there",
-      number(start.base.step), number(untold->abandons->step));
+      number(start.base->step), number(untold->abandons->step));
   coordinator.refuse(start.start_id, Error(error).context(std::move(what)));
   return true;
 }
@@ -161,7 +161,7 @@ void Job::coordinate() {
   }
   const format::Decree& decree = coordinator_.decree();
   const bool is_new_start =
-      decree.start && decree.start->go && start_announced_ != decree.start->start_id;
+      decree.start && decree.start->outcome.is_go() && start_announced_ != decree.start->start_id;
   // That training got on, too: else a job that ends, and is started again elsewhere, looks as if it
   // had never got on from the step it restored.
   // Not for a job that nobody trains here: it may have gone on elsewhere by now.
@@ -223,7 +223,7 @@ asio::awaitable<void> Job::announce() {
     if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return touch();
   }
   counts_announced_ = std::move(counts);
-  if (start && start->go && start_announced_ != start->start_id) {
+  if (start && start->outcome.is_go() && start_announced_ != start->start_id) {
     coordinator_.told(start->start_id);
     start_announced_ = start->start_id;
     // Its base may be on its way to storage by now.
@@ -308,14 +308,14 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
   const bool is_ready = session->phase == StartPhase::ready &&
                         session->current_start == start.start_id &&
                         session->attempt == start.attempt;
-  if (start.error != Errc{}) {
+  if (start.outcome.has_failed()) {
     session->finished_start = start.start_id;
     session->phase = StartPhase::idle;
     if (session->trained_before) session->train_on();
     revoke_grants(rank);
     session->events->begun({session->ask, start.start_id, 0, std::nullopt,
-                            Error(start.error, start.reason), start.reason});
-  } else if (start.go && (is_ready || !start.has_base)) {
+                            Error(start.outcome.error(), start.reason), start.reason});
+  } else if (start.outcome.is_go() && (is_ready || !start.base)) {
     CKPT_POINT("load.done");
     session->phase = StartPhase::running;
     session->current_start = start.start_id;
@@ -328,15 +328,14 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->flush_wanted.reset();  // Of a step that is no more.
     session->next_capture_told.reset();
     session->restored_ok = false;
-    std::optional<format::StepId> base;
-    if (start.has_base) base = start.base;
     revoke_grants(rank);
     session->events->begun(
-        {session->ask, start.start_id, start.timeline, base, std::nullopt, start.reason});
+        {session->ask, start.start_id, start.timeline, start.base, std::nullopt, start.reason});
     tell_levels(*session);
     // Another node may have stored the base since we read the catalog.
-    if (base && base == durable_ && !storage_->is_published(*base)) storage_->look_for(*base);
-  } else if (start.go) {
+    if (start.base && start.base == durable_ && !storage_->is_published(*start.base))
+      storage_->look_for(*start.base);
+  } else if (start.outcome.is_go()) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {

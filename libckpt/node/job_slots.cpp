@@ -283,9 +283,10 @@ void Job::retire_useless() {
   const bool is_training = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
     return entry.second.session && entry.second.session->phase == StartPhase::running;
   });
-  const bool is_over = decree_.start && decree_.start->error != Errc{} && is_training;
-  const bool is_beginning = decree_.start && !decree_.start->go && !is_over;
-  const bool is_fresh = decree_.start && decree_.start->go && !decree_.start->has_base;
+  const bool is_over = decree_.start && decree_.start->outcome.has_failed() && is_training;
+  const bool is_go = decree_.start && decree_.start->outcome.is_go();
+  const bool is_beginning = decree_.start && !is_go && !is_over;
+  const bool is_fresh = is_go && !decree_.start->base;
   slots_.retire_if([&](const format::ShardId& id) {
     if (committed_ && id.at == *committed_) return false;
     if (is_dropped(id.at)) return true;

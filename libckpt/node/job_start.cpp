@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <variant>
 
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
@@ -34,6 +34,37 @@ bool is_damage(const Error& error, bool was_chosen) {
 // Often enough for a person who watches.
 constexpr auto filling_interval = std::chrono::milliseconds(250);
 
+// Where a copy comes from that is not in one of the rank's Slots yet.
+struct OwnMemory {};
+struct PeerMemory {
+  std::string node;
+};
+struct Storage {};
+using CopySource = std::variant<OwnMemory, PeerMemory, Storage>;
+
+// Nearest first. The Start names the peers that hold the shard: no other one is asked.
+std::vector<CopySource> sources_of(const std::vector<std::string>& holders,
+                                   const std::string& own_node) {
+  std::vector<CopySource> sources{OwnMemory()};
+  for (const std::string& holder : holders) {
+    if (holder != own_node) sources.push_back(PeerMemory{holder});
+  }
+  sources.push_back(Storage());
+  return sources;
+}
+
+RestoreSource kind_of(const CopySource& source) {
+  if (std::holds_alternative<Storage>(source)) return RestoreSource::storage;
+  return std::holds_alternative<PeerMemory>(source) ? RestoreSource::peer_memory
+                                                    : RestoreSource::own_memory;
+}
+
+std::string name_of(const CopySource& source) {
+  if (std::holds_alternative<Storage>(source)) return "storage";
+  const auto* peer = std::get_if<PeerMemory>(&source);
+  return peer != nullptr ? "node " + peer->node : "own memory";
+}
+
 }  // namespace
 
 asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
@@ -58,14 +89,14 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
     session->answer(start, phase, offered ? "" : offered.error().message());
     if (!offered) {
       log_warning("job={} rank={} step={} attempt={} not restored: {}", shape_.job, rank_number,
-                  number(start.base.step), start.attempt, session->failure);
+                  number(start.base->step), start.attempt, session->failure);
     }
   }
   touch();
 }
 
 Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start) {
-  const format::ShardId shard{start.base, rank};
+  const format::ShardId shard{start.base.value(), rank};
   const Digest digest = start.digests.at(rank);
   std::string tried;
   const auto note = [&](const std::string& name, const Error& error) {
@@ -83,40 +114,29 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
     note("own memory", offered.error());
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
-  // The Start names the peers that hold the shard: no other one is asked.
-  std::vector<std::string> sources{""};
-  for (const std::string& holder : start.holders.at(rank)) {
-    if (holder != node_) sources.push_back(holder);
-  }
-  sources.push_back("/");  // Storage: no node is called so.
-  for (const std::string& source : sources) {
+  for (const CopySource& source : sources_of(start.holders.at(rank), node_)) {
+    const std::string name = name_of(source);
     Result<std::shared_ptr<Slot>> slot;
-    RestoreSource kind = RestoreSource::own_memory;
-    std::string name = "own memory";
-    if (source.empty()) {
-      slot = co_await fill_from_here(shard, digest, id);
-    } else if (source == "/") {
-      kind = RestoreSource::storage;
-      name = "storage";
+    if (const auto* peer = std::get_if<PeerMemory>(&source)) {
+      slot = co_await fill_from_peer(shard, digest, peer->node, id);
+    } else if (std::holds_alternative<Storage>(source)) {
       slot = co_await fill_from_storage(shard, digest, id);
       if (!slot && is_damage(slot.error(), start.from_storage))
         storage_->note_damage(shard, slot.error());
     } else {
-      kind = RestoreSource::peer_memory;
-      name = "node " + source;
-      slot = co_await fill_from_peer(shard, digest, source, id);
+      slot = co_await fill_from_here(shard, digest, id);
     }
     if (!slot) {
       if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }
-    auto offered = co_await offer(rank, id, start, *slot, kind, name);
+    auto offered = co_await offer(rank, id, start, *slot, kind_of(source), name);
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note(name, offered.error());
   }
   co_return fail(Errc::corruption,
-                 fmt::format("restore step {} rank {}: no good copy ({})", number(start.base.step),
+                 fmt::format("restore step {} rank {}: no good copy ({})", number(shard.at.step),
                              rank, tried.empty() ? "none was found" : tried));
 }
 

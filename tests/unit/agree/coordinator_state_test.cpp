@@ -170,7 +170,7 @@ TEST_CASE("coordinator: who stepped down does not take another's Start for its o
   REQUIRE(coordinator.decree().start == start);
   CHECK(coordinator.untold() == nullptr);
   coordinator.refuse(start.start_id, Error(Errc::io, "cannot be recorded"));
-  CHECK(coordinator.decree().start->go);
+  CHECK(coordinator.decree().start->outcome.is_go());
 }
 
 TEST_CASE("coordinator: sequence numbers go on, whoever coordinated meanwhile", "[unit][agree]") {

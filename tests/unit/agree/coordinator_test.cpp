@@ -28,7 +28,7 @@ class PacedScene : public Scene {
   void begin() {
     for (std::size_t index = 0; index < 2; ++index) rank(index).phase = format::StartPhase::fresh;
     look();
-    REQUIRE(coordinator.decree().start->go);
+    REQUIRE(coordinator.decree().start->outcome.is_go());
     train(coordinator.decree().start->timeline, 0);
     for (std::size_t index = 0; index < 2; ++index)
       rank(index).start_id = coordinator.decree().start->start_id;
@@ -114,7 +114,7 @@ TEST_CASE("captures: a run that goes on from a late step is not taken for a fast
     scene.rank(index).attempt = start.attempt;
   }
   scene.look();
-  REQUIRE(scene.coordinator.decree().start->go);
+  REQUIRE(scene.coordinator.decree().start->outcome.is_go());
   scene.train(scene.coordinator.decree().start->timeline, 50'000);
   scene.step = 50'000;
   scene.pass(seconds(2));

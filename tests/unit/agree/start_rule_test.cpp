@@ -47,7 +47,7 @@ TEST_CASE("start: all ask, all copy, all go", "[unit][agree]") {
   REQUIRE(state.current.has_value());
   REQUIRE(state.current->base == format::StepId{1, Step{4}});
   REQUIRE(state.current->timeline >= 2);
-  REQUIRE_FALSE(state.current->go);
+  REQUIRE_FALSE(state.current->outcome.is_go());
 
   answer(scene, *state.current, StartPhase::ready);
   scene.rank(1).phase = StartPhase::asks;
@@ -55,7 +55,7 @@ TEST_CASE("start: all ask, all copy, all go", "[unit][agree]") {
   scene.rank(1).phase = StartPhase::ready;
   const auto went = agree::decide_start(scene.view, state, false, random).next;
   REQUIRE(went.has_value());
-  REQUIRE(went->go);
+  REQUIRE(went->outcome.is_go());
 }
 
 TEST_CASE("start: reports of before the end of a Start do not begin another", "[unit][agree]") {
@@ -67,7 +67,7 @@ TEST_CASE("start: reports of before the end of a Start do not begin another", "[
   state.current = agree::decide_start(scene.view, state, false, random).next;
   answer(scene, *state.current, StartPhase::ready);
   state.current = agree::decide_start(scene.view, state, false, random).next;
-  REQUIRE(state.current->go);
+  REQUIRE(state.current->outcome.is_go());
   REQUIRE_FALSE(agree::decide_start(scene.view, state, false, random).next.has_value());
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("start: a rank that fails makes all vote again without its copy", "[un
   answer(scene, *again, StartPhase::ready);
   const auto went = agree::decide_start(scene.view, state, false, random).next;
   REQUIRE(went.has_value());
-  CHECK(went->go);
+  CHECK(went->outcome.is_go());
 }
 
 TEST_CASE("start: ranks that ask for different steps begin from none", "[unit][agree]") {
@@ -112,8 +112,8 @@ TEST_CASE("start: ranks that ask for different steps begin from none", "[unit][a
   Random random(1);
   const auto refused = agree::decide_start(scene.view, {}, false, random).next;
   REQUIRE(refused.has_value());
-  CHECK_FALSE(refused->go);
-  CHECK(refused->error == Errc::invalid_argument);
+  CHECK_FALSE(refused->outcome.is_go());
+  CHECK(refused->outcome.error() == Errc::invalid_argument);
 }
 
 TEST_CASE("start: what a trainer refuses is not tried from elsewhere", "[unit][agree]") {
@@ -130,7 +130,7 @@ TEST_CASE("start: what a trainer refuses is not tried from elsewhere", "[unit][a
   const auto ended = agree::decide_start(scene.view, state, false, random).next;
   REQUIRE(ended.has_value());
   REQUIRE(ended->attempt == 1);
-  REQUIRE(ended->error == Errc::invalid_argument);
+  REQUIRE(ended->outcome.error() == Errc::invalid_argument);
   REQUIRE(ended->reason == "rank 1: the tensor has another shape");
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("start: a copy that is told of and can never be had is not tried witho
   coordinator.decide(scene.view, now);
   // The first attempts follow one another at once; from then on each waits for a while.
   std::uint64_t prompt = 0;
-  for (int looks = 0; coordinator.decree().start->error == Errc{}; ++looks) {
+  for (int looks = 0; coordinator.decree().start->outcome.error() == Errc{}; ++looks) {
     REQUIRE(looks < 200);
     answer(scene, *coordinator.decree().start, StartPhase::failed);
     scene.rank(1).failure = "no good copy";
@@ -157,9 +157,9 @@ TEST_CASE("start: a copy that is told of and can never be had is not tried witho
   REQUIRE(prompt == 4);
   const format::Start& start = *coordinator.decree().start;
   REQUIRE(start.attempt == agree::start_attempts_max);
-  REQUIRE(start.error == Errc::unavailable);
+  REQUIRE(start.outcome.error() == Errc::unavailable);
   REQUIRE(start.reason.find("32 attempts") != std::string::npos);
-  REQUIRE_FALSE(start.go);
+  REQUIRE_FALSE(start.outcome.is_go());
 }
 
 TEST_CASE("start: without any checkpoint all begin at the beginning, at once", "[unit][agree]") {
@@ -168,8 +168,8 @@ TEST_CASE("start: without any checkpoint all begin at the beginning, at once", "
   Random random(1);
   const auto start = agree::decide_start(scene.view, {}, false, random).next;
   REQUIRE(start.has_value());
-  REQUIRE(start->go);
-  REQUIRE_FALSE(start->has_base);
+  REQUIRE(start->outcome.is_go());
+  REQUIRE_FALSE(start->base);
 }
 
 TEST_CASE("start: who asks for one step never begins from nothing instead", "[unit][agree]") {
@@ -179,8 +179,8 @@ TEST_CASE("start: who asks for one step never begins from nothing instead", "[un
   Random random(1);
   const auto start = agree::decide_start(scene.view, {}, false, random).next;
   REQUIRE(start.has_value());
-  REQUIRE_FALSE(start->go);
-  REQUIRE(start->error == Errc::not_found);
+  REQUIRE_FALSE(start->outcome.is_go());
+  REQUIRE(start->outcome.error() == Errc::not_found);
 }
 
 TEST_CASE("start: restoring and starting fresh do not mix", "[unit][agree]") {
@@ -190,7 +190,7 @@ TEST_CASE("start: restoring and starting fresh do not mix", "[unit][agree]") {
   Random random(1);
   const auto start = agree::decide_start(scene.view, {}, false, random).next;
   REQUIRE(start.has_value());
-  REQUIRE(start->error == Errc::invalid_argument);
+  REQUIRE(start->outcome.error() == Errc::invalid_argument);
 }
 
 TEST_CASE("start: a rank on two nodes is waited out", "[unit][agree]") {
@@ -227,7 +227,7 @@ TEST_CASE("coordinator: a restore fences what lies above it, and counts", "[unit
   scene.rank(0).wanted = Step{4};
   REQUIRE(coordinator.decide(scene.view, Time{}));
   const format::Decree& decree = coordinator.decree();
-  REQUIRE(decree.start->go);
+  REQUIRE(decree.start->outcome.is_go());
   REQUIRE(decree.committed == format::StepId{1, Step{4}});
   REQUIRE(decree.history.back().base == format::StepId{1, Step{4}});
   REQUIRE(decree.restore_counts == std::vector<format::RestoreCount>{{{1, Step{4}}, 1}});
@@ -345,7 +345,7 @@ TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[
   coordinator.claimed(start_id, 5);
   REQUIRE(coordinator.decree().start->timeline == 5);
   REQUIRE(coordinator.decree().history.back() ==
-          format::TimelineStart{5, true, format::StepId{1, Step{4}}});
+          format::TimelineStart{5, format::StepId{1, Step{4}}});
   coordinator.told(start_id);
   REQUIRE(coordinator.untold() == nullptr);
   coordinator.claimed(start_id, 9);  // Too late.
@@ -378,8 +378,8 @@ TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[
   const std::uint64_t sequence = coordinator.decree().sequence;
   coordinator.refuse(coordinator.untold()->start_id, Error(Errc::io, "read-only"));
   const format::Decree& decree = coordinator.decree();
-  REQUIRE_FALSE(decree.start->go);
-  REQUIRE(decree.start->error == Errc::io);
+  REQUIRE_FALSE(decree.start->outcome.is_go());
+  REQUIRE(decree.start->outcome.error() == Errc::io);
   REQUIRE(decree.start->reason.find("read-only") != std::string::npos);
   REQUIRE(decree.sequence > sequence);
   REQUIRE(decree.history.empty());
@@ -399,7 +399,7 @@ TEST_CASE("coordinator: what a Start abandons is what only it abandons, and good
     scene.view.reports[0].restore_counts = {{{1, Step{5}}, 3}};
   }
   SECTION("an earlier restore has abandoned it") {
-    scene.view.reports[0].history = {{2, true, {1, Step{4}}}};
+    scene.view.reports[0].history = {{2, format::StepId{1, Step{4}}}};
   }
   agree::Coordinator coordinator = about_to_go(scene, Step{4});
   REQUIRE_FALSE(coordinator.untold()->abandons);
@@ -409,7 +409,7 @@ TEST_CASE("coordinator: who is started in mid-run learns that training got on fr
           "[unit][agree]") {
   Scene scene(1);
   scene.view.shape.replicas = 1;
-  scene.view.reports[0].history = {{1, false, {}}, {2, true, {1, Step{4}}}};
+  scene.view.reports[0].history = {{1, {}}, {2, format::StepId{1, Step{4}}}};
   scene.view.reports[0].restore_counts = {{{1, Step{4}}, 3}, {{1, Step{3}}, 2}};
   scene.train(2, 5);
   agree::Coordinator coordinator({"A", 1});
@@ -460,7 +460,7 @@ TEST_CASE("coordinator: by time, each interval announces a step that all ranks h
   const auto announced = [&] { return number(coordinator.decree().next_capture); };
   for (std::size_t rank = 0; rank < 2; ++rank) scene.rank(rank).phase = StartPhase::fresh;
   pass(std::chrono::seconds(0));
-  REQUIRE(coordinator.decree().start->go);
+  REQUIRE(coordinator.decree().start->outcome.is_go());
   answer(scene, *coordinator.decree().start, StartPhase::running);
   const std::uint64_t timeline = coordinator.decree().start->timeline;
   scene.train(timeline, 0);

@@ -75,7 +75,7 @@ TEST_CASE("vote: steps abandoned by a restore are not taken", "[unit][agree]") {
   scene.hold_everywhere(1, 80);
   scene.hold_everywhere(1, 90);
   agree::VoteRules rules;
-  rules.history = {{1, false, {}}, {2, true, {1, Step{80}}}};
+  rules.history = {{1, {}}, {2, format::StepId{1, Step{80}}}};
   REQUIRE(vote(scene, rules).chosen == format::StepId{1, Step{80}});
 }
 
@@ -173,14 +173,14 @@ TEST_CASE("vote: what another number of ranks published since is not passed by",
   }
   SECTION("nor where nothing else is left") {
     agree::VoteRules rules;
-    rules.history = {{1, false, {}}, {2, true, {1, Step{5}}}};  // Steps 6 to 10 were abandoned.
+    rules.history = {{1, {}}, {2, format::StepId{1, Step{5}}}};  // Steps 6 to 10 were abandoned.
     const agree::Vote none = vote(scene, rules);
     REQUIRE(none.error == Errc::unsupported);
     REQUIRE(none.reason.find("step 20, was taken by 1 ranks") != std::string::npos);
   }
   SECTION("unless it was abandoned") {
     agree::VoteRules rules;
-    rules.history = {{1, false, {}}, {3, true, {1, Step{10}}}};
+    rules.history = {{1, {}}, {3, format::StepId{1, Step{10}}}};
     REQUIRE(vote(scene, rules).chosen == format::StepId{1, Step{10}});
   }
   SECTION("unless another step is asked for") {

@@ -16,7 +16,7 @@ format::StepId at(std::uint64_t timeline, std::uint64_t step) {
 }  // namespace
 
 TEST_CASE("timelines: the newest timeline's own steps are never fenced", "[unit][agree]") {
-  const agree::History history{{1, false, {}}, {2, true, at(1, 900)}};
+  const agree::History history{{1, {}}, {2, at(1, 900)}};
   CHECK(agree::is_fenced(history, at(1, 901)));
   CHECK_FALSE(agree::is_fenced(history, at(1, 900)));
   CHECK_FALSE(agree::is_fenced(history, at(2, 901)));
@@ -24,10 +24,10 @@ TEST_CASE("timelines: the newest timeline's own steps are never fenced", "[unit]
 }
 
 TEST_CASE("timelines: histories are put together, each timeline once", "[unit][agree]") {
-  const agree::History first{{1, false, {}}, {3, true, at(1, 5)}};
-  const agree::History second{{2, true, at(1, 7)}, {3, true, at(1, 5)}};
+  const agree::History first{{1, {}}, {3, at(1, 5)}};
+  const agree::History second{{2, at(1, 7)}, {3, at(1, 5)}};
   const agree::History both = agree::merge(first, second);
-  CHECK(both == agree::History{{1, false, {}}, {2, true, at(1, 7)}, {3, true, at(1, 5)}});
+  CHECK(both == agree::History{{1, {}}, {2, at(1, 7)}, {3, at(1, 5)}});
   CHECK(agree::newest_timeline(both) == 3);
   CHECK(agree::newest_timeline({}) == 0);
   CHECK(agree::base_of(both, 3) == at(1, 5));

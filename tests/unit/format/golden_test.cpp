@@ -76,9 +76,8 @@ Start golden_start() {
   start.start_id = 11;
   start.attempt = 2;
   start.timeline = 3;
-  start.has_base = true;
-  start.base = {2, Step{900}};
-  start.go = true;
+  start.base = StepId{2, Step{900}};
+  start.outcome = StartOutcome::go();
   start.reason = "newest step that every rank has";
   start.sessions = {21, 22};
   start.digests = {{31, 32}, {33, 34}};
@@ -112,7 +111,7 @@ NodeReport golden_report() {
   report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true, 2048}};
   report.durable = {{1, Step{800}}};
   report.damaged = {{{{1, Step{800}}, 1}, Errc::corruption}};
-  report.history = {{2, true, {1, Step{800}}}};
+  report.history = {{2, StepId{1, Step{800}}}};
   report.restore_counts = {{{1, Step{800}}, 1}};
   report.committed = StepId{2, Step{900}};
   report.start = golden_start();
@@ -135,7 +134,7 @@ Decree golden_decree() {
   decree.next_capture = Step{901};
   decree.start = golden_start();
   decree.flush = FlushOrder{4, {2, Step{900}}, "step-000000900.work", {{"a", 0}, {"b", 1}}};
-  decree.history = {{2, true, {1, Step{800}}}};
+  decree.history = {{2, StepId{1, Step{800}}}};
   decree.restore_counts = {{{1, Step{800}}, 1}};
   decree.live = {{"a", 41}, {"b", 42}};
   decree.degraded = "no copy of rank 1";
@@ -158,7 +157,7 @@ Manifest golden_manifest() {
 Timelines golden_timelines() {
   Timelines timelines;
   timelines.run = run;
-  timelines.history = {{1, false, {}}, {2, true, {1, Step{800}}}};
+  timelines.history = {{1, {}}, {2, StepId{1, Step{800}}}};
   timelines.restore_counts = {{{1, Step{800}}, 1}};
   return timelines;
 }

@@ -24,7 +24,7 @@ void require_damage_is_found(const std::string& good, Parse parse) {
 Timelines sample_timelines() {
   Timelines timelines;
   timelines.run = {9, 10};
-  timelines.history = {{1, false, {}}, {2, true, {1, Step{900}}}};
+  timelines.history = {{1, {}}, {2, StepId{1, Step{900}}}};
   timelines.restore_counts = {{{1, Step{900}}, 3}};
   return timelines;
 }
@@ -51,8 +51,7 @@ TEST_CASE("run files: a restore abandons what came after it, in older timelines 
     return StepId{timeline, Step{step}};
   };
   // 2 goes on from step 900 of 1, 3 from step 950 of 2, 4 from the beginning.
-  const std::vector<TimelineStart> history{
-      {1, false, {}}, {2, true, at(1, 900)}, {3, true, at(2, 950)}, {4, false, {}}};
+  const std::vector<TimelineStart> history{{1, {}}, {2, at(1, 900)}, {3, at(2, 950)}, {4, {}}};
   CHECK_FALSE(is_abandoned(history, at(1, 900)));
   CHECK(is_abandoned(history, at(1, 901)));
   CHECK(is_abandoned(history, at(1, 5000)));

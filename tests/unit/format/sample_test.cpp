@@ -39,15 +39,19 @@ auto sample_list(Random& random, MakeOne make_one) {
   return values;
 }
 
+StartOutcome sample_outcome(Random& random) {
+  if (random.one_in(3)) return {};
+  if (random.one_in(2)) return StartOutcome::go();
+  return StartOutcome::failed(static_cast<Errc>(1 + random.below(9)));
+}
+
 Start sample_start(Random& random) {
   Start start;
   start.start_id = random.next();
   start.attempt = random.below(5);
   start.timeline = random.below(9);
-  start.has_base = random.one_in(2);
-  start.base = sample_step_id(random);
-  start.go = random.one_in(2);
-  start.error = static_cast<Errc>(random.below(10));
+  if (random.one_in(2)) start.base = sample_step_id(random);
+  start.outcome = sample_outcome(random);
   start.reason = sample_text(random);
   start.sessions = sample_list(random, [&] { return random.next(); });
   start.digests = sample_list(random, [&] { return sample_digest(random); });
@@ -111,9 +115,9 @@ FlushReport sample_flush_report(Random& random) {
 template <class State>
 void fill_history(Random& random, State& state) {
   state.history = sample_list(random, [&] {
-    const std::uint64_t timeline = random.next();
-    const bool has_base = random.one_in(2);
-    return TimelineStart{timeline, has_base, sample_step_id(random)};
+    TimelineStart start{random.next(), {}};
+    if (random.one_in(2)) start.base = sample_step_id(random);
+    return start;
   });
   state.restore_counts = sample_list(random, [&] {
     const StepId at = sample_step_id(random);

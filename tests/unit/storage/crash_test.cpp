@@ -116,7 +116,6 @@ TEST_CASE("crash: the history of timelines is the old one or the new one", "[uni
   format::Timelines after = before;
   after.history.resize(2);
   after.history[1].timeline = 2;
-  after.history[1].has_base = true;
   after.history[1].base = step_id(5);
   crash_everywhere(
       [&](StorageFixture& scene) {

@@ -101,7 +101,7 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   REQUIRE(names == std::vector<std::string>{".libckpt", "latest", "step-000000002"});
   format::Timelines timelines;
   timelines.run = test_run;
-  timelines.history = {{1, false, {}}, {2, false, {}}};
+  timelines.history = {{1, {}}, {2, {}}};
   REQUIRE(scene.run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto found =
       scene.run(storage::find_checkpoint(*scene.files, *scene.clock, scene.root + "/link/job"));

@@ -40,7 +40,7 @@ TEST_CASE_METHOD(StorageFixture, "retention: what a restore abandoned goes first
   for (const std::uint64_t step : {10, 15, 20}) must_save(step_id(step));
   format::Timelines timelines;
   timelines.run = test_run;
-  timelines.history = {{1, false, {}}, {2, true, step_id(10)}};
+  timelines.history = {{1, {}}, {2, step_id(10)}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   must_save(step_id(12, 2));
   SECTION("as the history tells") {}

@@ -149,7 +149,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
   open();
   format::Timelines timelines;
   timelines.run = test_run;
-  timelines.history = {{1, false, {}}};
+  timelines.history = {{1, {}}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto none = run(storage::find_checkpoint(files, clock, "/scratch/job"));
   REQUIRE(none.error().code() == Errc::not_found);
@@ -179,7 +179,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a
   open();
   format::Timelines timelines;
   timelines.run = test_run;
-  timelines.history = {{1, false, {}}};
+  timelines.history = {{1, {}}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto find = [&](const std::string& path) {
     return run(storage::find_checkpoint(files, clock, path));
@@ -230,7 +230,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: the history of another run is n
   open();
   format::Timelines others;
   others.run = format::RunId{8, 8};
-  others.history = {{1, false, {}}};
+  others.history = {{1, {}}};
   REQUIRE(run(storage::store_timelines(site, others, 1)));
   const auto loaded = run(storage::load_timelines(site, test_run));
   REQUIRE_FALSE(loaded);
@@ -292,7 +292,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned
   for (const std::uint64_t step : {1, 2, 3}) must_save(step_id(step));
   format::Timelines timelines;
   timelines.run = test_run;
-  timelines.history = {{1, false, {}}, {2, true, step_id(1)}};
+  timelines.history = {{1, {}}, {2, step_id(1)}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto found = [&] { return run(storage::find_checkpoint(files, clock, "/scratch/job")); };
   const auto by_path = [&](const std::string& name) {
@@ -312,7 +312,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned
       REQUIRE(checkpoint.is_abandoned == (checkpoint.at == step_id(3)));
   }
   SECTION("nor is anything where all are abandoned") {
-    timelines.history.push_back({3, true, step_id(0)});
+    timelines.history.push_back({3, step_id(0)});
     REQUIRE(run(storage::store_timelines(site, timelines, 2)).has_value());
     REQUIRE(found().error().code() == Errc::not_found);
     REQUIRE(found().error().text().find("step-000000001: abandoned") != std::string::npos);
