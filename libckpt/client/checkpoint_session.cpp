@@ -36,7 +36,7 @@ Error named(Error error, Deadline deadline, std::string_view option,
 
 }  // namespace
 
-CheckpointSession::CheckpointSession(Options options, std::unique_ptr<Link> link,
+CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLink> link,
                                      std::uint64_t chunk_bytes)
     : options_(std::move(options)),
       link_(std::move(link)),
@@ -52,7 +52,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<Link> link
 
 CheckpointSession::~CheckpointSession() {
   capture_.end();
-  devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
+  devices_.pins()->stop();  // The link says that nothing is mapped when it goes.
   collect();
   report();
 }
@@ -299,7 +299,8 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   if (asked) asked = slots_.ask_for_restore();
   if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), step.has_value()));
   std::optional<Error> refusal;
-  const Link::CopyOut copy = [&](const node::SlotOffer& offer, std::span<const std::byte> slot) {
+  const SessionLink::CopyOut copy = [&](const node::SlotOffer& offer,
+                                        std::span<const std::byte> slot) {
     CKPT_ASSERT(offer.record != nullptr);
     Status copied = copy_out(*offer.record, slot, choose);
     if (!copied) refusal.emplace(copied.error());
@@ -330,7 +331,8 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
 // The time for the Slots does not count as time for the bytes: memory of hundreds of GB is not made
 // at once.
 Result<Restored> CheckpointSession::ask_and_restore(std::optional<Step> step,
-                                                    const Link::CopyOut& copy, Deadline& deadline) {
+                                                    const SessionLink::CopyOut& copy,
+                                                    Deadline& deadline) {
   if (Status slots = link_->ask_restore(step, deadline); !slots) {
     if (slots.error().code() != Errc::unavailable) slots_.forget_room();
     return fail(std::move(slots).error());
@@ -414,7 +416,7 @@ Status CheckpointSession::close(Deadline deadline) {
   if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
   account_.report(last_counters_);
   capture_.end();
-  devices_.pins()->stop();  // The Link says that nothing is mapped when it goes.
+  devices_.pins()->stop();  // The link says that nothing is mapped when it goes.
   link_.reset();
   if (!finished) return finished;
   return closed;

@@ -1,14 +1,12 @@
-// CheckpointSession: what a Checkpointer does, over a Link: it puts the parts of a session
-// together.
+// CheckpointSession: what a Checkpointer does: it puts the parts of a session together.
 //
 //   StepSchedule       which steps are captured
 //   SlotReadiness      whether there are Slots for what is registered
 //   RunningCapture     the capture that runs
 //   RestoreStanding    where the restore stands, and so whether saves are allowed
 //
-// Invariants: the registered tensors, the Layout and the plan of copies only change while no
-// capture
-//             runs.
+// Invariants: the registered tensors, the Layout and the plan of copies only change between
+//             captures.
 // Threads:    the training thread.
 #pragma once
 
@@ -27,11 +25,11 @@
 #include "base/units.hpp"
 #include "client/blob_store.hpp"
 #include "client/device_table.hpp"
-#include "client/link.hpp"
 #include "client/restore_standing.hpp"
 #include "client/restore_teller.hpp"
 #include "client/running_capture.hpp"
 #include "client/save_account.hpp"
+#include "client/session_link.hpp"
 #include "client/slot_readiness.hpp"
 #include "client/step_schedule.hpp"
 #include "client/step_timer.hpp"
@@ -50,7 +48,7 @@ struct Choice {
 class CheckpointSession {
  public:
   // `options` were resolved. `chunk_bytes` is smaller in tests.
-  CheckpointSession(Options options, std::unique_ptr<Link> link,
+  CheckpointSession(Options options, std::unique_ptr<SessionLink> link,
                     std::uint64_t chunk_bytes = default_chunk_bytes);
   ~CheckpointSession();
   CheckpointSession(const CheckpointSession&) = delete;
@@ -96,14 +94,14 @@ class CheckpointSession {
 
   Result<Restored> restore_agreed(std::optional<Step> step, const ChooseTargets* choose);
   Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
-  Result<Restored> ask_and_restore(std::optional<Step> step, const Link::CopyOut& copy,
+  Result<Restored> ask_and_restore(std::optional<Step> step, const SessionLink::CopyOut& copy,
                                    Deadline& deadline);
   Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
                   const ChooseTargets* choose);
 
   const Options options_;
-  std::unique_ptr<Link> link_;
-  LinkCounters last_counters_;  // Once the Link is gone.
+  std::unique_ptr<SessionLink> link_;
+  LinkCounters last_counters_;  // Once the link is gone.
   DeviceTable devices_;
   TensorRegistry registry_;
   BlobStore blobs_;

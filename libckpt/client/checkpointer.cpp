@@ -4,7 +4,7 @@
 
 #include "base/log.hpp"
 #include "client/checkpointer_impl.hpp"
-#include "client/link.hpp"
+#include "client/session_link.hpp"
 
 namespace ckpt {
 

@@ -47,7 +47,7 @@ class Checkpointer::Impl {
   static Result<std::unique_ptr<Impl>> open(Options options);
 
   Impl() = default;  // Disabled.
-  Impl(client::OpenClaim claim, Options options, std::unique_ptr<client::Link> link)
+  Impl(client::OpenClaim claim, Options options, std::unique_ptr<client::SessionLink> link)
       : process_(getpid()),
         claim_(std::move(claim)),
         session_(std::in_place, std::move(options), std::move(link)) {}

@@ -372,7 +372,7 @@ void DaemonLink::take(control::Begun begun) {
   state_->begun(std::move(event));
 }
 
-Result<std::unique_ptr<Link>> open_daemon_link(const Options& options, Deadline deadline) {
+Result<std::unique_ptr<SessionLink>> open_daemon_link(const Options& options, Deadline deadline) {
   CKPT_TRY(auto directory, os::RuntimeDirectory::open(options.runtime_dir));
   CKPT_TRY(auto attach, make_attach(options));
   auto state = make_link_state(options);
@@ -381,7 +381,7 @@ Result<std::unique_ptr<Link>> open_daemon_link(const Options& options, Deadline 
   side->start();
   auto link = std::make_unique<SessionLink>(state, std::move(side));
   CKPT_CHECK(state->wait_attached(deadline));
-  return std::unique_ptr<Link>(std::move(link));
+  return std::unique_ptr<SessionLink>(std::move(link));
 }
 
 }  // namespace ckpt::client

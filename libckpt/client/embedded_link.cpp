@@ -170,14 +170,14 @@ void EmbeddedLink::slots_ready(std::vector<arena::SlotMemory*> memories) {
   state_->slots_ready(mapped_);
 }
 
-Result<std::unique_ptr<Link>> open_embedded_link(const Options& options, Deadline deadline) {
+Result<std::unique_ptr<SessionLink>> open_embedded_link(const Options& options, Deadline deadline) {
   CKPT_TRY(auto attach, make_attach(options));
   auto state = make_link_state(options);
   auto side = std::make_unique<EmbeddedLink>(options, std::move(attach), state);
   side->start();
   auto link = std::make_unique<SessionLink>(state, std::move(side));
   CKPT_CHECK(state->wait_attached(deadline));
-  return std::unique_ptr<Link>(std::move(link));
+  return std::unique_ptr<SessionLink>(std::move(link));
 }
 
 }  // namespace ckpt::client

@@ -276,7 +276,7 @@ bool LinkState::is_ready() const {
   });
 }
 
-Link::Identity LinkState::identity() const {
+SessionIdentity LinkState::identity() const {
   return view_.read([](const LinkView& view) { return view.identity; });
 }
 
@@ -327,10 +327,6 @@ std::optional<std::uint64_t> LinkState::ask_fresh() {
     view.begun.reset();
     return ++view.ask;
   });
-}
-
-bool LinkState::has_begun() const {
-  return view_.read([](const LinkView& view) { return view.begun && !view.begun->error; });
 }
 
 Status LinkState::wait_fresh(Deadline deadline) const {

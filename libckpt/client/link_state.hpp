@@ -1,8 +1,7 @@
-// LinkState: what the trainer knows of its session: the engine's events, kept until someone asks.
+// LinkState: the LinkView of a session under its lock. Events of the engine change it, and the
+// trainer's threads look at it and wait for it.
 //
-//   connecting --attached--> attached <--attached/lost--> away
-//                               +--> fenced, refused (for good)
-//
+// Invariants: those of LinkView, checked before and after each change.
 // Threads:   the events come on ckpt-snap; everything else from the trainer's threads, which may
 //            wait here, with a deadline.
 #pragma once
@@ -16,15 +15,14 @@
 #include <vector>
 
 #include "base/monitor.hpp"
-#include "client/link.hpp"
 #include "client/link_view.hpp"
 
 namespace ckpt::client {
 
 class LinkState {
  public:
-  // `who` is named in errors: "rank 3 of job gpt2". Who waits for Slots longer than `tells_after`
-  // is told so by a line in the log; none: never.
+  // `who` is named in errors: "rank 3 of job gpt2". A wait for Slots that lasts longer than
+  // `tells_after` is logged; none: never.
   explicit LinkState(std::string who, std::optional<std::chrono::milliseconds> tells_after = {})
       : who_(std::move(who)), tells_after_(tells_after) {}
 
@@ -60,7 +58,7 @@ class LinkState {
   // gives up.
   Status wait_slots_or_begun(Deadline deadline, const RestoreWatch& watch) const;
   bool is_ready() const;
-  Link::Identity identity() const;
+  SessionIdentity identity() const;
 
   Step next_capture() const;
   std::optional<TakenSlot> take_slot(Step step);  // For the capture of `step`.
@@ -77,7 +75,6 @@ class LinkState {
   // meanwhile.
   std::uint64_t ask_begin();
   std::optional<std::uint64_t> ask_fresh();
-  bool has_begun() const;
   Status wait_fresh(Deadline deadline) const;
   // The next offer, or none: the restore has ended, see `begun_answer`. While it waits, `watch` is
   // told how the engine gets on, and ends it by answering false.

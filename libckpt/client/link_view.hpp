@@ -9,14 +9,17 @@
 #pragma once
 
 #include <ckpt/progress.hpp>
+#include <ckpt/result.hpp>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "client/link.hpp"
+#include "client/deadline.hpp"
 #include "client/session_slots.hpp"
 #include "client/step_levels.hpp"
+#include "node/engine.hpp"
 
 namespace ckpt::client {
 
@@ -30,6 +33,20 @@ struct Silence {
 struct OfferedSlot {
   node::SlotOffer offer;
   MappedSlot slot;
+};
+
+// LinkCounters: what is counted of a session, for ckpt/stats.hpp.
+struct LinkCounters {
+  std::uint64_t daemon_restarts = 0;
+  std::optional<Step> captured, replicated, committed, durable;
+  std::string last_error;
+  std::string degraded;
+};
+
+// What a capture's file header says; the timeline is zero until the session has begun.
+struct SessionIdentity {
+  format::RunId run;
+  std::uint64_t timeline = 0;
 };
 
 struct LinkView {
@@ -56,7 +73,7 @@ struct LinkView {
   Phase phase = Phase::connecting;
   std::optional<Error> end;  // Why it ended, or why it is away.
   int process = 0;           // The daemon's, the last one that took our connection.
-  Link::Identity identity;
+  SessionIdentity identity;
 
   SessionSlots slots;
   std::optional<Error> slots_error;

@@ -1,4 +1,4 @@
-// ReconnectPause: how long a Link waits before it connects again.
+// ReconnectPause: how long a DaemonLink waits before it connects again.
 //
 // The pause doubles up to a limit. A connection that held makes it short again.
 #pragma once

@@ -1,7 +1,7 @@
 // Remembered: the messages that a trainer sent to its daemon and would send to the next one.
 //
 // A message is kept until it is answered, or until another timeline makes it meaningless.
-// Threads: the Link's.
+// Threads: those of DaemonLink.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,4 @@
-// RunningCapture: the one capture that may run, from its Slot to the message that the Slot is
-// filled.
+// RunningCapture: the one capture that may run, from its Slot to the message that this is filled.
 //
 //   idle --begin--> copying --last byte--> judged, if captures are held --> filled, or abandoned
 //
@@ -19,8 +18,8 @@
 #include "client/blob_store.hpp"
 #include "client/device_table.hpp"
 #include "client/held_capture.hpp"
-#include "client/link.hpp"
 #include "client/save_account.hpp"
+#include "client/session_link.hpp"
 #include "client/tensor_registry.hpp"
 #include "format/layout.hpp"
 #include "snapshot/snapshotter.hpp"
@@ -32,7 +31,7 @@ class RunningCapture final : private snapshot::CaptureListener {
   // All are borrowed.
   struct Parts {
     const Options& options;
-    Link& link;
+    SessionLink& link;
     DeviceTable& devices;
     SaveAccount& account;
     std::uint64_t chunk_bytes = 0;
@@ -52,7 +51,7 @@ class RunningCapture final : private snapshot::CaptureListener {
   Status guard(Stream stream) { return snapshotter_->guard(stream); }
   // Copies what is left, and drops a held capture that nobody has judged: it must not be seen.
   Status finish(Stream stream);
-  // Waits for the copies that still read from the tensors. The Link must still be there.
+  // Waits for the copies that still read from the tensors. The link must still be there.
   void end();
 
   // See FrameworkCheckpointer.

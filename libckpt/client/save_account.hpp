@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "base/log.hpp"
-#include "client/link.hpp"
+#include "client/link_view.hpp"
 #include "snapshot/snapshotter.hpp"
 
 namespace ckpt::client {

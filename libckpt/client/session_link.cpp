@@ -93,8 +93,8 @@ bool SessionLink::is_ready() const {
   return !is_forked() && state_->is_ready();
 }
 
-Link::Identity SessionLink::identity() const {
-  return is_forked() ? Identity{} : state_->identity();
+SessionIdentity SessionLink::identity() const {
+  return is_forked() ? SessionIdentity{} : state_->identity();
 }
 
 Step SessionLink::next_capture() const {
@@ -257,6 +257,11 @@ Status SessionLink::close(Deadline deadline) {
   message.deadline = std::max(left, milliseconds(0));
   side_->post(message);
   return state_->wait_closed(deadline);
+}
+
+Result<std::unique_ptr<SessionLink>> open_link(const Options& options, Deadline deadline) {
+  return options.embedded ? open_embedded_link(options, deadline)
+                          : open_daemon_link(options, deadline);
 }
 
 }  // namespace ckpt::client

@@ -1,13 +1,27 @@
-// SessionLink: the Link, whatever the engine: the trainer's calls become messages for an
-// EngineSide, and waiting becomes waiting on the LinkState.
+// SessionLink: the trainer's side of its connection to the node's engine.
+//
+// It hides where the engine runs, that it may die and be started again, and the thread that talks
+// to it (`ckpt-snap`): calls become messages for an EngineSide, and waiting becomes waiting on the
+// LinkState.
 #pragma once
 
 #include <ckpt/options.hpp>
+#include <ckpt/outcome.hpp>
+#include <ckpt/progress.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/stats.hpp>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
-#include "client/link.hpp"
+#include "client/deadline.hpp"
 #include "client/link_state.hpp"
+#include "device/memory_pins.hpp"
+#include "format/layout.hpp"
+#include "node/engine.hpp"
 #include "wire/control_message.hpp"
 
 namespace ckpt::client {
@@ -23,47 +37,84 @@ class EngineSide {
   // forgotten; the layout, and what the session waits for, are told to the next engine. What a
   // `skipped` says is asked of the LinkState when its turn comes.
   virtual void post(wire::control::Message message) = 0;
-  // See Link.
+  // See SessionLink.
   virtual void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) { (void)pins; }
   // Lets a mapping go, which can take long, on ckpt-snap.
   virtual void let_go(MappedSlot slot) = 0;
 };
 
-class SessionLink final : public Link {
+// Calls do not wait unless they take a deadline.
+//
+// Threads:   calls come from the training thread, `filled` and `abandon` also from a copy thread.
+// Lifetime:  a Slot that was taken stays mapped until `filled` or `abandon`, also when the daemon
+// is
+//            gone. After a fork the child's link only answers with errors.
+class SessionLink final {
  public:
   // `side` posts its events to `state`.
   SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side);
-  ~SessionLink() override;
+  ~SessionLink();  // Lets go: for the daemon the trainer has died.
   SessionLink(const SessionLink&) = delete;
   SessionLink& operator=(const SessionLink&) = delete;
 
-  void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) override;
-  Status set_layout(const format::Layout& layout, Deadline deadline) override;
-  Status slots_status() const override;
-  Status start_fresh(Deadline deadline) override;
-  Status wait_granted(Deadline deadline) override;
-  bool is_ready() const override;
-  Identity identity() const override;
-  Step next_capture() const override;
-  std::optional<TakenSlot> take_slot(Step step) override;
-  void arrived(const TakenSlot& taken, std::uint64_t bytes) override;
-  void filled(const TakenSlot& taken, node::Filled filled) override;
-  void abandon(const TakenSlot& taken) override;
-  void skipped(Step step) override;
-  void passed(Step step) override;
-  void step_time(const node::StepTime& steps) override;
-  Status ask_restore(std::optional<Step> wanted, Deadline deadline) override;
-  Result<Restored> restore(const CopyOut& copy_out, Deadline deadline) override;
-  void watch_restores(RestoreWatch watch) override { watch_ = std::move(watch); }
-  Status restored_ok(Step step) override;
-  Status wait(Step step, Level level, Deadline deadline) override;
-  LinkCounters counters() const override;
-  Result<std::string> status(Deadline deadline) override;
-  std::optional<Step> newest_lost() const override;
-  Status close(Deadline deadline) override;
+  // Slots that are mapped from now on are held in `pins`, which keep them pinned for GPUs. Before
+  // the first layout.
+  void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins);
+
+  // Sends the layout, and waits until its Slots are mapped, or the deadline.
+  // Errors: exhausted (the budget), unavailable (not ready yet; they are made in the background).
+  Status set_layout(const format::Layout& layout, Deadline deadline);
+  // How the Slots of the newest layout stand. Errors: unavailable (being made), exhausted, io (they
+  // could not be made: only another set_layout tries again).
+  Status slots_status() const;
+  // For a first save without a restore: begins a new timeline together with the other ranks, and
+  // waits until the first Slot is granted, or the deadline. Errors: unavailable (ranks missing).
+  Status start_fresh(Deadline deadline);
+  // In a timeline that has begun: until a Slot is granted.
+  Status wait_granted(Deadline deadline);
+  // True when Slots for the newest layout are mapped and the daemon is there.
+  bool is_ready() const;
+  SessionIdentity identity() const;
+
+  // The ranks agreed to capture nothing below it; 0: nothing was agreed.
+  Step next_capture() const;
+  std::optional<TakenSlot> take_slot(Step step);  // Also reports to the engine that it began.
+  // The first `bytes` of the Slot stand as they will be sealed: the engine may take their
+  // checksums.
+  void arrived(const TakenSlot& taken, std::uint64_t bytes);
+  void filled(const TakenSlot& taken, node::Filled filled);
+  void abandon(const TakenSlot& taken);
+  void skipped(Step step);
+  // No capture was due: nobody has to wait for the step.
+  void passed(Step step);
+  // How long steps took, so that the engine gives way to training.
+  void step_time(const node::StepTime& steps);
+
+  // Asks for a restore, and waits until the Slots for it are mapped. The wait ends as soon as the
+  // restore is over, so that a job with nothing to restore does not wait. Errors: those of
+  // set_layout.
+  Status ask_restore(std::optional<Step> wanted, Deadline deadline);
+  // Runs what was asked for: `copy_out` is called on this thread for each offer, with the Slot's
+  // bytes, and answers ok or why this copy is bad. Then: from where, or the error for all ranks.
+  using CopyOut = std::function<Status(const node::SlotOffer& offer, std::span<const std::byte>)>;
+  Result<Restored> restore(const CopyOut& copy_out, Deadline deadline);
+  // Restores from now on report their progress to `watch` while they wait, and end where it gives
+  // up.
+  void watch_restores(RestoreWatch watch) { watch_ = std::move(watch); }
+  Status restored_ok(Step step);
+
+  // Errors: unavailable (deadline), not_found (dropped).
+  Status wait(Step step, Level level, Deadline deadline);
+  LinkCounters counters() const;
+  // How the job stands here, as JSON. Errors: unavailable (the engine is away, the deadline).
+  Result<std::string> status(Deadline deadline);
+  // The newest step of this timeline that died with an engine, unless storage has it or a newer
+  // one.
+  std::optional<Step> newest_lost() const;
+  Status close(Deadline deadline);
 
  private:
-  // A fork leaves the child a Link without its thread. Errors: invalid_argument.
+  // A fork leaves the child a link without its thread. Errors: invalid_argument.
   Status check_process() const;
   bool is_forked() const;
 
@@ -76,5 +127,12 @@ class SessionLink final : public Link {
 
 // Of rank 0 it tells of a long wait for Slots: the others' waits are the same.
 std::shared_ptr<LinkState> make_link_state(const Options& options);
+
+// By options.embedded: an engine in this process, or the daemon of the runtime directory, started
+// when none runs.
+// Errors: unavailable (no daemon in time), version_mismatch, and those of Engine::attach.
+Result<std::unique_ptr<SessionLink>> open_link(const Options& options, Deadline deadline);
+Result<std::unique_ptr<SessionLink>> open_embedded_link(const Options& options, Deadline deadline);
+Result<std::unique_ptr<SessionLink>> open_daemon_link(const Options& options, Deadline deadline);
 
 }  // namespace ckpt::client

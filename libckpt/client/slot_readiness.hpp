@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "client/blob_store.hpp"
-#include "client/link.hpp"
+#include "client/session_link.hpp"
 #include "client/tensor_registry.hpp"
 #include "format/layout.hpp"
 
@@ -22,7 +22,7 @@ namespace ckpt::client {
 class SlotReadiness {
  public:
   // All are borrowed.
-  SlotReadiness(const Options& options, Link& link, const TensorRegistry& registry,
+  SlotReadiness(const Options& options, SessionLink& link, const TensorRegistry& registry,
                 const BlobStore& blobs)
       : options_(options), link_(link), registry_(registry), blobs_(blobs) {}
 
@@ -49,7 +49,7 @@ class SlotReadiness {
   Status send(Deadline deadline);
 
   const Options& options_;
-  Link& link_;
+  SessionLink& link_;
   const TensorRegistry& registry_;
   const BlobStore& blobs_;
 

@@ -4,8 +4,7 @@
 //               +--a reason--> over
 //
 // Invariants: a step that was due and is not captured is either reported as skipped, so that no
-// rank
-//             waits for it, or may come again. Steps grow, except after restart().
+//             rank waits for it, or may come again. Steps grow, except after restart().
 // Threads:    the training thread.
 #pragma once
 
@@ -16,7 +15,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "client/link.hpp"
+#include "client/session_link.hpp"
 
 namespace ckpt::client {
 
@@ -25,7 +24,7 @@ enum class Due : std::uint8_t { by_policy, always };
 class StepSchedule {
  public:
   // Both are borrowed.
-  StepSchedule(const Options& options, Link& link) : options_(options), link_(link) {}
+  StepSchedule(const Options& options, SessionLink& link) : options_(options), link_(link) {}
 
   // Errors: invalid_argument (the step does not grow).
   Status check(Step step) const;
@@ -63,7 +62,7 @@ class StepSchedule {
   Attempt end_attempt();
 
   const Options& options_;
-  Link& link_;
+  SessionLink& link_;
   std::optional<Step> last_seen_;
   std::optional<Step> last_due_;  // Captured or skipped: it is not tried again.
   std::optional<Step> refused_;   // The newest whose save was an error.

@@ -1,7 +1,7 @@
 // Goal:   what a trainer saves is what its tensors held at the call, whatever it does with them as
 //         soon as it may; nothing but the first save waits; and every step that was due and was not
 //         captured is counted and told.
-// Method: a FakeLink keeps every step's bytes; tensors are stamped with the step, overwritten at
+// Method: a FakeEngine keeps every step's bytes; tensors are stamped with the step, overwritten at
 //         the earliest allowed instant, added, removed, resized; each step is then restored.
 #include "client/checkpoint_session.hpp"
 
@@ -16,14 +16,13 @@
 #include <thread>
 
 #include "base/random.hpp"
-#include "support/fake_link.hpp"
+#include "support/fake_engine.hpp"
 
 namespace ckpt::client {
 
 namespace {
 
 using Catch::Contains;
-using test::FakeLink;
 using test::FakeNode;
 
 constexpr std::uint64_t chunk = 64 * KiB;
@@ -38,7 +37,7 @@ class Trainer {
   explicit Trainer(std::shared_ptr<FakeNode> node_in = std::make_shared<FakeNode>(),
                    Options options = {})
       : node(std::move(node_in)),
-        session(with_job(std::move(options)), std::make_unique<FakeLink>(node), chunk) {}
+        session(with_job(std::move(options)), test::link_to(node), chunk) {}
 
   void add(const std::string& name, std::size_t bytes, bool guarded = true) {
     memory[name] = std::make_unique<std::vector<std::byte>>(bytes);
@@ -393,7 +392,7 @@ TEST_CASE("checkpoint session: with no free Slot a step is skipped, counted and 
   REQUIRE(trainer.saved(2) == SaveOutcome::started);
   REQUIRE(trainer.saved(3) == SaveOutcome::skipped_no_slot);
   REQUIRE(trainer.saved(4) == SaveOutcome::skipped_no_slot);
-  trainer.node->free_slots.push_back(0);
+  trainer.node->free_slot(0);
   const auto again = trainer.session.save(Step{4}, {}, Due::always);
   REQUIRE_FALSE(again);
   REQUIRE_THAT(again.error().text(), Contains("save step 4: it was skipped"));
@@ -415,9 +414,9 @@ TEST_CASE("checkpoint session: without a daemon steps are skipped and training g
   Trainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
-  trainer.node->is_away = true;
+  trainer.node->go_away();
   REQUIRE(trainer.saved(2) == SaveOutcome::skipped_unavailable);
-  trainer.node->is_away = false;
+  trainer.node->come_back();
   REQUIRE(trainer.saved(3) == SaveOutcome::started);
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}});
   REQUIRE(trainer.session.stats().skipped_unavailable == 1);
@@ -433,7 +432,7 @@ TEST_CASE("checkpoint session: steps are skipped while a larger layout gets its 
   trainer.node->is_slow = true;
   REQUIRE(trainer.saved(2) == SaveOutcome::skipped_unavailable);
   REQUIRE(trainer.saved(3) == SaveOutcome::skipped_unavailable);
-  trainer.node->is_slow = false;
+  trainer.node->finish_slots();
   REQUIRE(trainer.saved(4) == SaveOutcome::started);
   REQUIRE(trainer.node->layouts.size() == 2);
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}, Step{3}});
@@ -484,7 +483,7 @@ TEST_CASE("checkpoint session: whose deadline it was that a wait met, and how lo
   REQUIRE_FALSE(restored);
   REQUIRE(restored.error().code() == Errc::unavailable);
   REQUIRE_THAT(restored.error().text(), Contains("not within restore_deadline, which is 0"));
-  trainer.node->is_slow = false;
+  trainer.node->finish_slots();
   REQUIRE(trainer.session.prepare());
 }
 
@@ -523,12 +522,13 @@ TEST_CASE("checkpoint session: the first save waits for Slots, though a restore 
 TEST_CASE("checkpoint session: the first save waits for a Slot, though training has begun before",
           "[unit][client]") {
   Trainer trainer;
+  trainer.node->slot_count = 1;
+  trainer.node->holds_slots = true;
   REQUIRE(trainer.session.start_fresh());
   trainer.add("weight", 100);  // Its Slots are made when it is saved.
   trainer.node->grants_late = true;
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
-  trainer.node->grants_late = true;  // Later ones never wait.
-  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_no_slot);
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_no_slot);  // Later ones never wait.
 }
 
 TEST_CASE("checkpoint session: a restore leaves the room that was asked for before",
@@ -541,7 +541,7 @@ TEST_CASE("checkpoint session: a restore leaves the room that was asked for befo
   REQUIRE(trainer.session.remove("of the optimizer to come"));
   REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
   REQUIRE(trainer.node->layouts.size() == 1);
-  trainer.node->is_slow = false;
+  trainer.node->finish_slots();
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   REQUIRE(trainer.node->layouts.size() == 2);
 }
@@ -570,7 +570,7 @@ TEST_CASE(
   trainer.node->slots_error.reset();
   trainer.node->is_slow = true;
   REQUIRE(trainer.save(10).error().code() == Errc::exhausted);  // Not known to be better yet.
-  trainer.node->is_slow = false;
+  trainer.node->finish_slots();
   REQUIRE(trainer.saved(11) == SaveOutcome::started);
 }
 
@@ -701,7 +701,7 @@ TEST_CASE("checkpoint session: the policy and the agreement decide what is due",
   REQUIRE(outcome(10) == SaveOutcome::started);
   REQUIRE(outcome(11) == SaveOutcome::not_due);
   REQUIRE(trainer.saved(11) == SaveOutcome::started);  // Asked for, though not due.
-  trainer.node->next_capture = Step{40};
+  trainer.node->announce(Step{40});
   REQUIRE(outcome(20) == SaveOutcome::skipped_by_agreement);
   REQUIRE(outcome(40) == SaveOutcome::started);
   // A rank that learned of it too late has captured 20: only who tells that it did not ends that.
@@ -720,11 +720,11 @@ TEST_CASE("checkpoint session: with a time interval the coordinator's next step 
   };
   REQUIRE(outcome(1) == SaveOutcome::started);  // Before anything is announced: the first one.
   for (std::uint64_t step = 2; step < 5; ++step) REQUIRE(outcome(step) == SaveOutcome::not_due);
-  trainer.node->next_capture = Step{7};
+  trainer.node->announce(Step{7});
   for (std::uint64_t step = 5; step < 7; ++step) REQUIRE(outcome(step) == SaveOutcome::not_due);
   REQUIRE(outcome(7) == SaveOutcome::started);
   for (std::uint64_t step = 8; step < 20; ++step) REQUIRE(outcome(step) == SaveOutcome::not_due);
-  trainer.node->next_capture = Step{20};
+  trainer.node->announce(Step{20});
   REQUIRE(outcome(21) == SaveOutcome::started);  // Learned of it too late: as soon as possible.
   // The coordinator knows how far we are.
   REQUIRE_FALSE(trainer.node->skipped.empty());
@@ -732,7 +732,6 @@ TEST_CASE("checkpoint session: with a time interval the coordinator's next step 
   REQUIRE(trainer.session.stats().skipped_by_agreement == 0);
 
   REQUIRE(trainer.session.restore({.step = Step{7}}));
-  trainer.node->next_capture = Step{};  // Of the new timeline.
   REQUIRE(outcome(8) == SaveOutcome::started);
 }
 
@@ -750,7 +749,7 @@ TEST_CASE("checkpoint session: whether a step is due can be asked before the sta
   REQUIRE(trainer.session.save(Step{1}, {}, Due::by_policy).value() == SaveOutcome::started);
   REQUIRE_FALSE(is_due(5));
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{4}});  // As the save itself tells it.
-  trainer.node->next_capture = Step{7};
+  trainer.node->announce(Step{7});
   REQUIRE_FALSE(is_due(6));
   REQUIRE(is_due(7));
   REQUIRE(trainer.session.save(Step{7}, {}, Due::by_policy).value() == SaveOutcome::started);
@@ -774,9 +773,9 @@ TEST_CASE("checkpoint session: by time, a capture that did not start is tried at
   trainer.node->slot_count = 1;
   trainer.node->holds_slots = true;
   REQUIRE(outcome(1) == SaveOutcome::started);
-  trainer.node->next_capture = Step{2};
+  trainer.node->announce(Step{2});
   REQUIRE(outcome(2) == SaveOutcome::skipped_no_slot);
-  trainer.node->free_slots.push_back(0);
+  trainer.node->free_slot(0);
   REQUIRE(outcome(3) == SaveOutcome::started);
 }
 
@@ -786,7 +785,8 @@ TEST_CASE("checkpoint session: by time, a step that was captured is not told as 
   options.save_mem_interval = Interval{0, std::chrono::minutes(1)};
   Trainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
-  trainer.node->next_capture = Step{3};
+  REQUIRE(trainer.session.start_fresh());
+  trainer.node->announce(Step{3});
   REQUIRE(trainer.session.save(Step{3}, {}, Due::by_policy).value() == SaveOutcome::started);
   REQUIRE(trainer.session.save(Step{4}, {}, Due::by_policy).value() == SaveOutcome::not_due);
   CHECK(trainer.node->skipped.empty());  // Who waits for step 3 would be told that it is given up.
@@ -1030,7 +1030,9 @@ TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[u
   Trainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   REQUIRE(trainer.save(5));
-  trainer.node->lost = Step{5};
+  REQUIRE(trainer.session.prepare());  // The capture has ended.
+  trainer.node->go_away();
+  trainer.node->come_back();
   const Status closed = trainer.session.close(soon());
   REQUIRE(closed.has_value() == options.dir.empty());  // Memory alone is given up anyway.
   if (closed) return;
@@ -1132,7 +1134,7 @@ TEST_CASE("checkpoint session: step times are told between saves, unless yield i
       REQUIRE(outcome.value() == SaveOutcome::not_due);
     }
   }
-  for (const node::StepTime& steps : told.node->step_times) {
+  for (const auto& steps : told.node->step_times) {
     REQUIRE(steps.steps > 0);
     REQUIRE(steps.time >= StepTimer::measured_min);
     REQUIRE_FALSE(steps.during_capture);

@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "base/units.hpp"
-#include "client/link.hpp"
+#include "client/session_link.hpp"
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
 #include "support/run_task.hpp"
@@ -44,13 +44,13 @@ format::Layout small_layout(std::int64_t elements, std::uint32_t version = 1,
 
 using Place = DaemonPlace;
 
-std::unique_ptr<Link> open(const Place& place) {
+std::unique_ptr<SessionLink> open(const Place& place) {
   auto link = open_link(place.options, soon());
   if (!link) FAIL(link.error().message());
   return std::move(*link);
 }
 
-std::optional<TakenSlot> take(Link& link, Step step) {
+std::optional<TakenSlot> take(SessionLink& link, Step step) {
   const Deadline deadline = soon();
   // Grants come by themselves; nothing tells a trainer, which just goes on training.
   while (std::chrono::steady_clock::now() < deadline) {
@@ -60,7 +60,7 @@ std::optional<TakenSlot> take(Link& link, Step step) {
   return std::nullopt;
 }
 
-void capture(Link& link, const format::Layout& layout, Step step) {
+void capture(SessionLink& link, const format::Layout& layout, Step step) {
   const auto granted = take(link, step);
   REQUIRE(granted.has_value());
   // Not the padding, which is of no file, and zeros.
@@ -76,7 +76,7 @@ void capture(Link& link, const format::Layout& layout, Step step) {
   link.filled(*granted, std::move(filled));
 }
 
-void start_and_capture(Link& link, const format::Layout& layout, Step last) {
+void start_and_capture(SessionLink& link, const format::Layout& layout, Step last) {
   REQUIRE(link.set_layout(layout, soon()));
   REQUIRE(link.start_fresh(soon()));
   for (std::uint64_t step = 1; step <= number(last); ++step) capture(link, layout, Step{step});
@@ -84,11 +84,12 @@ void start_and_capture(Link& link, const format::Layout& layout, Step last) {
   if (!committed) FAIL(committed.error().message());
 }
 
-Step restored_step(Link& link, const format::Layout& layout,
+Step restored_step(SessionLink& link, const format::Layout& layout,
                    RestoreSource from = RestoreSource::own_memory) {
   REQUIRE(link.set_layout(layout, soon()));
   std::optional<int> value;
-  const Link::CopyOut copy_out = [&](const node::SlotOffer&, std::span<const std::byte> bytes) {
+  const SessionLink::CopyOut copy_out = [&](const node::SlotOffer&,
+                                            std::span<const std::byte> bytes) {
     value = static_cast<int>(bytes.front());
     for (const auto& member : layout.members) {
       for (const std::byte byte : bytes.subspan(member.extent.offset, member.extent.bytes)) {
@@ -171,7 +172,7 @@ bool lose_connections() {
 }
 
 // For trainers in forked processes, where Catch2 must not speak.
-bool capture_in_child(Link& link, const format::Layout& layout, Step last) {
+bool capture_in_child(SessionLink& link, const format::Layout& layout, Step last) {
   if (!link.set_layout(layout, soon()) || !link.start_fresh(soon())) return false;
   for (std::uint64_t step = 1; step <= number(last); ++step) {
     const auto granted = take(link, Step{step});

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "client/link.hpp"
+#include "client/session_link.hpp"
 #include "os/process.hpp"
 #include "os/small_file.hpp"
 #include "support/program_path.hpp"

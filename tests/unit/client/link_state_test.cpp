@@ -561,7 +561,7 @@ TEST_CASE("link state: a fresh start needs the answer and a grant", "[unit][clie
   failed.error = Error(Errc::corruption, "no good copy");
   session.state.begun(failed);
   CHECK(session.state.wait_fresh(passed).error().code() == Errc::corruption);
-  CHECK_FALSE(session.state.has_begun());
+  CHECK(session.state.begun_answer()->error);
 }
 
 TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][client]") {

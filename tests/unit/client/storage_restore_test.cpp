@@ -14,7 +14,7 @@
 #include "os/pool_file_system.hpp"
 #include "storage/member_writer.hpp"
 #include "storage/publish.hpp"
-#include "support/fake_link.hpp"
+#include "support/fake_engine.hpp"
 #include "support/run_task.hpp"
 
 namespace ckpt::client {
@@ -22,7 +22,6 @@ namespace ckpt::client {
 namespace {
 
 using Catch::Contains;
-using test::FakeLink;
 using test::FakeNode;
 
 class Directory {
@@ -72,7 +71,7 @@ void publish(const std::string& directory, const test::FakeShard& shard) {
 
 struct Trainer {
   explicit Trainer(Options options = {})
-      : session(with_job(std::move(options)), std::make_unique<FakeLink>(node)) {
+      : session(with_job(std::move(options)), test::link_to(node)) {
     TensorRef tensor;
     tensor.data = weights.data();
     tensor.shape = {static_cast<std::int64_t>(weights.size())};
@@ -129,7 +128,7 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
     Options third;
     third.rank = 2;
     third.world_size = 3;
-    CheckpointSession other(third, std::make_unique<FakeLink>(trainer.node));
+    CheckpointSession other(third, test::link_to(trainer.node));
     REQUIRE(other.restore({.from = directory.path()}).error().code() == Errc::unsupported);
     const auto restored = other.restore({.from = directory.path()}, Choice{weights, 0});
     if (!restored) FAIL(restored.error().message());
