@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include <ckpt/tensor.hpp>
+#include <ckpt/framework.hpp>
 
 namespace ckpt::python {
 
