@@ -13,7 +13,7 @@ import pytest
 import libckpt
 from libckpt import _init, _native
 
-PYTHONS_OWN = {"guard", "keep", "allow_pickle", "debug"}
+PYTHONS_OWN = {"raise_on_error", "guard", "keep", "allow_pickle", "debug"}
 OF_THE_TRAINER = {"job", "dir", "overlap"}
 
 
