@@ -13,6 +13,16 @@ constexpr std::size_t count_bytes = 4;
 constexpr std::size_t node_name_bytes_max = 256;
 constexpr std::size_t text_bytes_max = 64 * 1024;
 
+}  // namespace
+
+auto fields(Is<Start> auto& it) {
+  return field_list(it.start_id, it.attempt, it.timeline, padded(it.base), it.outcome,
+                    text(it.reason, text_bytes_max), it.sessions, it.digests, it.holders,
+                    it.from_storage);
+}
+
+namespace {
+
 using Holders = std::vector<std::vector<std::string>>;
 
 class Encoder : public FieldWriter<Encoder> {
@@ -57,6 +67,14 @@ class Decoder : public FieldReader<Decoder> {
       });
     });
   }
+  void take(Start& start) {
+    take_fields(start);
+    const std::size_t ranks = start.sessions.size();
+    const bool is_by_rank = start.digests.size() == ranks && start.holders.size() == ranks;
+    if (start.base && !is_by_rank) in_.fail_here("a start that names no shard for some rank");
+    if (start.outcome.is_pending() && !start.base)
+      in_.fail_here("a start that waits for copies of no step");
+  }
   void take(StartOutcome& outcome) {
     bool is_go = false;
     Errc error{};
@@ -69,12 +87,6 @@ class Decoder : public FieldReader<Decoder> {
 };
 
 }  // namespace
-
-auto fields(Is<Start> auto& it) {
-  return field_list(it.start_id, it.attempt, it.timeline, padded(it.base), it.outcome,
-                    text(it.reason, text_bytes_max), it.sessions, it.digests, it.holders,
-                    it.from_storage);
-}
 
 StartOutcome StartOutcome::failed(Errc error) {
   CKPT_ASSERT(error != Errc{});

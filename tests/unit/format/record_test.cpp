@@ -208,4 +208,36 @@ TEST_CASE("decree: a work directory that leads elsewhere is refused", "[unit][fo
   }
 }
 
+TEST_CASE("start: one that contradicts itself is refused", "[unit][format]") {
+  Start start;
+  start.base = StepId{1, Step{4}};
+  start.sessions = {21, 22};
+  start.digests.resize(2);
+  start.holders.resize(2);
+  REQUIRE(decode_start(encode(start)));
+  SECTION("no shard for some rank") {
+    start.digests.pop_back();
+    CHECK_FALSE(decode_start(encode(start)));
+  }
+  SECTION("no holders for some rank") {
+    start.holders.pop_back();
+    CHECK_FALSE(decode_start(encode(start)));
+  }
+  SECTION("it waits for copies of no step") {
+    start.base.reset();
+    CHECK_FALSE(decode_start(encode(start)));
+    start.outcome = StartOutcome::failed(Errc::not_found);
+    CHECK(decode_start(encode(start)));
+  }
+  SECTION("it goes and has failed") {
+    start.outcome = StartOutcome::go();
+    std::vector<std::byte> bytes = encode(start);
+    // Behind version, kind, three numbers and the base.
+    const std::size_t error_at = 2 * 2 + 3 * 8 + 1 + 2 * 8 + 1;
+    bytes[error_at] = static_cast<std::byte>(Errc::io);
+    test::repair_checksum(bytes);
+    CHECK_FALSE(decode_start(bytes));
+  }
+}
+
 }  // namespace ckpt::format

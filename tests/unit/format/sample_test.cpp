@@ -50,13 +50,17 @@ Start sample_start(Random& random) {
   start.start_id = random.next();
   start.attempt = random.below(5);
   start.timeline = random.below(9);
-  if (random.one_in(2)) start.base = sample_step_id(random);
   start.outcome = sample_outcome(random);
+  if (start.outcome.is_pending() || random.one_in(2)) start.base = sample_step_id(random);
   start.reason = sample_text(random);
   start.sessions = sample_list(random, [&] { return random.next(); });
   start.digests = sample_list(random, [&] { return sample_digest(random); });
   start.holders =
       sample_list(random, [&] { return sample_list(random, [&] { return sample_text(random); }); });
+  if (start.base) {
+    start.digests.resize(start.sessions.size());
+    start.holders.resize(start.sessions.size());
+  }
   start.from_storage = random.one_in(2);
   return start;
 }
