@@ -15,6 +15,9 @@
 #include <unordered_set>
 
 #include "agree/commit_rule.hpp"
+#include "agree/successor.hpp"
+#include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/log.hpp"
 
 namespace ckpt::agree {
@@ -57,7 +60,29 @@ Coordinator::Coordinator(CoordinatorOptions options)
       flush_backoff_(options_.flush_retry_after),
       captures_(options_.capture_notice) {}
 
+void Coordinator::check_invariants() const {
+  CKPT_ASSERT(flush_parts_.has_value() == decree_.flush.has_value());
+  if (flush_parts_) CKPT_ASSERT(flush_parts_->order() == decree_.flush);
+  if (publishing_) {
+    CKPT_ASSERT(decree_.flush.has_value());
+    CKPT_ASSERT(publishing_->order.flush_id == decree_.flush->flush_id);
+    CKPT_ASSERT(publishing_->digests.size() == publishing_->order.writers.size());
+  }
+  if (untold_) {
+    // What a refusal brings back.
+    CKPT_ASSERT(untold_->flush_parts.has_value() == untold_->before.flush.has_value());
+    if (untold_->publishing) CKPT_ASSERT(untold_->before.flush.has_value());
+  }
+  CKPT_ASSERT(!decree_.ended || !decree_.flush);
+  CKPT_ASSERT(std::is_sorted(decree_.restore_counts.begin(), decree_.restore_counts.end()));
+  CKPT_ASSERT(std::is_sorted(decree_.live.begin(), decree_.live.end()));
+}
+
 bool Coordinator::decide(const ClusterView& view, Time now) {
+  return change_checked(*this, [&] { return decide_all(view, now); });
+}
+
+bool Coordinator::decide_all(const ClusterView& view, Time now) {
   const format::Decree before = decree_;
   decree_.job = view.shape.job;
   decree_.run = view.shape.run;
@@ -75,6 +100,7 @@ bool Coordinator::decide(const ClusterView& view, Time now) {
   describe(view, now);
   if (decree_ == before) return false;
   ++decree_.sequence;
+  CKPT_ASSERT(is_successor(before, decree_));
   return true;
 }
 
@@ -215,6 +241,9 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
   }
   // A flush of an abandoned timeline must not be published over this one.
   forget_flush();
+  CKPT_ASSERT(untold_->start_id == start.start_id);
+  CKPT_ASSERT(!start.base || !is_fenced(decree_.history, *start.base) ||
+              is_fenced(untold_->before.history, *start.base));
 }
 
 // Of the stored steps that the history abandons now, and did not before. A suspect one is passed by
@@ -259,6 +288,7 @@ void Coordinator::decide_commits(const ClusterView& view, Time now) {
   if (!view.unreported.empty()) return;
   const auto newest = newest_committable(view, timeline);
   if (newest && (!decree_.committed || *newest > *decree_.committed)) {
+    CKPT_ASSERT(newest->timeline == timeline);
     decree_.committed = newest;
     captures_.step_committed();
   }
@@ -370,6 +400,7 @@ void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
   format::Start start = *decree_.start;
   start.timeline = timeline;
   decree_.start = std::move(start);
+  check_invariants();
 }
 
 void Coordinator::told(std::uint64_t start_id) {
@@ -385,10 +416,12 @@ void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
   decree_ = std::move(untold_->before);
   decree_.sequence = sequence + 1;
   decree_.start = std::move(start);
+  CKPT_ASSERT(decree_.start->outcome.has_failed());
   flush_history_ = std::move(untold_->flush_history);
   flush_parts_ = std::move(untold_->flush_parts);
   publishing_ = std::move(untold_->publishing);
   untold_.reset();
+  check_invariants();
 }
 
 void Coordinator::step_down() {
@@ -409,6 +442,7 @@ void Coordinator::step_down() {
   captures_.forget();
   unreported_since_.reset();
   untold_.reset();
+  check_invariants();
 }
 
 }  // namespace ckpt::agree

@@ -63,6 +63,9 @@ class Coordinator {
   // A newer list of nodes may have another name for this one.
   void set_node(const std::string& node) { options_.node = node; }
 
+  // What only a bug can break; reports are input, and claim nothing here.
+  void check_invariants() const;
+
   // Looks again at everything. True: the decree has changed and is to be sent to all nodes.
   bool decide(const ClusterView& view, Time now);
   const format::Decree& decree() const { return decree_; }
@@ -86,6 +89,8 @@ class Coordinator {
   void step_down();
 
  private:
+  bool decide_all(const ClusterView& view, Time now);
+  void end_flush(std::uint64_t flush_id, const Status& status, Time now);
   void adopt_reports(const ClusterView& view);
   void clear_of_suspicion(const ClusterView& view);
   std::uint64_t running_timeline(const ClusterView& view) const;

@@ -6,7 +6,9 @@
 
 #include "agree/coordinator.hpp"
 #include "agree/manifest_rule.hpp"
+#include "agree/successor.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/log.hpp"
 
 namespace ckpt::agree {
@@ -58,6 +60,7 @@ void Coordinator::decide_flush(const ClusterView& view, Time now) {
                                      order.at.timeline, order.flush_id);
   flush_parts_ = FlushParts::make(view, std::move(order), writers_to_avoid(now), now);
   if (!flush_parts_) return;
+  CKPT_ASSERT(!publishing_.has_value());
   decree_.flush = flush_parts_->order();
   flush_history_.started_at = now;
 }
@@ -118,6 +121,10 @@ void Coordinator::give_up_flush(const std::string& why, Time now) {
 }
 
 void Coordinator::published(std::uint64_t flush_id, const Status& status, Time now) {
+  change_checked(*this, [&] { end_flush(flush_id, status, now); });
+}
+
+void Coordinator::end_flush(std::uint64_t flush_id, const Status& status, Time now) {
   if (untold_ && untold_->before.flush && untold_->before.flush->flush_id == flush_id)
     end_set_aside_flush(status);
   if (!decree_.flush || decree_.flush->flush_id != flush_id) return;  // Given up meanwhile.
@@ -125,6 +132,7 @@ void Coordinator::published(std::uint64_t flush_id, const Status& status, Time n
     give_up_flush(status.error().message(), now);
     return;
   }
+  const format::Decree before = decree_;
   const format::StepId at = decree_.flush->at;
   decree_.durable = std::max(decree_.durable, std::optional(at));
   flush_history_.newest = std::max(flush_history_.newest, std::optional(at));
@@ -134,11 +142,13 @@ void Coordinator::published(std::uint64_t flush_id, const Status& status, Time n
   remember_hung_writers(now);
   forget_flush();
   ++decree_.sequence;
+  CKPT_ASSERT(is_successor(before, decree_));
 }
 
 // A Start set the flush aside before it ended. If the Start is refused, the flush must not come
 // back: its end is reported once.
 void Coordinator::end_set_aside_flush(const Status& status) {
+  CKPT_ASSERT(untold_->flush_parts.has_value());
   const std::optional<format::StepId> at = untold_->before.flush->at;
   if (status) {
     untold_->before.durable = std::max(untold_->before.durable, at);

@@ -54,6 +54,7 @@ std::optional<FlushParts> FlushParts::make(const ClusterView& view, format::Flus
     made.parts_.push_back({shard->digest, false, {node}});
     made.writers_[node] = {0, now};
   }
+  CKPT_ASSERT(made.parts_.size() == made.order_.writers.size());
   return made;
 }
 
@@ -103,6 +104,7 @@ void FlushParts::find_done(const ClusterView& view, std::size_t rank) {
     if (report == nullptr || report->flush.flush_id != order_.flush_id) continue;
     const format::ShardFlushed* done = find(report->flush.done, rank, turn);
     if (done == nullptr || done->digest != part.digest) continue;
+    CKPT_ASSERT(!part.is_done);
     part.is_done = true;
     order_.writers[rank] = {part.writers[turn], turn};
     return;
@@ -136,6 +138,8 @@ bool FlushParts::give_to_another(const ClusterView& view, std::size_t rank, Time
     part.writers.push_back(node.node);
     writer = {node.node, static_cast<std::uint32_t>(part.writers.size() - 1)};
     writers_[node.node].moved_at = now;
+    CKPT_ASSERT(!part.is_done);
+    CKPT_ASSERT(writer.turn > 0);
     return true;
   }
   return false;
@@ -157,6 +161,7 @@ FlushProgress FlushParts::look(const ClusterView& view, Time now, Duration stall
     if (hangs && !is_lost) hung_.insert(node);
     if (!is_lost && !hangs && trouble.empty()) continue;
     if (give_to_another(view, rank, now, stalled_after)) continue;
+    CKPT_ASSERT(is_lost || hangs || !trouble.empty());
     if (!trouble.empty()) {
       failure_ = std::move(trouble);
       return FlushProgress::failed;
