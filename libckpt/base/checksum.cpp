@@ -30,7 +30,7 @@ constexpr Polynomial multiply(Polynomial a, Polynomial b) {
   return product;
 }
 
-// Entry k is x^(8 * 2^k): what appending 2^k bytes multiplies a CRC by.
+// Entry k is x^(8 * 2^k). Appending 2^k bytes multiplies a CRC by it.
 constexpr std::array<Polynomial, 64> make_byte_shifts() {
   std::array<Polynomial, 64> shifts{};
   Polynomial power = x_to_the_8;
@@ -45,7 +45,7 @@ constexpr std::array<Polynomial, 64> byte_shifts = make_byte_shifts();
 // A block stays in the first-level cache between its checksum and its copy, and is long enough that
 // the checksum's start-up cost vanishes: 8 KiB was the best of 4 to 64 where we measured.
 constexpr std::size_t copy_block_bytes = 8 * KiB;
-// From here on the target is taken to be too large to be read again from a cache.
+// A target of this size or more is not expected to be read from a cache soon.
 constexpr std::size_t streaming_bytes_min = 256 * KiB;
 
 }  // namespace

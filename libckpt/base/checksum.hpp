@@ -1,4 +1,4 @@
-// Checksum: CRC-32 (the IEEE one, as zip wants it) and the 128-bit digest of small records.
+// Checksum: CRC-32 (IEEE, the one that zip uses) and the 128-bit digest of small records.
 //
 // CRCs of neighbouring pieces combine into the CRC of both, so that each byte is hashed only once.
 #pragma once
@@ -13,9 +13,9 @@ namespace ckpt {
 
 using Crc32 = std::uint32_t;
 
-// The CRC of what came before followed by `bytes`; start with 0.
+// Continues the CRC `before` over `bytes`; start with 0.
 Crc32 crc32(std::span<const std::byte> bytes, Crc32 before = 0);
-// The CRC of A followed by B, from those of A and B and the length of B.
+// The CRC of A followed by B, from the CRCs of A and B and the length of B.
 Crc32 crc32_combine(Crc32 first, Crc32 second, std::uint64_t second_bytes);
 // Copies and checksums in one pass over `source`. The ranges must not overlap.
 Crc32 crc32_copy(std::span<std::byte> target, std::span<const std::byte> source, Crc32 before = 0);

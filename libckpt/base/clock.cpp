@@ -11,13 +11,13 @@ namespace {
 
 class SystemTimer;
 
-// Shared by the clock and its timers, either of which may go first.
+// Shared by the clock and its timers, either of which may be destroyed first.
 struct PendingTimers {
   std::unordered_set<SystemTimer*> timers;
 };
 
-// The handler that waits in the io_context owns it, so that a context that is destroyed takes its
-// timers along; the caller's Timer and the clock only point to it.
+// The handler that waits in the io_context owns it, so that destroying a context destroys its
+// timers. The caller's Timer and the clock only point to it.
 class SystemTimer : public std::enable_shared_from_this<SystemTimer> {
  public:
   SystemTimer(const asio::any_io_executor& executor, std::shared_ptr<PendingTimers> pending,
@@ -31,7 +31,7 @@ class SystemTimer : public std::enable_shared_from_this<SystemTimer> {
     timer_.expires_at(deadline);
     timer_.async_wait([self = shared_from_this()](boost::system::error_code) { self->fire(); });
   }
-  // The function is dropped at once: a completion that is already queued finds nothing to call.
+  // Drops the function at once: a completion that is already queued finds nothing to call.
   void cancel() {
     pending_->timers.erase(this);
     const std::function<void()> dropped = std::exchange(expired_, nullptr);
@@ -94,7 +94,8 @@ class SystemClock : public Clock {
   std::shared_ptr<PendingTimers> pending_ = std::make_shared<PendingTimers>();
 };
 
-// Held by the function given to the clock: dropped without a call, the clock is closed or gone.
+// Owned by the function that was given to the clock. If that is destroyed without a call, the clock
+// was closed or destroyed.
 class SleepGuard {
  public:
   explicit SleepGuard(const std::shared_ptr<Parked>& sleeper) : sleeper_(sleeper) {}

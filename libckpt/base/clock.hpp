@@ -1,9 +1,10 @@
-// Clock: the seam through which everything learns the time and waits for it.
+// Clock: the seam through which everything reads the time and waits for it.
 //
-// Time is monotonic and starts anywhere. Wall time is for people; nothing is decided by it, but
-// whether a file was written so lately that its own times prove nothing
-// (storage/catalog_cache.hpp). Threads: timers fire on the executor given to the clock; use a clock
-// from that thread alone.
+// Time is monotonic and starts anywhere. Wall time is for people. It decides only one thing:
+// whether a file was written so recently that its own times prove nothing
+// (storage/catalog_cache.hpp).
+// Threads: timers fire on the executor that was given to the clock. Use a clock from that thread
+//          alone.
 #pragma once
 
 #include <chrono>
@@ -38,8 +39,8 @@ class Clock {
   virtual std::chrono::system_clock::time_point wall_time() const = 0;
   // Calls `expired` once, on the clock's executor, not from inside this call.
   virtual std::unique_ptr<Timer> call_at(Time deadline, std::function<void()> expired) = 0;
-  // What was to be called is dropped, now and from now on, which ends every wait. The time is told
-  // as before: what is in flight may still ask for it.
+  // Ends every wait: pending functions are dropped, and later ones too. now() still works, for
+  // coroutines that have not ended yet.
   virtual void close() = 0;
 
   Time after(Duration duration) const { return now() + duration; }

@@ -1,5 +1,5 @@
-// Compute: the seam to threads for work that keeps a processor busy: checksums over bulk data, and
-// the parsing and building of long texts. The thread that decides stays free for others.
+// Compute: the seam to threads for work that keeps a processor busy, such as checksums over bulk
+// data, and parsing and building long texts. The control thread stays free.
 //
 // Threads:  call from one executor; every Task resumes there. The work runs elsewhere.
 // Lifetime: what the work refers to must live until its Task ends, or until the Compute is gone:
@@ -18,14 +18,14 @@ namespace ckpt {
 class Compute {
  public:
   virtual ~Compute() = default;
-  // Runs `work` once, and ends after it. Errors: exhausted (too much waits already).
+  // Runs `work` once and returns after it. Errors: exhausted (the queue is full).
   virtual Task<void> run(std::function<void()> work) = 0;
 };
 
-// For callers that may have no threads for it, as tools and tests: with null, the work is done in
-// place, and others get their turn after it.
+// Without a Compute (null, in tools and tests), runs the work in place, then lets other coroutines
+// run.
 Task<void> run_on(Compute* where, std::function<void()> work);
-// The result of `work`, which may also fail by itself.
+// Returns the result of `work`. Errors: those of `work`, and those of run().
 template <class T>
 Task<T> compute_on(Compute* where, std::function<Result<T>()> work) {
   std::optional<Result<T>> result;

@@ -22,7 +22,7 @@ std::atomic<bool> points_armed{false};
 namespace {
 
 constexpr std::size_t rules_max = 32;
-constexpr std::size_t labels_max = 1024;  // Of the sources: tests/crash counts far fewer.
+constexpr std::size_t labels_max = 1024;  // tests/crash counts far fewer in the sources.
 
 struct ArmedRule {
   PointRule rule;
@@ -64,8 +64,8 @@ bool arm_from_environment() {
 }
 [[maybe_unused]] const bool armed_at_start = arm_from_environment();
 
-// True the first time that this process hits `label`. Open addressing over hashes: two labels with
-// one hash would be taken for one, which 64 bits make unlikely enough.
+// Returns true the first time that this process hits `label`. Open addressing over hashes: two
+// labels with the same hash would count as one, which 64 bits make unlikely enough.
 bool is_first_hit(std::string_view label) {
   const std::uint64_t hash = std::hash<std::string_view>{}(label) | 1;  // 0 means empty.
   for (std::size_t probe = 0; probe < labels_max; ++probe) {

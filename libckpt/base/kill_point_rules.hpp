@@ -1,4 +1,4 @@
-// KillPointRules: what LIBCKPT_POINTS says, parsed.
+// KillPointRules: the parsed form of LIBCKPT_POINTS.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -10,10 +10,10 @@
 namespace ckpt::detail {
 
 enum class PointAction : std::uint8_t {
-  kill,   // SIGKILL to the own process, at the n-th hit and any later one.
-  stop,   // SIGSTOP to the own process.
-  log,    // Only recorded.
-  abort,  // As a broken invariant would.
+  kill,   // SIGKILL to this process, at the n-th hit and any later one.
+  stop,   // SIGSTOP to this process.
+  log,    // Only records the hit.
+  abort,  // Aborts, as a broken invariant does.
   pause,  // The thread waits until the file LIBCKPT_POINTS_RELEASE exists.
 };
 

@@ -19,7 +19,7 @@ namespace ckpt {
 
 namespace {
 
-constexpr std::size_t line_bytes_max = 16 * KiB;  // A longer one is cut: no event needs more.
+constexpr std::size_t line_bytes_max = 16 * KiB;  // Longer lines are cut: no event needs more.
 
 std::string_view name_of(LogLevel level) {
   constexpr std::array<std::string_view, 4> names = {"debug", "info", "warning", "error"};
@@ -35,8 +35,8 @@ LogLevel level_from_environment() {
   return LogLevel::info;
 }
 
-// A pipe that is full blocks us as long as the kernel wants, as it does for every program; what a
-// non-blocking one refuses is lost, as is what a full disk refuses: logging never fails its caller.
+// A full pipe blocks the caller, as in every program. Lines that a non-blocking pipe or a full disk
+// refuses are lost: logging never fails its caller.
 void write_whole(int fd, std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = ::write(fd, line.data(), line.size());
@@ -81,7 +81,7 @@ class LogFile {
     struct stat status{};
     bytes_ = ::fstat(fd, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
   }
-  // Where a file cannot be moved or made, the old one goes on growing: a long log beats none.
+  // If the file cannot be renamed or created, the old one keeps growing: a long log beats none.
   void rotate() {
     for (int older = keep_ - 1; older >= 1; --older) {
       std::rename(numbered(older).c_str(), numbered(older + 1).c_str());
@@ -113,7 +113,7 @@ LogFile& log_file() {
 std::atomic<Log::Sink> current_sink{nullptr};
 std::atomic<LogLevel> least_level{level_from_environment()};
 
-// A name that is set is kept for good, so that writers may read it without a lock.
+// A name is never freed once it is set, so that writers may read it without a lock.
 std::atomic<const std::string*> program{nullptr};
 
 std::string format_line(LogLevel level, std::string_view text) {
@@ -144,7 +144,7 @@ void Log::set_level(LogLevel least) {
   least_level.store(least);
 }
 void Log::set_program(std::string_view name) {
-  // Whoever logs may still read the one before, which is never deleted.
+  // Other threads may still read the previous name, so it is never deleted.
   const std::string* now = program.load();
   if (now == nullptr || *now != name) program.store(new std::string(name));
 }
@@ -166,7 +166,7 @@ void Log::write(LogLevel level, std::string_view text) {
       log_file().write(line);
     }
   } catch (const std::bad_alloc&) {
-    // Without memory for a line there is nobody to tell.
+    // Without memory for the line, the event is lost.
   }
 }
 

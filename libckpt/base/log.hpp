@@ -19,7 +19,7 @@ enum class LogLevel : unsigned char { debug, info, warning, error };
 
 class Log {
  public:
-  // Every message goes through here, so that a test or an embedding program may take them over.
+  // Every line goes through here, so that a test or an embedding program can redirect it.
   using Sink = void (*)(LogLevel level, std::string_view line);
   static void set_sink(Sink sink);
   static void set_level(LogLevel least);
@@ -48,7 +48,7 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log(LogLevel::error, format, std::forward<Args>(args)...);
 }
 
-// LogLimit: a place that may speak once per interval (infinity: once ever); counts the rest.
+// LogLimit: allows a place one message per interval (infinity: one ever), and counts the rest.
 // Threads: one.
 class LogLimit {
  public:

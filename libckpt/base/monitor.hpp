@@ -1,4 +1,4 @@
-// Monitor: a value that two threads share, looked at under its lock and waited for with a deadline.
+// Monitor: a value that two threads share, read under its lock and awaited with a deadline.
 //
 // It is for threads without an executor, such as the training thread. The functions given to it run
 // under the lock: they must be short, and must not call out. Threads: any.
@@ -20,15 +20,15 @@ class Monitor {
     return look(value_);
   }
 
-  // Wakes those that wait.
+  // Changes the value, then wakes the waiters.
   template <class Change>
   auto change(Change change) {
-    const Waking waking{changed_};  // After the lock is released.
+    const Waking waking{changed_};  // Notifies after the lock is released.
     const std::lock_guard lock(mutex_);
     return change(value_);
   }
 
-  // Waits until `holds` answers true. False: the deadline passed first.
+  // Waits until `holds` returns true. Returns false if the deadline passed first.
   template <class Holds>
   bool wait_until(std::chrono::steady_clock::time_point deadline, Holds holds) const {
     std::unique_lock lock(mutex_);

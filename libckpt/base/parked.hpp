@@ -1,7 +1,7 @@
 // Parked: one suspended coroutine that somebody else wakes, once, with a reason.
 //
-// The io_context owns what is parked: destroying the context destroys the suspended frame, whoever
-// still points to it. This is what makes a simulated kill safe.
+// The io_context owns the suspended frame: destroying the context destroys the frame, whoever still
+// points to it. This makes a simulated kill safe.
 //
 // Threads:  the executor's. Lifetime: hold it by shared_ptr in the frame that waits, and by
 // weak_ptr everywhere else.
@@ -22,11 +22,11 @@ class Parked {
 
   // The first reason counts; the waiter resumes later, from its executor, in the order of wakes.
   void wake(Reason reason);
-  // Call it once. None: Asio's own cancellation ended the wait.
+  // Call it once. Returns nothing when Asio's own cancellation ended the wait.
   asio::awaitable<Reason> wait();
 
  private:
-  asio::steady_timer timer_;  // Never expires: cancelling it is what wakes.
+  asio::steady_timer timer_;  // Never expires: wake() cancels it.
   Reason reason_ = Reason::none;
 };
 

@@ -25,7 +25,8 @@ class Random {
   std::uint64_t state_;
 };
 
-// From the kernel; for identities and nonces, never for a decision that a simulation repeats.
+// A random number from the kernel, for identities and nonces. Never use it for a decision that a
+// simulation repeats.
 std::uint64_t random_from_system();
 
 }  // namespace ckpt

@@ -6,7 +6,7 @@
 
 namespace ckpt {
 
-// Outlives the Signal where a wait that has been woken has not yet run.
+// Outlives the Signal while a woken wait has not run yet.
 struct Signal::State {
   explicit State(Clock& the_clock) : clock(the_clock) {}
 
@@ -17,8 +17,8 @@ struct Signal::State {
       if (const auto parked = waiter.lock()) parked->wake(reason);
     }
   }
-  // Waits that a deadline ended are dropped when others come, so that the list stays as short as
-  // the number of live waits.
+  // Drops the waits that a deadline has ended, so that the list stays as short as the number of
+  // live waits.
   void add(const std::shared_ptr<Parked>& parked) {
     std::erase_if(waiters, [](const std::weak_ptr<Parked>& waiter) { return waiter.expired(); });
     waiters.push_back(parked);

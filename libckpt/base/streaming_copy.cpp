@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t line_bytes = 64;
 
-// `target` starts a cache line; whole lines only.
+// Copies whole cache lines; `target` must be aligned to one.
 void stream_lines(std::byte* target, const std::byte* source, std::size_t lines) {
   for (; lines > 0; --lines, target += line_bytes, source += line_bytes) {
     const auto* from = reinterpret_cast<const __m128i*>(source);

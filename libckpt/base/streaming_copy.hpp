@@ -1,4 +1,4 @@
-// StreamingCopy: a copy whose target is not brought into the caches, since nobody reads it soon.
+// StreamingCopy: a copy that keeps its target out of the caches, since nobody reads it soon.
 //
 // Ordinary stores read each line of the target before they write it. Without that, a large copy
 // takes a third less memory bandwidth, and leaves the training thread's data in the caches.

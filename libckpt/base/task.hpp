@@ -18,7 +18,7 @@ namespace asio = boost::asio;
 template <class T>
 using Task = asio::awaitable<Result<T>>;
 
-// What is spawned ends in nothing: its errors were handled inside.
+// A detached coroutine: it returns nothing, since it handles its own errors.
 using Job = asio::awaitable<void>;
 
 }  // namespace ckpt

@@ -7,7 +7,7 @@ namespace ckpt {
 
 namespace {
 
-// A tenth of a byte: what rounding leaves of a debt that is paid.
+// Rounding may leave this much of a paid debt: a tenth of a byte.
 constexpr double paid_below = 0.1;
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Throttle: a limit in bytes per second on what several coroutines move.
 //
-// Each goes on once what was taken before it is paid for, in the order in which they came. A pause
-// earns nothing: there is no burst after it. A new rate holds at once, for those that wait as well.
+// A caller continues once everything taken before it is paid for, in order of arrival. A pause
+// earns no credit: there is no burst after it. A new rate applies at once, also to callers that
+// already wait.
 // Threads: one. Lifetime: destroying it ends every wait with `cancelled`.
 #pragma once
 
@@ -21,7 +22,7 @@ class Throttle {
   Task<void> take(std::uint64_t bytes);
   void set_rate(std::uint64_t bytes_per_second);
   std::uint64_t rate() const { return bytes_per_second_; }
-  // Of all that was asked for.
+  // The sum over all take() calls.
   std::uint64_t bytes_taken() const { return bytes_taken_; }
 
  private:
@@ -31,7 +32,7 @@ class Throttle {
   Signal changed_;
   std::uint64_t bytes_per_second_;
   std::uint64_t bytes_taken_ = 0;
-  double bytes_unpaid_ = 0;  // Of those, at `paid_at_`.
+  double bytes_unpaid_ = 0;  // The debt at `paid_at_`.
   Time paid_at_{};
 };
 

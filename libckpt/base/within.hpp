@@ -1,9 +1,9 @@
-// within: waits for a task until a deadline; the task itself goes on behind it.
+// within: waits for a task until a deadline; the task itself continues in the background.
 //
-// For work that cannot be cancelled, a write to storage that hangs above all. What the task comes
-// to after the deadline is dropped.
+// For work that cannot be cancelled, above all a write to a storage that hangs. A result that
+// arrives after the deadline is dropped.
 //
-// Threads: the executor's. Lifetime: `held` lives until the task has ended.
+// Threads: the executor's. Lifetime: `keep_alive` lives until the task has ended.
 #pragma once
 
 #include <memory>
@@ -27,11 +27,11 @@ struct Awaited {
 
 template <class T>
 asio::awaitable<void> run_into(Task<T> task, std::shared_ptr<Awaited<T>> awaited,
-                               std::shared_ptr<void> held) {
+                               std::shared_ptr<void> keep_alive) {
   auto result = co_await std::move(task);
   awaited->result.emplace(std::move(result));
   awaited->ended.notify_all();
-  held.reset();
+  keep_alive.reset();
 }
 
 }  // namespace detail
@@ -39,9 +39,9 @@ asio::awaitable<void> run_into(Task<T> task, std::shared_ptr<Awaited<T>> awaited
 // Errors: those of the task; unavailable (the deadline; `what` says what was attempted).
 template <class T>
 Task<T> within(asio::any_io_executor executor, Clock& clock, Time deadline, std::string what,
-               Task<T> task, std::shared_ptr<void> held) {
+               Task<T> task, std::shared_ptr<void> keep_alive) {
   const auto awaited = std::make_shared<detail::Awaited<T>>(clock);
-  asio::co_spawn(executor, detail::run_into<T>(std::move(task), awaited, std::move(held)),
+  asio::co_spawn(executor, detail::run_into<T>(std::move(task), awaited, std::move(keep_alive)),
                  asio::detached);
   while (!awaited->result) {
     auto woken = co_await awaited->ended.wait_until(deadline);

@@ -1,10 +1,10 @@
 // Completion: the way back from a disk thread to the coroutine that waits for it.
 //
-// `await_completion(start)` suspends, calls `start` with a Completion, and goes on when some thread
+// `await_completion(start)` suspends, calls `start` with a Completion, and resumes when some thread
 // has called complete(): always through the coroutine's own executor, never inside the call.
 //
-// Lifetime: a Completion must be completed or destroyed before the executor's context is gone;
-//           whoever owns the threads joins them in his destructor and is destroyed first.
+// Lifetime: complete or destroy a Completion before the executor's context is destroyed. The owner
+//           of the threads joins them in its destructor and is destroyed first.
 #pragma once
 
 #include <boost/asio/associated_executor.hpp>
@@ -21,7 +21,7 @@ namespace ckpt::os {
 class Completion {
  public:
   virtual ~Completion() = default;
-  // Once, from any thread. `result` is a count of bytes, or a negative errno.
+  // Call it once, from any thread. `result` is a count of bytes, or a negative errno.
   virtual void complete(std::int64_t result) = 0;
 };
 

@@ -15,12 +15,12 @@ namespace ckpt::os {
 
 namespace {
 
-// Passes over the threads: one that is not bound yet may start another meanwhile. The daemon's
-// threads start others at most two deep.
+// Passes over the list of threads, since a thread that is not bound yet may start another. The
+// daemon's threads start others at most two deep.
 constexpr int passes_max = 16;
 constexpr const char* own_threads = "/proc/self/task";
 
-// The kernel's form of a set, which here has room for more cores than cpu_set_t.
+// The kernel's form of a set, with room for more cores than cpu_set_t.
 class Mask {
  public:
   Mask() : mask_(CPU_ALLOC(cores_max)) {
@@ -51,7 +51,7 @@ int bind(pid_t thread, const Mask& mask) {
   return ::sched_setaffinity(thread, Mask::bytes(), mask.get());
 }
 
-// Whether a thread had other cores, or could have started one that has.
+// Returns true if a thread had other cores, or may have started one that has.
 Result<bool> bind_those_that_are_not(const CoreSet& cores) {
   const Mask mask(cores);
   bool was_any = false;
@@ -65,7 +65,7 @@ Result<bool> bind_those_that_are_not(const CoreSet& cores) {
     if (found && *found == cores) continue;
     if (!found && found.error().code() != Errc::not_found) return fail(Error(found.error()));
     if (found && bind(thread, mask) != 0 && errno == EINVAL) {
-      // A worker of io_uring, which older kernels let nobody bind.
+      // A worker of io_uring: older kernels refuse to bind it.
       continue;
     }
     was_any = true;

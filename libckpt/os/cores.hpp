@@ -1,4 +1,4 @@
-// Cores: on which of the machine's cores threads run.
+// Cores: the processor cores on which threads run.
 #pragma once
 
 #include <sys/types.h>
@@ -9,24 +9,24 @@
 
 namespace ckpt::os {
 
-// As many as Linux can be built for (NR_CPUS).
+// The most cores for which Linux can be built (NR_CPUS).
 inline constexpr std::size_t cores_max = 8192;
 using CoreSet = std::bitset<cores_max>;
 
-// Where a thread may run; 0: the calling one. The number of a process means its first thread.
+// The cores on which a thread may run; 0: the calling thread. A process id means its first thread.
 // Errors: not_found (it has ended), io.
 Result<CoreSet> cores_of(pid_t thread);
 
-// The calling thread, and those that it starts from now on, may run on every core that the kernel
-// lets the process have, whatever it was started on. Errors: io.
+// Lets the calling thread, and all threads it starts from now on, run on every core that the kernel
+// allows this process, even if it was started on fewer. Errors: io.
 Status use_all_cores();
 
-// Every thread of this process, and those that they start from now on, run on these, of which the
-// kernel takes those that the process may have.
-// Errors: io (it may have none of them), unavailable (threads start faster than they are bound).
+// Binds every thread of this process, and all threads they start from now on, to `cores`. The
+// kernel drops cores that the process may not use. Errors: io (the process may use none of them),
+// unavailable (threads start faster than they are bound).
 Status bind_threads(const CoreSet& cores);
 
-// As the kernel writes it: "0-3,8".
+// In the kernel's notation: "0-3,8".
 std::string to_text(const CoreSet& cores);
 
 }  // namespace ckpt::os

@@ -11,7 +11,7 @@ namespace ckpt::os {
 void set_disk_thread(const char* name, DiskPriority priority) {
   pthread_setname_np(pthread_self(), name);
   if (priority != DiskPriority::background) return;
-  // Both are wishes: a kernel or a container that refuses them changes nothing else.
+  // Both are hints: a kernel or container may refuse them without harm.
   const auto thread = static_cast<id_t>(syscall(SYS_gettid));
   (void)setpriority(PRIO_PROCESS, thread, 10);
   constexpr int ioprio_who_process = 1;

@@ -1,8 +1,8 @@
 // DiskThreads: a few threads that make the blocking calls, so that no executor ever waits for a
 // disk.
 //
-// A call that hangs in the kernel (a dead NFS server) holds one thread; with all of them held the
-// others wait in the queue, and a full queue is an error. It never reaches the caller's executor.
+// A call that hangs in the kernel (a dead NFS server) blocks one thread. When all of them hang,
+// other calls wait in the queue, and a full queue is an error. The caller's executor never blocks.
 //
 // Lifetime: the destructor finishes what was queued, then joins: destroy it before the contexts
 //           whose coroutines use it.
@@ -22,7 +22,7 @@
 namespace ckpt::os {
 
 inline constexpr std::size_t disk_thread_count = 4;
-// More is never queued by the writers and readers above: each keeps at most 32 calls in flight.
+// The callers above never queue more: each keeps at most 32 calls in flight.
 inline constexpr std::size_t disk_queue_max = 4096;
 
 // Idle i/o priority where the scheduler knows it, and nice 10.
@@ -36,12 +36,12 @@ class DiskThreads {
   DiskThreads(const DiskThreads&) = delete;
   DiskThreads& operator=(const DiskThreads&) = delete;
 
-  // Runs `work` on one of the threads. Errors: its own; exhausted (the queue is full).
+  // Runs `work` on one of the threads. Errors: those of `work`; exhausted (the queue is full).
   template <class T>
   Task<T> run(std::function<Result<T>()> work);
 
  private:
-  // False: the queue is full.
+  // Returns false when the queue is full.
   bool push(std::function<void()> job);
   void work_until_stopped(DiskPriority priority, const char* name);
 

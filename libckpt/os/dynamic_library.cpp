@@ -14,7 +14,7 @@ std::string loader_words() {
 Result<DynamicLibrary> DynamicLibrary::open(const std::vector<std::string>& names) {
   std::string reasons;
   for (const std::string& name : names) {
-    // Local: its symbols must not take the place of another copy's that the trainer has loaded.
+    // RTLD_LOCAL: our copy's symbols must not replace those of a copy that the trainer has loaded.
     void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) return DynamicLibrary(handle, name);
     if (!reasons.empty()) reasons += "; ";

@@ -1,4 +1,4 @@
-// DynamicLibrary: a shared library that is looked for at run time, since not every machine has it.
+// DynamicLibrary: a shared library that is loaded at run time, since not every machine has it.
 //
 // Lifetime: it stays loaded until the process ends. Drivers keep threads and callbacks of their
 // own, which unloading would leave without code.
@@ -12,10 +12,12 @@ namespace ckpt::os {
 
 class DynamicLibrary {
  public:
-  // The first of `names` that can be loaded. Errors: not_found, with the loader's words on each.
+  // Opens the first of `names` that can be loaded. Errors: not_found, with the loader's message for
+  // each.
   static Result<DynamicLibrary> open(const std::vector<std::string>& names);
 
-  // A function, as in symbol<int(unsigned)>("cuInit"). Errors: unsupported (an older library).
+  // Looks up a function, as in symbol<int(unsigned)>("cuInit"). Errors: unsupported (an older
+  // library).
   template <class Function>
   Result<Function*> symbol(const char* name) const {
     CKPT_TRY(void* address, address_of(name));

@@ -10,8 +10,8 @@ namespace ckpt::os {
 void Fd::reset(int number) {
   const int closed = std::exchange(number_, number < 0 ? -1 : number);
   if (closed < 0) return;
-  // Destructors close on the way out of failures: the cause that is still to be read is kept. After
-  // EINTR the descriptor is gone on Linux: closing again would close somebody else's.
+  // Destructors close descriptors after failures, so errno is preserved for the error message.
+  // Linux has closed the descriptor even after EINTR: closing it again would close somebody else's.
   const int cause = errno;
   ::close(closed);
   errno = cause;

@@ -1,4 +1,4 @@
-// Fd: a descriptor of the kernel that is owned, and closed with its owner.
+// Fd: a file descriptor with one owner, which closes it.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -11,7 +11,7 @@ namespace ckpt::os {
 class Fd {
  public:
   Fd() = default;
-  // Takes `number` over; a negative one means "none", so that a system call's result fits.
+  // Takes ownership of `number`. A negative one means "none", so that a system call's result fits.
   explicit Fd(int number) : number_(number < 0 ? -1 : number) {}
   Fd(Fd&& other) noexcept : number_(other.release()) {}
   Fd& operator=(Fd&& other) noexcept {
@@ -20,10 +20,10 @@ class Fd {
   }
   ~Fd() { reset(); }
 
-  // Gives the number away, unclosed.
+  // Gives up ownership without closing.
   [[nodiscard]] int release() { return std::exchange(number_, -1); }
   void reset(int number = -1);
-  // Another descriptor of the same open file, closed on exec. Errors: exhausted, io.
+  // Duplicates the descriptor, with close-on-exec. Errors: exhausted, io.
   Result<Fd> dup() const;
 
   int number() const { return number_; }
@@ -34,12 +34,12 @@ class Fd {
   int number_ = -1;
 };
 
-// The same of a descriptor that is only borrowed.
+// Duplicates a descriptor that is only borrowed.
 Result<Fd> duplicate(int borrowed);
 
 // The cause of the system call that has just failed.
 std::error_code last_system_error();
-// The failure of a system call: exhausted where a limit of descriptors or memory was met, else io.
+// Reports a failed system call: exhausted if a limit of descriptors or memory was reached, else io.
 Unexpected fail_system(std::string attempted, std::error_code cause = last_system_error(),
                        std::source_location where = std::source_location::current());
 

@@ -10,7 +10,7 @@ namespace ckpt::os {
 struct FileSpan {
   std::span<const std::byte> bytes;
   int fd = -1;               // -1: only in memory.
-  std::uint64_t offset = 0;  // Of `bytes` in the file.
+  std::uint64_t offset = 0;  // Where `bytes` begin in the file.
 };
 
 }  // namespace ckpt::os

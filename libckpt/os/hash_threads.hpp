@@ -1,6 +1,6 @@
-// HashThreads: the Compute of a daemon and of an embedded engine: a few threads of low priority.
+// HashThreads: a few low-priority threads, the Compute of a daemon and of an embedded engine.
 //
-// Lifetime: as Compute's; the destructor finishes what was queued.
+// Lifetime: as for Compute; the destructor finishes everything that was queued.
 #pragma once
 
 #include "base/compute.hpp"

@@ -13,7 +13,7 @@
 #include "os/process.hpp"
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77  // Of Linux 6.5; older headers lack it.
+#define SO_PEERPIDFD 77  // From Linux 6.5; older headers lack it.
 #endif
 
 namespace ckpt::os {
@@ -27,7 +27,7 @@ class LocalConnection::State {
     socket->close();
     turn_.close();
   }
-  // Between messages a deadline does no harm; after all else the stream is of no use.
+  // A deadline between messages does no harm; any other error makes the stream useless.
   void judge(const Error& error, bool is_between_messages) {
     if (!is_between_messages || error.cause() != std::errc::timed_out) close();
   }
@@ -47,7 +47,7 @@ class LocalConnection::State {
   Signal turn_;
 };
 
-// A sender's place in the queue, given up on each way out of its frame.
+// A sender's place in the queue, released on every way out of its frame.
 class LocalConnection::State::Place {
  public:
   explicit Place(State& state) : state_(state) { state_.senders_.push_back(this); }
@@ -117,7 +117,7 @@ Task<void> LocalConnection::State::send(std::shared_ptr<State> self, LocalMessag
   const auto is_between_messages = std::make_shared<bool>(true);
   auto sent =
       co_await write_local_message(self->socket, std::move(message), deadline, is_between_messages);
-  // What the other side said before it went can still be received.
+  // Messages that the other side sent before it left can still be received.
   const bool is_gone = !sent && sent.error().cause() == std::errc::broken_pipe;
   if (!sent && !is_gone) self->judge(sent.error(), *is_between_messages);
   co_return sent;
@@ -177,7 +177,7 @@ Result<Fd> LocalConnection::peer_process() const {
   socklen_t bytes = sizeof number;
   const int socket = state_->socket->number();
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &number, &bytes) == 0) return Fd(number);
-  // An older kernel: by number, which could in theory have been given out again meanwhile.
+  // An older kernel: by number, which in theory may have been reused meanwhile.
   return open_process(state_->peer.pid);
 }
 

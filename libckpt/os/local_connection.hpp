@@ -4,8 +4,8 @@
 //   of the body u32; then the body. Descriptors travel with the first byte of the header.
 //
 // Threads:   one executor. One receive at a time; sends queue up, in order.
-// Lifetime:  destroy it before its context and its clock. Destroying or close() ends what is
-//            pending with cancelled. An error in mid-message closes it: the stream is then useless.
+// Lifetime: destroy it before its context and its clock. Destroying or close() ends pending calls
+//           with cancelled. An error in mid-message closes it: the stream is then useless.
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +22,7 @@
 namespace ckpt::os {
 
 inline constexpr std::size_t local_body_bytes_max = 64 * MiB;
-inline constexpr std::size_t local_descriptors_max = 253;  // SCM_MAX_FD of the kernel.
+inline constexpr std::size_t local_descriptors_max = 253;  // The kernel's SCM_MAX_FD.
 inline constexpr std::size_t local_senders_max = 64;       // Messages queued on one connection.
 
 // Not an aggregate on purpose: see base/task.hpp.
@@ -37,7 +37,7 @@ class LocalMessage {
   std::vector<Fd> descriptors;
 };
 
-// As the kernel knew the other side when the connection was made.
+// The other side's process, as the kernel recorded it when the connection was made.
 struct LocalPeer {
   pid_t pid = 0;
   uid_t uid = 0;
@@ -46,25 +46,25 @@ struct LocalPeer {
 class LocalConnection {
  public:
   LocalConnection() = default;  // Closed.
-  // Takes over a connected, non-blocking stream socket. Errors: io.
+  // Takes ownership of a connected, non-blocking stream socket. Errors: io.
   static Result<LocalConnection> adopt(const asio::any_io_executor& executor, Clock& clock, Fd fd);
   LocalConnection(LocalConnection&&) noexcept = default;
   LocalConnection& operator=(LocalConnection&& other) noexcept;
   ~LocalConnection();
 
-  // Between messages a deadline leaves the connection open: is_open() tells.
-  // Errors: unavailable (deadline, or the other side is gone), cancelled (closed by us),
-  // corruption, version_mismatch, exhausted (a body over the limit, or our descriptors), io.
+  // A deadline between messages leaves the connection open: check is_open(). Errors: unavailable
+  // (deadline, or the other side is gone), cancelled (closed by us), corruption, version_mismatch,
+  // exhausted (a body over the limit, or too few descriptors here), io.
   Task<LocalMessage> receive(Time deadline);
-  // Success means handed to the kernel, not received. Our descriptors are closed afterwards. When
-  // the other side is gone, what it said before can still be received.
+  // Success means that the kernel has the message, not that it was received. Its descriptors are
+  // then closed here. Messages that the other side sent before it left can still be received.
   // Errors: unavailable, cancelled, exhausted (too many senders), invalid_argument (too large), io.
   Task<void> send(LocalMessage message, Time deadline);
 
   void close();
   bool is_open() const;
   LocalPeer peer() const;
-  // The pidfd of the other side's process. Errors: not_found (it is gone), exhausted, io.
+  // A pidfd of the other side's process. Errors: not_found (it is gone), exhausted, io.
   Result<Fd> peer_process() const;
 
  private:

@@ -22,7 +22,7 @@ namespace {
 constexpr int backlog = 64;  // Ranks of one node that may connect at one instant.
 constexpr std::chrono::milliseconds retry_pause(5);
 
-// A socket's path, held by its directory, so that long paths work too.
+// A socket's address through its open directory, so that long paths work too.
 struct Place {
   Fd directory;
   std::string path;
@@ -46,7 +46,7 @@ Result<Place> open_place(const std::string& path) {
   return fail_system("open the directory " + directory);
 }
 
-// Whoever may write to the directory could put a socket of his own in the place of ours.
+// Anyone who may write to the directory could replace our socket with his own.
 Status check_ours_alone(const Place& place) {
   struct stat status{};
   if (::fstat(place.directory.number(), &status) != 0) {
@@ -90,7 +90,7 @@ const sockaddr* generic(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// Success: whatever stood at the place is gone. It goes only if it is a socket without a listener.
+// Succeeds if nothing remains at that place. Removes only a socket without a listener.
 Status remove_stale(const Place& place, const sockaddr_un& address) {
   struct stat status{};
   if (::fstatat(place.directory.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -103,7 +103,7 @@ Status remove_stale(const Place& place, const sockaddr_un& address) {
                                             "stands there");
   }
   CKPT_TRY(const Fd probe, open_socket(place.path));
-  // Only a refusal proves that nobody listens: a full backlog answers EAGAIN.
+  // Only a refusal proves that nobody listens: a full backlog returns EAGAIN.
   if (::connect(probe.number(), generic(address), sizeof address) == 0 || errno != ECONNREFUSED) {
     return fail(Errc::unavailable, "listen on " + place.path + ": another process does");
   }
@@ -137,7 +137,7 @@ class LocalListener::State {
     ::unlinkat(directory, place_.name.c_str(), 0);
   }
 
-  // By the path, since the directory may have been replaced too.
+  // Checks through the path, since the directory may have been replaced too.
   bool is_reachable() const {
     struct stat found{};
     return is_ours_ && ::lstat(place_.path.c_str(), &found) == 0 && found.st_ino == made_.st_ino &&
@@ -190,7 +190,7 @@ Result<LocalListener> LocalListener::open(const asio::any_io_executor& executor,
     }
     return fail_system("make the socket " + path);
   }
-  // The directory already keeps others out; the mode says so again, whatever the umask.
+  // The directory already keeps others out. The mode does so too, whatever the umask is.
   if (::fchmodat(place.directory.number(), place.name.c_str(), 0600, 0) != 0 ||
       ::listen(socket.number(), backlog) != 0) {
     return fail_system("listen on " + path);
@@ -230,7 +230,7 @@ Task<LocalConnection> connect_local(Clock& clock, std::string path, Time deadlin
     if (error == ENOENT) co_return fail(Errc::not_found, attempted, cause);
     if (error == ECONNREFUSED) co_return fail(Errc::unavailable, attempted, cause);
     if (error != EAGAIN && error != EINTR) co_return fail_system(attempted, cause);
-    // The backlog is full, and a local socket does not tell when it no longer is.
+    // The backlog is full, and a local socket sends no notification when it has room again.
     if (clock.now() >= deadline) co_return fail(Errc::unavailable, attempted, cause);
     const Time next = std::min(deadline, clock.after(retry_pause));
     CKPT_CO_CHECK(co_await sleep_until(clock, next));

@@ -26,7 +26,7 @@ struct HeaderImage {
 };
 static_assert(sizeof(HeaderImage) == local_header_bytes);
 
-// A body is allocated as it arrives, so that a length alone costs nothing.
+// A body is allocated as it arrives, so that a false length costs nothing.
 constexpr std::size_t body_step_bytes = 1 * MiB;
 
 // Room for the descriptors of one message, as the kernel lays them out.
@@ -42,7 +42,7 @@ Unexpected peer_gone(std::string_view doing) {
 Unexpected stream_failure(std::string_view doing, int error) {
   if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) return peer_gone(doing);
   const std::error_code cause(error, std::generic_category());
-  // Too many descriptors in flight to processes that do not read.
+  // Too many descriptors are in flight to processes that do not read.
   if (error == ETOOMANYREFS) return fail(Errc::exhausted, std::string(doing), cause);
   return fail_system(std::string(doing), cause);
 }
@@ -51,7 +51,7 @@ bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK;
 }
 
-// Owns every descriptor that came, before anything is judged.
+// Takes ownership of every descriptor that came, before anything is checked.
 void take_descriptors(const msghdr& header, std::vector<Fd>& descriptors) {
   auto* fields = const_cast<msghdr*>(&header);
   for (cmsghdr* part = CMSG_FIRSTHDR(fields); part != nullptr; part = CMSG_NXTHDR(fields, part)) {
@@ -65,7 +65,7 @@ void take_descriptors(const msghdr& header, std::vector<Fd>& descriptors) {
   }
 }
 
-// Bytes read now: 0 means that nothing is there yet.
+// Returns the bytes read now; 0: none there yet.
 Result<std::size_t> read_header_part(int socket, std::span<std::byte> rest,
                                      std::vector<Fd>& descriptors) {
   ControlBuffer control;
@@ -85,14 +85,14 @@ Result<std::size_t> read_header_part(int socket, std::span<std::byte> rest,
   }
   take_descriptors(header, descriptors);
   if (got == 0) return peer_gone("receive a local message");
-  // Truncated when our own table of descriptors is full: without them the message means nothing.
+  // Truncated because our own descriptor table is full: the message is useless without them.
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
     return fail(Errc::exhausted, "receive the descriptors of a local message");
   }
   return static_cast<std::size_t>(got);
 }
 
-// Without room for descriptors: those that somebody puts here are closed by the kernel.
+// Offers no room for descriptors: the kernel closes any that a sender attaches here.
 Result<std::size_t> read_body_part(int socket, std::span<std::byte> rest) {
   ssize_t got = 0;
   do {
@@ -145,7 +145,8 @@ Task<void> read_body(std::shared_ptr<Readiness> socket, LocalHeader header, Time
   co_return Status();
 }
 
-// Header and body behind one another; `done` bytes of them have gone. 0: no room yet.
+// Writes the header and the body as one range, of which `done` bytes are sent. Returns 0 while
+// there is no room.
 Result<std::size_t> write_part(int socket, const LocalHeaderBytes& header,
                                const LocalMessage& message, std::size_t done) {
   std::array<iovec, 2> parts{};

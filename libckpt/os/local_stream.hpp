@@ -1,4 +1,4 @@
-// LocalStream: how a LocalMessage goes through a stream socket, and what is refused on the way.
+// LocalStream: sends a LocalMessage through a stream socket, and refuses malformed ones.
 //
 // Internal to LocalConnection. Threads: the connection's executor.
 #pragma once
@@ -29,7 +29,7 @@ LocalHeaderBytes encode_local_header(const LocalHeader& header);
 // Errors: corruption (no header of ours), version_mismatch, exhausted (a body over the limit).
 Result<LocalHeader> decode_local_header(const LocalHeaderBytes& bytes);
 
-// `is_between_messages` tells, when either ends, whether the stream stands at a header's start.
+// `is_between_messages` says, when either ends, whether the stream stands at the start of a header.
 Task<LocalMessage> read_local_message(std::shared_ptr<Readiness> socket, Time deadline,
                                       std::shared_ptr<bool> is_between_messages);
 Task<void> write_local_message(std::shared_ptr<Readiness> socket, LocalMessage message,

@@ -22,7 +22,7 @@ constexpr std::uint64_t huge_page_bytes = 2 * MiB;
 constexpr std::uint64_t prefault_slice_bytes = 64 * MiB;  // Short enough to share out evenly.
 constexpr int prefault_threads_max = 64;
 
-// Values of Linux 5.14, for older headers.
+// Values from Linux 5.14, for older headers.
 #ifndef MADV_POPULATE_READ
 constexpr int MADV_POPULATE_READ = 22;
 constexpr int MADV_POPULATE_WRITE = 23;
@@ -34,7 +34,7 @@ std::uint64_t sum_of(const std::vector<Segment>& segments) {
       [](std::uint64_t sum, const Segment& segment) { return sum + segment.bytes; });
 }
 
-// A range of addresses that starts on a huge page, with nothing in it yet.
+// Reserves empty addresses that start at a huge page boundary.
 Result<std::span<std::byte>> reserve_addresses(std::uint64_t bytes) {
   const std::uint64_t wide = bytes + huge_page_bytes;
   void* place =
@@ -48,7 +48,7 @@ Result<std::span<std::byte>> reserve_addresses(std::uint64_t bytes) {
   return std::span(start + before, bytes);
 }
 
-// Hints: where the machine has no such thing, the mapping works all the same.
+// Hints: the mapping also works without them.
 void advise(std::span<std::byte> bytes, const MapOptions& options) {
   (void)::madvise(bytes.data(), bytes.size(), MADV_DONTDUMP);
   if (options.wants_huge_pages) (void)::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);
@@ -58,7 +58,7 @@ Status populate_slice(std::span<std::byte> slice, int advice) {
   while (::madvise(slice.data(), slice.size(), advice) != 0) {
     const int error = errno;
     if (error == EINTR || error == EAGAIN) continue;
-    // EFAULT is the SIGBUS that touching a page without memory behind it would have been.
+    // EFAULT replaces the SIGBUS of touching a page without memory behind it.
     const bool is_short = error == ENOMEM || error == EFAULT || error == ENOSPC;
     const Errc code = is_short ? Errc::exhausted : error == EINVAL ? Errc::unsupported : Errc::io;
     return fail(code, fmt::format("fault in {} bytes of shared memory", slice.size()),
@@ -67,7 +67,7 @@ Status populate_slice(std::span<std::byte> slice, int advice) {
   return {};
 }
 
-// For kernels that cannot populate: the files' pages are allocated, and mapped when touched.
+// For kernels without populate: allocates the files' pages, which are mapped when touched.
 Status allocate_files(const std::vector<Segment>& segments) {
   for (const Segment& segment : segments) {
     const int error = ::posix_fallocate(segment.fd.number(), 0, static_cast<off_t>(segment.bytes));
@@ -79,7 +79,7 @@ Status allocate_files(const std::vector<Segment>& segments) {
   return {};
 }
 
-// Slices handed out to whoever asks next; the first failure stops all.
+// Hands slices to the threads as they ask; the first failure stops all.
 class Prefaulting {
  public:
   Prefaulting(std::span<std::byte> bytes, int advice) : bytes_(bytes), advice_(advice) {}
@@ -140,7 +140,7 @@ Result<MappedSegments> MappedSegments::map(std::vector<Segment> segments,
   }
   if (segments.empty()) return fail(Errc::invalid_argument, "map shared memory: no segments");
   CKPT_TRY(const std::span<std::byte> range, reserve_addresses(sum_of(segments)));
-  MappedSegments mapped;  // Unmaps the reservation on each way out.
+  MappedSegments mapped;  // Unmaps the reservation on every way out.
   mapped.bytes_ = range;
   mapped.is_writable_ = options.is_writable;
   const int protection = options.is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -168,10 +168,10 @@ Status MappedSegments::prefault(int threads) {
 }
 
 Status MappedSegments::map_pages(int threads) {
-  // A read maps those around it as well. Nobody tracks what is written to this memory, so that the
+  // MADV_POPULATE_READ maps neighbouring pages as well. Nobody tracks writes to this memory, so
   // pages are mapped writable at once, and the first write does not fault again.
   Status status = populate(threads, MADV_POPULATE_READ);
-  if (!status && status.error().code() == Errc::unsupported) return {};  // When they are touched.
+  if (!status && status.error().code() == Errc::unsupported) return {};  // Mapped when touched.
   return status;
 }
 

@@ -1,4 +1,4 @@
-// MappedSegments: a list of segments in one contiguous range of addresses.
+// MappedSegments: a list of segments mapped into one contiguous range of addresses.
 //
 // Lifetime: owns the descriptors and the mapping; both end with it.
 // Memory:   left out of core dumps. Nothing is allocated before prefault() or the first touch; a
@@ -18,7 +18,7 @@ struct MapOptions {
   bool is_writable = true;
   // False: a forked child does not have the range at all. Pinned pages must not be copied on write.
   bool is_inherited = true;
-  bool wants_huge_pages = true;  // Where the machine allows them for shared memory.
+  bool wants_huge_pages = true;  // If the machine allows them for shared memory.
 };
 
 class MappedSegments {
@@ -31,16 +31,16 @@ class MappedSegments {
   MappedSegments& operator=(MappedSegments&& other) noexcept;
   ~MappedSegments();
 
-  // Allocates and maps every page, by `threads` threads, and returns when all is there.
-  // Errors: exhausted (no memory; what was allocated stays until the segments are gone).
+  // Allocates and maps every page with `threads` threads, then returns. Errors: exhausted (no
+  // memory; pages already allocated stay until the segments are gone).
   Status prefault(int threads);
-  // The same where another process has allocated every page: fills our page table only, by many
-  // pages at a time, at a third of the price.
+  // Like prefault(), for pages that another process has already allocated: fills only our page
+  // table, in large batches, at a third of the cost.
   Status map_pages(int threads);
 
   std::span<std::byte> bytes() const { return bytes_; }
   const std::vector<Segment>& segments() const { return segments_; }
-  // A range of bytes() as pieces of the segments' files; it must lie within.
+  // Splits a range of bytes() into spans of the segments' files. The range must lie within bytes().
   std::vector<FileSpan> file_spans(std::uint64_t offset, std::uint64_t bytes) const;
 
  private:

@@ -31,7 +31,7 @@ std::optional<std::uint64_t> number_in(std::string_view text) {
   return number;
 }
 
-// The number behind `key` at the start of a line, as in "MemAvailable:  123 kB".
+// The number after `key` at the start of a line, as in "MemAvailable:  123 kB".
 std::optional<std::uint64_t> field_of(const std::string& text, std::string_view key) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -40,7 +40,7 @@ std::optional<std::uint64_t> field_of(const std::string& text, std::string_view 
   return std::nullopt;
 }
 
-// The files of one version of cgroups.
+// The file names in one version of cgroups.
 struct CgroupFiles {
   const char* mount;
   const char* limit;
@@ -52,19 +52,19 @@ constexpr CgroupFiles version_2 = {"/sys/fs/cgroup", "memory.max", "memory.curre
 constexpr CgroupFiles version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                    "memory.usage_in_bytes", "total_inactive_file "};
 
-// What one group leaves; max where it sets no limit ("max" is no number) or is not to be seen.
+// The room left in one group; max if it has no limit ("max" is no number) or cannot be read.
 std::uint64_t left_in(const std::string& directory, const CgroupFiles& files) {
   const auto limit = number_in(text_of(directory + '/' + files.limit));
   const auto usage = number_in(text_of(directory + '/' + files.usage));
   if (!limit || !usage) return UINT64_MAX;
-  if (*limit >= std::uint64_t{1} << 60) return UINT64_MAX;  // How version 1 says "none".
+  if (*limit >= std::uint64_t{1} << 60) return UINT64_MAX;  // "No limit" in version 1.
   const auto cache = field_of(text_of(directory + "/memory.stat"), files.reclaimable_field);
   const std::uint64_t used = *usage - std::min(*usage, cache.value_or(0));
   return *limit - std::min(*limit, used);
 }
 
-// A limit of any ancestor binds us. In a container the path may not be visible, but the container's
-// own group then is the mount itself.
+// Every ancestor's limit applies. In a container the path may not be visible, but then the mount
+// itself is the container's own group.
 std::uint64_t left_in_chain(const std::string& root, std::string path, const CgroupFiles& files) {
   const std::string mount = root + files.mount;
   std::uint64_t left = left_in(mount, files);

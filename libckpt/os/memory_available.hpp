@@ -1,4 +1,4 @@
-// MemoryAvailable: how much memory this process may still use, by the machine and by its cgroups.
+// MemoryAvailable: the memory that this process may still use, by machine and by cgroup.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -11,11 +11,12 @@ struct MemoryAvailable {
   std::uint64_t bytes = 0;          // The smaller of the two.
   std::uint64_t machine_bytes = 0;  // MemAvailable of /proc/meminfo.
   std::uint64_t machine_bytes_total = 0;
-  // What the tightest cgroup above us leaves, without its reclaimable file cache; max: unlimited.
+  // The room left in the tightest cgroup above us, not counting reclaimable file cache; max:
+  // unlimited.
   std::uint64_t cgroup_bytes = UINT64_MAX;
 };
 
-// `root` is put before /proc and /sys; tests give a tree of their own. Errors: unsupported.
+// `root` is prepended to /proc and /sys; tests pass a tree of their own. Errors: unsupported.
 Result<MemoryAvailable> memory_available(const std::string& root = "");
 
 }  // namespace ckpt::os

@@ -1,12 +1,12 @@
 // PoolFileSystem: the FileSystem seam on a few threads that block, for places without io_uring.
 //
-// It has the same O_DIRECT discipline as the ring: aligned ranges past the page cache, the rest
-// buffered and dropped behind. A call that hangs holds one of `disk_thread_count` threads, never
-// the caller; with all of them held, everything of this FileSystem waits.
+// It has the same O_DIRECT discipline as the ring: aligned ranges bypass the page cache, the rest
+// is buffered and then dropped from it. A call that hangs blocks one of `disk_thread_count`
+// threads, never the caller. When all of them hang, every call of this FileSystem waits.
 //
 // Threads:  call from one executor.
-// Lifetime: files must not outlive it; destroy it before the executor's context. Its destructor
-//           waits for the calls that are running.
+// Lifetime: files must not outlive it. Destroy it before the executor's context. Its destructor
+//           waits for running calls.
 #pragma once
 
 #include <memory>

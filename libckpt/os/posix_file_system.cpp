@@ -10,7 +10,7 @@ namespace ckpt::os {
 
 namespace {
 
-// Ranges: an unaligned start, the aligned middle that may go past the cache, and the rest.
+// Ranges: an unaligned start, the aligned middle that may bypass the cache, and the rest.
 struct Ranges {
   std::uint64_t head_bytes = 0;
   std::uint64_t middle_bytes = 0;

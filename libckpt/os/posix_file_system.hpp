@@ -1,6 +1,6 @@
-// PosixFileSystem: all of a FileSystem that is not the moving of large data, on DiskThreads.
+// PosixFileSystem: every part of a FileSystem but the transfer of large data, on DiskThreads.
 //
-// The pool and the ring derive from it and say only how an open file reads and writes.
+// The pool and the ring derive from it and add only how an open file reads and writes.
 #pragma once
 
 #include <memory>
@@ -39,7 +39,7 @@ class PosixFileSystem : public FileSystem {
   DiskThreads threads_;
 };
 
-// PosixFile: which descriptor takes which bytes, and a sync that failed stays failed.
+// PosixFile: picks the descriptor for each range, and keeps a failed sync failed.
 class PosixFile : public File {
  public:
   explicit PosixFile(std::shared_ptr<OpenFile> file, DiskThreads& threads)
@@ -54,12 +54,13 @@ class PosixFile : public File {
   bool is_direct() const override { return file_->direct.number() >= 0 && !direct_refused_; }
 
  protected:
-  // All bytes through one descriptor. A refusal of O_DIRECT is invalid_argument with cause EINVAL.
+  // Transfers all bytes through one descriptor. If O_DIRECT is refused: invalid_argument, cause
+  // EINVAL.
   virtual Task<void> write_through(int fd, std::uint64_t offset,
                                    std::span<const std::byte> bytes) = 0;
   virtual Task<void> read_through(int fd, std::uint64_t offset, std::span<std::byte> bytes) = 0;
   virtual Task<void> sync_through() = 0;
-  // Shared with every call in flight: the descriptors close when the last of them has ended.
+  // Every call in flight shares it: the descriptors close after the last of them.
   const std::shared_ptr<OpenFile>& file() const { return file_; }
   DiskThreads& threads() { return threads_; }
 

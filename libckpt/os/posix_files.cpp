@@ -21,9 +21,9 @@ namespace ckpt::os {
 
 namespace {
 
-// A full disk must not stop the log of deletions: each append leaves this much reserved behind it.
+// A full disk must not stop the deletion log: each append reserves this much room behind itself.
 constexpr std::uint64_t append_reserve_bytes = 64 * KiB;
-// One call moves at most this much: Linux stops at 2 GiB - 4 KiB anyway.
+// The most bytes of one call: Linux stops at 2 GiB - 4 KiB anyway.
 constexpr std::uint64_t call_bytes_max = 1 * GiB;
 
 template <class Call>
@@ -38,7 +38,7 @@ Unexpected failed(const char* doing, const std::string& path, int error = errno)
   return storage_failure(error, std::string(doing) + " " + display(path));
 }
 
-// Place: where a path's last component lies.
+// Place: the directory and the name of a path's last component.
 struct Place {
   Fd parent;
   std::string name;
@@ -133,7 +133,7 @@ Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, Caching cac
   CKPT_TRY(const Place place, resolve(path, "open"));
   auto file = std::make_shared<OpenFile>();
   file->path = path;
-  // O_NONBLOCK: a FIFO of that name must not hold the thread; it means nothing for files.
+  // O_NONBLOCK: opening a FIFO of that name must not block the thread. Regular files ignore it.
   file->buffered = Fd(open_at(place, O_RDONLY | O_NONBLOCK));
   if (file->buffered.number() < 0) return failed("open", path);
   CKPT_CHECK(finish_opening(*file, place, O_RDONLY, caching));
@@ -189,7 +189,7 @@ Status truncate_file(const OpenFile& file, std::uint64_t bytes) {
 }
 
 Status sync_file_data(const OpenFile& file) {
-  // Not repeated, not even when interrupted: a second call may report what the first one lost.
+  // Never repeated, not even after EINTR: a second call may hide the loss that the first one saw.
   if (::fdatasync(file.buffered.number()) != 0) return failed("sync", file.path);
   if (file.drop_cache) drop_cache(file);
   return {};
@@ -248,7 +248,7 @@ Status append_small_file(const std::string& path, std::span<const std::byte> byt
     if (done <= 0) return failed("append to", path, done == 0 ? EIO : errno);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
-  // A wish: without it, only a full disk makes the next append fail.
+  // Best effort: without it, the next append fails only on a full disk.
   if (::fstat(file.buffered.number(), &status) == 0) {
     (void)::fallocate(file.buffered.number(), FALLOC_FL_KEEP_SIZE, status.st_size,
                       static_cast<off_t>(append_reserve_bytes));
@@ -271,8 +271,8 @@ Status make_directory_at(const std::string& path) {
 
 namespace {
 
-// Where the file system has no RENAME_NOREPLACE (NFS): a file is linked, which fails when the
-// target exists; a directory cannot replace another that is not empty.
+// Replaces RENAME_NOREPLACE where the file system (NFS) lacks it. link() fails if the target
+// exists; a directory cannot replace another that is not empty.
 int rename_without_flags(const Place& from, const Place& to) {
   struct stat status{};
   const int target = to.parent.number();
@@ -326,7 +326,7 @@ Status sync_directory_at(const std::string& path) {
   const Fd directory(open_at(place, O_RDONLY | O_DIRECTORY));
   if (directory.number() < 0) return failed("sync directory", path);
   if (::fsync(directory.number()) == 0) return {};
-  // Some network file systems have nothing to sync for directories, and say so.
+  // Some network file systems return this because they have nothing to sync for directories.
   if (errno == EINVAL || errno == EOPNOTSUPP) return {};
   return failed("sync directory", path);
 }
@@ -345,7 +345,7 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
     const std::string name = found->d_name;
     if (name != "." && name != "..") {
       struct stat status{};
-      // An entry that is gone by now is not listed.
+      // An entry that has vanished meanwhile is not listed.
       if (::fstatat(number, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
         entries.push_back(Entry{name, kind_of(status.st_mode)});
       }

@@ -1,8 +1,8 @@
 // PosixFiles: the blocking calls of a FileSystem, one function each, for the disk threads.
 //
-// Every path is resolved component by component to the right of its mark (os/path.hpp), each one
-// opened with O_NOFOLLOW, so that a link planted below the job's directory is refused and not
-// followed. Errors: os/storage_error.hpp says which errno becomes which Errc.
+// Right of its mark, every path is resolved component by component (os/path.hpp), each opened with
+// O_NOFOLLOW. A link planted below the job's directory is therefore refused. os/storage_error.hpp
+// maps errno to Errc.
 //
 // Threads: any.
 #pragma once
@@ -16,21 +16,21 @@
 
 namespace ckpt::os {
 
-// OpenFile: one inode behind up to two descriptors. Aligned ranges go through `direct` past the
-// page cache; the unaligned rest of a file goes through `buffered`. The kernel keeps the two
-// coherent, and no page is ever touched by both: what is aligned and what is not never overlap.
+// OpenFile: one inode behind up to two descriptors. Aligned ranges use `direct`, past the page
+// cache; the unaligned rest uses `buffered`. Aligned and unaligned ranges never overlap, so no page
+// is touched through both, and the kernel keeps the two coherent.
 struct OpenFile {
   std::string path;  // For errors.
   Fd buffered;
   Fd direct;  // Empty: O_DIRECT was refused, or not asked for.
   std::uint64_t device = 0;
-  bool drop_cache = false;  // Caching::direct was asked for: what is cached is dropped behind.
+  bool drop_cache = false;  // Caching::direct was asked for: drop cached pages afterwards.
 };
 
 Result<std::shared_ptr<OpenFile>> create_file(const std::string& path, Caching caching);
 Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, Caching caching);
 
-// All bytes, through one descriptor; interrupted and short calls are continued.
+// Transfers all bytes through one descriptor; continues after interrupted and short calls.
 Status write_all(int fd, std::uint64_t offset, std::span<const std::byte> bytes,
                  const std::string& path);
 Status read_all(int fd, std::uint64_t offset, std::span<std::byte> bytes, const std::string& path);
@@ -39,9 +39,9 @@ Unexpected file_too_short(const std::string& path, std::uint64_t offset, std::ui
 Status allocate_file(const OpenFile& file, std::uint64_t bytes);
 Status truncate_file(const OpenFile& file, std::uint64_t bytes);
 Status sync_file_data(const OpenFile& file);
-// Drops what is cached and clean; a wish.
+// Drops cached clean pages; best effort.
 void drop_cache(const OpenFile& file);
-// The error that close(2) reports, which on NFS is the last chance to hear of a lost write.
+// Returns the error of close(2), which on NFS is the last chance to learn of a lost write.
 Status close_file(OpenFile& file);
 
 Result<std::vector<std::byte>> read_small_file(const std::string& path, std::uint64_t bytes_max);
@@ -56,7 +56,7 @@ Result<std::vector<Entry>> list_directory(const std::string& path);
 Result<FileStatus> status_of(const std::string& path);
 Result<Space> space_of(const std::string& path);
 
-// O_DIRECT was refused: says so, once per device in this process.
+// Logs that O_DIRECT was refused, once per device in this process.
 void say_direct_refused(const OpenFile& file, const char* where, int error);
 
 }  // namespace ckpt::os

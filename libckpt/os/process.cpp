@@ -27,8 +27,8 @@ struct StatLine {
   std::uint64_t start_ticks = 0;
 };
 
-// The name stands in parentheses and may contain any character, these included: what counts begins
-// after the last one. There the state is field 3 of proc(5), the start time field 22.
+// The name stands in parentheses and may itself contain any character, also parentheses, so parsing
+// starts after the last one. Field 3 of proc(5) is the state, field 22 the start time.
 std::optional<StatLine> read_stat(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -69,7 +69,7 @@ Result<Fd> open_process(pid_t pid) {
 
 Result<Fd> open_process(const ProcessIdentity& identity) {
   CKPT_TRY(Fd process, open_process(identity.pid));
-  // Read after opening: if the number now means another process, so does the descriptor.
+  // Read after opening: if the number has been reused, the descriptor names the new process too.
   CKPT_TRY(const ProcessIdentity found, identify_process(identity.pid));
   if (found != identity) return no_process(identity.pid);
   return process;
@@ -107,13 +107,13 @@ ChildState reap(const Fd& child) {
   siginfo_t info{};
   const int waited = ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.number()),
                               &info, WEXITED | WNOHANG);
-  // Nothing to wait for (ECHILD): somebody else has taken the status.
+  // ECHILD: somebody else has already collected the status.
   if (waited != 0) return ChildState::exited;
   if (info.si_pid == 0) return ChildState::running;
   return info.si_code == CLD_EXITED ? ChildState::exited : ChildState::killed;
 }
 
-// Owned by the operation that waits, so that it ends with the context; see base/parked.hpp.
+// The pending operation owns it, so that it ends with the context; see base/parked.hpp.
 class ProcessWatch::Wait : public std::enable_shared_from_this<Wait> {
  public:
   Wait(const asio::any_io_executor& executor, Fd process, std::function<void()> gone)

@@ -1,4 +1,4 @@
-// Process: another process by its pidfd, which unlike its number never means somebody else.
+// Process: another process by its pidfd, which unlike a number is never reused.
 #pragma once
 
 #include <sys/types.h>
@@ -13,10 +13,10 @@
 
 namespace ckpt::os {
 
-// Number and start time together name a process for good, also in files.
+// A number and a start time together identify a process for good, also in files.
 struct ProcessIdentity {
   pid_t pid = 0;
-  std::uint64_t start_ticks = 0;  // Since the machine's start.
+  std::uint64_t start_ticks = 0;  // Since boot.
   bool operator==(const ProcessIdentity&) const = default;
 };
 
@@ -24,27 +24,27 @@ struct ProcessIdentity {
 Result<ProcessIdentity> identify_process(pid_t pid);
 // Errors: not_found, exhausted, unsupported (the kernel has no pidfd).
 Result<Fd> open_process(pid_t pid);
-// Also checks that the number was not given to another process meanwhile. Errors: and not_found.
+// Also checks that the number was not reused. Errors: as above, and not_found.
 Result<Fd> open_process(const ProcessIdentity& identity);
 
-// True when it has ended, also while its parent has not yet asked how. All of its threads are gone
-// then, and its memory can no longer be written.
+// True when the process has ended, even if its parent has not collected the status yet. All its
+// threads are gone then, and it can no longer write to memory.
 bool is_gone(const Fd& process);
-// True when it was halted by a signal or a debugger. Errors: not_found.
+// True while a signal or a debugger has stopped it. Errors: not_found.
 Result<bool> is_stopped(pid_t pid);
-// For messages: its number and, when it is stopped, that and how it goes on.
+// For messages: the number and, if it is stopped, that fact and how to continue it.
 std::string describe_process(pid_t pid);
-// Success also when it is gone already. Errors: io (not ours to signal).
+// Also succeeds when the process is already gone. Errors: io (not ours to signal).
 Status kill_process(const Fd& process, int signal);
-// For our own children: takes the exit status, so that nothing of it remains.
+// For our own children: collects the exit status, so that no zombie remains.
 enum class ChildState : std::uint8_t { running, exited, killed };
 ChildState reap(const Fd& child);
 
 // Calls back once when the process is gone.
-// Threads:  the executor's. Lifetime: destroying it cancels surely, also after its context.
+// Threads: the executor's. Lifetime: destroying it cancels for certain, also after its context.
 class ProcessWatch {
  public:
-  // `gone` runs later, from the executor, also when the process is gone already.
+  // Calls `gone` later, from the executor, also if the process is already gone.
   static Result<ProcessWatch> start(const asio::any_io_executor& executor, const Fd& process,
                                     std::function<void()> gone);
 

@@ -1,11 +1,11 @@
-// ProgramPath: where the program that runs, or a library that it loaded, lies on disk.
+// ProgramPath: the directory of the running program, or of a library that it loaded.
 #pragma once
 
 #include <string>
 
 namespace ckpt::os {
 
-// Absolute, links resolved; empty where it cannot be told.
+// Absolute, with links resolved; empty if unknown.
 std::string program_directory();
 std::string library_directory(const void* address_within);
 

@@ -7,7 +7,7 @@ namespace ckpt::os {
 Result<std::shared_ptr<Readiness>> Readiness::open(const asio::any_io_executor& executor,
                                                    Clock& clock, Fd fd) {
   try {
-    // Asio takes the descriptor over only when it did not throw.
+    // Asio owns the descriptor only if it did not throw.
     auto readiness = std::make_shared<Readiness>(executor, clock, fd.number());
     (void)fd.release();
     return readiness;
@@ -40,7 +40,7 @@ Task<void> Readiness::wait(std::shared_ptr<Readiness> self, Direction direction,
       co_return fail(Errc::unavailable, "the deadline passed",
                      std::make_error_code(std::errc::timed_out));
     }
-    // The deadline of the other direction cancelled both: wait on.
+    // The other direction's deadline cancelled both waits: wait again.
     if (error != asio::error::operation_aborted) {
       co_return fail(Errc::io, "wait for a descriptor",
                      std::error_code(error.value(), std::generic_category()));

@@ -1,4 +1,4 @@
-// Readiness: a non-blocking descriptor, and coroutines that wait until it can be read or written.
+// Readiness: waits of coroutines until a non-blocking descriptor can be read or written.
 //
 // Threads:   one executor; one wait for each direction at a time.
 // Lifetime:  held by shared_ptr in the frames that wait. Destroy it before its context.

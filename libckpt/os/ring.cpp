@@ -15,7 +15,7 @@ namespace ckpt::os {
 
 namespace {
 
-// The tag of the eventfd's read; no place has it, since generations are in the upper half.
+// The tag of the eventfd's read. No request has it: generations use the upper half.
 constexpr std::uint64_t wakeup_tag = ~std::uint64_t{0};
 
 std::uint64_t tag_of(std::uint32_t index, std::uint32_t generation) {
@@ -49,7 +49,7 @@ Ring::Ring(DiskPriority priority, unsigned depth)
 
 Status Ring::start() {
   auto ring = std::make_unique<io_uring>();
-  // One place more than requests: the eventfd's read is always there.
+  // One more entry than requests, for the eventfd's permanent read.
   const int error = io_uring_queue_init(depth_ + 1, ring.get(), 0);
   if (error < 0) {
     return fail(Errc::unsupported, "set up io_uring", {-error, std::generic_category()});
@@ -78,7 +78,7 @@ Ring::~Ring() {
 
 void Ring::wake() {
   const std::uint64_t one = 1;
-  // It can only fail when the counter is full, and then the thread is awake.
+  // It fails only when the counter is full, and then the thread is awake.
   (void)!::write(wakeup_.number(), &one, sizeof one);
 }
 
@@ -111,7 +111,7 @@ void Ring::run() {
     reap(reaped);
     if (submitted < 0) {
       CKPT_ASSERT(submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY);
-      // The kernel is short of memory. What was not taken stays in the submission queue.
+      // The kernel is short of memory. Entries it did not take stay in the submission queue.
       if (reaped.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (const Reaped& one : reaped) act(one);
@@ -155,7 +155,7 @@ void Ring::prepare(std::uint32_t index) {
   ++place.generation;
   io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
   if (entry == nullptr) {
-    // Only after a refused submission; the queue has room for every place once it went through.
+    // Happens only after a refused submission: a submitted queue has room for every request.
     (void)io_uring_submit(ring_.get());
     entry = io_uring_get_sqe(ring_.get());
   }
@@ -172,7 +172,7 @@ void Ring::prepare(std::uint32_t index) {
       break;
     case RingVerb::write:
       io_uring_prep_write(entry, request.fd, request.address + place.done, length, offset);
-      // Writers give way; readers do not: somebody waits for a restore.
+      // Background writes yield to others; reads do not: somebody waits for a restore.
       if (priority_ == DiskPriority::background) entry->ioprio = 3 << 13;
       break;
     case RingVerb::sync_data:
@@ -218,7 +218,8 @@ void Ring::act(const Reaped& reaped) {
 bool Ring::advance(Place& place, int result, std::int64_t& final_result) {
   const RingRequest& request = place.request;
   const bool moves_bytes = request.verb == RingVerb::read || request.verb == RingVerb::write;
-  // A sync is not repeated, whatever it says: the second one may hide what the first one lost.
+  // A sync is never repeated, whatever it returns: a second one may hide the loss that the first
+  // one saw.
   const bool may_repeat = request.verb != RingVerb::sync_data;
   if ((result == -EINTR || result == -EAGAIN) && may_repeat) {
     final_result = result;
@@ -234,7 +235,7 @@ bool Ring::advance(Place& place, int result, std::int64_t& final_result) {
   if (request.is_direct && step < left) step = step / page_bytes * page_bytes;
   place.done += step;
   final_result = static_cast<std::int64_t>(place.done);
-  // Nothing gained: the end of the file, or a device that takes no more.
+  // No progress: the end of the file, or a device that takes no more.
   return step == 0 || place.done == request.bytes;
 }
 
@@ -242,7 +243,7 @@ void Ring::finish(std::uint32_t index, std::int64_t result) {
   Place& place = places_[index];
   CKPT_ASSERT(place.is_busy);
   const std::unique_ptr<Completion> completion = std::move(place.request.completion);
-  place.request = RingRequest{};  // Lets go of the descriptor before anyone hears of the end.
+  place.request = RingRequest{};  // Releases the descriptor before the completion runs.
   place.is_busy = false;
   free_places_.push_back(index);
   completion->complete(result);

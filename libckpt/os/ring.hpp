@@ -2,12 +2,12 @@
 //
 //   submit() from any thread --> queue --eventfd--> thread: drain queue, submit, reap --> complete
 //
-// Invariants: a negative result is an error; a short one is continued with the rest; the completion
-// queue is advanced before anything is done with what it held; a completion whose generation is not
-// that of its place is dropped; completions are collected first and run later, on the executor of
-// whoever waits.
+// Invariants: a negative result is an error. A short result is continued with the rest. The
+//             completion queue is advanced before its entries are handled. A completion with an
+//             outdated generation is dropped. Completions are collected first and run later, on the
+//             waiter's executor.
 //
-// Threads:  submit from any. Lifetime: the destructor waits for all that was submitted.
+// Threads: submit from any. Lifetime: the destructor waits for every submitted request.
 // Memory:   a request's bytes, and its descriptor, must live until its completion.
 #pragma once
 
@@ -28,13 +28,13 @@ struct io_uring_sqe;
 
 namespace ckpt::os {
 
-// Enough to keep an NVMe drive busy with 1-8 MiB requests; see lessons on queue depth 32-64.
+// Keeps an NVMe drive busy with 1-8 MiB requests, which a queue depth of 32-64 does.
 inline constexpr unsigned ring_depth = 64;
 // Requests that wait for a place in the ring.
 inline constexpr std::size_t ring_queue_max = 4096;
-// EINTR and EAGAIN of one request, before they count as its error.
+// How often EINTR and EAGAIN of one request are retried before they count as its error.
 inline constexpr int ring_retries_max = 100;
-// Moved by one submission; Linux itself stops at 2 GiB - 4 KiB.
+// The most bytes of one submission; Linux itself stops at 2 GiB - 4 KiB.
 inline constexpr std::uint64_t ring_submission_bytes_max = 256u << 20;
 
 enum class RingVerb : std::uint8_t { read, write, sync_data, allocate };
@@ -42,12 +42,12 @@ enum class RingVerb : std::uint8_t { read, write, sync_data, allocate };
 struct RingRequest {
   RingVerb verb = RingVerb::read;
   int fd = -1;
-  bool is_direct = false;  // After a short result, goes on at the last 4 KiB boundary.
+  bool is_direct = false;  // After a short result, continues at the last 4 KiB boundary.
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
-  std::byte* address = nullptr;            // Written to by reads only.
-  std::shared_ptr<const void> keep_alive;  // Whatever owns the descriptor.
-  std::unique_ptr<Completion> completion;  // Gets the bytes done, or a negative errno.
+  std::byte* address = nullptr;            // Only reads write to it.
+  std::shared_ptr<const void> keep_alive;  // The descriptor's owner.
+  std::unique_ptr<Completion> completion;  // Receives the bytes done, or a negative errno.
 };
 
 class Ring {
@@ -58,8 +58,8 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Always completes: a full queue with -EBUSY. A read at the end of the file completes with the
-  // bytes that there were.
+  // Always completes; a full queue completes with -EBUSY. A read that reaches the end of the file
+  // completes with the bytes before it.
   void submit(RingRequest request);
 
  private:
@@ -84,7 +84,7 @@ class Ring {
   void prepare(std::uint32_t index);
   void reap(std::vector<Reaped>& reaped);
   void act(const Reaped& reaped);
-  // True: the request is over, with `result`.
+  // Returns true when the request is over, with its result.
   bool advance(Place& place, int result, std::int64_t& final_result);
   void finish(std::uint32_t index, std::int64_t result);
 

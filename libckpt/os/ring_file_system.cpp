@@ -13,7 +13,7 @@ namespace ckpt::os {
 
 namespace {
 
-// What blocks beside the ring: opens, renames, small files.
+// For calls that block beside the ring: opens, renames, small files.
 constexpr std::size_t helper_threads = 2;
 
 asio::awaitable<std::int64_t> await_request(Ring& ring, RingRequest request) {
@@ -63,7 +63,7 @@ class RingFile final : public PosixFile {
     const auto opened = file();
     const std::int64_t done = co_await await_request(ring_, std::move(request));
     if (done < 0) co_return failed("sync", *opened, static_cast<int>(-done));
-    co_return Status();  // The cache is dropped by close(), on a helper thread: it may block.
+    co_return Status();  // close() drops the cache on a helper thread, since that may block.
   }
 
  private:

@@ -3,7 +3,7 @@
 // Reads, writes and syncs go to the ring; opening, renaming and the like go to helper threads.
 //
 // Threads:  call from one executor.
-// Lifetime: as for the pool: files must not outlive it, and it goes before the executor's context.
+// Lifetime: as for the pool: files must not outlive it; destroy it before the executor's context.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace ckpt::os {
 Result<std::unique_ptr<FileSystem>> make_ring_file_system(
     DiskPriority priority = DiskPriority::background);
 
-// The ring, or else the pool; says once which refusal made it the pool.
+// Opens the ring, or else the pool; logs once why the ring was refused.
 std::unique_ptr<FileSystem> make_file_system(DiskPriority priority = DiskPriority::background);
 
 }  // namespace ckpt::os

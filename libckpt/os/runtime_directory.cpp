@@ -101,7 +101,7 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
 
 bool LockFile::is_held(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // Shared, so that two who look do not take one another for a holder.
+  // A shared lock, so that two processes that only look do not take each other for the holder.
   return fd && ::flock(fd.number(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
@@ -118,7 +118,7 @@ LockFile& LockFile::operator=(LockFile&& other) noexcept {
   return *this;
 }
 
-// Closing would not do: a forked child that has the descriptor too would keep the lock.
+// Closing is not enough: a forked child that has the descriptor too would keep the lock.
 void LockFile::unlock() {
   if (fd_) ::flock(fd_.number(), LOCK_UN);
 }

@@ -1,8 +1,8 @@
-// RuntimeDirectory: the private place where a user's daemon and his trainers meet.
+// RuntimeDirectory: the private directory where a user's daemon and trainers meet.
 //
-// It is 0700 and the user's own, and holds the socket, the lock that makes the daemon the only one,
-// the ready-file and the log. Who controls the directory controls the daemon, so it is checked each
-// time, and refused rather than repaired.
+// It has mode 0700, belongs to the user, and holds the socket, the lock that allows only one
+// daemon, the ready-file and the log. Control over the directory is control over the daemon, so it
+// is checked each time, and refused rather than repaired.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -20,13 +20,13 @@ class RuntimeDirectory {
   // where that user directory exists, else /tmp/libckpt-UID. Created if missing.
   // Errors: invalid_argument (a link, no directory, somebody else's, open to others), io.
   static Result<RuntimeDirectory> open(const std::string& given);
-  // The same, but makes nothing: for those who only look. Errors: and not_found.
+  // Like open(), but creates nothing, for callers that only look. Errors: as open(), and not_found.
   static Result<RuntimeDirectory> find(const std::string& given);
 
   const std::string& path() const { return path_; }
   std::string socket() const { return path_ + "/ckptd.sock"; }
   std::string lock() const { return path_ + "/ckptd.lock"; }
-  // Held by whoever starts a daemon, so that many trainers start only one.
+  // Locked while starting a daemon, so that many trainers start only one.
   std::string start_lock() const { return path_ + "/ckptd.start.lock"; }
   std::string ready() const { return path_ + "/ckptd.json"; }
   std::string log() const { return path_ + "/ckptd.log"; }
@@ -37,14 +37,14 @@ class RuntimeDirectory {
   std::string path_;
 };
 
-// LockFile: a lock that its process holds for life, and that the kernel frees when it dies.
+// LockFile: a lock that its process keeps for life, and that the kernel releases when it dies.
 class LockFile {
  public:
   // Errors: unavailable (held by another process, or removed at that moment), io.
   static Result<LockFile> acquire(const std::string& path);
-  // Somebody holds it now. For those who only look: makes no file.
+  // True while some process holds it. Creates no file.
   static bool is_held(const std::string& path);
-  // False: it was removed, or another file stands there. Whoever locks that one does not meet us.
+  // False: the file was removed or replaced. A process that locks the new one does not exclude us.
   bool is_at(const std::string& path) const;
 
   LockFile(LockFile&&) noexcept = default;

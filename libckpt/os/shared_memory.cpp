@@ -15,7 +15,7 @@ namespace ckpt::os {
 namespace {
 
 #ifndef MFD_NOEXEC_SEAL
-constexpr unsigned MFD_NOEXEC_SEAL = 0x0008u;  // Of Linux 6.3; older headers lack it.
+constexpr unsigned MFD_NOEXEC_SEAL = 0x0008u;  // From Linux 6.3; older headers lack it.
 #endif
 
 constexpr int resize_seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -73,7 +73,7 @@ Result<Segment> adopt_segment(Fd fd, std::uint64_t announced_bytes) {
   struct stat status{};
   if (::fstat(fd.number(), &status) != 0) return refused("the descriptor is not open");
   if (!S_ISREG(status.st_mode)) return refused("the descriptor is no memory");
-  // The seals come first: only then does the size mean something.
+  // Seals are checked first: without them the size may still change.
   const int seals = ::fcntl(fd.number(), F_GET_SEALS);
   if (seals < 0) return refused("the descriptor cannot be sealed");
   if ((seals & resize_seals) != resize_seals) return refused("it may still be resized");

@@ -1,4 +1,4 @@
-// SharedMemory: memfd segments that can be handed to another process and never change their size.
+// SharedMemory: memfd segments of a fixed size that can be sent to another process.
 //
 // Threads: any.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace ckpt::os {
 
-// The largest buffer that io_uring registers.
+// The largest buffer that io_uring can register.
 inline constexpr std::uint64_t segment_bytes_max = GiB;
 
 // Sealed against shrinking and growing, so that no holder can make another's mapping fault.
@@ -22,18 +22,19 @@ struct Segment {
 };
 
 struct SegmentOptions {
-  std::string name;  // Seen in /proc/PID/maps.
-  // Of all segments together, a multiple of the page; at least one page.
+  std::string name;  // Shown in /proc/PID/maps.
+  // The total over all segments: a multiple of the page, at least one page.
   std::uint64_t bytes = 0;
-  std::uint64_t segment_bytes = segment_bytes_max;  // Of each but the last.
+  std::uint64_t segment_bytes = segment_bytes_max;  // The size of each but the last.
 };
 
 // Reserves nothing yet: MappedSegments::prefault() does.
 // Errors: invalid_argument (sizes), exhausted (descriptors), io.
 Result<std::vector<Segment>> create_segments(const SegmentOptions& options);
 
-// Takes over a descriptor that another process sent, once it is proven to be a segment.
-// Errors: invalid_argument (another size than announced, or not sealed against resizing).
+// Takes ownership of a descriptor that another process sent, after checking that it is a segment.
+// Errors: invalid_argument (the size is not the announced one, or it is not sealed against
+// resizing).
 Result<Segment> adopt_segment(Fd fd, std::uint64_t announced_bytes);
 
 }  // namespace ckpt::os

@@ -36,7 +36,7 @@ Status replace_file(const std::string& path, const std::string& text) {
 }
 
 Result<Fd> open_regular_file(const std::string& path) {
-  // O_NONBLOCK: a FIFO of that name must not hold the thread; it means nothing for files.
+  // O_NONBLOCK: opening a FIFO of that name must not block the thread. Regular files ignore it.
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) {
     if (errno == ENOENT) return fail(Errc::not_found, "read " + path + ": there is no such file");
@@ -81,7 +81,7 @@ std::string last_line(const std::string& path, std::uint64_t from) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return {};
   const off_t end = ::lseek(fd.number(), 0, SEEK_END);
-  // Shorter than it was: another file has taken its place, as when a log rotates.
+  // Shorter than before: another file has taken its place, as when a log rotates.
   const off_t begin = static_cast<off_t>(from) <= end ? static_cast<off_t>(from) : 0;
   if (end <= begin) return {};
   std::string text(static_cast<std::size_t>(std::min(end - begin, tail_bytes)), '\0');

@@ -38,8 +38,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// posix_spawn's two descriptions of the child, freed on each way out. Their functions fail only for
-// want of memory.
+// posix_spawn's two descriptions of the child, freed on every way out. Their functions fail only
+// for lack of memory.
 class SpawnPlan {
  public:
   SpawnPlan() {
@@ -77,7 +77,7 @@ class SpawnPlan {
   posix_spawnattr_t attributes;
 };
 
-// Above the three standard descriptors, where the child's own opening cannot overwrite it.
+// Opens it above the three standard descriptors, which the child overwrites.
 Result<Fd> open_log(const std::string& path) {
   const Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600));
   if (!log) return fail_system("open the log file " + path);
@@ -108,7 +108,7 @@ Result<Spawned> spawn_detached(const SpawnOptions& options) {
     if (error == ENOENT || error == EACCES) return fail(Errc::not_found, attempted, cause);
     return fail_system(attempted, cause);
   }
-  // It is our child and we have not reaped it: the number cannot mean another process.
+  // It is our unreaped child: the number cannot have been reused.
   CKPT_TRY(Fd process, open_process(pid));
   return Spawned{std::move(process), pid};
 }

@@ -1,6 +1,6 @@
-// Spawn: starts a program that shares nothing with us: no session, no descriptors, no terminal.
+// Spawn: starts a program that shares no session, descriptors or terminal with us.
 //
-// An inherited pipe would hang whoever captures our output, for as long as the daemon lives.
+// An inherited pipe would hang a caller that captures our output for as long as the daemon lives.
 #pragma once
 
 #include <sys/types.h>
@@ -17,18 +17,18 @@ namespace ckpt::os {
 struct SpawnOptions {
   std::string program;                 // A path, or a name that is looked up in PATH.
   std::vector<std::string> arguments;  // Without the program's own name.
-  // Set, or with nullopt removed, in the copy of our environment that it gets.
+  // Set, or removed with nullopt, in the child's copy of our environment.
   std::vector<std::pair<std::string, std::optional<std::string>>> environment;
   std::string log_path;  // Its standard output and error are appended here; created as 0600.
 };
 
-// It is our child, until we end: whoever sees it end calls reap() (os/process.hpp).
+// It stays our child until we end: call reap() (os/process.hpp) after it has ended.
 struct Spawned {
   Fd process;  // Its pidfd.
   pid_t pid = 0;
 };
 
-// Signals are unblocked and have their default actions; standard input is empty.
+// Signals are unblocked and have their default actions. Standard input is empty.
 // Errors: not_found (the program), io (the log file, or the kernel), exhausted.
 Result<Spawned> spawn_detached(const SpawnOptions& options);
 

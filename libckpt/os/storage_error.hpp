@@ -1,4 +1,4 @@
-// StorageError: what an errno of the disk asks us to do; one table for all three FileSystems.
+// StorageError: maps an errno of the disk to an Errc; one table for all three FileSystems.
 #pragma once
 
 #include <ckpt/result.hpp>

@@ -15,7 +15,8 @@ namespace ckpt::os {
 
 namespace {
 
-// As "/autogroup-7 nice 0". Lower sessions, and kernels without groups, are left as they are.
+// Writes a value such as "/autogroup-7 nice 0". Leaves sessions that are already lower, and kernels
+// without groups, as they are.
 Status lower_session(int nice) {
   const Fd file(::open("/proc/self/autogroup", O_RDWR | O_CLOEXEC));
   std::array<char, 64> told{};

@@ -1,4 +1,4 @@
-// ThreadSettings: the name of the calling thread, and how little of the processor it claims.
+// ThreadSettings: the name and the scheduling priority of the calling thread.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -9,10 +9,9 @@ namespace ckpt::os {
 // Cut to the 15 characters that the kernel keeps.
 void set_thread_name(std::string_view name);
 
-// The calling thread, and those that it starts from now on, run with this nice, or their own if
-// that is higher. A process that leads a session lowers the session as well: kernels that share the
-// processor out by sessions (autogroup) compare nice only within one.
-// Errors: io; what was refused stays as it was.
+// Gives the calling thread, and all threads it starts from now on, this nice value unless theirs is
+// higher. A session leader lowers its session too: kernels that schedule by session (autogroup)
+// compare nice values only within one. Errors: io; a refused change leaves everything as it was.
 Status give_way(int nice);
 
 }  // namespace ckpt::os
