@@ -1,4 +1,4 @@
-// ArenaLimits: how much memory a job needs on a node, and whether that may be had.
+// ArenaLimits: the memory that a job needs on a node, and whether it may have it.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -9,11 +9,11 @@
 
 namespace ckpt::arena {
 
-// Two own Slots: one holds the newest committed step, one takes the next. A flush that is longer
+// Two own Slots: one holds the newest committed step, one takes the next. A flush that takes longer
 // than the interval holds a third.
 inline constexpr std::uint32_t own_slots_min = 2;
 inline constexpr std::uint32_t own_slots_with_storage = 3;
-// For each rank that we protect: the committed copy, and the one being received.
+// For each protected rank: the committed copy, and the one being received.
 inline constexpr std::uint32_t replica_slots_per_rank = 2;
 
 struct MemoryNeed {
@@ -28,13 +28,13 @@ struct MemoryNeed {
   }
 };
 
-// MemoryBudget: what the daemon may use for Slots, of all jobs together.
+// MemoryBudget: the memory that the daemon may use for the Slots of all jobs together.
 class MemoryBudget {
  public:
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // Errors: exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
-  // As reserve, but takes nothing; `given_back` is what would be released first.
+  // Like reserve, but takes nothing. `given_back` is the memory that would be released first.
   Status check(std::uint64_t bytes, const std::string& what, std::uint64_t given_back = 0) const;
   Status reserve(std::uint64_t bytes, const std::string& what);
   void release(std::uint64_t bytes);

@@ -1,12 +1,12 @@
-// SharedSlotMemory: a Slot's bytes in memfd segments that a trainer can map: the real MemorySource.
+// SharedSlotMemory: a Slot's bytes in memfd segments that a trainer can map; the real MemorySource.
 //
 // Segments are at most 1 GiB, sealed against resizing, and lie in one contiguous range of
-// addresses. Every page is allocated before the Slot is used: memory that is not there is found out
-// now, as an error, and not later, as the death of a process.
+// addresses. Every page is allocated before the Slot is used: missing memory is an error now, and
+// not the death of a process later.
 //
-// Threads:   one executor. Pages are faulted in on threads of the source.
-// Lifetime:  destroy the source before the executor's context; its destructor waits for the
-//            allocations that were asked for. What it made lives on by itself.
+// Threads: one executor. Pages are faulted in on threads of the source.
+// Lifetime: destroy the source before the executor's context; its destructor waits for pending
+//           allocations. The memory it made outlives it.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@
 namespace ckpt::arena {
 
 struct SharedMemoryOptions {
-  // Together they fault in about 10 GiB/s; more would only take cores from the trainers.
+  // Four threads fault in about 10 GiB/s; more would only take cores from the trainers.
   int prefault_threads = 4;
-  // What the machine could give now; asked before each allocation. Unset: nobody is asked.
+  // The memory that the machine could give now, read before each allocation. Unset: no limit.
   std::function<std::uint64_t()> available_bytes;
 };
 

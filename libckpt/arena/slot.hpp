@@ -1,14 +1,15 @@
-// Slot: where one rank's capture rests, and the only states it can be in.
+// Slot: the memory of one rank's capture, and the only states it can be in.
 //
 //   free --begin_fill--> filling --filled--> filled --seal--> sealed --retire (no leases)--> free
 //                           |                  |                +--quarantine--> quarantined
 //                           +----- abandon ----+--> free              |
 //                                                     free <--retire--+
 //
-// Invariants: bytes are readable by others only while sealed, and then never change; a Slot with a
-// Lease is never free. A quarantined Slot serves nobody and is freed like a sealed one.
-// Threads:    one (the engine's). A Lease's bytes may be read from any thread.
-// Lifetime:   shared: a Lease keeps its Slot, so that it may outlive the engine that gave it.
+// Invariants: others can read bytes only while the Slot is sealed, and then they never change. A
+//             Slot with a Lease is never free. A quarantined Slot serves nobody and is freed like a
+//             sealed one.
+// Threads: one (the engine's). A Lease's bytes may be read from any thread.
+// Lifetime: shared: a Lease keeps its Slot, so that it may outlive the engine that gave it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void seal(std::shared_ptr<const format::ShardRecord> record);
   void abandon();
   void quarantine();
-  // Free at once, or when the last Lease ends.
+  // Frees the Slot, at once or when the last Lease ends.
   void retire();
 
   State state() const { return state_; }
@@ -41,7 +42,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool is_leased() const { return lease_count_ > 0; }
   format::ShardId id() const { return id_; }
   const std::shared_ptr<const format::ShardRecord>& record() const { return record_; }
-  const Digest& digest() const { return digest_; }                  // Of the record; while sealed.
+  const Digest& digest() const { return digest_; }                  // The record's, while sealed.
   std::uint64_t manifest_bytes() const { return manifest_bytes_; }  // Of its entry, while sealed.
   std::uint64_t capacity() const { return memory_->bytes().size(); }
   SlotMemory& memory() { return *memory_; }
@@ -60,7 +61,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool is_retiring_ = false;
 };
 
-// Lease: a reader's claim on a sealed Slot; the bytes stay as they are until it is gone.
+// Lease: a reader's claim on a sealed Slot; while it lives, the bytes do not change.
 class Lease {
  public:
   explicit Lease(std::shared_ptr<Slot> slot);
@@ -76,7 +77,7 @@ class Lease {
 
  private:
   std::shared_ptr<Slot> slot_;
-  std::shared_ptr<const format::ShardRecord> record_;  // As it was when the claim was made.
+  std::shared_ptr<const format::ShardRecord> record_;  // The record at the time of the claim.
 };
 
 }  // namespace ckpt::arena

@@ -17,7 +17,7 @@ CopyThreads::Work::~Work() {
 CopyThreads::CopyThreads(std::uint32_t count) {
   CKPT_ASSERT(count >= 1);
   CKPT_ASSERT(count <= threads_max);
-  // The trainer's signals are for its own threads: ours are born with all of them blocked.
+  // The trainer's signals are for its own threads, so ours start with all of them blocked.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -46,7 +46,7 @@ void CopyThreads::start(Work& work) {
     end(work);
     return;
   }
-  // A thread that is late from the run before may claim from here on: all is written.
+  // A thread that is late from the previous run may claim from here on: every field is written.
   work.next_.store(0, std::memory_order_release);
   bool is_queued = false;
   {
@@ -81,7 +81,7 @@ void CopyThreads::end(Work& work) {
 }
 
 void CopyThreads::tell_waiters(std::atomic<bool>& claim) {
-  // Under the mutex, so that a waiter is either before its look or already asleep.
+  // Under the mutex, so that a waiter has either not looked yet or is already asleep.
   const std::lock_guard lock(mutex_);
   claim.store(true, std::memory_order_release);
   work_went_.notify_all();
@@ -112,7 +112,7 @@ void CopyThreads::retire(Work& work) {
   while (!work.is_idle_.load(std::memory_order_acquire) && carry_out_next(work)) {
   }
   std::unique_lock lock(mutex_);
-  // No deadline: a copy that still runs would write into memory that is about to go.
+  // No deadline: a copy that still runs would write into memory that is about to be freed.
   work_went_.wait(lock, [&] { return work.is_idle_.load() && work.attached_ == 0; });
   forget(work);
 }

@@ -1,7 +1,8 @@
-// CopyThreads: a few threads that share out numbered pieces of work with whoever waits for it.
+// CopyThreads: a few threads that share numbered pieces of work with the thread that waits for
+// them.
 //
-// Indexes are handed out by one atomic counter, so that a slow thread holds nobody up; the thread
-// that waits takes part instead of sleeping. Starting a Work allocates nothing.
+// One atomic counter hands out the indexes, so that a slow thread holds nobody up. The waiting
+// thread takes part instead of sleeping. Starting a Work allocates nothing.
 //
 // Threads:   start, help, wait_idle and retire from one thread at a time, per Work.
 // Lifetime:  a Work is retired before it is destroyed, and before its CopyThreads are.
@@ -35,12 +36,12 @@ class CopyThreads {
    protected:
     virtual ~Work();
     virtual void carry_out(std::size_t index) = 0;  // Once for each index below count, in parallel.
-    virtual void ended() = 0;  // Once, after all of them, on the thread that did the last.
+    virtual void ended() = 0;  // Once, after all of them, on the thread that finished last.
 
    private:
     friend class CopyThreads;
 
-    // Constant, so that a thread that comes late may still compare with it.
+    // Constant, so that a late thread may still compare with it.
     const std::size_t count_;
     std::atomic<std::size_t> next_{0};
     std::atomic<std::size_t> done_{0};
@@ -58,11 +59,11 @@ class CopyThreads {
 
   // Returns at once; the work must be idle.
   void start(Work& work);
-  // Takes part until every index was carried out. Errors: unavailable (the others are not done).
+  // Takes part until every index is carried out. Errors: unavailable (others are not done in time).
   Status help(Work& work, Deadline deadline);
-  // Until ended() has returned. Errors: unavailable.
+  // Waits until ended() has returned. Errors: unavailable.
   Status wait_idle(Work& work, Deadline deadline);
-  // Until no thread can touch `work` any more.
+  // Waits until no thread can touch `work` any more.
   void retire(Work& work);
 
  private:
@@ -70,7 +71,7 @@ class CopyThreads {
   bool carry_out_next(Work& work);  // False when none is left to claim.
   void end(Work& work);
   void tell_waiters(std::atomic<bool>& claim);
-  Work* claimable();              // Under the mutex; forgets works of which all is claimed.
+  Work* claimable();              // Under the mutex; forgets works without unclaimed indexes.
   void forget(const Work& work);  // Under the mutex.
 
   std::mutex mutex_;

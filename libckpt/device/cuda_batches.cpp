@@ -23,7 +23,7 @@ class BatchPlanner {
   }
   CudaBatches take(std::size_t strip_count) {
     if (batch_.copy_count > 0) end_batch();
-    // Strips of nothing but padding, at the end, come with the last batch.
+    // The last batch also covers the final strips, if they are nothing but padding.
     if (!plan_.batches.empty()) plan_.batches.back().strips_end = strip_count;
     return std::move(plan_);
   }

@@ -1,9 +1,10 @@
-// CudaBatches: the pieces of a run as copies that a GPU's copy engine likes, in batches. Pure.
+// CudaBatches: turns the pieces of a run into batches of copies that suit a GPU's copy engine.
+// Pure.
 //
 // Pieces that are neighbours both on the GPU and in the Slot become one copy, unless they lie in
-// two allocations: the driver refuses a copy out of two. A batch is what is queued at a time: large
-// enough for the full rate, small enough that the trainer's own copies, which wait behind it, do
-// not wait long.
+// two allocations: the driver refuses a copy from two. One batch is queued at a time. It is large
+// enough for the full rate, and small enough that the trainer's own copies, which wait behind it,
+// do not wait long.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@
 
 namespace ckpt::device {
 
-// Memory is registered with the driver in pieces of this size, counted from where it begins: one
-// larger call would hold the driver's lock for long. No copy may cross from one piece to the next.
+// Memory is registered with the driver in pieces of this size, counted from its first byte: one
+// larger call would hold the driver's lock for long. No copy may cross the border of two pieces.
 inline constexpr std::uint64_t pin_piece_bytes = 1 * GiB;
 
 struct CudaCopy {
@@ -30,13 +31,13 @@ struct CudaBatch {
   std::size_t first_copy = 0;
   std::size_t copy_count = 0;
   std::uint64_t bytes = 0;
-  std::size_t strips_end = 0;  // All strips below it have arrived when this batch has.
+  std::size_t strips_end = 0;  // When this batch has arrived, so have all strips below this index.
 };
 
 struct CudaBatches {
   std::vector<CudaCopy> copies;
   std::vector<CudaBatch> batches;
-  std::vector<CudaCopy> zeros;  // Padding, which the host writes; no source.
+  std::vector<CudaCopy> zeros;  // Padding, which the host writes; without sources.
 };
 
 struct BatchLimits {
@@ -44,10 +45,11 @@ struct BatchLimits {
   std::size_t copies = 1024;       // Each costs the driver about 2 microseconds.
 };
 
-// Whether an allocation on the GPU begins at the address. Two that follow each other leave no gap.
+// Returns true if an allocation on the GPU begins at the address. Neighbouring allocations leave no
+// gap.
 using BeginsMemory = std::function<bool(const std::byte*)>;
 
-// A batch ends where a strip does, so it may be larger than the limits by one strip.
+// A batch ends where a strip ends, so it may exceed the limits by one strip.
 CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits,
                          const BeginsMemory& begins_memory);
 

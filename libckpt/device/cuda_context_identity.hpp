@@ -1,7 +1,7 @@
-// ContextIdentity: whether a context is still the one that it was.
+// ContextIdentity: detects that a context was destroyed, even if another one reuses its address.
 //
-// A trainer may reset its GPU. That destroys the context and every handle that was made in it, and
-// to use one of those is undefined; the context that comes next may have the same address.
+// A trainer may reset its GPU. That destroys the context and every handle made in it; using such a
+// handle is undefined behaviour. The next context may have the same address.
 //
 // Threads: any. Lifetime: the driver outlives it.
 #pragma once
@@ -17,8 +17,8 @@ class ContextIdentity {
  public:
   ContextIdentity(const CudaDriver& driver, CUcontext context);
 
-  // Nothing is known, and it is taken to live, with drivers before CUDA 12.0, and where the driver
-  // refuses to answer. Errors: unavailable (it was destroyed, or the driver has shut down).
+  // Drivers before CUDA 12.0, and drivers that refuse to answer, give no information: the context
+  // is then taken to live. Errors: unavailable (it was destroyed, or the driver has shut down).
   Status check() const;
 
  private:

@@ -52,7 +52,7 @@ CudaDevice::~CudaDevice() {
     if (restore_stream_ != nullptr) (void)queue_.driver.destroy_stream(restore_stream_);
     queue_.close();
   }
-  // The trainer's own hold on the primary context keeps it as long as it is wanted.
+  // The trainer's own reference keeps the primary context alive for as long as it needs it.
   (void)queue_.driver.release_context(handle_);
 }
 
@@ -81,14 +81,14 @@ void CudaDevice::run() {
   while (true) {
     queue_.changed.wait(
         lock, [&] { return is_stopping_ || quiesce_ == Quiesce::asked || !queue_.runs.empty(); });
-    // Each time anew: one refusal must not leave the thread without them for good.
+    // Anew each time: one refusal must not leave the thread without it for good.
     const RelaxedCapture relaxed(queue_.driver);
     const CudaScope scope(queue_.driver, queue_.context);
     (void)queue_.has_context();
     if (quiesce_ == Quiesce::asked) carry_out_quiesce(lock);
     if (is_stopping_ && queue_.runs.empty()) return;
     bool has_moved = false;
-    // A run that ends leaves the list: the next one then stands in its place.
+    // A run that ends leaves the list, and the next one takes its index.
     for (std::size_t i = 0; i < queue_.runs.size();) {
       CudaRun* const run = queue_.runs[i];
       has_moved = run->advance(lock) || has_moved;
@@ -106,7 +106,7 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
     CUdeviceptr begin = 0;
     const CUresult result =
         queue_.driver.pointer_attribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
-    return result != CUDA_SUCCESS || begin == address;  // Two copies are right in any case.
+    return result != CUDA_SUCCESS || begin == address;  // Two copies are correct in any case.
   };
   return std::make_unique<CudaRun>(queue_, plan_batches(list, limits_, begins_memory), listener);
 }
@@ -131,7 +131,7 @@ void CudaDevice::carry_out_quiesce(std::unique_lock<std::mutex>& lock) {
   queue_.changed.notify_all();
 }
 
-// The driver's call has no deadline, so our thread makes it.
+// The driver's call has no deadline, so a thread of our own makes it.
 Status CudaDevice::quiesce(Deadline deadline) {
   std::unique_lock lock(queue_.mutex);
   if (quiesce_ == Quiesce::none) quiesce_ = Quiesce::asked;

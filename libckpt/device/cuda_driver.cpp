@@ -12,13 +12,13 @@ namespace ckpt::device {
 
 namespace {
 
-constexpr int version_min = 11030;  // The first that has cuGetProcAddress.
+constexpr int version_min = 11030;  // The first version with cuGetProcAddress.
 constexpr int version_of_entry_12000 = 12000;
 constexpr int version_of_context_id = 12000;
 constexpr int version_of_batch_copy = 12080;
 constexpr int version_of_batch_copy_without_index = 13000;
 
-// Errors that drivers may return and that older headers do not name.
+// An error that drivers may return and older headers do not name.
 constexpr int error_contained = 226;
 constexpr int error_tensor_memory_leak = 721;
 constexpr int error_mps_client_terminated = 810;
@@ -30,8 +30,8 @@ std::string told(int version) {
 
 }  // namespace
 
-// CudaSymbols: where the functions are. The driver itself is asked, since a name alone may mean
-// any of several versions of a function.
+// CudaSymbols: looks up functions by asking the driver itself, since a name alone may mean any of
+// several versions of a function.
 class CudaSymbols {
  public:
   static Result<CudaSymbols> open() {
@@ -48,7 +48,7 @@ class CudaSymbols {
 
   int version() const { return version_; }
 
-  // The function as it was in CUDA `version`, and has been since.
+  // Finds the function in the form it has had since CUDA `version`.
   template <class Function>
   Status find(Function& function, const char* name, int version) const {
     void* address = nullptr;
@@ -147,7 +147,7 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
 }
 
 Status CudaDriver::find_newer_functions(const CudaSymbols& symbols) {
-  // Asked by the driver's own version: one that is newer than the driver is an error there.
+  // Looked up only in drivers that have it: asking an older one is an error.
   if (version >= version_of_context_id)
     CKPT_CHECK(symbols.find(context_id, "cuCtxGetId", version_of_context_id));
   if (version >= version_of_batch_copy_without_index)

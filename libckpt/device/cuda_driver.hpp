@@ -1,7 +1,7 @@
 // CudaDriver: the functions of the CUDA driver that libckpt calls, found at run time.
 //
-// Nothing links against libcuda: the toolkit's headers give the types, the driver of this machine
-// gives each function in the version that the types are of.
+// Nothing links against libcuda. The toolkit's headers give the types; this machine's driver gives
+// each function in the version that fits those types.
 //
 // Threads: any. Lifetime: outlives all that uses it; the library itself stays loaded.
 #pragma once
@@ -17,19 +17,19 @@
 
 namespace ckpt::device {
 
-// The headers of CUDA 12 have no type for it.
+// The headers of CUDA 12 declare no type for it.
 using CopyBatch13000 = CUresult(CUDAAPI*)(CUdeviceptr* targets, CUdeviceptr* sources,
                                           std::size_t* sizes, std::size_t count,
                                           CUmemcpyAttributes* attributes, std::size_t* first,
                                           std::size_t attribute_count, CUstream stream);
 
 struct CudaDriver {
-  // Loads CKPT_CUDA_DRIVER, else libcuda.so.1, and initialises it.
-  // Errors: unsupported (no driver, no GPU, or a driver older than CUDA 11.3; says which).
+  // Loads CKPT_CUDA_DRIVER, else libcuda.so.1, and initialises it. Errors: unsupported (no driver,
+  // no GPU, or a driver older than CUDA 11.3; the text says which).
   static Result<std::unique_ptr<CudaDriver>> open();
 
-  // Null for success; else what was attempted, with the driver's name for the error.
-  // io: the call was refused, the context lives on. unavailable: the context is lost.
+  // Returns success, or an error with `attempted` and the driver's name for the failure. io: the
+  // call was refused, the context lives on. unavailable: the context is lost.
   Status check(CUresult result, std::string_view attempted) const;
 
   bool has_batch_copy() const { return copy_batch_12080 != nullptr || copy_batch_13000 != nullptr; }
@@ -69,10 +69,10 @@ struct CudaDriver {
   PFN_cuMemHostRegister_v6050 register_host = nullptr;
   PFN_cuMemHostUnregister_v4000 unregister_host = nullptr;
   PFN_cuPointerGetAttribute_v4000 pointer_attribute = nullptr;
-  // At most one of the two: CUDA 13.0 took a parameter away.
+  // At most one of the two is set: CUDA 13.0 removed a parameter.
   PFN_cuMemcpyBatchAsync_v12080 copy_batch_12080 = nullptr;
   CopyBatch13000 copy_batch_13000 = nullptr;
-  // From CUDA 12.0 on, else null.
+  // Set from CUDA 12.0 on, else null.
   PFN_cuCtxGetId_v12000 context_id = nullptr;
 
  private:
@@ -80,11 +80,11 @@ struct CudaDriver {
   Status find_newer_functions(const class CudaSymbols& symbols);
 };
 
-// Whether an error has destroyed its context: nothing that was queued there will run any more.
+// Returns true for errors that destroy their context: nothing queued there runs any more.
 bool is_context_lost(CUresult result);
 
-// CudaScope: the context of a GPU is the calling thread's as long as this lives; then that of the
-// trainer is again.
+// CudaScope: makes a GPU's context current on the calling thread; restores the trainer's at its
+// end.
 class CudaScope {
  public:
   CudaScope(const CudaDriver& driver, CUcontext context)
@@ -103,8 +103,8 @@ class CudaScope {
   const CUresult result_;
 };
 
-// RelaxedCapture: as long as this lives, the calling thread's calls break no CUDA graph that
-// somebody captures meanwhile, on another stream.
+// RelaxedCapture: while it lives, calls of this thread do not break a CUDA graph that somebody is
+// capturing on another stream.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaDriver& driver)
@@ -117,7 +117,7 @@ class RelaxedCapture {
 
  private:
   const CudaDriver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // Then the trainer's own.
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // The trainer's, once exchanged.
   const bool is_set_;
 };
 

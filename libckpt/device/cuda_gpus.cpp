@@ -1,4 +1,4 @@
-// What is behind gpus.hpp where CUDA's headers were there to build with.
+// The implementation of gpus.hpp for builds with CUDA's headers.
 #include <fmt/format.h>
 
 #include <map>

@@ -4,7 +4,7 @@ namespace ckpt::device {
 
 namespace {
 
-// The handles that mean a default stream of whatever context is current.
+// Handles that mean the default stream of the current context, whichever that is.
 bool is_default(CUstream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
@@ -36,7 +36,7 @@ Result<bool> CudaOrder::is_captured(Stream stream) const {
     CKPT_CHECK(scope.status());
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const CUresult result = driver_.is_capturing(queue.stream, &status);
-    // The default stream, while another stream of the context is captured.
+    // It is the default stream, while another stream of the context is being captured.
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
     CKPT_CHECK(driver_.check(result, "ask whether the stream is being captured"));
     if (status != CU_STREAM_CAPTURE_STATUS_NONE) return true;
@@ -62,7 +62,7 @@ Status CudaOrder::follow_one(CUstream ours, const Queue& queue) {
   CUresult result = driver_.record_event(event, queue.stream);
   const bool is_recorded = result == CUDA_SUCCESS;
   if (is_recorded) result = driver_.wait_event(ours, event, CU_EVENT_WAIT_DEFAULT);
-  // Who waits for it does so for what it was when the wait was queued.
+  // A wait that is already queued keeps the meaning that the event had then.
   if (!is_kept) (void)driver_.destroy_event(event);
   return driver_.check(result, is_recorded ? "let the copies wait for the trainer's stream"
                                            : "record an event on the trainer's stream");

@@ -1,8 +1,8 @@
-// CudaOrder: puts our copies after what a trainer has queued, and what it queues next after them.
+// CudaOrder: orders our copies after the work a trainer has queued, and its next work after them.
 //
-// Both are events, so that the GPU waits and the host does not. An event belongs to the context of
-// the stream that it is recorded on. One of a context that is not ours is not kept: its context may
-// go before we do.
+// Both orders use events, so that the GPU waits and the host does not. An event belongs to the
+// context of the stream it is recorded on. Events of contexts that are not ours are not kept: such
+// a context may be destroyed before we are.
 //
 // Threads: one at a time. Lifetime: the driver and the context outlive it.
 #pragma once
@@ -23,15 +23,15 @@ class CudaOrder {
   CudaOrder(const CudaOrder&) = delete;
   CudaOrder& operator=(const CudaOrder&) = delete;
 
-  // Whether what is queued on `stream` now would go into a CUDA graph instead of being run.
+  // Returns true if work queued on `stream` now would be recorded into a CUDA graph instead of run.
   Result<bool> is_captured(Stream stream) const;
-  // `ours` goes on when all that is queued on `stream`, and on the default stream of our GPU where
-  // that is another, has run. Errors: those of CudaDriver::check.
+  // Makes `ours` continue after everything queued on `stream`, and on our GPU's default stream if
+  // that is another one. Errors: those of CudaDriver::check.
   Status follow(CUstream ours, Stream stream);
-  // What is queued on them from now on runs after `event`, which was recorded.
+  // Makes their future work run after `event`, which must be recorded.
   Status precede(CUevent event, Stream stream);
 
-  // Before the order goes; without the context, its event went with that.
+  // Call it before destruction. Without the context, its event is already gone.
   void close(bool has_context);
 
  private:
@@ -39,13 +39,13 @@ class CudaOrder {
     CUstream stream = nullptr;
     CUcontext context = nullptr;
   };
-  // The stream, and our GPU's default stream beside one of another GPU.
+  // Returns the stream, plus our GPU's default stream if the stream is of another GPU.
   Result<std::vector<Queue>> queues_of(Stream stream) const;
   Status follow_one(CUstream ours, const Queue& queue);
 
   const CudaDriver& driver_;
   const CUcontext context_;
-  CUevent event_ = nullptr;  // Of our context.
+  CUevent event_ = nullptr;  // Belongs to our context.
 };
 
 }  // namespace ckpt::device

@@ -29,7 +29,7 @@ Status CudaPinner::pin(std::span<std::byte> memory) {
 
 bool CudaPinner::unpin(std::span<std::byte> memory) {
   const RelaxedCapture relaxed(driver_);
-  if (!identity_.check()) return true;  // What was pinned in the context went with it.
+  if (!identity_.check()) return true;  // The context's end has unpinned everything.
   bool is_unpinned = true;
   for (std::uint64_t done = 0; done < memory.size(); done += pin_piece_bytes)
     is_unpinned = unpin_piece(memory.data() + done) && is_unpinned;
@@ -37,7 +37,7 @@ bool CudaPinner::unpin(std::span<std::byte> memory) {
 }
 
 bool CudaPinner::unpin_piece(std::byte* first) {
-  constexpr int attempts = 2;  // An error at a call need not be that call's.
+  constexpr int attempts = 2;  // An error returned by a call may come from an earlier one.
   Status status;
   for (int attempt = 0; attempt < attempts; ++attempt) {
     const CudaScope scope(driver_, context_);

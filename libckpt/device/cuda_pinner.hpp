@@ -13,7 +13,7 @@ class CudaPinner final : public Pinner {
   CudaPinner(const CudaDriver& driver, CUcontext context)
       : driver_(driver), context_(context), identity_(driver, context) {}
 
-  // In pieces of pin_piece_bytes.
+  // Pins in pieces of pin_piece_bytes.
   Status pin(std::span<std::byte> memory) override;
   bool unpin(std::span<std::byte> memory) override;
 

@@ -28,7 +28,7 @@ bool CudaQueue::has_context() {
 Status CudaQueue::open() {
   const CudaScope scope(driver, context);
   CKPT_CHECK(scope.status());
-  // Not blocking: the default stream, on which many trainers work, must not wait for copies.
+  // Non-blocking: the default stream, which many trainers use, must not wait for our copies.
   CKPT_CHECK(driver.check(driver.create_stream(&stream, CU_STREAM_NON_BLOCKING),
                           "create the stream for captures"));
   return driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
@@ -36,7 +36,7 @@ Status CudaQueue::open() {
 }
 
 Status CudaQueue::queue_gap() {
-  // Work of another engine: two copies of one stream that follow each other go as one block.
+  // This runs on another engine. Without it, two copies in a row on one stream run as one block.
   return driver.check(driver.set_words(gap_word_, 0, 1, stream), "queue a gap between batches");
 }
 

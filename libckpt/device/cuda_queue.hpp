@@ -1,7 +1,7 @@
-// CudaQueue: what the runs of one GPU share: its copy stream, the order on it, and who may go next.
+// CudaQueue: the copy stream that all runs of one GPU share, with its order and its pace.
 //
-// The copy engine of a GPU is a queue that knows no priorities: what is queued here, the trainer's
-// own small copies wait for. So at most two batches are queued, until a fence asks for all.
+// A GPU's copy engine is a queue without priorities: the trainer's own small copies wait for
+// everything queued here. So at most two batches are queued, until a fence asks for all.
 //
 // Threads: all fields under `mutex`, but the constant ones. Lifetime: outlives the runs.
 #pragma once
@@ -29,9 +29,9 @@ class CudaRun;
 class CudaQueue {
  public:
   static constexpr std::size_t batches_queued_max = 2;
-  // Two, so that one is filled while the other is emptied into the Slot.
+  // Two, so that one fills while the other is emptied into the Slot.
   static constexpr std::size_t ring_halves = 2;
-  static constexpr std::chrono::microseconds poll_interval{50};  // A tenth of what a batch takes.
+  static constexpr std::chrono::microseconds poll_interval{50};  // A tenth of a batch's time.
 
   CudaQueue(const CudaDriver& driver_in, CUcontext context_in, const MemoryPins& pins_in,
             const GpuOptions& options)
@@ -48,13 +48,12 @@ class CudaQueue {
   // Errors: io, unavailable.
   Status open();
   void close();  // Before the context is released, while it lives.
-  // Learns whether the trainer has destroyed the context, which `lost` then says: no handle may be
-  // used any more. With the lock.
+  // Checks, with the lock, whether the trainer has destroyed the context, and sets `lost` if so: no
+  // handle may be used then.
   bool has_context();
-  // A short gap between two batches, in which the copy engine takes what others have queued.
+  // Queues a short gap between two batches, in which the copy engine serves other streams.
   Status queue_gap();
-  // Makes the ring's halves at least so large; none may be in use for that.
-  // Errors: exhausted.
+  // Grows each half of the ring to at least this size. No half may be in use. Errors: exhausted.
   Status make_ring(std::uint64_t half_bytes);
   std::optional<std::size_t> free_half() const;
   std::byte* half(std::size_t index) { return ring_ + index * half_bytes_; }
@@ -66,11 +65,11 @@ class CudaQueue {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<CudaRun*> runs;  // Those that go on, in the order of their starts.
-  std::size_t queued = 0;      // Batches on the stream that are not known to have ended.
-  std::optional<Error> lost;   // The context is gone, and why.
+  std::vector<CudaRun*> runs;  // Active runs, in the order of their starts.
+  std::size_t queued = 0;      // Batches on the stream, not yet known to have ended.
+  std::optional<Error> lost;   // Why the context is gone.
   bool is_half_used[ring_halves] = {};
-  // Copies of small tensors go together: where the driver has that, and its GPU takes it.
+  // Small tensors are copied in one call, if the driver has that call and its GPU accepts it.
   bool is_batch_copy_usable;
   TokenBucket bucket;
   CUstream stream = nullptr;

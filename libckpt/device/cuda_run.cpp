@@ -1,9 +1,9 @@
 // A run:
 //  1. An event on the trainer's stream; our stream waits for it.
 //  2. Batches are queued, an event after each: two here, the rest as they end, or all by fence().
-//  3. `ckpt-gpu` asks the events. A batch whose event has completed is in the Slot.
-//  4. fence() lets the trainer's stream wait for the last batch's event, which it has recorded.
-//  5. When all that was queued has ended, the listener is told, and the run is idle.
+//  3. `ckpt-gpu` polls the events. A batch whose event has completed is in the Slot.
+//  4. fence() makes the trainer's stream wait for the last batch's event, which it has recorded.
+//  5. When every queued copy has ended, the listener is notified, and the run is idle.
 #include "device/cuda_run.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::uint64_t largest_batch(const CudaBatches& plan) {
   return bytes;
 }
 
-// Asked once in a poll interval, that is for some milliseconds.
+// Counts polls, one per interval: together a few milliseconds.
 constexpr std::size_t errors_in_a_row_max = 100;
 
 Unexpected captured_error(const char* what) {
@@ -134,7 +134,7 @@ bool CudaRun::may_queue() {
   return is_unpaced_ || queue_.bucket.take(bytes, std::chrono::steady_clock::now());
 }
 
-// On an error `is_covered_` tells whether anything was queued that no event covers.
+// On an error, `is_covered_` is false if copies were queued that no event covers.
 Status CudaRun::queue_batch() {
   CKPT_ASSERT(has_left());
   const CudaBatch& batch = plan_.batches[next_];
@@ -148,7 +148,7 @@ Status CudaRun::queue_batch() {
   if (next_ > 0) CKPT_CHECK(queue_.queue_gap());
   is_covered_ = false;
   Status queued = queue_copies(copies, ring_half);
-  // Also behind a part of a batch: to know when it has ended.
+  // Also after only a part of a batch: the event shows when that has ended.
   const CUresult recorded = queue_.driver.record_event(events_[next_], queue_.stream);
   is_covered_ = recorded == CUDA_SUCCESS;
   if (is_covered_) {
@@ -196,10 +196,10 @@ Status CudaRun::queue_copies(std::span<const CudaCopy> copies, std::byte* ring_h
 
 CUresult CudaRun::queue_together(std::span<const CudaCopy> copies) {
   CUmemcpyAttributes attributes{};
-  // Each source is read in the order of the stream: the trainer's last update wrote it.
+  // Each source is read in stream order, after the trainer's last update wrote it.
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   std::size_t first = 0;
-  std::size_t failed = 0;  // CUDA 12 promises nothing of a null pointer here.
+  std::size_t failed = 0;  // CUDA 12 does not document a null pointer here.
   const CudaDriver& driver = queue_.driver;
   return driver.copy_batch_13000 != nullptr
              ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(),
@@ -238,8 +238,8 @@ Status CudaRun::fence(Stream stream) {
   return wait_on_host(lock);
 }
 
-// Where the GPU cannot be made to wait: through the ring, inside of a graph's capture, after an
-// error. The sources are free when all that was queued has ended.
+// For cases in which the GPU cannot wait: copies through the ring, a graph capture, an earlier
+// error. The sources are free when every queued copy has ended.
 Status CudaRun::wait_on_host(Lock& lock) {
   is_unpaced_ = true;
   const auto deadline = std::chrono::steady_clock::now() + gpu_fence_deadline;
@@ -251,7 +251,7 @@ Status CudaRun::wait_on_host(Lock& lock) {
 
 Status CudaRun::wait_idle(Deadline deadline) {
   Lock lock(queue_.mutex);
-  if (state_ == State::running) is_unpaced_ = true;  // Nobody trains while somebody waits.
+  if (state_ == State::running) is_unpaced_ = true;  // Nobody trains while the host waits.
   const bool is_idle =
       queue_.changed.wait_until(lock, deadline, [&] { return state_ == State::idle; });
   if (is_idle) return {};
@@ -283,12 +283,12 @@ bool CudaRun::advance(Lock& lock) {
 }
 
 bool CudaRun::has_batch_ended() {
-  if (queue_.lost) return true;  // Nothing of it will run any more.
+  if (queue_.lost) return true;  // Nothing queued will run any more.
   const CUresult result = queue_.driver.query_event(events_[ended_]);
   if (is_answer(result)) return result == CUDA_SUCCESS;
   fail_with(queue_.driver.check(result, "copy from the GPU").error());
-  if (queue_.lost) return true;  // Nothing of it will run any more.
-  // Refused, and not lost: the copies may still be under way, and the stream itself knows.
+  if (queue_.lost) return true;  // Nothing queued will run any more.
+  // Refused but not lost: copies may still be under way, and the stream itself can say.
   return has_stream_ended();
 }
 
@@ -297,7 +297,7 @@ bool CudaRun::has_stream_ended() {
   const CUresult result = queue_.driver.query_stream(queue_.stream);
   if (is_answer(result)) return result == CUDA_SUCCESS;
   fail_with(queue_.driver.check(result, "wait for copies of the GPU").error());
-  // A driver that only has errors for us answers for nothing any more.
+  // After so many errors in a row the driver counts as lost.
   if (!queue_.lost && ++errors_in_a_row_ > errors_in_a_row_max) queue_.lost = *failure_;
   return queue_.lost.has_value();
 }

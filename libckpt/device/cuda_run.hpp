@@ -1,12 +1,12 @@
 // CudaRun: one plan of copies from a GPU into a Slot, started once per capture.
 //
-//   idle --start: an event, two batches--> running --a batch ends: the next--> ending --told-->
-//   idle
+//   idle --start: an event, two batches--> running --a batch ends: the next--> ending
 //                                             +--fence: all that is left, and an event--+
+//   ending --listener notified--> idle
 //
-// Invariants: copies come after what the trainer had queued at the start. The listener hears of the
-//             end only when every copy that was queued has ended, also after a failure: nothing
-//             writes into the Slot any more. An event is asked only after it was recorded.
+// Invariants: copies come after everything the trainer had queued at the start. The listener is
+//             notified only when every queued copy has ended, also after a failure: nothing writes
+//             into the Slot any more. Only recorded events are polled.
 // Threads:    start, fence and wait_idle on the training thread; advance on `ckpt-gpu`.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace ckpt::device {
 
-// A link of 10 GB/s carries 600 GB meanwhile: if it takes longer, the GPU hangs.
+// A link of 10 GB/s carries 600 GB in this time. A longer run means that the GPU hangs.
 inline constexpr std::chrono::seconds gpu_fence_deadline{60};
 
 class CudaRun final : public CopyRun {
@@ -33,10 +33,11 @@ class CudaRun final : public CopyRun {
   Status start(const CopyStart& start) override;
   Status fence(Stream stream) override;
   Status wait_idle(Deadline deadline) override;
-  // The engine takes them, as batches arrive.
+  // None: the engine takes them as batches arrive.
   std::span<const Crc32> checksums() const override { return {}; }
 
-  // On `ckpt-gpu`, with the queue's lock, which it lets go meanwhile. True: something has happened.
+  // Runs on `ckpt-gpu` with the queue's lock, which it releases meanwhile. True: there was
+  // progress.
   bool advance(std::unique_lock<std::mutex>& lock);
 
  private:
@@ -66,21 +67,21 @@ class CudaRun final : public CopyRun {
   CopyListener& listener_;
   CudaOrder order_;
   std::vector<CUevent> events_;  // One for each batch, made at the first start.
-  // For one call of the batched copy; as many as the largest batch has.
+  // Arguments for one call of the batched copy, as many as the largest batch needs.
   std::vector<CUdeviceptr> targets_, sources_;
   std::vector<std::size_t> sizes_;
 
-  // Of the run that goes on; under the queue's lock.
+  // The state of the active run, under the queue's lock.
   State state_ = State::idle;
   std::span<std::byte> slot_;
-  std::size_t next_ = 0;   // The batch to be queued.
+  std::size_t next_ = 0;   // The next batch to queue.
   std::size_t ended_ = 0;  // Batches below it have ended.
   std::optional<Error> failure_;
   std::size_t errors_in_a_row_ = 0;
-  bool is_covered_ = true;   // Each copy that was queued is followed by an event that was recorded.
-  bool is_unpaced_ = false;  // Somebody waits for it.
-  bool is_by_ring_ = false;  // The Slot is not pinned.
-  std::vector<std::size_t> half_of_;  // By batch, while it is in the ring.
+  bool is_covered_ = true;            // Every queued copy is followed by a recorded event.
+  bool is_unpaced_ = false;           // A thread waits for it.
+  bool is_by_ring_ = false;           // The Slot is not pinned.
+  std::vector<std::size_t> half_of_;  // The ring's half of each batch in it.
 };
 
 }  // namespace ckpt::device

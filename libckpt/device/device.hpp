@@ -1,14 +1,14 @@
-// Device: the seam to where tensors live: their bytes leave for a Slot, and come back from one.
+// Device: the seam to where tensors live: their bytes are copied to a Slot, and back from one.
 //
 // A CopyRun is made once per plan and started once per capture, so that a capture allocates
-// nothing. On a GPU its copies run on a stream of their own, in batches, and `fence` makes the
-// caller's stream wait for an event; on the host they run on the copy threads, and `fence` helps.
+// nothing. On a GPU, copies run on a separate stream in batches, and `fence` makes the caller's
+// stream wait for an event. On the host, copies run on the copy threads, and `fence` takes part.
 //
-//   idle --start--> running --last byte left its source--> copied --listener told--> idle
+//   idle --start--> running --last byte read--> copied --listener notified--> idle
 //
-// Threads:   the training thread; `copy_in` from several; a listener hears from any thread.
-// Lifetime:  sources stay valid until the run was fenced, the Slot until it is idle. A Device
-//            outlives its runs.
+// Threads: the training thread; `copy_in` from several; a listener is called from any thread.
+// Lifetime: sources stay valid until the run is fenced, the Slot until it is idle. A Device
+//           outlives its runs.
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,8 @@ struct Piece {
   std::uint64_t bytes = 0;
 };
 
-// Strip: pieces that lie next to one another within one Chunk; the unit of work and of checksum,
-// so that ten thousand small tensors cost no more bookkeeping than a few large ones.
+// Strip: pieces that lie next to each other within one Chunk. It is the unit of work and of
+// checksum, so that ten thousand small tensors cost no more bookkeeping than a few large ones.
 struct Strip {
   std::uint64_t slot_offset = 0;
   std::uint64_t bytes = 0;
@@ -50,16 +50,17 @@ struct CopyList {
 class CopyListener {
  public:
   virtual ~CopyListener() = default;
-  // The first `count` strips of the list are in the Slot. Told now and then while a run goes on, by
-  // devices that take long; from one thread at a time, and never after run_ended.
+  // The first `count` strips of the list are in the Slot. Slow devices call this now and then
+  // during a run, from one thread at a time, and never after run_ended.
   virtual void strips_arrived(std::size_t count) { (void)count; }
-  // Once per started run: all of it is in the Slot, or why not. Also from inside start and fence.
+  // Called once per started run: every byte is in the Slot, or the status says why not. May be
+  // called from inside start and fence.
   virtual void run_ended(Status status) = 0;
 };
 
 struct CopyStart {
   std::span<std::byte> slot;
-  Stream stream;  // The copies come after all work that is already queued on it.
+  Stream stream;  // Copies run after all work that is already queued on it.
   bool with_checksums = true;
 };
 
@@ -67,17 +68,17 @@ class CopyRun {
  public:
   virtual ~CopyRun() = default;  // Waits until it is idle.
 
-  // Starts copying; the run must be idle. On an error it is idle again and nobody is told.
-  // Errors: io (the device refused), unavailable (the device is lost).
+  // Starts copying; the run must be idle. After an error it is idle again and no listener is
+  // called. Errors: io (the device refused), unavailable (the device is lost).
   virtual Status start(const CopyStart& start) = 0;
-  // What comes later on `stream` (on the host: after this call) may change the sources. Nothing is
-  // held back any more, and there is no cost when the run is idle.
-  // Errors: unavailable (the copies did not end in time), io; the sources are then not safe.
+  // Later work on `stream` (on the host: after this call) may change the sources. From here on the
+  // run is not paced any more. Free when the run is idle. Errors: unavailable (the copies did not
+  // end in time), io; the sources are then not safe to change.
   virtual Status fence(Stream stream) = 0;
-  // Until the listener has been told. Errors: unavailable (the deadline passed).
+  // Waits until the listener has returned. Errors: unavailable (the deadline passed).
   virtual Status wait_idle(Deadline deadline) = 0;
 
-  // One per strip, of the newest run that ended well; empty when none were asked for, or where the
+  // One per strip of the newest run that succeeded; empty when none were asked for, or when the
   // device leaves them to the engine.
   virtual std::span<const Crc32> checksums() const = 0;
 };
@@ -86,20 +87,22 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  virtual bool has_checksums() const = 0;  // Whether a run can take them on the way.
+  virtual bool has_checksums() const = 0;  // A run can compute them while copying.
 
   virtual std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) = 0;
 
-  // Restore: queues target <- source, where `target` is the Device's memory. Both must stay until
-  // `settle` has returned, after a failure too. Errors: io, unavailable (the device is lost).
+  // Restore: queues target <- source, where `target` is the Device's memory. Both must stay valid
+  // until `settle` has returned, even after a failure. Errors: io, unavailable (the device is
+  // lost).
   virtual Status copy_in(std::byte* target, std::span<const std::byte> source) = 0;
-  // Before the first copy_in: all work that is queued on the device has ended, or the deadline
-  // passed (unavailable).
+  // Before the first copy_in: waits until all work queued on the device has ended. Errors:
+  // unavailable (the deadline passed).
   virtual Status quiesce(Deadline deadline) {
     (void)deadline;
     return {};
   }
-  // After the last: the bytes are there. Errors: unavailable (the deadline passed), io.
+  // After the last copy_in: waits until the bytes have arrived. Errors: unavailable (the deadline
+  // passed), io.
   virtual Status settle(Deadline deadline) = 0;
 };
 

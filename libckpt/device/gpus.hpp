@@ -1,4 +1,4 @@
-// Gpus: the GPUs of this process that tensors lie on, each a Device from when it is first needed.
+// Gpus: the GPUs of this process that hold tensors. Each becomes a Device at its first use.
 //
 // Threads:  one at a time (the training thread). Lifetime: outlives the runs of its Devices.
 #pragma once
@@ -16,7 +16,7 @@ namespace ckpt::device {
 
 struct GpuOptions {
   std::uint64_t copy_rate = 0;  // Bytes per second of each GPU; 0: no limit.
-  // What is queued at a time, and of it how many: see cuda_batches.hpp.
+  // The size of a batch and how many copies it holds: see cuda_batches.hpp.
   std::uint64_t batch_bytes = 32 * MiB;
   std::size_t batch_copies_max = 1024;
 };
@@ -25,14 +25,14 @@ class Gpus {
  public:
   virtual ~Gpus() = default;
 
-  // Loads the driver; from then on, what `pins` holds is pinned.
-  // Errors: unsupported (no driver, no GPU, or a build without GPU support; says which).
+  // Loads the driver, and from then on pins the memory in `pins`. Errors: unsupported (no driver,
+  // no GPU, or a build without GPU support; the text says which).
   static Result<std::unique_ptr<Gpus>> open(const GpuOptions& options,
                                             std::shared_ptr<MemoryPins> pins);
 
   virtual int count() const = 0;
-  // The Device that `data` lies on.
-  // Errors: invalid_argument (no memory of that GPU), unavailable (the GPU is lost).
+  // Returns the Device that holds `data`. Errors: invalid_argument (not memory of that GPU),
+  // unavailable (the GPU is lost).
   virtual Result<Device*> device_of(const void* data, int index) = 0;
 };
 

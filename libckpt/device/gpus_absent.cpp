@@ -1,4 +1,4 @@
-// What a build without CUDA's headers has behind gpus.hpp.
+// The implementation of gpus.hpp for builds without CUDA's headers.
 #include "device/gpus.hpp"
 
 namespace ckpt::device {

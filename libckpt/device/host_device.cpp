@@ -11,7 +11,7 @@ namespace ckpt::device {
 
 namespace {
 
-// From here on the target is taken to be too large to be read again from a cache, as in crc32_copy.
+// A target of this size or more is not expected to be read from a cache soon, as in crc32_copy.
 constexpr std::size_t streaming_bytes_min = 256 * KiB;
 
 void copy(std::span<std::byte> target, std::span<const std::byte> source) {
@@ -63,7 +63,7 @@ class HostRun final : public CopyRun, private CopyThreads::Work {
   const CopyList list_;
   std::vector<Crc32> crcs_;
   CopyListener& listener_;
-  std::span<std::byte> slot_;  // Of the run that goes on.
+  std::span<std::byte> slot_;  // The Slot of the active run.
   bool with_checksums_ = false;
 };
 

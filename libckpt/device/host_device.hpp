@@ -1,6 +1,6 @@
 // HostDevice: tensors in this process's own memory, copied and checksummed in one pass.
 //
-// Threads:   as Device; the copying happens on the CopyThreads and on whoever fences.
+// Threads: as Device; the CopyThreads and the thread in fence() copy.
 // Lifetime:  the CopyThreads outlive the device and its runs.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace ckpt::device {
 
-// A copy between two places of one memory takes milliseconds. If it took this long, the machine is
-// swapping or stopped, and the trainer is told instead of being held.
+// A copy within memory takes milliseconds. If it takes this long, the machine is swapping or
+// stopped, and the call fails instead of blocking the trainer.
 inline constexpr std::chrono::seconds host_fence_deadline{60};
 
 class HostDevice final : public Device {

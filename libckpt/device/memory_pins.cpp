@@ -15,8 +15,8 @@ namespace ckpt::device {
 
 namespace {
 
-// Else the next mapping might get these addresses, and the driver would copy from and to the pages
-// of the old one. There is no object that lives as long as the process: hence the static.
+// Otherwise the next mapping might get these addresses while the driver still uses the old pages.
+// No object lives as long as the process, hence the static.
 void keep_for_good(const std::shared_ptr<const void>& mapping) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const void>>;
@@ -28,7 +28,7 @@ void keep_for_good(const std::shared_ptr<const void>& mapping) {
 
 MemoryPins::~MemoryPins() {
   stop();
-  CKPT_ASSERT(held_.empty());  // Whoever holds memory holds us.
+  CKPT_ASSERT(held_.empty());  // Every holder of memory keeps this object alive.
 }
 
 std::shared_ptr<const void> MemoryPins::hold(std::span<std::byte> bytes,
@@ -44,14 +44,14 @@ std::shared_ptr<const void> MemoryPins::hold(std::span<std::byte> bytes,
 }
 
 void MemoryPins::let_go(std::uint64_t id) {
-  std::shared_ptr<const void> mapping;  // Goes outside of the lock: unmapping takes long.
+  std::shared_ptr<const void> mapping;  // Released outside of the lock: unmapping takes long.
   {
     const std::lock_guard lock(mutex_);
     const auto found = held_.find(id);
     CKPT_ASSERT(found != held_.end());
     Held& held = found->second;
     if (held.state == State::pinning || held.state == State::pinned) {
-      held.is_let_go = true;  // The thread does the rest.
+      held.is_let_go = true;  // The thread unpins it.
     } else {
       mapping = std::move(held.mapping);
       held_.erase(found);

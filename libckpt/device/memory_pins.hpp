@@ -1,13 +1,15 @@
-// MemoryPins: which memory of this process is pinned for its GPUs, and what keeps it mapped.
+// MemoryPins: the memory of this process that is pinned for its GPUs, and keeps it mapped
+// meanwhile.
 //
 //   held --in the background--> pinned --its last user lets go--> unpinned --> unmapped
 //
-// Pinning takes about a tenth of a second for a GiB, so a thread of its own does it, `ckpt-pin`:
-// nothing else waits for it. What the driver refuses stays usable, by a slower way.
+// Pinning takes about a tenth of a second per GiB, so a separate thread, `ckpt-pin`, does it and
+// nothing else waits for it. Memory that the driver refuses stays usable, by a slower path.
 //
-// Invariant: memory is never unmapped while it is pinned: what the driver does not let go of stays
-//            mapped as long as the process lives.
-// Threads:   any. Lifetime: shared by all that hold memory in it; the Pinner only until stop().
+// Invariants: memory is never unmapped while it is pinned. Memory that the driver fails to unpin
+//             stays mapped for the life of the process.
+// Threads: any. Lifetime: shared by everything that holds memory in it; the Pinner only until
+//          stop().
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -25,13 +27,13 @@
 
 namespace ckpt::device {
 
-// Pinner: how one driver pins. Called without any lock, from one thread at a time.
+// Pinner: pins through one driver. Called without any lock, from one thread at a time.
 class Pinner {
  public:
   virtual ~Pinner() = default;
-  // Errors: exhausted, io; then nothing of it is pinned.
+  // Errors: exhausted, io; then nothing is pinned.
   virtual Status pin(std::span<std::byte> memory) = 0;
-  // False: the driver does not let go of all of it, which must then stay mapped.
+  // False: the driver did not release all of it, which must then stay mapped.
   virtual bool unpin(std::span<std::byte> memory) = 0;
 };
 
@@ -42,18 +44,18 @@ class MemoryPins : public std::enable_shared_from_this<MemoryPins> {
   MemoryPins(const MemoryPins&) = delete;
   MemoryPins& operator=(const MemoryPins&) = delete;
 
-  // Keeps `mapping`, which owns `bytes`, and has them pinned from when there is a Pinner. As long
-  // as a copy of the answer lives; after that they are unpinned, and the mapping goes.
+  // Keeps `mapping`, which owns `bytes`, and pins them once there is a Pinner. After the last copy
+  // of the returned pointer is gone, they are unpinned and the mapping is released.
   std::shared_ptr<const void> hold(std::span<std::byte> bytes, std::shared_ptr<const void> mapping);
 
-  // From now on what is held is pinned. `pinner` outlives stop().
+  // From now on, held memory is pinned. `pinner` outlives stop().
   void start(Pinner& pinner);
-  // Unpins all, and pins nothing any more. Nothing may still be copied into it. Idempotent.
+  // Unpins everything and pins nothing any more. No copy into it may be under way. Idempotent.
   void stop();
 
-  // Whether `bytes` are the beginning of something that is pinned as a whole.
+  // Returns true if `bytes` are the beginning of memory that is pinned as a whole.
   bool is_pinned(std::span<const std::byte> bytes) const;
-  // Until nothing that is held still waits to be pinned, or the deadline. Errors: unavailable.
+  // Waits until no held memory waits to be pinned, or the deadline. Errors: unavailable.
   Status wait_settled(Deadline deadline) const;
 
  private:
@@ -67,7 +69,7 @@ class MemoryPins : public std::enable_shared_from_this<MemoryPins> {
 
   void let_go(std::uint64_t id);
   void run();
-  bool step(std::unique_lock<std::mutex>& lock);  // False: there was nothing to do.
+  bool step(std::unique_lock<std::mutex>& lock);  // Returns false if there was nothing to do.
   void pin(std::unique_lock<std::mutex>& lock, std::uint64_t id);
   void unpin(std::unique_lock<std::mutex>& lock, std::uint64_t id);
   void tell_refused(const Error& error);

@@ -1,4 +1,4 @@
-// TokenBucket: bytes that may be sent now, at a rate, with a burst that was saved up.
+// TokenBucket: limits bytes to a rate, and saves up an unused allowance for a burst.
 //
 // Threads: one.
 #pragma once
@@ -15,8 +15,8 @@ class TokenBucket {
   // `rate` in bytes per second; 0: no limit.
   TokenBucket(std::uint64_t rate, std::uint64_t burst) : rate_(rate), burst_(burst) {}
 
-  // True: `bytes` may go now, and are taken. More than the burst may go when the bucket is full,
-  // and then leaves a debt, so that no size waits forever.
+  // Takes `bytes` and returns true if they may go now. A full bucket also lets more than the burst
+  // go, and then owes the rest, so that no size waits forever.
   bool take(std::uint64_t bytes, Time now);
 
  private:

@@ -17,7 +17,7 @@ class PieceCutter {
     CKPT_ASSERT(chunk_bytes > 0);
   }
 
-  // Everything from where the last call ended up to `end`, cut at the ends of chunks.
+  // Appends everything from the end of the last call up to `end`, cut where chunks end.
   void until(std::uint64_t end, PieceKind kind, std::uint32_t member, std::uint32_t tensor = 0) {
     CKPT_ASSERT(end >= offset_);
     while (offset_ < end) {
@@ -105,7 +105,7 @@ void ChunkCrcs::append(Crc32 crc, std::uint64_t bytes) {
 MemberCrcs::MemberCrcs(const ShardRecord& record)
     : members_(member_extents(record)), crcs_(members_.size(), 0), bytes_(record.bytes) {}
 
-// The segment from offset_ that lies wholly in one member or wholly between members.
+// The segment from offset_ that lies wholly within one member or wholly between members.
 std::uint64_t MemberCrcs::segment_end(std::uint64_t limit, std::size_t& member) const {
   member = no_member;
   for (std::size_t index = 0; index < members_.size(); ++index) {

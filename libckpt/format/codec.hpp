@@ -1,8 +1,8 @@
-// Codec: a little-endian cursor over bytes that believes nothing it reads.
+// Codec: a little-endian cursor over bytes that trusts nothing it reads.
 //
-// The Writer appends; the Reader remembers its first failure and from then on reads zeros and
-// empty lists, so that a decoder is straight-line code that asks once, at the end. Nothing is
-// allocated before its length was checked against the bytes that remain.
+// The Writer appends. The Reader remembers its first failure and returns zeros and empty lists from
+// then on, so that a decoder is straight-line code with one check at its end. Every length is
+// checked against the remaining bytes before memory is allocated for it.
 #pragma once
 
 #include <array>
@@ -20,7 +20,8 @@
 
 namespace ckpt::format {
 
-// Every stored or sent record is: u16 version, u16 kind, the fields, CRC-32 of all before it.
+// Every stored or sent record consists of u16 version, u16 kind, the fields, and a CRC-32 of all
+// that.
 enum class RecordKind : std::uint16_t {
   shard_record = 1,
   node_report = 2,
@@ -73,11 +74,11 @@ class Writer {
 
 class Reader {
  public:
-  // `what` is named in errors: "shard record". It must outlive the Reader.
+  // `what` appears in errors: "shard record". It must outlive the Reader.
   Reader(std::span<const std::byte> bytes, std::string_view what) : bytes_(bytes), what_(what) {}
 
-  // Checks the CRC at the end, the version and the kind, and stands before the first field.
-  // Errors: corruption, version_mismatch.
+  // Checks the CRC at the end, the version and the kind, then stops at the first field. Errors:
+  // corruption, version_mismatch.
   static Result<Reader> open_record(std::span<const std::byte> bytes, RecordKind kind,
                                     std::string_view what);
 
@@ -89,10 +90,10 @@ class Reader {
   Digest digest();
   std::string string(std::size_t bytes_max);
   std::span<const std::byte> raw(std::size_t bytes);
-  // The length of a list whose elements take at least `element_bytes_min` each.
+  // Reads the length of a list whose elements take at least `element_bytes_min` each.
   std::size_t count(std::size_t element_bytes_min);
 
-  // `Enum` has the values first..last without a gap.
+  // `Enum` must have the values first..last without a gap.
   template <class Enum>
   Enum enumerator(Enum first, Enum last) {
     const auto value = u8();
@@ -118,9 +119,9 @@ class Reader {
 
   bool is_good() const { return failure_.empty(); }
   std::size_t remaining() const { return bytes_.size() - offset_; }
-  // For decoders: remembers `problem` unless there is a failure already.
+  // For decoders: records `problem` unless there is a failure already.
   void fail_here(std::string_view problem);
-  // Errors: corruption, with what was wrong and where; also when bytes are left over.
+  // Errors: corruption, with the first problem and its offset; also when bytes are left over.
   Status finish();
 
  private:
@@ -139,7 +140,7 @@ class Reader {
   std::string failure_;
 };
 
-// Sums and products that say when they do not fit.
+// Sums and products; nothing when they do not fit.
 constexpr std::optional<std::uint64_t> checked_add(std::uint64_t left, std::uint64_t right) {
   if (left > UINT64_MAX - right) return std::nullopt;
   return left + right;
@@ -149,7 +150,7 @@ constexpr std::optional<std::uint64_t> checked_multiply(std::uint64_t left, std:
   return left * right;
 }
 
-// 32 lower-case digits and nothing else.
+// Accepts exactly 32 lower-case digits.
 std::optional<Digest> digest_from_hex(std::string_view text);
 
 }  // namespace ckpt::format

@@ -1,4 +1,4 @@
-// The names that safetensors gives to types. Their numbers are stored, so they are frozen here.
+// The names of types in safetensors. Their numbers are stored, so they are frozen here.
 #include <array>
 #include <ckpt/tensor.hpp>
 #include <utility>

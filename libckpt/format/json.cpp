@@ -37,7 +37,7 @@ std::size_t utf8_length(std::string_view text, std::size_t offset) {
   return 0;
 }
 
-// What stands for itself in a JSON text: the common case, told without a call per character.
+// Letters that need no escape: the common case, decided without a function call per character.
 constexpr bool is_plain(char letter) {
   const auto value = static_cast<unsigned char>(letter);
   return value >= 0x20 && value < 0x80 && letter != '"' && letter != '\\';

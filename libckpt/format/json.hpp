@@ -1,9 +1,9 @@
-// Json: the strict part of JSON that our files and safetensors headers need, read piece by piece.
+// Json: the strict part of JSON that our files and safetensors headers need, read step by step.
 //
-// A JsonReader is pulled: the caller says what must come next, so that a file of millions of
+// The caller asks a JsonReader for the element it expects next, so that a file of millions of
 // entries needs no tree. It is stricter than JSON: integers are unsigned 64-bit and never
-// fractions, nesting is at most `json_depth_max`, text is UTF-8. Repeated keys are the caller's to
-// refuse, since only he knows what he has seen.
+// fractions, nesting is at most `json_depth_max`, text is UTF-8. The caller refuses repeated keys,
+// since only it knows the keys it has seen.
 #pragma once
 
 #include <array>
@@ -23,10 +23,11 @@ void append_json(std::string& out, std::uint64_t value);
 
 class JsonReader {
  public:
-  // Both texts are borrowed. `what` is named in errors: "manifest.json".
+  // Both texts are borrowed. `what` appears in errors: "manifest.json".
   JsonReader(std::string_view text, std::string_view what) : text_(text), what_(what) {}
 
-  // Errors, of all that follow: corruption (something else stands there), with its offset.
+  // Errors of this and all following calls: corruption (something else stands there), with the
+  // offset.
   Status begin_object() { return begin('{'); }
   Status begin_array() { return begin('['); }
   // True: a member follows, and `key` is its name. False: the object has ended.
@@ -41,7 +42,7 @@ class JsonReader {
   Result<std::string> string();
   Result<std::uint64_t> integer();
 
-  // member() and its value in one.
+  // member() and its value in one call.
   Result<std::string> string_member(std::string_view key);
   Result<std::uint64_t> integer_member(std::string_view key, std::uint64_t most = UINT64_MAX);
   // Calls `read_one`, which returns a Status, before each element of the array.
@@ -56,7 +57,7 @@ class JsonReader {
     }
   }
 
-  // Nothing but white space is left.
+  // Errors if anything but white space is left.
   Status finish();
 
   Unexpected problem(std::string_view text) const;
@@ -73,7 +74,7 @@ class JsonReader {
   std::string_view what_;
   std::size_t offset_ = 0;
   std::size_t depth_ = 0;
-  std::array<bool, json_depth_max> is_first_{};  // Per open object or array.
+  std::array<bool, json_depth_max> is_first_{};  // One for each open object or array.
 };
 
 }  // namespace ckpt::format

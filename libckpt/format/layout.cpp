@@ -1,11 +1,12 @@
 // How a layout is made:
 //  1. Check every name, shape and alias.
 //  2. Order: tensors whose size is a multiple of 4 KiB as given, then by falling element size.
-//  3. Place them one behind the other, counted from the start of the data.
-//  4. Measure the header, which does not depend on where the data starts, and move all behind it.
-//  5. Put the torch archives behind it, each at the next 4 KiB boundary, in the order of their
-//     first entries; then what is tied.
-//  6. Put the blobs at the next 4 KiB boundary.
+//   3. Place them one after the other, counted from the start of the data.
+//   4. Measure the header, which does not depend on where the data starts, and shift the data by
+//   it.
+//   5. Append the torch archives, each at the next 4 KiB boundary, in the order of their first
+//   entries; then place the tied tensors.
+//   6. Put the blobs at the next 4 KiB boundary.
 #include "format/layout.hpp"
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ Unexpected refuse(std::string_view name, std::string_view problem) {
   return fail(Errc::invalid_argument, fmt::format("tensor \"{}\": {}", printable(name), problem));
 }
 
-// Empty: the name is good.
+// Returns an empty text if the name is good.
 std::string_view name_problem(std::string_view name) {
   if (name.empty()) return "its name is empty";
   if (name.size() > name_bytes_max) return "its name is longer than 4096 bytes";
@@ -54,7 +55,7 @@ bool is_in_file(const TensorSpec& tensor) {
   return tensor.alias_of.empty() && tensor.archive.empty();
 }
 
-// Step 1. Returns the bytes of each tensor.
+// Step 1. Returns the size of each tensor in bytes.
 Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
   if (tensors.size() > tensors_max)
     return fail(Errc::exhausted,
@@ -125,7 +126,7 @@ Result<std::vector<TensorPlace>> place(std::span<const TensorSpec> tensors,
   return places;
 }
 
-// Step 5. Rank and number of the archive make the file's name.
+// Step 5. The rank and the archive's number make the file name.
 Status place_archives(Layout& layout, std::span<const TensorSpec> tensors, std::uint32_t rank) {
   std::vector<std::string_view> archives;
   for (const TensorSpec& tensor : tensors) {
@@ -169,7 +170,7 @@ void place_aliases(Layout& layout, std::span<const TensorSpec> tensors) {
 }  // namespace
 
 std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape) {
-  // From the left, as the reference reader multiplies: it refuses an overflow in front of a zero.
+  // Multiplies from the left, as the reference reader does: it refuses an overflow before a zero.
   std::optional<std::uint64_t> elements = 1;
   for (const std::int64_t dimension : shape) {
     if (dimension < 0) return std::nullopt;
@@ -189,12 +190,12 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
   std::uint64_t data_bytes = 0;
   for (const auto& tensor : layout.tensors) data_bytes = std::max(data_bytes, tensor.extent.end());
 
-  // Step 4. The header tells of aliases, whose places need no more than a name.
+  // Step 4. The header lists aliases, whose place is only a name so far.
   place_aliases(layout, tensors);
   Member file;
   file.file_name = member_name(rank, "safetensors");
   file.kind = MemberKind::safetensors;
-  layout.members.push_back(file);  // The header is written with it, at its widest.
+  layout.members.push_back(file);  // The header names it, at its widest.
   const std::uint64_t json_bytes = header_json(layout, widest_facts()).size();
   file.header_bytes = align_up(safetensors_length_bytes + json_bytes, page_bytes);
   if (file.header_bytes - safetensors_length_bytes > safetensors_json_bytes_max)
@@ -260,9 +261,9 @@ bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
   }
   for (const char letter : extension)
     if (letter < 'a' || letter > 'z') return false;
-  if (extension == "part") return false;  // Beside the files while they are written.
+  if (extension == "part") return false;  // It lies beside the files while they are written.
   if (value > UINT32_MAX || (rank && value != *rank)) return false;
-  // One spelling only: no superfluous zeros.
+  // Only one spelling is valid: without superfluous zeros.
   return name == member_name(static_cast<std::uint32_t>(value), extension);
 }
 

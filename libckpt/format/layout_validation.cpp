@@ -1,4 +1,4 @@
-// Whether a layout that was read can be trusted: members tile the Slot, tensors tile their member.
+// Validates a layout that was read: members tile the Slot, and tensors tile their member.
 #include <fmt/format.h>
 
 #include <unordered_map>
@@ -16,7 +16,7 @@ Unexpected broken(std::string_view what, std::string_view problem) {
   return fail(Errc::corruption, fmt::format("layout: {}: {}", what, problem));
 }
 
-// Both ends within limits, so that sums of offsets never wrap afterwards.
+// Both ends are within limits, so that later sums of offsets never wrap.
 bool is_bounded(const Extent& extent) {
   return extent.offset <= slot_bytes_max && extent.bytes <= slot_bytes_max;
 }
@@ -81,7 +81,7 @@ class TensorChecker {
     return tensor.alias_of.empty() ? check_place(tensor) : check_alias(tensor);
   }
 
-  // Safetensors files have no byte behind the last tensor.
+  // Safetensors files have no byte after the last tensor.
   Status finish() const {
     for (std::size_t index = 0; index < ends_.size(); ++index) {
       const Member& member = layout_.members[index];
@@ -117,7 +117,7 @@ class TensorChecker {
   }
 
   const Layout& layout_;
-  std::vector<std::uint64_t> ends_;  // By member: where its next tensor may start.
+  std::vector<std::uint64_t> ends_;  // Where each member's next tensor may start.
   std::unordered_map<std::string_view, const TensorPlace*> known_;
 };
 

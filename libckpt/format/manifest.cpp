@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view manifest_format = "libckpt-manifest";
 
-// Empty: the shards belong together and are complete.
+// Returns an empty text if the shards belong together and are complete.
 std::string problem_of(const Manifest& manifest) {
   if (manifest.shards.size() != manifest.world_size)
     return fmt::format("{} shards of {} ranks", manifest.shards.size(), manifest.world_size);

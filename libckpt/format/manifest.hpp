@@ -1,8 +1,8 @@
-// Manifest: the file that makes a checkpoint complete: without it the files beside it do not count.
+// Manifest: the file that makes a checkpoint complete. Files without one do not count.
 //
-// It says all that the records of the shards say, so that each can be had back exactly, and more
-// for readers that know only JSON: per tensor its name, type, global shape, place in that shape,
-// file and byte range. It is sealed. libckpt/docs/format.md has it member by member.
+// It contains everything in the records of the shards, so that each record can be restored exactly.
+// For readers that know only JSON it adds, for each tensor, its name, type, global shape, place in
+// that shape, file and byte range. It is sealed. libckpt/docs/format.md lists its members.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -30,13 +30,14 @@ struct Manifest {
   std::vector<ShardPart> shards;  // By rank, all of them.
 };
 
-// From the parts of all ranks, in any order. Errors: invalid_argument (a rank is missing or there
-// twice, or they are not of one step of one run). `writer` is set, `created` and topology are not.
+// Merges the parts of all ranks, in any order, and sets `writer`, but neither `created` nor the
+// topology. Errors: invalid_argument (a rank is missing or given twice, or the parts are not of one
+// step of one run).
 Result<Manifest> merge(std::vector<ShardPart> parts);
 
-// Errors: invalid_argument (not what merge returns), exhausted (above `manifest_bytes_max`).
+// Errors: invalid_argument (not a result of merge), exhausted (above `manifest_bytes_max`).
 Result<std::string> render(const Manifest& manifest);
-// Errors: corruption (any byte that changed), version_mismatch.
+// Errors: corruption (any changed byte), version_mismatch.
 Result<Manifest> parse_manifest(std::string_view text);
 
 // Errors: not_found (no such rank).

@@ -1,5 +1,5 @@
-// The entry has the record's fields under their names, with offsets counted from the start of each
-// file, since a reader of the files knows nothing of Slots.
+// The entry holds the record's fields by name, with offsets counted from the start of each file,
+// since readers of the files do not know Slots.
 #include "format/manifest_shard.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ std::string_view name_of(MemberKind kind) {
   return kind_names.at(static_cast<std::size_t>(kind) - 1);
 }
 
-// Writes members of one object, and the commas between them.
+// Writes the members of one object, with commas between them.
 class ObjectWriter {
  public:
   explicit ObjectWriter(std::string& out) : out_(out) { out_ += "{"; }
@@ -108,7 +108,7 @@ Result<Extent> read_range(JsonReader& reader, std::uint64_t file_offset) {
   return Extent{file_offset + ends[0], ends[1] - ends[0]};
 }
 
-// Returns the member with its true size; that of blobs is widened to its capacity afterwards.
+// Returns the member with its true size. The caller widens that of the blobs to its capacity.
 Result<Member> read_member(JsonReader& reader, Crc32& crc) {
   Member member;
   CKPT_CHECK(reader.begin_object());
@@ -126,7 +126,7 @@ Result<Member> read_member(JsonReader& reader, Crc32& crc) {
   return member;
 }
 
-// Version 1 stores whole tensors: the box is the tensor.
+// Version 1 stores whole tensors, so the box equals the tensor.
 Result<TensorPlace> read_tensor(JsonReader& reader, const Layout& layout) {
   TensorPlace tensor;
   CKPT_CHECK(reader.begin_object());

@@ -1,4 +1,4 @@
-// ManifestShard: one rank's entry in the manifest, written and read.
+// ManifestShard: reads and writes one rank's entry in the manifest.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -11,8 +11,8 @@ namespace ckpt::format {
 
 void append_shard(std::string& out, const ShardPart& shard);
 
-// What all shards have in common is taken from `manifest`. The record is validated and must have
-// the digest that stands beside it. Errors: corruption, version_mismatch.
+// Takes the fields that all shards share from `manifest`. The record is validated and must have the
+// digest beside it. Errors: corruption, version_mismatch.
 Result<ShardPart> read_shard(JsonReader& reader, const Manifest& manifest);
 
 }  // namespace ckpt::format

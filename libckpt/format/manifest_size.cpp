@@ -1,4 +1,4 @@
-// The texts below are what render() writes, without what stands in it.
+// The texts below are those that render() writes, without the values between them.
 #include "format/manifest_size.hpp"
 
 #include "base/units.hpp"
@@ -22,7 +22,7 @@ constexpr std::string_view tensor_text =
 constexpr std::string_view blob_text =
     "\n"
     R"({"name":,"range":[,]},)";
-// With the longest version of the software and the largest numbers.
+// Assumes the longest version of the software and the largest numbers.
 constexpr std::uint64_t frame_bytes = 1024;
 constexpr std::uint64_t digest_digits = 32;
 constexpr std::uint64_t crc_bytes = 11;  // 4294967295 and a comma.
@@ -33,7 +33,7 @@ std::uint64_t digits(std::uint64_t value) {
   return count;
 }
 
-// With its quotes.
+// The size with quotes.
 std::uint64_t text_bytes(std::string_view text) {
   constexpr std::uint64_t escape_bytes = 6;  // \u001f.
   std::uint64_t bytes = 2;
@@ -55,7 +55,7 @@ std::uint64_t tensor_entry_bytes(const TensorPlace& tensor, const Layout& layout
                         safetensors_name(tensor.dtype).size() + text_bytes(tensor.alias_of) +
                         digits(tensor.member) +
                         range_bytes(tensor.extent, layout.members[tensor.member].extent.offset);
-  // The shape twice, and as many zeros.
+  // The shape twice, and as many zeros for the place.
   for (const std::int64_t dimension : tensor.shape)
     bytes += 2 * digits(static_cast<std::uint64_t>(dimension)) + 1;
   if (!tensor.shape.empty()) bytes += 3 * (tensor.shape.size() - 1);

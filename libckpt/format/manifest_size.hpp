@@ -1,7 +1,7 @@
-// ManifestSize: how many bytes a manifest will take, before anything of its step is written.
+// ManifestSize: computes the size of a manifest before any part of its step is written.
 //
-// Exact but for checksums, which are counted with all their digits: never less than what render()
-// writes, and seldom more than a hundredth above it.
+// Exact except for checksums, which count with all their digits. Never less than what render()
+// writes, and seldom over a hundredth more.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace ckpt::format {
 
-// Of the entry of this shard.
+// The size of this shard's entry.
 std::uint64_t manifest_entry_bytes(const ShardRecord& record);
-// Of all the rest.
+// The size of everything else.
 std::uint64_t manifest_frame_bytes(std::string_view job, std::span<const std::string> nodes);
 
 }  // namespace ckpt::format

@@ -1,6 +1,6 @@
-// RunFiles: the two small files that tell a directory's run and the history of its timelines.
+// RunFiles: the two small files that hold a directory's run and the history of its timelines.
 //
-// Both are sealed: a byte that changed is an error. libckpt/docs/format.md shows them.
+// Both are sealed: a changed byte is an error. libckpt/docs/format.md shows them.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -12,16 +12,16 @@
 
 namespace ckpt::format {
 
-inline constexpr std::size_t run_file_bytes_max = 16u << 20;  // To read at most.
+inline constexpr std::size_t run_file_bytes_max = 16u << 20;  // The most that a reader accepts.
 
-// run.json: written once, when a job first uses the directory. Another job is refused there.
+// run.json: written once, when a job first uses the directory. Another job is then refused.
 struct RunMarker {
   std::string job;
   RunId run;
   bool operator==(const RunMarker&) const = default;
 };
 
-// timelines.json: replaced with each restore.
+// timelines.json: replaced at each restore.
 struct Timelines {
   RunId run;
   std::vector<TimelineStart> history;
@@ -29,7 +29,7 @@ struct Timelines {
   bool operator==(const Timelines&) const = default;
 };
 
-// A later timeline was based on an older step than it: agree/timelines.hpp shows it.
+// Returns true if a later timeline is based on a step before `at`: see agree/timelines.hpp.
 bool is_abandoned(const std::vector<TimelineStart>& history, StepId at);
 
 std::string render(const RunMarker& marker);

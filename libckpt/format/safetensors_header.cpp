@@ -13,12 +13,12 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::size_t step_digits = 20;  // Of 2^64 - 1.
+constexpr std::size_t step_digits = 20;  // The digits of 2^64 - 1.
 constexpr std::string_view before_timeline = R"({"__metadata__":{"format":"pt","timeline":")";
 constexpr std::string_view before_step = R"(","step":")";
 constexpr std::size_t timeline_offset = safetensors_length_bytes + before_timeline.size();
 constexpr std::size_t step_offset = timeline_offset + step_digits + before_step.size();
-static_assert(timeline_offset == 51 && step_offset == 81);  // As docs/format.md says.
+static_assert(timeline_offset == 51 && step_offset == 81);  // The values in docs/format.md.
 
 void write_digits(std::span<std::byte> target, std::uint64_t value) {
   for (std::size_t index = target.size(); index-- > 0; value /= 10)
@@ -26,7 +26,7 @@ void write_digits(std::span<std::byte> target, std::uint64_t value) {
   CKPT_ASSERT(value == 0);
 }
 
-// {"lm_head.weight":"embed.weight"}: alias to the name that holds the bytes.
+// {"lm_head.weight":"embed.weight"}: maps an alias to the name that holds the bytes.
 std::string aliases_json(const Layout& layout) {
   std::string out;
   for (const auto& tensor : layout.tensors) {

@@ -52,7 +52,7 @@ Result<std::vector<std::int64_t>> read_shape(JsonReader& reader) {
   }
 }
 
-// The offsets as the file has them: from the end of the header.
+// The file's offsets count from the end of the header.
 Result<Extent> read_offsets(JsonReader& reader) {
   std::array<std::uint64_t, 2> offsets{};
   CKPT_CHECK(reader.begin_array());
@@ -112,7 +112,7 @@ Status check_names(const std::vector<ImageTensor>& tensors) {
   return {};
 }
 
-// Sorts into file order; tensors must follow one another without a gap from 0 to `data_bytes`.
+// Sorts into file order. Tensors must follow one another without a gap from 0 to `data_bytes`.
 Status check_cover(std::vector<ImageTensor>& tensors, std::uint64_t data_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const ImageTensor& left, const ImageTensor& right) {
     return std::pair(left.extent.offset, left.extent.bytes) <

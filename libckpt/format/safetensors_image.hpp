@@ -1,8 +1,8 @@
-// SafetensorsImage: what a safetensors file says about itself, checked before it is believed.
+// SafetensorsImage: a safetensors file's description of itself, checked before it is believed.
 //
-// Accepts what the reference implementation accepts of valid files and nothing that it refuses:
-// tensors cover the data without overlap, hole or rest; products do not wrap. Stricter than it:
-// no repeated names, no unknown members, and the limits of layout.hpp.
+// Accepts only files that the reference implementation accepts: tensors cover the data without
+// overlap, hole or rest, and products do not wrap. Stricter than it: no repeated names, no unknown
+// members, and the limits of layout.hpp.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -30,13 +30,13 @@ struct SafetensorsImage {
   std::vector<ImageTensor> tensors;  // In file order.
 };
 
-// How much of the file's front must be read for `parse_safetensors`, from its first 8 bytes.
-// Errors: corruption (a length above the file or above 100 MB).
+// From the file's first 8 bytes, returns how much of its front `parse_safetensors` needs. Errors:
+// corruption (a length above the file or above 100 MB).
 Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> front,
                                                std::uint64_t file_bytes);
 
-// `front` holds at least the header. Errors: corruption, with the tensor's name; unsupported (a
-// type that we do not know, or more tensors than we allow).
+// `front` holds at least the header. Errors: corruption, with the tensor's name; unsupported (an
+// unknown type, or more tensors than we allow).
 Result<SafetensorsImage> parse_safetensors(std::span<const std::byte> front,
                                            std::uint64_t file_bytes);
 

@@ -4,8 +4,8 @@
 //   ...
 //   "digest":"<32 lower-case hexadecimal digits>"}<newline>
 //
-// The digest is XXH3-128 of the bytes before `"digest"`. No byte of the file can change unnoticed:
-// those behind are compared with the only form they may have.
+// The digest is XXH3-128 of the bytes before `"digest"`. No byte can change unnoticed: the bytes
+// after it are compared with the only form they may have.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -18,16 +18,16 @@
 
 namespace ckpt::format {
 
-// The first line, up to and with its comma.
+// The first line, including its comma.
 std::string begin_sealed_json(std::string_view format);
-// `text` so far ends with a comma and a newline.
+// `text` must end with a comma and a newline.
 std::string seal_json(std::string text);
 
-// Checks the digest and the first line; the reader stands before the file's own members.
-// Errors: corruption, version_mismatch (made by another version of the library).
+// Checks the digest and the first line, then stops at the file's own members. Errors: corruption,
+// version_mismatch (made by another version of the library).
 Result<JsonReader> open_sealed_json(std::string_view text, std::string_view format,
                                     std::string_view what);
-// The digest member and the end.
+// Reads the digest member and the end.
 Status finish_sealed_json(JsonReader& reader);
 
 void append_json(std::string& out, const Digest& digest);

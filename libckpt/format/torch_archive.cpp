@@ -1,4 +1,4 @@
-// The zip format, as far as it is used here (APPNOTE 6.3.10 has all of it):
+// The part of the zip format that is used here (all of it is in APPNOTE 6.3.10):
 //
 //   for each entry: local header, name, zip64 extra where the entry needs it, padding extra, bytes
 //   for each entry: directory record, name, zip64 extra where something needs it
@@ -20,7 +20,7 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::string_view folder = "archive/";  // One folder for all entries: torch wants it.
+constexpr std::string_view folder = "archive/";  // torch wants one folder for all entries.
 constexpr std::size_t entries_max = 1'000'000;
 constexpr std::size_t entry_name_bytes_max = 1024;
 constexpr std::uint64_t local_header_bytes = 30;
@@ -31,7 +31,7 @@ constexpr std::uint64_t extra_head_bytes = 4;
 constexpr std::uint64_t small_alignment = 64;
 constexpr std::uint32_t in_zip64 = UINT32_MAX;  // "See the zip64 extra."
 constexpr std::uint16_t zip64_extra = 1;
-constexpr std::uint16_t padding_extra = 0x4246;  // "FB", as torch calls its own.
+constexpr std::uint16_t padding_extra = 0x4246;  // "FB", the id that torch uses.
 constexpr std::uint16_t version_plain = 20;
 constexpr std::uint16_t version_zip64 = 45;
 constexpr std::uint16_t utf8_names = 1 << 11;
@@ -44,7 +44,7 @@ std::uint32_t narrow(std::uint64_t value) {
   return is_wide(value) ? in_zip64 : static_cast<std::uint32_t>(value);
 }
 
-// Entry: one file of the archive; offsets are those in the archive.
+// Entry: one file of the archive; offsets count from the archive's start.
 struct Entry {
   std::string_view name;
   std::uint64_t header = 0;
@@ -53,7 +53,7 @@ struct Entry {
   Crc32 crc = 0;
 
   std::uint64_t name_bytes() const { return folder.size() + name.size(); }
-  // In the local header both sizes go there together; the directory has only what is too wide.
+  // A wide entry's local header has both sizes in it; its directory record only the wide ones.
   std::uint64_t local_zip64_bytes() const { return is_wide(bytes) ? extra_head_bytes + 16 : 0; }
   std::uint64_t directory_zip64_bytes() const {
     const std::uint64_t fields = (is_wide(bytes) ? 2 : 0) + (is_wide(header) ? 1 : 0);
@@ -67,7 +67,7 @@ struct Entry {
   }
 };
 
-// Places entries one behind the other; returns where the directory begins.
+// Places entries one after the other; returns where the directory begins.
 std::uint64_t place(std::span<Entry> entries) {
   std::uint64_t offset = 0;
   for (Entry& entry : entries) {
@@ -161,7 +161,7 @@ void write_record(Writer& writer, const Entry& entry) {
 
 void write_zip64_end(Writer& writer, std::uint64_t count, const Extent& directory) {
   writer.u32(0x06064b50);
-  writer.u64(44);  // Of what follows in this record.
+  writer.u64(44);  // The size of the rest of this record.
   writer.u16(version_zip64);
   writer.u16(version_zip64);
   writer.u32(0);

@@ -8,7 +8,7 @@ namespace ckpt::snapshot {
 
 namespace {
 
-// Part: one source's bytes in the Slot, before it is cut at the Chunks.
+// Part: one source's bytes in the Slot, before they are cut at the Chunks.
 struct Part {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
@@ -84,7 +84,7 @@ class Planner {
 };
 
 CopyPlan Planner::take() {
-  // Unguarded runs first; the places in the Slot's order follow them.
+  // Unguarded runs come first; the places in the Slot's order are then renumbered to match.
   std::vector<std::size_t> order(plan_.runs.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {

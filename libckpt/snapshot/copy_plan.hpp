@@ -1,8 +1,8 @@
-// CopyPlan: which bytes go where in a Slot, in which order, and who may be copied late. Pure.
+// CopyPlan: where each source's bytes go in a Slot, in which order, and which may wait. Pure.
 //
-// Every byte of the Slot up to the blobs is written by exactly one strip: the file's header, each
-// tensor once, and zeros for the padding. Strips of unguarded sources are in lists of their own:
-// they are copied before the save returns.
+// Exactly one strip writes each byte of the Slot up to the blobs: the file's header, each tensor
+// once, and zeros for the padding. Strips of unguarded sources have lists of their own: they are
+// copied before the save returns.
 #pragma once
 
 #include <compare>
@@ -17,21 +17,21 @@
 
 namespace ckpt::snapshot {
 
-// Source: where the bytes of a tensor are, parallel to Layout::tensors. Ignored for aliases.
+// Source: where a tensor's bytes are, parallel to Layout::tensors. Ignored for aliases.
 struct Source {
   const std::byte* data = nullptr;
   std::size_t device = 0;  // Index of its Device; 0 is the host.
   bool is_guarded = false;
 };
 
-// PlannedRun: what one Device copies in one go.
+// PlannedRun: the copies that one Device makes in one run.
 struct PlannedRun {
   std::size_t device = 0;
   bool is_guarded = false;
   device::CopyList list;
 };
 
-// StripPlace: the checksum of which strip stands next in the Slot.
+// StripPlace: names the strip whose checksum comes next in the Slot.
 struct StripPlace {
   std::size_t run = 0;
   std::size_t strip = 0;
@@ -40,24 +40,24 @@ struct StripPlace {
 
 struct CopyPlan {
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t bytes = 0;           // What the runs write: [0, bytes) of the Slot.
+  std::uint64_t bytes = 0;           // The runs write [0, bytes) of the Slot.
   std::vector<PlannedRun> runs;      // Unguarded ones first; none is empty.
   std::vector<StripPlace> in_order;  // All strips, by offset.
 };
 
-// `header` is the file's header, in host memory; it is read at each capture. The layout must be one
-// of make_layout, and `sources` parallel to its tensors.
+// `header` is the file's header, in host memory; each capture reads it. The layout must come from
+// make_layout, and `sources` must be parallel to its tensors.
 CopyPlan plan_copies(const format::Layout& layout, std::span<const Source> sources,
                      std::span<const std::byte> header, std::uint64_t chunk_bytes);
 
-// Combines the checksums of neighbours into those of their Chunks. Feed it in Slot order.
+// Combines the checksums of neighbours into those of their Chunks. Append them in Slot order.
 class ChunkChecksums {
  public:
   explicit ChunkChecksums(std::uint64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
 
   void reserve(std::size_t chunks) { crcs_.reserve(chunks); }
   void clear();
-  // `bytes` do not reach beyond the Chunk in which they start.
+  // `bytes` must not reach beyond the Chunk in which they start.
   void add(Crc32 crc, std::uint64_t bytes);
   std::span<const Crc32> crcs() const { return crcs_; }
 

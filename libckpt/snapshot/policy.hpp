@@ -1,4 +1,4 @@
-// Policy: whether a step is due by the trainer's own interval. Pure: all ranks answer alike.
+// Policy: decides whether a step is due by the trainer's interval. Pure: all ranks decide alike.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -6,8 +6,8 @@
 
 namespace ckpt::snapshot {
 
-// By steps: every n-th. By time: any step, since the coordinator's clock decides and announces the
-// next step that all ranks capture; clocks of ranks differ.
+// By steps: every n-th. By time: any step, because clocks of ranks differ. The coordinator's clock
+// decides there, and announces the next step, which all ranks capture.
 constexpr bool is_due(const Interval& interval, Step step) {
   if (interval.steps > 0) return number(step) % interval.steps == 0;
   return interval.time.count() > 0;

@@ -79,7 +79,7 @@ void RestorePlanner::add(std::size_t tensor, const Target& target) {
   if (extent.bytes == 0) return;
   const auto [found, is_first] = tensor_at_.emplace(std::pair(target.data, extent.bytes), tensor);
   if (!is_first) {
-    // Tied here. Written once: two threads would write the same place.
+    // Tied tensors are written once: two threads would write the same place.
     if (record_.layout.tensors[found->second].extent != extent)
       plan_.shared.push_back({found->second, tensor});
     return;
@@ -94,7 +94,7 @@ void RestorePlanner::add(std::size_t tensor, const Target& target) {
 }
 
 void RestorePlanner::sort_into_chunks() {
-  // Pieces of one offset are aliases of one tensor: which of them is written first does not matter.
+  // Pieces at one offset are aliases of one tensor, so the order between them does not matter.
   std::sort(
       plan_.pieces.begin(), plan_.pieces.end(),
       [](const RestorePiece& a, const RestorePiece& b) { return a.slot_offset < b.slot_offset; });

@@ -29,7 +29,7 @@ class ChunkRestore final : public device::CopyThreads::Work {
   Status run() {
     means_.threads.start(*this);
     Status status = means_.threads.help(*this, means_.deadline);
-    if (!status) has_failed_.store(true, std::memory_order_relaxed);  // The rest is left out.
+    if (!status) has_failed_.store(true, std::memory_order_relaxed);  // The rest is skipped.
     means_.threads.retire(*this);
     tell(0);  // What others copied last.
     return failure_ ? std::move(status) : std::move(failure_);
@@ -125,7 +125,7 @@ Status restore_tensors(const format::ShardRecord& record, std::span<const std::b
     status = restore.run();
   }
   if (status) status = check_shared(record, slot, plan);
-  // Also after a failure: what was queued must not read a Slot that is somebody else's by then.
+  // Also after a failure: a queued copy must not read a Slot that may have another owner by then.
   for (device::Device* device : means.devices) {
     Status settled = device->settle(means.deadline);
     if (status) status = std::move(settled);

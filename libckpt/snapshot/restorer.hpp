@@ -1,7 +1,7 @@
-// Restorer: brings a verified shard back from its Slot into the trainer's tensors.
+// Restorer: copies a verified shard from its Slot into the trainer's tensors.
 //
-// Chunk by chunk, on several threads: the checksum over the whole Chunk first, then the copies out
-// of it. No byte of a Chunk that fails reaches a tensor.
+// Each Chunk is verified as a whole, then copied out, on several threads. No byte of a Chunk that
+// fails reaches a tensor.
 //
 // Threads:   the training thread, helped by the CopyThreads.
 #pragma once
@@ -44,15 +44,15 @@ struct SharedTensors {
 };
 
 struct RestorePlan {
-  std::vector<RestorePiece> pieces;      // Cut at the Chunks, by offset.
-  std::vector<std::size_t> first_piece;  // By Chunk, and one more for the end.
+  std::vector<RestorePiece> pieces;      // Cut at the Chunks, sorted by offset.
+  std::vector<std::size_t> first_piece;  // One for each Chunk, and one for the end.
   std::vector<SharedTensors> shared;
 };
 
-// With the same types and shapes; of all the record's tensors, or of some.
+// The targets have the record's types and shapes, and cover all its tensors or some of them.
 enum class Wanted : std::uint8_t { all_tensors, some_tensors };
 // Errors: invalid_argument (names the tensor, and both types and shapes), corruption (the record
-//         contradicts itself).
+// contradicts itself).
 Result<RestorePlan> plan_restore(const format::ShardRecord& record, std::span<const Target> targets,
                                  Wanted wanted = Wanted::all_tensors);
 
@@ -60,12 +60,11 @@ struct RestoreMeans {
   std::span<device::Device* const> devices;  // Indexed by Target::device.
   device::CopyThreads& threads;
   device::Deadline deadline;
-  // Told on the calling thread, now and then, of so many more bytes copied.
+  // Called on the calling thread, now and then, with the bytes copied since the last call.
   std::function<void(std::uint64_t bytes)> copied;
 };
 // Errors: corruption (names step, Chunk and tensor), unavailable (the deadline passed), those of
-// the
-//         devices. Tensors may then be overwritten in part.
+// the devices. Tensors may then be partly overwritten.
 Status restore_tensors(const format::ShardRecord& record, std::span<const std::byte> slot,
                        const RestorePlan& plan, const RestoreMeans& means);
 

@@ -3,7 +3,7 @@
 //  2. Unguarded sources start on their devices; meanwhile the calling thread copies the blobs.
 //  3. Unguarded sources are fenced: the caller may change them when begin() returns.
 //  4. Guarded sources start; guard() fences them.
-//  5. Whoever ends the last part combines the checksums and tells the listener.
+//  5. The thread that ends the last part combines the checksums and notifies the listener.
 #include "snapshot/snapshotter.hpp"
 
 #include <fmt/format.h>
@@ -36,8 +36,8 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
 }
 
 Snapshotter::~Snapshotter() {
-  // All of them, before any is destroyed: who ends the last part looks at every run. There is no
-  // giving up: a copy that still runs would write into, and read from, memory that is about to go.
+  // Waits for every run before any is destroyed: the thread that ends the last part reads all of
+  // them. There is no deadline: a copy that still runs would use memory that is about to be freed.
   for (Run& run : runs_) {
     while (!run.run->wait_idle(std::chrono::steady_clock::now() + std::chrono::minutes(1))) {
       log_warning("still waiting for the copies of step {}", number(step_));
@@ -57,7 +57,7 @@ Status Snapshotter::begin(const CaptureRequest& request) {
   bytes_told_ = 0;
   for (Run& run : runs_) run.end->strips_there.store(0, std::memory_order_relaxed);
   began_at_ = std::chrono::steady_clock::now();
-  // Ours is one part more: the capture cannot end before we have told how begin() went.
+  // begin() itself counts as one part: the capture cannot end before its result is recorded.
   parts_left_.store(1, std::memory_order_relaxed);
   Status status = copy_all(request);
   begin_status_ = status;
@@ -72,7 +72,7 @@ Status Snapshotter::copy_all(const CaptureRequest& request) {
   CKPT_POINT("snapshot.begin");
   Status status = start_runs(request, false);
   if (status) status = copy_blobs(request);
-  // Step 3, also after a failure: what was started must not read the sources any longer.
+  // Step 3, even after a failure: started runs must not read the sources any longer.
   Status fenced = fence_runs(request.stream, false);
   if (!status) return status;
   CKPT_CHECK(std::move(fenced));
@@ -101,7 +101,7 @@ Status Snapshotter::fence_runs(Stream stream, bool guarded) {
     if (run.is_guarded != guarded) continue;
     Status fenced = run.run->fence(stream);
     if (fenced) continue;
-    // The caller may change bytes that were not read yet: the capture must not be used.
+    // The caller may change bytes that were not read yet, so the capture must not be used.
     is_torn_.store(true, std::memory_order_release);
     if (first) first = std::move(fenced);
   }
@@ -141,7 +141,7 @@ void Snapshotter::RunEnd::strips_arrived(std::size_t count) {
   owner.tell_arrived();
 }
 
-// Who finds another thread telling leaves it at that: the next batch, or the end, tells more.
+// Returns if another thread is notifying: the next batch, or the end, reports the rest.
 void Snapshotter::tell_arrived() {
   if (with_checksums_) return;
   if (is_telling_.test_and_set(std::memory_order_acquire)) return;
@@ -186,8 +186,8 @@ void Snapshotter::end_capture() {
   }
   captured.took = std::chrono::steady_clock::now() - began_at_;
   listener_.capture_ended(captured);
-  // Last, and yet in time for whoever heard the listener: a save begins with wait_idle(), which
-  // waits until the run that called us has returned.
+  // Last, and yet early enough for a thread that the listener woke: a save begins with wait_idle(),
+  // which waits until the run that called us has returned.
   is_running_.store(false, std::memory_order_release);
 }
 
@@ -197,7 +197,7 @@ void Snapshotter::combine_checksums() {
   for (const StripPlace& place : plan_.in_order) {
     checksums_.add(runs_[place.run].run->checksums()[place.strip], place.bytes);
   }
-  // The blobs are small and were written a moment ago: they are read once more.
+  // The blobs are small and were just written, so they are read once more.
   const std::uint64_t end = plan_.bytes + align_up(blob_bytes_, page_bytes);
   for (std::uint64_t offset = plan_.bytes; offset < end;) {
     const std::uint64_t room = plan_.chunk_bytes - offset % plan_.chunk_bytes;

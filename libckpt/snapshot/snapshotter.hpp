@@ -1,12 +1,13 @@
-// Snapshotter: the captures of one Layout, one at a time, each from a taken Slot to its checksums.
+// Snapshotter: the captures of one Layout, one at a time, each from a granted Slot to its
+// checksums.
 //
 //   idle --begin: header, blobs and unguarded tensors are copied--> running --guarded ones--> idle
 //
-// Invariant: what begin() copied shows the tensors as they were at the call, what guard() copied as
-//            they were before it returned. When either could not do so, the capture ends as failed.
-// Threads:   the training thread; the listener hears from whichever thread copied the last byte.
-// Memory:    all of it is taken when the Snapshotter is made; a capture allocates nothing.
-// Lifetime:  devices and listener outlive it; the destructor waits for the copies under way.
+// Invariant: begin() copies tensors as they are at the call, guard() as they are before it returns.
+// If either could not, the capture ends as failed.
+// Threads: the training thread; the thread that copied the last byte calls the listener.
+// Memory: allocated when the Snapshotter is made; a capture allocates nothing.
+// Lifetime: devices and listener outlive it; the destructor waits for running copies.
 #pragma once
 
 #include <atomic>
@@ -33,30 +34,30 @@ struct CaptureRequest {
   bool with_checksums = true;
 };
 
-// Captured: a capture that has ended. The spans are good until the next begin().
+// Captured: the result of a capture. The spans are valid until the next begin().
 struct Captured {
   Step step{};
-  Status status;  // Not ok: the Slot holds nothing that may be used.
+  Status status;  // Not ok: nothing in the Slot may be used.
   std::uint64_t bytes = 0;
   std::uint64_t blob_bytes = 0;
   std::span<const format::Extent> blobs;  // In the Slot, parallel to the request's.
-  std::span<const Crc32> chunk_crcs;      // Empty: not taken on the way.
+  std::span<const Crc32> chunk_crcs;      // Empty: not computed while copying.
   std::chrono::nanoseconds took{0};
 };
 
 class CaptureListener {
  public:
   virtual ~CaptureListener() = default;
-  // The first `bytes` of the Slot stand as they will. Now and then, by captures that take long and
-  // whose checksums are left to the engine.
+  // The first `bytes` of the Slot are final. Called now and then by slow captures whose checksums
+  // the engine computes.
   virtual void capture_arrived(std::uint64_t bytes) { (void)bytes; }
   virtual void capture_ended(const Captured& captured) = 0;
 };
 
 class Snapshotter {
  public:
-  // `sources` is parallel to the layout's tensors, `devices` is indexed by Source::device and
-  // `header` is what format::render_header made.
+  // `sources` is parallel to the layout's tensors, `devices` is indexed by Source::device, and
+  // `header` comes from format::render_header.
   struct Plan {
     const format::Layout& layout;
     std::span<const Source> sources;
@@ -69,14 +70,14 @@ class Snapshotter {
   Snapshotter(const Snapshotter&) = delete;
   Snapshotter& operator=(const Snapshotter&) = delete;
 
-  // Starts a capture; the one before must have ended. The listener hears of every capture that was
-  // begun, also of one that fails here.
-  // Errors: exhausted (the blobs are larger than their place), those of CopyRun::start and fence.
+  // Starts a capture; the previous one must have ended. The listener is notified of the end of
+  // every capture, even if it fails here. Errors: exhausted (the blobs are larger than their
+  // place), those of CopyRun::start and fence.
   Status begin(const CaptureRequest& request);
-  // Before the next update of guarded sources. Free when nothing runs.
-  // Errors: those of CopyRun::fence; the capture then ends as failed.
+  // Call it before the next update of guarded sources. Free when nothing runs. Errors: those of
+  // CopyRun::fence; the capture then ends as failed.
   Status guard(Stream stream);
-  // Until the listener has been told. Errors: unavailable (the deadline passed).
+  // Waits until the listener has returned. Errors: unavailable (the deadline passed).
   Status wait_idle(device::Deadline deadline);
   bool is_running() const { return is_running_.load(std::memory_order_acquire); }
 
@@ -106,13 +107,14 @@ class Snapshotter {
   void combine_checksums();
 
   CaptureListener& listener_;
-  std::vector<std::byte> header_;  // Read by the runs at each capture.
+  std::vector<std::byte> header_;  // Each capture's runs read it.
   std::uint64_t blob_capacity_ = 0;
-  bool has_checksums_ = true;  // Every device takes them; else the engine takes all.
-  CopyPlan plan_;              // Its lists were moved into the runs.
+  bool has_checksums_ = true;  // Every device computes them; else the engine does.
+  CopyPlan plan_;              // Without its lists, which the runs own.
   std::vector<Run> runs_;      // Parallel to the plan's.
 
-  // Of the capture that runs: written before its last part ends, then read by who ends it.
+  // State of the active capture: written before its last part ends, then read by the thread that
+  // ended it.
   Step step_{};
   std::span<const std::byte> slot_;
   bool with_checksums_ = false;
@@ -122,9 +124,9 @@ class Snapshotter {
   Status begin_status_;
   std::chrono::steady_clock::time_point began_at_;
 
-  // How far the Slot is filled without a gap; moved by one thread at a time.
+  // How far the Slot is filled without a gap. One thread at a time advances it.
   std::atomic_flag is_telling_ = ATOMIC_FLAG_INIT;
-  std::size_t strips_told_ = 0;  // Of plan_.in_order.
+  std::size_t strips_told_ = 0;  // The count in plan_.in_order.
   std::uint64_t bytes_told_ = 0;
 
   std::atomic<std::size_t> parts_left_{0};
