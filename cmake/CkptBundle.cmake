@@ -1,10 +1,20 @@
-# The target `bundle`: one relocatable archive for machines without packages, air-gapped ones among
-# them: what is installed, and every library that is not glibc's beside it.
+# The target `bundle`: one relocatable archive for machines without packages, such as air-gapped ones.
+# It holds the installed files, and beside them every library that is not glibc's.
 #
 #   cmake --build --preset release --target bundle  ->  build/release/libckpt-VERSION-x86_64.tar.gz
 #
-# The suite and the benchmark for GPUs go along where they are built (CKPT_BUNDLE_GPU), the Python
-# package where the environment's CKPT_BUNDLE_PYTHON names a Python that has nanobind.
+# CKPT_BUNDLE_GPU adds the suite and the benchmark for GPUs, if Catch2 can be found to build them. The
+# environment's CKPT_BUNDLE_PYTHON names a Python with nanobind, and adds the Python package.
+if(CKPT_BUNDLE_GPU)
+  find_package(Catch2 2.13 QUIET)
+  if(Catch2_FOUND AND NOT CKPT_BUILD_BENCH)
+    add_subdirectory(${PROJECT_SOURCE_DIR}/bench bench EXCLUDE_FROM_ALL)
+  endif()
+  if(Catch2_FOUND AND NOT CKPT_BUILD_TESTS)
+    add_subdirectory(${PROJECT_SOURCE_DIR}/tests tests EXCLUDE_FROM_ALL)
+  endif()
+endif()
+
 set(bundle_programs "")
 set(bundle_targets ckpt)
 foreach(program ckptd ckpt_tool)
