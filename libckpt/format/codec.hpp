@@ -140,11 +140,7 @@ class Reader {
   std::string failure_;
 };
 
-// Sums and products; nothing when they do not fit.
-constexpr std::optional<std::uint64_t> checked_add(std::uint64_t left, std::uint64_t right) {
-  if (left > UINT64_MAX - right) return std::nullopt;
-  return left + right;
-}
+// The product; nothing when it does not fit.
 constexpr std::optional<std::uint64_t> checked_multiply(std::uint64_t left, std::uint64_t right) {
   if (left != 0 && right > UINT64_MAX / left) return std::nullopt;
   return left * right;

@@ -113,9 +113,7 @@ TEST_CASE("codec: hexadecimal digests have one spelling", "[unit][format]") {
   CHECK_FALSE(digest_from_hex("0123456789abcdefgedcba9876543210"));
 }
 
-TEST_CASE("codec: checked sums and products", "[unit][format]") {
-  CHECK(checked_add(UINT64_MAX, 0) == UINT64_MAX);
-  CHECK_FALSE(checked_add(UINT64_MAX, 1));
+TEST_CASE("codec: a product that does not fit is nothing", "[unit][format]") {
   CHECK(checked_multiply(UINT64_MAX, 1) == UINT64_MAX);
   CHECK(checked_multiply(0, UINT64_MAX) == 0);
   CHECK_FALSE(checked_multiply(std::uint64_t{1} << 32, std::uint64_t{1} << 32));

@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "base/units.hpp"
-#include "format/chunk_table.hpp"
 #include "format/manifest.hpp"
 #include "format/run_files.hpp"
 #include "format/safetensors_image.hpp"
@@ -61,13 +60,12 @@ ShardPart golden_part() {
   record.chunk_bytes = 2 * page_bytes;
   record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
   const Bytes slot = golden_slot(record);
-  MemberCrcs members(record);
-  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
-    const Extent chunk = record.chunk(index);
-    record.chunk_crcs[index] =
-        members.next_chunk(std::span(slot).subspan(chunk.offset, chunk.bytes));
-  }
-  part.member_crcs = members.crcs();
+  const auto crc_of = [&](const Extent& extent) {
+    return crc32(std::span(slot).subspan(extent.offset, extent.bytes));
+  };
+  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index)
+    record.chunk_crcs[index] = crc_of(record.chunk(index));
+  for (const Extent& member : member_extents(record)) part.member_crcs.push_back(crc_of(member));
   return part;
 }
 
