@@ -1,4 +1,4 @@
-// CaptureState: a model's worth of tensors with a Slot, for the benchmarks of capture and restore.
+// CaptureState: a model's tensors with a Slot, for the benchmarks of capture and restore.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class CaptureState final : private ckpt::snapshot::CaptureListener {
         listener);
   }
 
-  // A whole capture: the call, the guard, the end. False: it failed.
+  // One whole capture: the call, the guard, the end. Returns false if it failed.
   bool capture(std::uint64_t step, bool with_checksums) {
     ckpt::snapshot::CaptureRequest request;
     request.step = ckpt::Step{step};
@@ -66,7 +66,7 @@ class CaptureState final : private ckpt::snapshot::CaptureListener {
   std::vector<std::byte> slot;
   std::vector<ckpt::snapshot::Target> targets;
   ckpt::format::ShardRecord record;  // Of the newest capture with checksums.
-  // The calling thread takes part: with it they are as many as memcpy's.
+  // The calling thread takes part, so that both sides use as many threads.
   ckpt::device::CopyThreads threads{copy_threads - 1};
   ckpt::device::HostDevice host{threads};
   std::vector<ckpt::device::Device*> devices{&host};
@@ -85,7 +85,7 @@ class CaptureState final : private ckpt::snapshot::CaptureListener {
   }
 };
 
-// What ours is measured against: the same bytes by as many threads, each in one call.
+// The reference: the same bytes, by as many threads, each in one call.
 inline void copy_in_threads(std::byte* target, const std::byte* source, std::size_t bytes) {
   std::vector<std::thread> workers;
   const std::size_t share = bytes / copy_threads;

@@ -1,4 +1,4 @@
-// Checksums against memcpy, one thread: what a capture of host tensors pays for its proof.
+// Checksums against memcpy, one thread: the price of verifying a capture of host tensors.
 #include <cstring>
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// By Chunks, as every path of the library does it.
+// By Chunks, as on every path of the library.
 template <class Work>
 void by_chunks(std::size_t bytes, Work work) {
   for (std::size_t at = 0; at < bytes; at += ckpt::default_chunk_bytes)

@@ -9,7 +9,7 @@ namespace bench {
 
 class Daemon {
  public:
-  // Empties `runtime_dir`, and returns when the daemon takes trainers. `start` puts it elsewhere,
+  // Empties `runtime_dir`, and returns when the daemon accepts trainers. `start` runs it elsewhere,
   // as TwoHosts::on_far does; empty: here.
   Daemon(std::string runtime_dir, const Command& start_with = {});
   ~Daemon();  // Kills it; its memory is gone.

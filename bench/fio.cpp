@@ -22,7 +22,7 @@ double fio_rate(const FioJob& job) {
   const auto report = nlohmann::json::parse(output_of(command), nullptr, false);
   if (report.is_discarded()) give_up("fio: it said no JSON");
   const auto& half = report["jobs"][0][job.is_write ? "write" : "read"];
-  // Milliseconds are its finest: of a run of a second, a thousandth.
+  // fio's times have a resolution of a millisecond: for a run of a second, one in a thousand.
   return half["io_bytes"].get<double>() * 1000 / half["runtime"].get<double>();
 }
 

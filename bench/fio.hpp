@@ -1,4 +1,4 @@
-// fio: what the disk gives to a program that does nothing else.
+// fio: the rate of the disk for a program that does nothing else.
 #pragma once
 
 #include <cstdint>

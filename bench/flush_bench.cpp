@@ -1,4 +1,4 @@
-// Flushes of a whole step to a real disk against fio, and against what a program without us does.
+// Flushes of a whole step to a real disk, against fio and against a program without libckpt.
 #include <fcntl.h>
 #include <unistd.h>
 

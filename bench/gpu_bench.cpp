@@ -1,6 +1,6 @@
 // Captures and restores of tensors on a GPU against the rate of its link, the raw peaks first.
 //
-// Without a GPU it says so and measures nothing.
+// Without a GPU it reports that and measures nothing.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -77,7 +77,7 @@ double capture_rate(GpuState& state) {
 }
 
 std::vector<std::size_t> sizes_like_a_model(std::size_t bytes) {
-  // Of a transformer's layer: norms, biases, projections and an embedding now and then.
+  // Like a transformer's layer: norms, biases, projections, and now and then an embedding.
   constexpr std::size_t layer[] = {16 * KiB, 16 * KiB,  48 * KiB,  96 * MiB, 32 * MiB,
                                    64 * KiB, 128 * MiB, 128 * MiB, 16 * KiB, 2 * MiB};
   std::vector<std::size_t> sizes;
@@ -88,8 +88,8 @@ std::vector<std::size_t> sizes_like_a_model(std::size_t bytes) {
   return sizes;
 }
 
-// Load: what the daemon does with the Slots of the captures before: one thread hashes, and one
-// writes past the page cache, where the directory takes that.
+// Load: the daemon's work on the Slots of earlier captures. One thread hashes, and one writes past
+// the page cache if the directory supports that.
 class Load {
  public:
   Load(const std::string& directory, std::span<const std::byte> slot) : slot_(slot) {
@@ -177,8 +177,8 @@ void measure_copies(bench::Harness& harness, GpuTrainer& trainer, Raw& raw) {
       [&] { return capture_rate(small); }, one_by_one);
 }
 
-// The bars are for 30 GB: thirty times the size that was asked for, as far as there is room for it
-// on the GPU and, for the Slot, beside what else the host, or our container, does.
+// The bars are for 30 GB: thirty times the requested size, if there is room on the GPU and, for the
+// Slot, on the host beside everything else.
 std::size_t large_bytes(const bench::Harness& harness, const GpuTrainer& trainer) {
   const std::size_t host = bench::must(ckpt::os::memory_available()).bytes;
   return std::max(harness.bytes(),
@@ -218,7 +218,7 @@ void measure_calls(bench::Harness& harness, GpuTrainer& trainer) {
                    small_ms);
 }
 
-// Training: steps of so many products, with a capture in each or without.
+// Training: steps of some products each, with or without a capture in each.
 class Training {
  public:
   explicit Training(const bench::Harness& harness, GpuTrainer& trainer)
@@ -234,7 +234,7 @@ class Training {
 
   const std::string& kind() const { return gemm_.kind(); }
   double capture_ms() const { return capture_ms_; }
-  // So many products that a capture takes `share` of their time.
+  // Enough products that a capture takes `share` of their time.
   int products_for(double share) const {
     return static_cast<int>(capture_ms_ / share / product_ms_) + 1;
   }
@@ -268,7 +268,7 @@ void measure_steps(bench::Harness& harness, GpuTrainer& trainer) {
       {"G5", "steps with a capture each / without", 0.98, 0.95},
       [&] { return training.steps_per_second(enough, true); },
       [&] { return training.steps_per_second(enough, false); });
-  // Too few to hide the copies: what is seen of them, by what must be.
+  // Too few to hide the copies: compares the visible time with the unavoidable time.
   const int few = std::max(1, training.products_for(2.0));
   std::vector<double> seen;
   for (std::size_t pair = 0; pair < harness.pairs(); ++pair) {

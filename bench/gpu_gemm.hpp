@@ -1,4 +1,4 @@
-// GpuGemm: a trainer's computation on a GPU: matrix products where the driver takes them, else work
+// GpuGemm: a trainer's computation on a GPU: matrix products if the driver accepts them, else work
 // of its memory.
 //
 // Threads: one. Lifetime: the trainer outlives it.
@@ -16,9 +16,9 @@ class GpuGemm {
   GpuGemm(const GpuGemm&) = delete;
   GpuGemm& operator=(const GpuGemm&) = delete;
 
-  // Queued on the trainer's stream, `times` products.
+  // Queues `times` products on the trainer's stream.
   void compute(int times);
-  // What it is, for who reads the figures.
+  // A description for readers of the figures.
   const std::string& kind() const { return kind_; }
   double milliseconds();  // Of one product, measured.
 

@@ -20,7 +20,7 @@
 
 namespace bench {
 
-// PinnedMemory: as the daemon's Slots are: a memfd, touched, mapped, and registered with the
+// PinnedMemory: like the daemon's Slots, a memfd that is touched, mapped, and registered with the
 // driver.
 class PinnedMemory {
  public:
@@ -29,7 +29,7 @@ class PinnedMemory {
     auto segments = must(ckpt::os::create_segments({"bench", whole}));
     memory_ = std::make_shared<ckpt::os::MappedSegments>(
         must(ckpt::os::MappedSegments::map(std::move(segments), {true, false, true})));
-    // As the daemon does: the kernel's work, on cores that nobody uses yet.
+    // As in the daemon: the kernel does it, on cores that nobody uses yet.
     must(memory_->prefault(
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 8u))));
     const auto began_at = std::chrono::steady_clock::now();
@@ -103,7 +103,7 @@ class GpuState final : private ckpt::snapshot::CaptureListener {
     must(snapshotter->wait_idle(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
     must(std::move(status_));
   }
-  // What the engine does as batches arrive.
+  // The engine's work as batches arrive.
   ckpt::format::ShardRecord record() const {
     ckpt::format::ShardRecord made;
     made.job = "bench";

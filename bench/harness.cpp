@@ -85,7 +85,7 @@ void Harness::compare(const Bar& bar, const Measure& ours, const Measure& other)
   ours();
   other();
   for (std::size_t pair = 0; pair < pairs_; ++pair) {
-    // A B, then B A: what drifts hits both alike.
+    // A B, then B A, so that a drift hits both alike.
     const bool ours_first = pair % 2 == 0;
     const double first = ours_first ? ours() : other();
     const double second = ours_first ? other() : ours();

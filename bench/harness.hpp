@@ -1,9 +1,9 @@
 // Harness: measures one thing against another, and says whether the bar is met.
 //
-// Machines are shared and noisy, so that a figure is a ratio of two things measured in one run:
-// pairs A B, B A, A B, ... ; the median of the pairs' ratios counts, with its quartiles. A bench
-// does not judge where others used more than half a core, in the second before it or while it ran,
-// unless --force is given.
+// Machines are shared and noisy, so a figure is a ratio of two things measured in one run, in pairs
+// A B, B A, A B, ... The result is the median of the pairs' ratios, with its quartiles. A bench
+// does not judge if others used more than half a core in the second before it or during it, unless
+// --force is given.
 //
 //   int main(int argc, char** argv) {
 //     bench::Harness harness("checksum", argc, argv);
@@ -11,7 +11,7 @@
 //     return harness.finish();
 //   }
 //
-// Threads: one; what is measured may have its own.
+// Threads: one; measured code may have its own.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ namespace bench {
 
 enum class Better { higher, lower };
 
-// Bar: what must be reached. Without a floor the figure is only measured and recorded.
+// Bar: the value to reach. Without a floor the figure is only measured and recorded.
 struct Bar {
   std::string id;    // "B1"
   std::string what;  // "snapshot / memcpy, same threads"
@@ -36,7 +36,7 @@ struct Bar {
   double floor = 0;
   Better better = Better::higher;
   std::string unit;  // Of an absolute figure; empty: a ratio.
-  // False: the floor is shown beside the figure, and missing it fails nothing.
+  // False: the floor is only shown beside the figure, and missing it is no failure.
   bool is_judged = true;
 };
 
@@ -51,18 +51,19 @@ class Harness {
 
   // The ratio of two rates. Each is called once beforehand, uncounted, to warm up.
   void compare(const Bar& bar, const Measure& ours, const Measure& other);
-  // Samples of something absolute: the given quantile of them counts (0.5: the median).
+  // Samples of an absolute value. The given quantile of them is the result (0.5: the median).
   void sample(const Bar& bar, double quantile, std::vector<double> samples);
-  // What a reader of the figures must know: "the disk is ext4". Printed, and kept with each figure.
+  // A fact that readers of the figures need: "the disk is ext4". Printed, and kept with each
+  // figure.
   void add_condition(const std::string& text);
 
   std::size_t bytes() const { return bytes_; }  // --size: of the state to work on.
   std::size_t pairs() const { return pairs_; }
   const std::string& directory() const { return directory_; }  // --dir, as it is.
-  // --dir: where files may be written; made, and refused where it is memory instead of a disk.
+  // --dir: the directory for files. Created, and refused if it is memory instead of a disk.
   const std::string& disk_directory();
 
-  // Prints the table, appends one JSON line per figure. 0, or 1 where a floor was not held.
+  // Prints the table and appends one JSON line per figure. Returns 0, or 1 if a floor was missed.
   int finish();
 
  private:

@@ -24,7 +24,7 @@ std::string cpu_name() {
   return "unknown processor";
 }
 
-// Of all cores together, in ticks.
+// The sum over all cores, in ticks.
 struct CoreTicks {
   double busy = 0;  // User, nice, system, interrupts and stolen; not idle, not waiting for a disk.
   double stolen = 0;
@@ -73,8 +73,8 @@ Usage usage_of(const std::filesystem::path& process) {
   return usage;
 }
 
-// A process that ends takes its ticks to the one that waits for it, so that the sum over all that
-// live only grows, also for compilers that come and go.
+// A process that ends adds its ticks to its parent's. So the sum over all live processes only
+// grows, even while compilers come and go.
 double seconds_of_others() {
   std::map<pid_t, Usage> all;
   std::error_code ignored;

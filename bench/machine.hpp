@@ -1,4 +1,4 @@
-// Machine: what a benchmark ran on, in words, and whether others used it at the same time.
+// Machine: describes the machine, and detects whether others use it at the same time.
 #pragma once
 
 #include <chrono>
@@ -9,12 +9,13 @@ namespace bench {
 // "2 cores, 24 GiB, Intel(R) Xeon(R) ..., Linux 6.1": no names of hosts.
 std::string machine_in_words();
 
-// How many cores were in use during the last second; it takes that second, and sleeps in it. The
-// load average would count the bench before this one.
+// The number of cores in use, measured over one second, in which it sleeps. The load average would
+// include the previous bench.
 double busy_cores();
 
-// Others: how many cores others used since this was made: processes that do not descend from this
-// one, and other guests of the host. Threads of the kernel work for us as well, and do not count.
+// Others: the number of cores that others have used since its construction: processes that do not
+// descend from this one, and other guests of the host. Kernel threads do not count, since they work
+// for us as well.
 class Others {
  public:
   Others();
@@ -25,7 +26,7 @@ class Others {
   double seconds_;
 };
 
-// "ext4", "xfs", "tmpfs", ... of the file system that `directory` is on.
+// The type of the file system of `directory`: "ext4", "xfs", "tmpfs", ...
 std::string file_system_of(const std::string& directory);
 
 }  // namespace bench

@@ -1,4 +1,4 @@
-// memcpy alone: what this machine can do, and why Slots are made and touched once, at start.
+// memcpy alone: the machine's limit, and the reason why Slots are touched once, at the start.
 #include <sys/mman.h>
 
 #include <cstring>

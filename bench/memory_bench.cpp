@@ -1,5 +1,5 @@
-// How much memory checkpoints cost beyond their Slots: the daemon at its peak, and what the trainer
-// has more than its tensors, over the Slots times the state.
+// The memory that checkpoints cost beyond their Slots: the daemon's peak, and the trainer's memory
+// beyond its tensors, divided by the Slots times the state.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t slots = 3;
 
-// "VmHWM": the most that ever was resident, shared memory included.
+// "VmHWM": the peak of resident memory, shared memory included.
 double bytes_of(pid_t process, const std::string& field) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(status, line);)

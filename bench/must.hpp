@@ -1,4 +1,4 @@
-// must: the value of what a benchmark cannot go on without; prints the error and ends otherwise.
+// must: returns a result's value, or prints the error and ends the benchmark.
 #pragma once
 
 #include <ckpt/result.hpp>

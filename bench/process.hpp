@@ -1,6 +1,6 @@
-// Process: a program that a benchmark starts, talks to by its standard output, and ends.
+// Process: a program that a benchmark starts, reads from, and ends.
 //
-// It dies with us: also when we are killed.
+// It dies with us, even if we are killed.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ using Command = std::vector<std::string>;  // The program is looked up in PATH.
 
 class Process {
  public:
-  // Its standard error is ours. Ends the bench when the program is not there.
+  // Shares our standard error. Ends the bench if the program does not exist.
   static Process start(const Command& command);
 
   Process(Process&& other) noexcept;
@@ -23,10 +23,9 @@ class Process {
   ~Process();  // Kills it.
 
   pid_t pid() const { return pid_; }
-  // The next line of its output, without the end of line; ends the bench when there is none in
-  // time.
+  // The next line of its output, without the line end. Ends the bench if none comes in time.
   std::string read_line(std::chrono::milliseconds deadline = std::chrono::minutes(2));
-  // All that it still says, until it ends, and its exit code.
+  // The rest of its output until it ends, and its exit code.
   std::string read_all();
   int wait();
   void kill(int signal);
@@ -39,11 +38,11 @@ class Process {
   std::string unread_;
 };
 
-// Runs it to the end and returns what it said; ends the bench when it failed.
+// Runs it to the end and returns its output; ends the bench if it failed.
 std::string output_of(const Command& command);
 bool succeeds(const Command& command);
 
-// The path of this program, for those that start themselves again in another role.
+// The path of this program, for benches that start themselves again in another role.
 std::string own_path();
 
 }  // namespace bench

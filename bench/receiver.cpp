@@ -20,7 +20,7 @@ class Sink final : public replicate::ReplicaSink, public replicate::ShardProvide
  public:
   explicit Sink(std::span<std::byte> slot) : slot_(slot) {}
 
-  Result<replicate::ReplicaTarget> reserve(const replicate::Offer& offer) override {
+  Result<replicate::ReplicaTarget> reserve(const replicate::ShardOffer& offer) override {
     if (offer.record->bytes > slot_.size()) return fail(Errc::exhausted, "the Slot is smaller");
     replicate::ReplicaTarget target;
     target.ticket = ++ticket_;

@@ -53,7 +53,7 @@ class Cluster {
       std::filesystem::remove_all(directory_ + name);
   }
 
-  // One restore of rank 0, whose bytes are to come from `source`: bytes per second.
+  // One restore of rank 0 from `source`, in bytes per second.
   double restore_from(RestoreSource source) {
     leave();
     if (source != RestoreSource::own_memory) near_.drop(job);
@@ -71,7 +71,7 @@ class Cluster {
       bench::give_up("rank 0 was restored from " + (restored ? restored->source_name : "nothing"));
     if (!rank_0_.is_filled()) bench::give_up("rank 0 has other bytes than it saved");
     bench::must(rank_0_.checkpointer().restored_ok(restored->step));
-    // The next restore finds a step everywhere again.
+    // The next restore finds a step in every place again.
     if (source != RestoreSource::own_memory) save_a_step();
     return static_cast<double>(rank_0_.bytes()) / took.count();
   }
@@ -129,8 +129,8 @@ int main(int argc, char** argv) {
   bench::Harness harness("recovery", argc, argv);
   const bench::TwoHosts hosts;
   harness.add_condition(hosts.in_words());
-  // A measurement that drops memory makes five Slots anew, and fills, copies and writes them: with
-  // half of the state, all of them end within two minutes.
+  // A measurement that drops memory makes five Slots anew, and fills, copies and writes them. With
+  // half the state, all of them end within two minutes.
   const std::size_t bytes = harness.bytes() / 2;
   harness.add_condition("half of the size is restored");
   Cluster cluster(hosts, harness.disk_directory(), bytes);

@@ -1,4 +1,4 @@
-// A shard's way from this node's Slot into a peer's, verified there, against iperf3 on the same
+// Sends a shard from this node's Slot into a peer's, verified there, against iperf3 on the same
 // path.
 #include <cstdlib>
 #include <nlohmann/json.hpp>

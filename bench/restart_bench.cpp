@@ -23,7 +23,7 @@ void say(const char* text) {
   std::fflush(stdout);
 }
 
-// The child: restores, or begins; then waits to be killed.
+// The child: restores or starts fresh, then waits to be killed.
 int train(const std::string& runtime_dir, std::size_t bytes) {
   ckpt::Options options;
   options.job = "bench-restart";

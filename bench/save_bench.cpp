@@ -1,4 +1,4 @@
-// What a small save costs the training thread: the whole public path, with a daemon of its own.
+// The cost of a small save for the training thread: the whole public path, with its own daemon.
 #include <chrono>
 #include <ckpt/checkpointer.hpp>
 #include <cstdio>

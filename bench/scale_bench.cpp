@@ -1,8 +1,7 @@
-// Goal:   what the nodes of a job say and do while nothing changes grows no faster than log N
-// (B34). Method: jobs of 8, 64 and 512 simulated nodes of 8 ranks, in virtual time, after a step
-// was
-//         committed: bytes received and time of the processor, for each node and heartbeat. The
-//         mean of all nodes is judged; the node that coordinates is shown beside it.
+// Goal:   while nothing changes, traffic and work of a job's nodes grow no faster than log N (B34).
+// Method: jobs of 8, 64 and 512 simulated nodes of 8 ranks, in virtual time, after a step was
+//         committed: bytes received and processor time, for each node and heartbeat. The mean of
+//         all nodes is judged; the coordinator's is shown beside it.
 #include <fmt/format.h>
 
 #include <algorithm>

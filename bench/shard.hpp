@@ -1,4 +1,4 @@
-// Shard: one sealed Slot in real shared memory with its record, for what stores, sends and loads.
+// Shard: one sealed Slot in real shared memory with its record, for storing, sending and loading.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 namespace bench {
 
 struct Shard {
-  // `bytes` of tensors of 16 MiB each with bytes that no two pages share, all memory touched.
+  // `bytes` of tensors of 16 MiB each. No two pages have the same bytes, and all memory is touched.
   Shard(Loop& loop, std::size_t bytes);
 
   std::span<std::byte> slot() { return memory->bytes().first(record->bytes); }
   std::vector<ckpt::os::FileSpan> spans() { return memory->file_spans(0, record->bytes); }
-  // The same bytes as another step: what was published or sent under the old one is not this.
+  // Turns it into another step with the same bytes, so that it is stored or sent again.
   void become_step(std::uint64_t step);
 
   ckpt::arena::SharedMemorySource source;

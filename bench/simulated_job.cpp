@@ -25,7 +25,7 @@ namespace node = ckpt::node;
 using ckpt::Duration;
 
 constexpr std::uint64_t tensor_bytes = 1024;
-// Time passes in steps of this on all nodes: what is due within one happens in any order.
+// All nodes advance by steps of this length. Events within one step run in any order.
 constexpr Duration tick = std::chrono::milliseconds(5);
 constexpr Duration beat = std::chrono::milliseconds(500);  // EngineOptions::heartbeat_interval.
 constexpr Duration begin_time_max = std::chrono::minutes(5);
@@ -39,7 +39,7 @@ double thread_microseconds() {
 
 }  // namespace
 
-// A rank that begins fresh, captures one step, and does nothing from then on.
+// A rank that starts fresh, captures one step, and then does nothing.
 struct SimulatedJob::Trainer final : node::SessionEvents {
   void slots_ready(std::vector<ckpt::arena::SlotMemory*>) override {}
   void slots_failed(ckpt::Error error) override {
@@ -94,7 +94,7 @@ struct SimulatedJob::Machine {
     context.reset();  // Whatever is suspended goes first, as at a kill.
   }
 
-  // Runs what is due until `duration` has passed, and counts the time of what really ran.
+  // Runs everything due until `duration` has passed, and measures its real time.
   void pass(Duration duration) {
     poll();
     const ckpt::Time end = clock.now() + duration;

@@ -1,9 +1,9 @@
 // SimulatedJob: a job of many nodes in one thread, over a network in memory and virtual time.
 //
 // Every node has a whole engine, with eight ranks that have captured one step, which is committed.
-// From then on nothing changes, and run() measures what the nodes still do and say. Of the
-// processor's time, a node's is what runs on its io_context, the network in memory included; of the
-// bytes, what it has received.
+// From then on nothing changes, and run() measures what the nodes still do and send. A node's
+// processor time is the time of its io_context, including the network in memory. Its bytes are
+// those it received.
 //
 // Threads: one.
 #pragma once
@@ -27,18 +27,18 @@ struct ControlCost {
 
 class SimulatedJob {
  public:
-  // Exits with a message where the step is not committed in time.
+  // Exits with a message if the step is not committed in time.
   SimulatedJob(std::size_t nodes, std::uint32_t ranks_per_node);
   ~SimulatedJob();
   SimulatedJob(const SimulatedJob&) = delete;
   SimulatedJob& operator=(const SimulatedJob&) = delete;
 
-  // Lets so many heartbeats pass.
+  // Lets this many heartbeats pass.
   void run(std::size_t beats);
-  // Of the last run(): the mean of all nodes, and the one that coordinates.
+  // Results of the last run(): the mean of all nodes, and the coordinator's.
   ControlCost mean() const { return mean_; }
   ControlCost coordinator() const { return coordinator_; }
-  // Of one status request at the node that coordinates.
+  // The cost of one status request at the coordinator.
   double status_milliseconds();
   std::size_t nodes() const { return nodes_.size(); }
 

@@ -15,7 +15,7 @@ using namespace ckpt;
 namespace {
 
 Task<std::string> flush_step(storage::Site site, flush::Flusher& flusher,
-                             storage::ShardSource source, std::uint64_t attempt) {
+                             storage::ShardToWrite source, std::uint64_t attempt) {
   storage::PublishOrder order;
   order.job = source.record->job;
   order.run = source.record->run;
@@ -49,7 +49,7 @@ Stored::~Stored() {
 void Stored::flush(Shard& shard) {
   shard.become_step(++attempt_);
   published_ = must(loop_.run(
-      flush_step(*site_, *flusher_, storage::ShardSource{shard.record, shard.spans()}, attempt_)));
+      flush_step(*site_, *flusher_, storage::ShardToWrite{shard.record, shard.spans()}, attempt_)));
 }
 
 void Stored::remove_steps() {

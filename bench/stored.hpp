@@ -12,16 +12,16 @@ namespace bench {
 
 class Stored {
  public:
-  // `directory` is emptied.
+  // Empties `directory`.
   Stored(Loop& loop, std::string directory);
   ~Stored();
 
-  // All that makes a step durable: checksums compared, data and manifest synced, published.
+  // Everything that makes a step durable: checksums compared, data and manifest synced, published.
   void flush(Shard& shard);
   void remove_steps();  // All but the marker, outside of what is measured.
 
   ckpt::os::FileSystem& files() { return *files_; }
-  // Of the step flushed last.
+  // The path of the step flushed last.
   std::string step_directory() const { return site_->at(published_); }
 
  private:

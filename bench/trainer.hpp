@@ -10,7 +10,7 @@ namespace bench {
 
 class Trainer {
  public:
-  // Its tensors are memory that nobody has touched yet, 16 MiB each, as many as `bytes` need.
+  // Its tensors are untouched memory, 16 MiB each, as many as `bytes` need.
   explicit Trainer(std::size_t bytes);
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -19,16 +19,16 @@ class Trainer {
   void fill();  // Bytes that depend on their place.
   void wipe();  // So that what a restore does not write is not there by chance.
   bool is_filled() const;
-  // Opens the job and registers the tensors. Ends the bench on errors, like all here.
+  // Opens the job and registers the tensors. Ends the bench on errors, like every call here.
   void open(ckpt::Options options);
   void leave() { checkpointer_.reset(); }  // As a death: the daemon keeps what it holds.
   ckpt::Checkpointer& checkpointer() { return *checkpointer_; }
   std::size_t bytes() const { return bytes_; }
 
-  // Saves the next step, and waits until it has reached the level. A step that finds no free Slot,
-  // as the last one may still be written, is followed by another.
+  // Saves the next step, and waits until it has reached the level. If a step finds no free Slot,
+  // because the last one is still being written, the next step follows.
   void save(ckpt::Level level);
-  // None: there was nothing to restore.
+  // None: nothing to restore.
   std::optional<ckpt::Restored> restore();
 
  private:

@@ -1,6 +1,6 @@
-// TwoHosts: this process and another end of a cable: network namespaces, or loopback without root.
+// TwoHosts: two ends of a cable: network namespaces, or loopback without root.
 //
-// The calling process moves into a namespace of its own; what it starts is there, too. Both
+// The calling process moves into a namespace of its own, together with its later children. Both
 // namespaces and the cable end with the processes in them.
 //
 // Lifetime: one in a process, made before any thread.

@@ -1,10 +1,10 @@
-# The target `bundle`: one relocatable archive for machines without packages, such as air-gapped ones.
-# It holds the installed files, and beside them every library that is not glibc's.
+# The target `bundle`: one relocatable archive for machines without packages, such as air-gapped
+# ones. It holds the installed files, and beside them every library that is not glibc's.
 #
 #   cmake --build --preset release --target bundle  ->  build/release/libckpt-VERSION-x86_64.tar.gz
 #
-# CKPT_BUNDLE_GPU adds the suite and the benchmark for GPUs, if Catch2 can be found to build them. The
-# environment's CKPT_BUNDLE_PYTHON names a Python with nanobind, and adds the Python package.
+# CKPT_BUNDLE_GPU adds the suite and the benchmark for GPUs, if Catch2 can be found to build them.
+# The environment's CKPT_BUNDLE_PYTHON names a Python with nanobind, and adds the Python package.
 if(CKPT_BUNDLE_GPU)
   find_package(Catch2 2.13 QUIET)
   if(Catch2_FOUND AND NOT CKPT_BUILD_BENCH)

@@ -4,7 +4,7 @@
 //
 //   ckpt_gpu_trainer [steps] [directory]
 //
-// The lines that are libckpt's are marked with >>>.
+// The lines marked with >>> are libckpt's.
 #include <cuda_runtime.h>
 
 #include <ckpt/ckpt.hpp>
@@ -29,7 +29,7 @@ void must(cudaError_t result, const char* what) {
   std::exit(1);
 }
 
-// The same numbers wherever and whenever they are asked for.
+// The same numbers at every call.
 __device__ float noise(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t value = seed * 0x9e3779b97f4a7c15ull + index * 0xbf58476d1ce4e5b9ull;
   value = (value ^ (value >> 30)) * 0x94d049bb133111ebull;
@@ -121,7 +121,7 @@ class Model {
   }
   ckpt::Stream stream() const { return {stream_}; }
 
-  // What the optimizer owns, and nothing else changes.
+  // The optimizer's tensors, which nothing else changes.
   ckpt::Status register_with(ckpt::Checkpointer& checkpointer) {
     for (auto& [name, matrix] : {std::pair<const char*, Matrix*>{"weight", &weight_},
                                  {"adam.first", &first_},

@@ -1,4 +1,4 @@
-// A minimal trainer: the whole integration of libckpt, in the order in which a loop meets it.
+// A minimal trainer: the whole integration of libckpt, in the order of a training loop.
 #include <ckpt/ckpt.hpp>
 #include <cstdio>
 #include <vector>
@@ -26,7 +26,7 @@ int main() {
                 static_cast<unsigned long long>(ckpt::number(restored->step)),
                 restored->source_name.c_str());
   } else if (restored.error().code() != ckpt::Errc::not_found) {
-    // There are checkpoints: training from the beginning would take their place.
+    // There are checkpoints, and training from the beginning would replace them.
     std::fprintf(stderr, "%s\n", restored.error().message().c_str());
     return 2;
   }

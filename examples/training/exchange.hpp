@@ -1,8 +1,9 @@
-// Exchange: how the ranks of the example add up gradients and share weights, in a fixed order.
+// Exchange: adds up the gradients of the example's ranks and shares their weights, in a fixed
+// order.
 //
-// A star over TCP: rank 0 receives from all, in the order of the ranks, and answers all. It stands
-// for the collectives of a real trainer, and like them it fails when a rank dies: then the job
-// starts again. Every wait has the deadline given to open(). Threads: one.
+// A star over TCP: rank 0 receives from all ranks, in their order, and answers all. It stands for
+// the collectives of a real trainer, and like them it fails when a rank dies: the job then
+// restarts. Every wait has the deadline given to open(). Threads: one.
 #pragma once
 
 #include <chrono>
@@ -34,7 +35,8 @@ class Exchange {
 
   // Afterwards all ranks have the same sums. Errors: unavailable (a rank died, or the deadline).
   ckpt::Status sum(std::span<float> values);
-  // Rank r gives the values up to ends[r]; afterwards all ranks have all of them. Errors: as sum.
+  // Rank r provides the values up to ends[r]; afterwards all ranks have all of them. Errors: as
+  // sum.
   ckpt::Status gather(std::span<float> values, const std::vector<std::size_t>& ends);
 
  private:

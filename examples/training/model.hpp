@@ -1,4 +1,4 @@
-// Model: a small network with Adam whose every bit follows from its seed and the steps it took.
+// Model: a small network with Adam. Every bit of it follows from its seed and its steps.
 //
 // The ranks share the work as ZeRO does: each computes gradients on its own samples, and keeps the
 // parameters and moments of its own layers only. So every rank's checkpoint is different, and a job
@@ -24,7 +24,7 @@ struct ModelOptions {
   std::uint32_t world = 1;  // At most hidden_layers + 1.
 };
 
-// What must be saved besides tensors: how far we are, where in the data, and the generator's state.
+// The state besides tensors that must be saved: the progress, the place in the data, the generator.
 struct Progress {
   std::uint64_t step = 0;
   std::uint64_t position = 0;  // Of the next sample, over all ranks.
@@ -40,15 +40,15 @@ class Model {
  public:
   explicit Model(const ModelOptions& options);
 
-  // What this rank must checkpoint; the references stay valid as long as the model.
+  // The tensors that this rank must checkpoint; the references are valid as long as the model.
   std::vector<NamedTensor> tensors();
   std::span<std::byte> progress_bytes() { return std::as_writable_bytes(std::span(&progress_, 1)); }
   const Progress& progress() const { return progress_; }
 
-  // All weights, those of other ranks included; the exchange brings them up to date.
+  // All weights, including other ranks'; the exchange updates them.
   std::span<float> weights() { return weights_; }
   std::span<float> gradients() { return gradients_; }
-  // The floats that each rank owns end here, by rank; the first begins at 0.
+  // The end of each rank's floats; the first rank's begin at 0.
   const std::vector<std::size_t>& share_ends() const { return share_ends_; }
 
   // Takes the next samples, and returns their mean loss; needs all weights.
@@ -87,7 +87,7 @@ class Model {
   std::vector<float> first_moment_;   // Of the own range.
   std::vector<float> second_moment_;  // Of the own range.
   Progress progress_;
-  // The activations of the sample at hand, the input first; and their dropout factors.
+  // The activations of the current sample, the input first, and their dropout factors.
   std::vector<std::vector<float>> activations_;
   std::vector<std::vector<float>> kept_;
 };

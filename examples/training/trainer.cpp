@@ -39,7 +39,7 @@ struct Settings {
   bool fresh = false;
 };
 
-// One JSON object per line, written at once, so that the last line tells where a kill hit.
+// One JSON object per line, written at once, so that the last line shows where a kill hit.
 class Report {
  public:
   explicit Report(const std::string& path) {
@@ -157,7 +157,7 @@ ckpt::Status complete(Settings& settings) {
   return {};
 }
 
-// Opens, registers, restores. No Checkpointer and no error: it was not asked for.
+// Opens, registers, restores. Returns neither a Checkpointer nor an error if none was asked for.
 ckpt::Result<std::optional<ckpt::Checkpointer>> open(const Settings& settings,
                                                      example::Model& model, Report& report) {
   if (settings.no_checkpoints) return std::optional<ckpt::Checkpointer>();
@@ -190,8 +190,8 @@ ckpt::Result<std::optional<ckpt::Checkpointer>> open(const Settings& settings,
   return std::optional<ckpt::Checkpointer>(std::move(checkpointer));
 }
 
-// One step: gradients, then the update behind the guard, then the save. Fails only when another
-// rank is gone: what libckpt cannot do is said, and training goes on.
+// One step: gradients, then the update behind the guard, then the save. Fails only if another rank
+// is gone. Failures of libckpt are logged, and training continues.
 ckpt::Status train_one_step(example::Model& model, example::Exchange& exchange,
                             ckpt::Checkpointer* checkpointer, Report& report) {
   CKPT_CHECK(exchange.gather(model.weights(), model.share_ends()));

@@ -19,6 +19,6 @@ template <class T>
 using Task = asio::awaitable<Result<T>>;
 
 // A detached coroutine: it returns nothing, since it handles its own errors.
-using Job = asio::awaitable<void>;
+using DetachedTask = asio::awaitable<void>;
 
 }  // namespace ckpt

@@ -25,7 +25,7 @@ constexpr const char* container_advice =
     "trainers that are started again in this container find it; in another one peers or storage "
     "serve them";
 
-// A path, and its parts.
+// A hierarchy's path, and its parts.
 struct Group {
   std::string path;
   std::vector<std::string> parts;
@@ -52,7 +52,7 @@ std::vector<Group> groups_in(std::string_view text) {
   return groups;
 }
 
-// What follows `prefix` in the first part that begins so, up to `suffix`.
+// The text between `prefix` and `suffix` in the first part that begins with `prefix`.
 std::optional<std::string> named(const Group& group, std::string_view prefix,
                                  std::string_view suffix = "") {
   for (const std::string& part : group.parts) {
@@ -77,7 +77,7 @@ std::optional<Cgroup> container(const Group& group) {
       "kubepods", "docker",        "libpod", "lxc",       "cri-containerd",
       "crio",     "machine.slice", "garden", "containerd"};
   const bool is_one = std::ranges::any_of(group.parts, [&](const std::string& part) {
-    // Their own daemons are services as others are.
+    // A container runtime's own daemon, such as docker.service, is an ordinary service.
     return !part.ends_with(".service") && std::ranges::any_of(marks, [&](std::string_view mark) {
       return part.starts_with(mark);
     });
@@ -109,16 +109,16 @@ Cgroup parse_cgroup(std::string_view text, bool is_in_container) {
     for (const Group& group : groups)
       if (auto found = find(group)) return std::move(*found);
   }
-  // Who ends processes uses that hierarchy; the others only count and limit.
-  auto told = std::ranges::find_if(groups, &Group::is_of_systemd);
-  if (told == groups.end()) told = groups.begin();
-  const std::string path = groups.empty() ? "/" : told->path;
+  // Supervisors end processes through systemd's hierarchy; others only count and limit.
+  auto chosen = std::ranges::find_if(groups, &Group::is_of_systemd);
+  if (chosen == groups.end()) chosen = groups.begin();
+  const std::string path = groups.empty() ? "/" : chosen->path;
   if (is_in_container) return {path, "its container", container_advice};
-  return groups.empty() ? Cgroup{path, "", ""} : unit(*told);
+  return groups.empty() ? Cgroup{path, "", ""} : unit(*chosen);
 }
 
 bool is_in_container(const std::string& pid) {
-  // The first namespace of process numbers has this one in every kernel.
+  // On every kernel, the first namespace of process numbers has this one.
   constexpr const char* first_namespace = "pid:[4026531836]";
   std::error_code error;
   const auto its = std::filesystem::read_symlink("/proc/" + pid + "/ns/pid", error);

@@ -1,7 +1,7 @@
-// Command: what the commands of `ckpt` share: how each ends, and what it prints at the end.
+// Command: the result that every command of `ckpt` returns.
 //
-// A command is a function of its arguments that returns an Outcome. Only run() of command_line.cpp
-// prints; so that --json never mixes with words, and an error is told once.
+// A command is a function from its arguments to an Outcome. Only run() in command_line.cpp prints,
+// so that --json output contains nothing else and an error is printed once.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -10,12 +10,12 @@
 
 namespace ckpt::cli {
 
-// Members keep the order in which a person would read them.
+// Members keep their order, which is chosen for people.
 using Json = nlohmann::ordered_json;
 
 inline constexpr int exit_ok = 0;
-inline constexpr int exit_trouble = 1;    // Something is wrong, and was told.
-inline constexpr int exit_wrong_use = 2;  // The command line itself.
+inline constexpr int exit_trouble = 1;    // Something is wrong, and was reported.
+inline constexpr int exit_wrong_use = 2;  // The command line itself is wrong.
 
 struct Outcome {
   std::string text;  // For people; lines that end in a newline.

@@ -19,8 +19,8 @@ namespace ckpt::cli {
 namespace {
 
 constexpr const char* description =
-    "Looks after the checkpoints of libckpt: what the daemon of this node holds in memory, and\n"
-    "what lies on storage.";
+    "Inspects and manages the checkpoints of libckpt, in the memory of this node's daemon and on\n"
+    "storage.";
 
 constexpr const char* footer =
     "Exit codes: 0 all is well, 1 trouble was found, 2 wrong use.\n"
@@ -60,9 +60,9 @@ void add_runtime_dir(CLI::App* command, Arguments& arguments) {
 }
 
 void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments) {
-  CLI::App* command =
-      subcommand(app, commands, arguments, "status", "What the daemon of this node holds, per job",
-                 [](const Arguments& given) { return status(given.runtime_dir); });
+  CLI::App* command = subcommand(app, commands, arguments, "status",
+                                 "Show what the daemon of this node holds, per job",
+                                 [](const Arguments& given) { return status(given.runtime_dir); });
   add_runtime_dir(command, arguments);
   command->footer(
       "Shows nodes, Slots, the level each step has reached, and what would be lost if each node\n"
@@ -87,17 +87,19 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
                          return stop(given.runtime_dir, deadline, !given.no_flush);
                        });
   add_runtime_dir(command, arguments);
-  command->add_option("--deadline", arguments.deadline, "For the flush, as 90s or 15min")
+  command
+      ->add_option("--deadline", arguments.deadline,
+                   "Time limit of the flush, such as 90s or 15min")
       ->capture_default_str();
   command->add_flag("--no-flush", arguments.no_flush,
                     "End at once: what is in memory only is lost");
   command->footer(
-      "Each job's newest committed step is written to the job's directory first; a job without a\n"
-      "directory loses what it has in memory, and so does a step that some rank has not captured;\n"
-      "both are told. Meanwhile trainers get no more Slots. When storage fails or the deadline\n"
-      "passes, the daemon goes on, the reason is told, and the exit code is 1; --no-flush ends it\n"
-      "all the same. Returns when the process is gone. A trainer that still runs goes on, and\n"
-      "starts a new daemon. That no daemon runs is no error.\n\n"
+      "Each job's newest committed step is written to the job's directory first. A job without a\n"
+      "directory loses what it has in memory, and a step that some rank has not captured is lost\n"
+      "too; both are reported. Meanwhile trainers get no more Slots. If storage fails or the\n"
+      "deadline passes, the daemon keeps running, and the command prints the reason and exits\n"
+      "with 1; --no-flush ends it anyway. Returns when the process is gone. A trainer that still\n"
+      "runs continues, and starts a new daemon. It is no error if no daemon runs.\n\n"
       "Examples:\n  ckpt stop\n  ckpt stop --deadline 30s");
 
   command = subcommand(app, commands, arguments, "drop", "Free the memory of one job on this node",
@@ -105,7 +107,7 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
   add_runtime_dir(command, arguments);
   command->add_option("JOB", arguments.job, "The job, as `ckpt status` names it")->required();
   command->footer(
-      "What lies on storage stays. Refused while a trainer of the job is attached.\n\n"
+      "Checkpoints on storage stay. Refused while a trainer of the job is attached.\n\n"
       "Example:\n  ckpt drop gpt2");
 }
 
@@ -115,10 +117,9 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
                  [](const Arguments& given) { return list(given.path); });
   command->add_option("DIR", arguments.path, "The job's directory (option `dir`)")->required();
   command->footer(
-      "Reads manifests and file sizes, and not the files: `ckpt verify` does that. Needs no "
-      "daemon.\n"
-      "Exits with 1 when one of them is damaged, or a file beside them (.libckpt/run.json,\n"
-      ".libckpt/timelines.json, latest), and when there is no whole checkpoint at all.\n\n"
+      "Reads manifests and file sizes, but not the files: `ckpt verify` does that. Needs no\n"
+      "daemon. Exits with 1 if a checkpoint is damaged, or a file beside the checkpoints\n"
+      "(.libckpt/run.json, .libckpt/timelines.json, latest), and if no checkpoint is whole.\n\n"
       "Examples:\n  ckpt ls /ckpt/gpt2\n  ckpt ls /ckpt/gpt2 --json | jq '.checkpoints[-1].name'");
 
   command =
@@ -126,12 +127,11 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
                  [](const Arguments& given) { return verify(given.path, given.newest); });
   command->add_option("PATH", arguments.path, "One checkpoint (step-...), or a directory of them")
       ->required();
-  command->add_flag("--newest", arguments.newest, "Of a directory, only its newest checkpoint");
+  command->add_flag("--newest", arguments.newest, "Only the newest checkpoint of a directory");
   command->footer(
-      "Needs no daemon. Exits with 1 when a byte is not what its manifest says, and names the "
-      "file\n"
-      "and the chunk (4 MiB) of it; of a directory also when a file beside the checkpoints is\n"
-      "damaged, and when there is no whole checkpoint.\n\n"
+      "Needs no daemon. Exits with 1 if a byte differs from what the manifest says, and names its\n"
+      "file and chunk (4 MiB). For a directory, exits with 1 also if a file beside the\n"
+      "checkpoints is damaged, or if no checkpoint is whole.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2");
 
   command =
@@ -141,11 +141,10 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
   command->add_option("--dir", arguments.dir,
                       "Directory of checkpoints to check; default: the option `dir`");
   command->footer(
-      "Looks at memory and budget, locked memory, descriptors, storage, log, secret and daemon,\n"
-      "tries the port where the daemon would listen, says with what the daemon dies (a job, a\n"
-      "container, a session), and prints every option with its value and where it came from. Run\n"
-      "it where a trainer would run, with the same environment. Exits with 1 when something will\n"
-      "not work.\n\n"
+      "Checks memory and budget, locked memory, descriptors, storage, log, secret and daemon,\n"
+      "tries the port where the daemon would listen, names the job, container or session that the\n"
+      "daemon would end with, and prints every option with its value and origin. Run it where a\n"
+      "trainer would run, with the same environment. Exits with 1 if something will not work.\n\n"
       "Examples:\n  ckpt doctor\n  LIBCKPT_CONFIG=job.conf ckpt doctor --dir /ckpt/gpt2");
 }
 
@@ -154,25 +153,25 @@ std::string message_of(const Error& error) {
   return printable(error.text() + cause);
 }
 
-int tell_error(const std::string& command, const Error& error, bool json) {
+int print_error(const std::string& command, const Error& error, bool json) {
   const bool is_wrong_use = error.code() == Errc::invalid_argument;
   if (json) {
-    Json told;
-    told["error"] = {{"code", to_string(error.code())}, {"text", message_of(error)}};
-    std::puts(told.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    Json printed;
+    printed["error"] = {{"code", to_string(error.code())}, {"text", message_of(error)}};
+    std::puts(printed.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   }
   fmt::print(stderr, "ckpt {}: {}\n", command, message_of(error));
   return is_wrong_use ? exit_wrong_use : exit_trouble;
 }
 
-int tell(const std::string& command, const Result<Outcome>& outcome, bool json) {
-  if (!outcome) return tell_error(command, outcome.error(), json);
+int print(const std::string& command, const Result<Outcome>& outcome, bool json) {
+  if (!outcome) return print_error(command, outcome.error(), json);
   if (json) {
     std::puts(outcome->json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     std::fputs(outcome->text.c_str(), stdout);
   }
-  // A full disk behind a redirection must not look like an answer.
+  // If a redirected disk is full, the output must not pass for an answer.
   if (std::fflush(stdout) != 0) {
     fmt::print(stderr, "ckpt {}: its output could not be written\n", command);
     return exit_trouble;
@@ -180,7 +179,7 @@ int tell(const std::string& command, const Result<Outcome>& outcome, bool json) 
   return outcome->is_trouble ? exit_trouble : exit_ok;
 }
 
-// The command that there is not, where that is the mistake; else what the parser says.
+// Names the unknown command if that is the mistake; else returns the parser's message.
 std::string problem_of(const CLI::ParseError& error, const CLI::App& app,
                        std::span<const char* const> given) {
   const std::string first = given.size() > 1 ? given[1] : "";
@@ -211,10 +210,10 @@ int run(int count, const char* const* arguments_given) {
     const bool json = std::ranges::any_of(
         given, [](const char* argument) { return std::string_view(argument) == "--json"; });
     const std::string text = problem_of(error, app, given) + "; `ckpt --help` lists the commands";
-    return tell_error("(arguments)", Error(Errc::invalid_argument, text), json);
+    return print_error("(arguments)", Error(Errc::invalid_argument, text), json);
   }
   for (const auto& [command, carry_out] : commands.all) {
-    if (command->parsed()) return tell(command->get_name(), carry_out(arguments), arguments.json);
+    if (command->parsed()) return print(command->get_name(), carry_out(arguments), arguments.json);
   }
   return exit_wrong_use;
 }

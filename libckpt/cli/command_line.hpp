@@ -3,7 +3,7 @@
 
 namespace ckpt::cli {
 
-// The exit code: 0 all is well, 1 trouble was found, 2 wrong use.
+// Returns the exit code: 0 all is well, 1 trouble was found, 2 wrong use.
 int run(int count, const char* const* arguments);
 
 }  // namespace ckpt::cli

@@ -1,8 +1,8 @@
-// The steps of a question:
+// How a question is asked:
 //
 //   1. Connect to the socket, without starting anything.
-//   2. Hello both ways: versions are compared before anything else is said.
-//   3. The question, and its answer.
+//  2. Hellos go both ways: versions are compared before anything else is sent.
+//  3. The question is sent, and its answer received.
 #include "cli/daemon_talk.hpp"
 
 #include <fmt/format.h>
@@ -23,10 +23,10 @@ namespace control = wire::control;
 namespace {
 
 constexpr Duration hello_time = std::chrono::seconds(5);
-// A daemon whose socket was removed makes a new one within a second; one that starts is as fast.
+// A daemon makes a removed socket again within a second, and starts about as fast.
 constexpr Duration socket_time = std::chrono::seconds(2);
 constexpr Duration socket_pause = std::chrono::milliseconds(50);
-// Of a process that has flushed: connections end, memory is given back.
+// For a process that has flushed: connections end, and memory is freed.
 constexpr Duration end_time = std::chrono::seconds(30);
 
 Error no_daemon(const std::string& directory) {
@@ -37,7 +37,7 @@ Error no_daemon(const std::string& directory) {
                            directory, directory));
 }
 
-// The lock is held, and nobody listens.
+// The lock is held, but nobody listens.
 Error unreachable(const os::RuntimeDirectory& directory) {
   std::string who = "a daemon";
   if (const auto text = os::read_file(directory.ready(), 64 * 1024)) {
@@ -88,7 +88,7 @@ Task<os::LocalConnection> connect(Clock& clock, os::RuntimeDirectory directory) 
     co_return fail(std::move(first).error().context(doing));
   }
   const auto* hello = std::get_if<control::Hello>(&*first);
-  if (hello == nullptr) co_return fail(Errc::corruption, "the daemon's first word was no hello");
+  if (hello == nullptr) co_return fail(Errc::corruption, "the daemon's first message was no hello");
   CKPT_CO_CHECK(control::check_hello(*hello, "the daemon"));
   co_return std::move(connection);
 }

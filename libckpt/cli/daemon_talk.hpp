@@ -1,6 +1,6 @@
-// DaemonTalk: one question to the daemon of a runtime directory, and its answer.
+// DaemonTalk: sends one question to the daemon of a runtime directory, and returns its answer.
 //
-// It never starts a daemon: who asks how things are must not change them.
+// It never starts a daemon: asking for the state must not change it.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -13,21 +13,21 @@
 
 namespace ckpt::cli {
 
-// A daemon that is healthy answers in milliseconds.
+// A healthy daemon answers in milliseconds.
 inline constexpr Duration answer_time = std::chrono::seconds(15);
 
-// Errors: not_found (no daemon runs, with what to do), unavailable (it does not answer),
-// version_mismatch, and what the daemon itself answered.
+// Errors: not_found (no daemon runs; says what to do), unavailable (it does not answer),
+// version_mismatch, and the daemon's own answer.
 Result<wire::control::Answer> ask_daemon(const std::string& runtime_dir,
                                          wire::control::Message question, Duration time);
 
-// Ends the daemon, and waits until its process is gone. `deadline` is that of the flush. What each
-// job then had on storage (docs/protocol.md, "Stop"). An answer whose result is an error tells what
-// could not be flushed: the daemon goes on then. Errors: as above.
+// Ends the daemon, and waits until its process is gone. `deadline` limits the flush. The answer
+// lists what each job then had on storage (docs/protocol.md, "Stop"). If its result is an error, it
+// lists what could not be flushed, and the daemon keeps running. Errors: as above.
 Result<wire::control::Answer> stop_daemon(const os::RuntimeDirectory& directory, Duration deadline,
                                           bool flush);
 
-// Errors: corruption (it is not what a daemon says).
+// Errors: corruption (not a daemon's answer).
 Result<Json> parse_answer(const wire::control::Answer& answer);
 
 }  // namespace ckpt::cli

@@ -24,10 +24,10 @@ const char* name_of(Finding::Grade grade) {
   return "unknown";
 }
 
-// The options as a trainer here would have them, or what is wrong with them.
+// Finds the options that a trainer here would have, or the mistake in them.
 Finding check_options(Options given, bool has_job, Options& effective) {
   Finding finding{"options", Finding::Grade::good, "every value is acceptable", ""};
-  // The job's name usually comes from the code; everything else can be checked without it.
+  // The job's name usually comes from code. Everything else can be checked without it.
   if (!has_job) given.job = "doctor";
   auto resolved = Options::resolve(given);
   if (resolved) {
@@ -86,7 +86,7 @@ Result<Outcome> doctor(const DoctorOptions& asked) {
   outcome.json["options"] = Json::array();
   Table table("lll", {"OPTION", "VALUE", "FROM"});
   for (const OptionOrigin& option : origins) {
-    // What `code` says to a trainer is the command line here.
+    // A trainer's `code` is the command line here.
     const std::string origin = option.origin == "code" ? "command line" : option.origin;
     outcome.json["options"].push_back(
         {{"name", option.name}, {"value", option.value}, {"origin", origin}});

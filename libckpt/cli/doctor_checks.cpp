@@ -31,7 +31,7 @@ using arena::human_bytes;
 
 constexpr std::uint64_t descriptors_wanted = 4096;
 constexpr Duration lookup_time = std::chrono::seconds(10);
-// Below this a directory takes no checkpoint of anything real.
+// Less room than this holds no real checkpoint.
 constexpr std::uint64_t free_bytes_wanted = 1 * GiB;
 // One of io_uring's registered buffers, which pin memory against this limit.
 constexpr std::uint64_t locked_bytes_wanted = 1 * GiB;
@@ -148,14 +148,14 @@ Finding check_secret(const Options& options) {
           "it must be a regular file of this user, mode 0600, of at least 16 bytes"};
 }
 
-// As the daemon would read what its trainer tells it, over its own environment.
+// The options that a daemon would read from its trainer and, below that, its own environment.
 daemon::Parsed daemon_as_started(const Options& options) {
-  const std::string told = client::listen_address(options);
-  const char* const arguments[] = {"ckptd", "--listen", told.c_str()};
-  return daemon::parse_arguments(told.empty() ? 1 : 3, arguments);
+  const std::string listen_at = client::listen_address(options);
+  const char* const arguments[] = {"ckptd", "--listen", listen_at.c_str()};
+  return daemon::parse_arguments(listen_at.empty() ? 1 : 3, arguments);
 }
 
-// Where the engine of this node listens: as the daemon was told, else as the list of nodes says.
+// Where this node's engine listens: the daemon's own option, else the list of nodes.
 std::string peer_address(const Options& options) {
   std::string address;
   if (!options.embedded) address = daemon_as_started(options).options.listen;
@@ -190,7 +190,7 @@ Finding check_program(const Options& options) {
   if (const auto started = daemon_as_started(options); started.must_exit)
     return {"program", Grade::trouble, "ckptd would not start: " + started.text,
             "correct this in the daemon's environment or configuration, or the option it is from"};
-  // By its name alone it is looked for in PATH when it is started.
+  // A bare name is looked up in PATH when the daemon is started.
   const bool is_path = program.find('/') != std::string::npos;
   if (!is_path)
     return {"program", Grade::note, "ckptd is not beside the library; it is looked for in PATH",
@@ -209,7 +209,7 @@ Finding check_daemon(const Options& options, std::optional<pid_t>& running) {
         "daemon", Grade::trouble, answer.error().message(),
         code == Errc::invalid_argument ? "use a directory of mode 0700 that is yours alone" : ""};
   }
-  running = 0;  // It runs, whatever it says.
+  running = 0;  // It runs, even if it does not answer well.
   const auto status = parse_answer(*answer);
   if (!status) return {"daemon", Grade::trouble, status.error().message(), ""};
   const Json daemon = object_in(*status, "daemon");
@@ -244,7 +244,7 @@ Finding check_cgroup(const Options& options, std::optional<pid_t> running) {
 
 std::vector<Finding> examine(const Options& options) {
   Workplace workplace;
-  std::optional<pid_t> running;  // The daemon's process; 0: it does not say which.
+  std::optional<pid_t> running;  // The daemon's process; 0: unknown.
   std::vector<Finding> findings;
   findings.push_back(check_daemon(options, running));
   findings.push_back(check_program(options));

@@ -1,4 +1,4 @@
-// DoctorChecks: what `ckpt doctor` looks at on this machine, before the first step is trained.
+// DoctorChecks: the checks of `ckpt doctor` on this machine, before the first step is trained.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -8,7 +8,7 @@
 namespace ckpt::cli {
 
 struct Finding {
-  enum class Grade { good, note, trouble };  // note: it works, and might work better.
+  enum class Grade { good, note, trouble };  // note: it works, and could work better.
 
   std::string name;
   Grade grade = Grade::good;
@@ -16,7 +16,7 @@ struct Finding {
   std::string advice;  // What to do; empty: nothing.
 };
 
-// Changes nothing, but for a file in the checkpoint directory that is removed again.
+// Changes nothing, except that it writes and removes one file in the checkpoint directory.
 std::vector<Finding> examine(const Options& options);
 
 }  // namespace ckpt::cli

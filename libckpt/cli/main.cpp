@@ -7,7 +7,7 @@
 int main(int count, char** arguments) {
   try {
     return ckpt::cli::run(count, arguments);
-  } catch (const std::exception& error) {  // No memory, in practice.
+  } catch (const std::exception& error) {  // In practice, out of memory.
     std::fprintf(stderr, "ckpt: %s\n", error.what());
     return 1;
   }

@@ -54,16 +54,16 @@ Result<Outcome> recover(const std::string& runtime_dir, const std::string& job) 
     wire::control::AskRecover question;
     question.job = name;
     CKPT_TRY(const auto answer, ask_daemon(runtime_dir, std::move(question), answer_time));
-    CKPT_TRY(const Json told, parse_answer(answer));
-    if (told.contains("error")) {
+    CKPT_TRY(const Json answered, parse_answer(answer));
+    if (answered.contains("error")) {
       return fail(Errc::not_found,
                   fmt::format("explain the recovery of job {}: this daemon holds nothing of it; "
                               "`ckpt status` lists its jobs, `ckpt ls DIR` what lies on storage",
                               name));
     }
-    if (object_in(told, "chosen").empty()) outcome.is_trouble = true;
-    outcome.json["jobs"].push_back(told);
-    outcome.text += describe(told);
+    if (object_in(answered, "chosen").empty()) outcome.is_trouble = true;
+    outcome.json["jobs"].push_back(answered);
+    outcome.text += describe(answered);
   }
   if (names.empty()) outcome.text = "The daemon holds no job.\n";
   return outcome;

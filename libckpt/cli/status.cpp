@@ -33,7 +33,7 @@ std::string step_text(const Json& object, const char* member) {
   return fmt::format("step {} (timeline {})", number_in(at, "step"), number_in(at, "timeline"));
 }
 
-// What happens to the job when this node dies.
+// Describes the job's loss if this node dies.
 std::string loss_of(const Json& job, const std::string& node) {
   for (const Json& loss : list_in(job, "if_node_died")) {
     if (text_in(loss, "node") != node) continue;
@@ -76,7 +76,7 @@ bool is_short_of_trainers(const Json& job) {
   return !flag_in(job, "ended") && !counts_in(job, "ranks_missing").empty();
 }
 
-// The loss of a node says nothing of a rank that does not train at all.
+// The loss of a node does not cover a rank that does not train at all.
 std::string missing_trainers(const Json& job) {
   const std::vector<std::uint64_t> missing = counts_in(job, "ranks_missing");
   if (missing.size() == count_in(job, "world_size")) return "missing: no rank has a trainer";
@@ -129,7 +129,7 @@ std::string limit_of(const Json& giving_way, const char* what, const char* rate,
   return text;
 }
 
-// Nothing where there is no limit.
+// Returns nothing if there is no limit.
 std::string limits_of(const Json& job) {
   const Json giving_way = object_in(job, "giving_way");
   std::string text = limit_of(giving_way, "flushes", "flush_rate", "step_beside_flush");

@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// What the end of the daemon meant for one job.
+// Describes what the daemon's end meant for one job.
 std::string describe(const Json& job) {
   const std::string durable = number_in(job, "durable"), lost = number_in(job, "lost");
   const bool has_directory = !job.value("directory", "").empty();
@@ -24,7 +24,7 @@ std::string describe(const Json& job) {
   return text + "\n";
 }
 
-void tell_end(Outcome& outcome, const Json& jobs, bool flush) {
+void describe_end(Outcome& outcome, const Json& jobs, bool flush) {
   const bool is_lost = std::any_of(jobs.begin(), jobs.end(),
                                    [](const Json& job) { return number_in(job, "lost") != "-"; });
   outcome.json["flushed"] = flush;
@@ -37,7 +37,7 @@ void tell_end(Outcome& outcome, const Json& jobs, bool flush) {
   for (const Json& job : jobs) outcome.text += describe(job);
 }
 
-// The daemon goes on: said with what to do about it.
+// The daemon keeps running: adds what to do about it.
 Unexpected refuse(Error error) {
   return fail(std::move(error).context(
       "the daemon goes on, since not all could be flushed (--no-flush ends it all the same, and "
@@ -59,11 +59,11 @@ Result<Outcome> stop(const std::string& runtime_dir, std::chrono::milliseconds d
   if (stopped && !stopped->result) return refuse(std::move(stopped->result).error());
   outcome.json["stopped"] = stopped.has_value();
   if (stopped) {
-    CKPT_TRY(const Json told, parse_answer(*stopped));
-    tell_end(outcome, list_in(told, "jobs"), flush);
+    CKPT_TRY(const Json answered, parse_answer(*stopped));
+    describe_end(outcome, list_in(answered, "jobs"), flush);
     return outcome;
   }
-  // What was asked for is the case already.
+  // It has already ended, as asked.
   if (stopped.error().code() != Errc::not_found) return fail(std::move(stopped).error());
   const std::string where = directory ? directory->path() : runtime_dir;
   outcome.json["reason"] = "no daemon runs";

@@ -25,7 +25,7 @@ void reject(storage::Catalog& catalog, std::string_view name, Errc code, std::st
   catalog.rejected.push_back({std::string(name), code, std::move(reason), false});
 }
 
-// None: the marker is not there, or damaged; that was told.
+// Returns nothing if the marker is missing or damaged, after reporting that.
 std::optional<format::RunId> examine_marker(Workplace& workplace, const storage::Site& site,
                                             storage::Catalog& catalog) {
   const auto marker = workplace.run(storage::read_run_marker(site));
@@ -40,7 +40,7 @@ std::optional<format::RunId> examine_marker(Workplace& workplace, const storage:
     return marker->run;
   }
   if (const Errc code = marker.error().code(); code != Errc::not_found) {
-    // One that is no file, or lies below none, is damage: no trainer opens the directory.
+    // If it is no file, or lies below none, it is damaged: no trainer opens the directory.
     reject(catalog, storage::run_marker_name,
            code == Errc::invalid_argument ? Errc::corruption : code, marker.error().message());
   } else if (const auto orphans = storage::describe_orphans(catalog, std::nullopt);
@@ -55,7 +55,7 @@ void examine_timelines(Workplace& workplace, const storage::Site& site, format::
                        storage::Catalog& catalog) {
   const auto status = workplace.run(site.files().status(site.at(storage::timelines_name)));
   if (!status && status.error().code() == Errc::not_found) {
-    if (catalog.checkpoints.empty()) return;  // It is made when the first training starts.
+    if (catalog.checkpoints.empty()) return;  // The first training creates it.
     return reject(catalog, storage::timelines_name, Errc::corruption,
                   "it is missing: which steps a restore has abandoned is not known any more");
   }
@@ -64,13 +64,13 @@ void examine_timelines(Workplace& workplace, const storage::Site& site, format::
   reject(catalog, storage::timelines_name, Errc::corruption, timelines.error().message());
 }
 
-// A hint for people and other tools; a restore does not read it.
+// `latest` is a hint for people and other tools; a restore does not read it.
 void examine_latest(Workplace& workplace, const storage::Site& site, storage::Catalog& catalog) {
   constexpr std::uint64_t bytes_max = 4096;
   const auto bytes =
       workplace.run(site.files().read_small(site.at(storage::latest_name), bytes_max));
   if (!bytes) {
-    if (bytes.error().code() == Errc::not_found) return;  // The first save may be under way.
+    if (bytes.error().code() == Errc::not_found) return;  // The first save may be running.
     return reject(catalog, storage::latest_name, Errc::corruption, bytes.error().message());
   }
   std::string name(reinterpret_cast<const char*>(bytes->data()), bytes->size());
@@ -114,7 +114,7 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
   constexpr int rounds_max = 3;
   for (int round = 1;; ++round) {
     CKPT_TRY(auto catalog, read_once(workplace, directory));
-    // A running job may have published what it names after the checkpoints were listed.
+    // A running job may have published the named step after the checkpoints were listed.
     const bool is_odd = std::ranges::any_of(catalog.rejected, [](const storage::Rejected& each) {
       return each.name == storage::latest_name && storage::is_damage(each);
     });

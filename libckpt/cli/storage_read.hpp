@@ -1,4 +1,4 @@
-// StorageRead: what `ls` and `verify` have in common: a directory of checkpoints, read.
+// StorageRead: reads a directory of checkpoints, for `ls` and `verify`.
 #pragma once
 
 #include <string>
@@ -10,18 +10,18 @@
 
 namespace ckpt::cli {
 
-// The catalog; among what it rejects also the files beside the checkpoints (run.json,
-// timelines.json, `latest`) where they are damaged or missing. Changes nothing there.
-// Errors: not_found (says what to do), io.
+// Returns the catalog. Its rejected entries include damaged or missing files beside the checkpoints
+// (run.json, timelines.json, `latest`). Changes nothing there. Errors: not_found (says what to do),
+// io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
-// The one that a restore takes; none: all were abandoned by restores to older steps.
+// The checkpoint that a restore takes; none: restores to older steps have abandoned all.
 const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
 
 Json to_json(const std::vector<storage::Rejected>& rejected);
-// One line each, or nothing.
+// One line for each, or nothing.
 std::string describe(const std::vector<storage::Rejected>& rejected);
-// Some are damaged, and not just replaced or somebody else's.
+// Returns true if some are damaged, and not merely replaced or another run's.
 bool has_damaged(const std::vector<storage::Rejected>& rejected);
 
 }  // namespace ckpt::cli

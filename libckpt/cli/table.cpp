@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// Characters, and not bytes: names may be UTF-8.
+// Counts characters and not bytes, since names may be UTF-8.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
@@ -63,7 +63,7 @@ std::string human_seconds(std::uint64_t seconds) {
 }
 
 std::string human_date(std::uint64_t unix_seconds) {
-  constexpr std::uint64_t last = 253'402'300'799;  // Of the year 9999.
+  constexpr std::uint64_t last = 253'402'300'799;  // The end of the year 9999.
   if (unix_seconds == 0 || unix_seconds > last) return "-";
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
 }

@@ -12,7 +12,7 @@ class Table {
   Table(std::string alignment, std::vector<std::string> head);
   void add(std::vector<std::string> row);
   bool is_empty() const { return rows_.size() == 1; }
-  // Every line begins with `indent` blanks; none ends with one.
+  // Every line begins with `indent` blanks; none ends with a blank.
   std::string to_text(std::size_t indent) const;
 
  private:
@@ -20,12 +20,12 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// What people like to read.
+// Texts in the form that people like to read.
 std::string counted(const std::string& count,
                     const char* noun);               // "1 rank", "2 ranks", "no ranks".
 std::string human_seconds(std::uint64_t seconds);    // "3 h 5 min".
 std::string human_date(std::uint64_t unix_seconds);  // UTC, "2026-01-31 08:15:00".
-// A text from elsewhere, fit for a terminal: control characters become '?'.
+// Makes a foreign text fit for a terminal: control characters become '?'.
 std::string printable(std::string text);
 
 }  // namespace ckpt::cli

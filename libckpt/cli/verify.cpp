@@ -46,9 +46,9 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
   for (const storage::FileReport& file : report.files) {
     bytes += file.bytes;
     const bool is_good = file.problem.empty();
-    Json told = {{"name", file.name}, {"bytes", file.bytes}, {"good", is_good}};
-    told["problem"] = is_good ? Json() : Json(file.problem);
-    verdict.json["files"].push_back(std::move(told));
+    Json reported = {{"name", file.name}, {"bytes", file.bytes}, {"good", is_good}};
+    reported["problem"] = is_good ? Json() : Json(file.problem);
+    verdict.json["files"].push_back(std::move(reported));
     if (!is_good)
       problems += fmt::format("  {}: {}\n", printable(file.name), printable(file.problem));
   }
@@ -79,10 +79,10 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-// How often a directory is listed whose checkpoints are removed before they are read.
+// How often a directory is listed again if its checkpoints are removed before they are read.
 constexpr int rounds_max = 3;
 
-// Those that a running job has removed meanwhile are left out.
+// Leaves out checkpoints that a running job has removed meanwhile.
 Status add_all(Workplace& workplace, const std::string& path,
                const std::vector<storage::Checkpoint>& checkpoints, Outcome& outcome) {
   for (const storage::Checkpoint& checkpoint : checkpoints) {
@@ -98,7 +98,7 @@ Status add_all(Workplace& workplace, const std::string& path,
   return {};
 }
 
-// The catalog whose checkpoints were added.
+// Returns the catalog whose checkpoints were added.
 Result<storage::Catalog> add_listed(Workplace& workplace, const std::string& path, bool newest_only,
                                     Outcome& outcome) {
   for (int round = 1;; ++round) {
@@ -112,7 +112,7 @@ Result<storage::Catalog> add_listed(Workplace& workplace, const std::string& pat
   }
 }
 
-// True: `path` is one checkpoint, or was meant to be one.
+// Returns true if `path` is one checkpoint, or was meant to be one.
 Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
   const auto there = workplace.run(workplace.files().status(os::beneath(path, ".")));
   if (!there) {
@@ -138,11 +138,11 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
   CKPT_TRY(const bool is_one, is_checkpoint(workplace, path));
   if (is_one) {
     const Verdict verdict = verify_one(workplace, path, os::join(path, "."));
-    if (!verdict.is_good) CKPT_CHECK(is_checkpoint(workplace, path));  // It may be gone.
+    if (!verdict.is_good) CKPT_CHECK(is_checkpoint(workplace, path));  // It may have been removed.
     add(outcome, verdict);
   } else {
     CKPT_TRY(const auto catalog, add_listed(workplace, path, newest_only, outcome));
-    // With --newest it is the newest whole one that counts.
+    // With --newest, the newest whole checkpoint counts.
     if (!newest_only) {
       outcome.json["rejected"] = to_json(catalog.rejected);
       outcome.text += describe(catalog.rejected);

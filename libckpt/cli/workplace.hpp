@@ -1,7 +1,7 @@
-// Workplace: what a command needs to run coroutines: a context, a clock, the files.
+// Workplace: a context, a clock and a file system, which a command needs to run coroutines.
 //
 // Threads:  the caller's; the files bring a few of their own.
-// Lifetime: what a Task returns must not outlive it.
+// Lifetime: the result of a Task must not outlive it.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -24,8 +24,8 @@ class Workplace {
   Result<T> run(Task<T> task) {
     std::optional<Result<T>> result;
     std::exception_ptr thrown;
-    // A thread of the disk may still let go of work of the run before: whoever lets go of the last
-    // stops the context, and this run would end with its coroutine alive.
+    // A disk thread may still release the last work of the previous run. Without this guard, that
+    // release would stop the context, and this run would end with its coroutine alive.
     const auto work = asio::make_work_guard(context_);
     context_.restart();
     asio::co_spawn(context_, std::move(task), [&](std::exception_ptr error, Result<T> value) {

@@ -145,7 +145,7 @@ void DaemonLink::hang_up(std::string why) {
   connection_.close();
 }
 
-Job DaemonLink::run() {
+DetachedTask DaemonLink::run() {
   ReconnectPause pause;
   LogLimit complaint(60.0);
   while (!is_stopping_) {
@@ -238,7 +238,7 @@ Task<void> DaemonLink::attach_once() {
   co_return Status();
 }
 
-Job DaemonLink::send_all(std::uint64_t connection_number) {
+DetachedTask DaemonLink::send_all(std::uint64_t connection_number) {
   while (connection_number == connection_number_) {
     if (outgoing_.is_empty()) {
       auto woken = co_await outgoing_changed_.wait_until(no_deadline);

@@ -47,8 +47,8 @@ class DaemonLink final : public EngineSide {
     std::vector<os::Segment> segments;
   };
 
-  Job run();
-  Job send_all(std::uint64_t connection_number);
+  DetachedTask run();
+  DetachedTask send_all(std::uint64_t connection_number);
   Task<void> attach_once();
   Task<wire::control::Message> receive(Time deadline);
   // Until the connection ends, which is the error.

@@ -91,7 +91,7 @@ EmbeddedLink::~EmbeddedLink() {
   (void)machine_.release();
 }
 
-Job EmbeddedLink::attach() {
+DetachedTask EmbeddedLink::attach() {
   auto request = node::make_request(attach_);
   if (!request) {
     state_->refused(std::move(request).error());
@@ -114,7 +114,7 @@ Job EmbeddedLink::attach() {
   state_->attached(attached->run);
 }
 
-Job EmbeddedLink::stop_engine() {
+DetachedTask EmbeddedLink::stop_engine() {
   if (calls_) machine_->engine->detach(calls_->session());
   calls_.reset();
   mapped_.clear();

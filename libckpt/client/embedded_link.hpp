@@ -35,8 +35,8 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   // What the engine runs on, destroyed from the last to the first; the thread outlives it.
   struct Machine;
 
-  Job attach();
-  Job stop_engine();
+  DetachedTask attach();
+  DetachedTask stop_engine();
   Result<MappedSlot> map_slot(arena::SlotMemory& memory, std::uint64_t generation) const;
 
   void slots_ready(std::vector<arena::SlotMemory*> memories) override;

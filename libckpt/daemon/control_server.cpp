@@ -17,7 +17,7 @@ namespace {
 
 constexpr Duration hello_time = std::chrono::seconds(10);
 constexpr Duration answer_time = std::chrono::seconds(30);
-// The kernel needs longer than an instant to take apart a process with much pinned memory.
+// The kernel needs some time to take apart a process with much pinned memory.
 constexpr Duration kill_time = std::chrono::seconds(30);
 constexpr Duration accept_pause = std::chrono::milliseconds(100);
 
@@ -44,7 +44,7 @@ Status ControlServer::start(const std::string& socket) {
 
 Status ControlServer::start_again() {
   CKPT_TRY(auto listener, os::LocalListener::open(executor_, clock_, socket_));
-  // accept_all() finds the old one closed, and goes on with this one.
+  // accept_all() finds the old one closed, and continues with this one.
   listener_.emplace(std::move(listener));
   return {};
 }
@@ -59,7 +59,7 @@ Task<void> ControlServer::stop(Time deadline) {
   co_return Status();
 }
 
-Job ControlServer::accept_all() {
+DetachedTask ControlServer::accept_all() {
   const StopGate::Pass pass = gate_.enter();
   LogLimit complaint(60.0);
   while (!gate_.is_stopping()) {
@@ -81,12 +81,12 @@ Job ControlServer::accept_all() {
   }
 }
 
-Job ControlServer::serve(Connection connection) {
+DetachedTask ControlServer::serve(Connection connection) {
   const StopGate::Pass pass = gate_.enter();
   const StopGate::Pass counted = connections_.enter();
   open_.push_back(connection);
   auto ended = co_await greet(connection);
-  // A connection that just ends is the normal way to go.
+  // A connection normally just ends.
   if (!ended && ended.error().code() != Errc::unavailable &&
       ended.error().code() != Errc::cancelled) {
     log_warning("pid {}: {}", connection->peer().pid, ended.error().message());
@@ -112,8 +112,8 @@ Task<void> ControlServer::greet(Connection connection) {
   CKPT_CO_CHECK(co_await send(connection, std::move(hello), deadline));
   CKPT_CO_TRY(const auto first, co_await receive(connection, deadline));
   const auto* theirs = std::get_if<control::Hello>(&first);
-  if (theirs == nullptr) co_return fail(Errc::corruption, "its first word was no hello");
-  // They have our hello, and tell their user what to do about it.
+  if (theirs == nullptr) co_return fail(Errc::corruption, "its first message was no hello");
+  // The other side has our hello, and tells its user what to do.
   CKPT_CO_CHECK(control::check_hello(*theirs, "the other side"));
 
   CKPT_CO_TRY(auto question, co_await receive(connection, deadline));
@@ -166,7 +166,7 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
   if (peer.pid <= 0) {
     co_return fail(Errc::unsupported,
                    "attach: this daemon cannot see the trainer's process (another pid namespace), "
-                   "so it could not tell when it dies; run both in one container");
+                   "so it could not detect its death; run both in one container");
   }
   CKPT_CO_TRY(auto process, os::open_process({peer.pid, attach.start_time}));
   std::function<Result<std::string>()> read_secret = [attach] { return node::read_secret(attach); };
@@ -176,7 +176,7 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
   }
   request.process = peer.pid;
   const TrainerSession::Identity identity{attach.job, attach.rank, peer.pid};
-  // First: a newcomer that is refused must not cost the older one its life.
+  // First, so that a newcomer that is refused does not cost the older one its life.
   CKPT_CO_CHECK(engine_.check_attach(request));
   CKPT_CO_CHECK(co_await kill_stopped(identity));
 
@@ -233,7 +233,7 @@ void ControlServer::detach(const Session& session, const char* why) {
   log_info("{} {}", held->name(), why);
   if (const auto id = held->session()) engine_.detach(*id);
   share_cores();
-  // The engine calls it no more; what is queued may still go out.
+  // The engine calls it no more; queued messages may still be sent.
   detached_.notify_all();
 }
 

@@ -1,11 +1,11 @@
-// ControlServer: who connects to the daemon's socket: trainers, and the command line.
+// ControlServer: serves the daemon's socket: trainers, and the command line.
 //
 //   accept -> hello -> attach -> a trainer's calls, until the stream ends -> its process ends
 //                   -> status, recover, stop, drop -> one answer each
 //
-// A session is detached from the engine only when its process is proven gone, or said goodbye. An
-// older trainer of the same rank that is stopped (SIGSTOP, a debugger) is killed before the new one
-// attaches, since it will not go by itself; one that runs is fenced, and keeps its Slots.
+// A session is detached from the engine only when its process is proven gone, or said goodbye. If
+// an older trainer of the same rank is stopped (SIGSTOP, a debugger), it is killed before the new
+// one attaches, since it will not exit by itself. A running one is fenced and keeps its Slots.
 //
 // Threads:  the engine's.
 #pragma once
@@ -24,19 +24,19 @@
 
 namespace ckpt::daemon {
 
-// What the command line may ask of the daemon as a whole.
+// The commands to the daemon as a whole.
 class DaemonControl {
  public:
   virtual ~DaemonControl() = default;
   virtual std::string status_json() const = 0;
-  // Flushes, and ends the daemon. Answers when that is done, with what each job then had on
-  // storage and what was lost, as JSON. Errors: what could not be flushed; the daemon then stays.
+  // Flushes, and ends the daemon. Then returns, as JSON, what each job has on storage and what was
+  // lost. Errors: what could not be flushed; the daemon then keeps running.
   virtual Task<std::string> stop(Duration deadline, bool flush) = 0;
 };
 
 class ControlServer {
  public:
-  // More than the ranks of one node, with their tools, ever are.
+  // More than the ranks of one node and their tools ever need.
   static constexpr int connections_max = 1024;
 
   ControlServer(const asio::any_io_executor& executor, Clock& clock, node::Engine& engine,
@@ -47,29 +47,29 @@ class ControlServer {
 
   // Errors: unavailable (somebody listens there), invalid_argument, io.
   Status start(const std::string& socket);
-  // False: the socket was removed, or another one stands there. start_again() makes a new one;
-  // its errors are those of start().
+  // False: the socket was removed or replaced. start_again() makes a new one; its errors are those
+  // of start().
   bool is_reachable() const { return listener_->is_reachable(); }
   Status start_again();
-  // Listens no more, until start_again(): the place is another daemon's.
+  // Stops listening until start_again(): the place belongs to another daemon.
   void withdraw() { listener_->close(); }
   Task<void> stop(Time deadline);
-  // Nobody is connected, and no trainer's process is waited for.
+  // True if nobody is connected and no trainer's process is awaited.
   bool is_idle() const { return connections_.in_flight() == 0 && sessions_.empty(); }
 
  private:
   using Connection = std::shared_ptr<os::LocalConnection>;
   using Session = std::shared_ptr<TrainerSession>;
 
-  Job accept_all();
-  Job serve(Connection connection);
+  DetachedTask accept_all();
+  DetachedTask serve(Connection connection);
   Task<void> greet(Connection connection);
   Task<void> serve_trainer(Connection connection, wire::control::Attach attach);
   Task<void> answer(Connection connection, wire::control::Message question);
   Task<wire::control::Answer> answer_to(wire::control::Message question);
   Task<Session> attach(Connection connection, wire::control::Attach attach);
   Task<void> kill_stopped(TrainerSession::Identity newcomer);
-  // Of a session, or to somebody whose connection is none yet.
+  // Sends for a session, or on a connection that has none yet.
   static Task<void> send(Connection connection, wire::control::Message message, Time deadline);
   Task<wire::control::Message> receive(Connection connection, Time deadline);
   void detach(const Session& session, const char* why);
@@ -81,13 +81,13 @@ class ControlServer {
   DaemonControl& control_;
   std::string socket_;
   std::optional<os::LocalListener> listener_;
-  std::list<Session> sessions_;  // Whose processes may still have Slots mapped.
-  std::list<Connection> open_;   // To close them at the end.
-  // A secret's file may lie on a file system that hangs. Only those who attach wait for it.
+  std::list<Session> sessions_;  // Their processes may still have Slots mapped.
+  std::list<Connection> open_;   // To be closed at the end.
+  // A secret's file may lie on a file system that hangs. Only attaching trainers wait for it.
   os::DiskThreads secret_files_;
   CoreShare cores_;
   Signal detached_;
-  StopGate connections_;  // Counts them.
+  StopGate connections_;  // Counts connections.
   StopGate gate_;
 };
 

@@ -25,7 +25,7 @@ void CoreShare::settle(const std::vector<pid_t>& trainers) {
   for (const pid_t trainer : trainers) {
     const auto cores = os::cores_of(trainer);
     if (cores) theirs.push_back(*cores);
-    // One that has just died claims nothing.
+    // A trainer that has just died claims nothing.
     if (!cores && cores.error().code() != Errc::not_found) complain(cores.error());
   }
   const os::CoreSet wanted = cores_beside(*ours_, theirs);
@@ -37,9 +37,9 @@ void CoreShare::settle(const std::vector<pid_t>& trainers) {
 }
 
 void CoreShare::complain(const Error& error) {
-  if (is_failure_told_) return;
-  is_failure_told_ = true;
-  log_warning("training may be slowed by the daemon on its cores: {}", error.message());
+  if (has_complained_) return;
+  has_complained_ = true;
+  log_warning("the daemon may slow down training on its cores: {}", error.message());
 }
 
 }  // namespace ckpt::daemon

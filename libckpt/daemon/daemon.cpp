@@ -1,9 +1,9 @@
-// The life of the daemon:
+// The daemon's life:
 //
-//   1. The runtime directory is checked, and its lock taken: there is one daemon, or none.
-//   2. Everything is assembled; the socket listens; the ready-file says so.
-//   3. It serves, until a signal, the command line or the idle limit ends it.
-//   4. What is held is flushed, connections end, the ready-file goes, the lock is freed.
+//   1. It checks the runtime directory and takes its lock: there is one daemon, or none.
+//   2. It assembles its parts, listens on the socket, and writes the ready-file.
+//   3. It serves until a signal, the command line or the idle limit ends it.
+//   4. It flushes what it holds, ends connections, removes the ready-file, and frees the lock.
 #include "daemon/daemon.hpp"
 
 #include <fmt/format.h>
@@ -36,15 +36,15 @@ namespace ckpt::daemon {
 
 namespace {
 
-// A trainer that looks whether a daemon runs holds the lock for an instant.
+// A trainer that checks for a daemon holds the lock for an instant.
 constexpr int lock_attempts = 50;
 constexpr std::chrono::milliseconds lock_pause(10);
-// What is left after the flush: connections and coroutines that only have to notice.
+// For the rest after the flush: connections and coroutines that only have to notice the end.
 constexpr Duration end_time = std::chrono::seconds(5);
 constexpr std::chrono::seconds drain_time(2);
-// Less than trainers and `ckpt` are patient.
+// Shorter than trainers and `ckpt` wait.
 constexpr Duration reachable_interval = std::chrono::seconds(1);
-// Attempts of a job's flush, two seconds apart and more, before `ckpt stop` says why they fail.
+// Attempts at a job's flush, two or more seconds apart, before `ckpt stop` reports the failure.
 constexpr std::uint32_t stop_failures_max = 2;
 
 std::uint64_t available_bytes() {
@@ -110,12 +110,12 @@ Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
     return fail(Errc::invalid_argument,
                 "choose a memory budget: the available memory cannot be read; name a size with "
                 "--memory-budget");
-  // Before there are threads: they inherit both.
+  // Before any thread exists, since threads inherit both.
   if (const Status gave_way = os::give_way(options.nice); !gave_way)
-    log_warning("training may be slowed by the daemon: {}", gave_way.error().message());
+    log_warning("the daemon may slow down training: {}", gave_way.error().message());
   if (options.all_cores) {
     if (const Status widened = os::use_all_cores(); !widened)
-      log_warning("the daemon stays where it was started: {}", widened.error().message());
+      log_warning("the daemon stays on the cores it was started on: {}", widened.error().message());
   }
   // Step 2.
   std::unique_ptr<Daemon> daemon(
@@ -198,26 +198,26 @@ void Daemon::take_apart() {
   signals_.cancel(ignored);
   server_.reset();
   engine_.reset();
-  // Every wait ends at once, and with it the coroutines that are left.
+  // Every wait ends at once, and with it the remaining coroutines.
   clock_->close();
   context_.restart();
   context_.run_for(drain_time);
   if (context_.stopped()) return;
-  // A file system that hangs must not keep the process: what could be flushed has been.
+  // A file system that hangs must not keep the process: everything that can be flushed has been.
   log_warning("something is still in flight, and left behind");
   std::_Exit(result_.value_or(Status()) ? 0 : 1);
 }
 
-Job Daemon::end_on_signal() {
+DetachedTask Daemon::end_on_signal() {
   const auto [error, signal] = co_await signals_.async_wait(asio::as_tuple(asio::use_awaitable));
   if (error) co_return;
-  // A second one ends the process at once, as people expect.
+  // A second signal ends the process at once, as people expect.
   ::signal(SIGINT, SIG_DFL);
   const std::string why = signal == SIGINT ? "SIGINT" : "SIGTERM";
   co_await end(why, options_.stop_deadline, true);
 }
 
-Job Daemon::end_when_idle() {
+DetachedTask Daemon::end_when_idle() {
   const Duration limit = options_.idle_limit;
   const Duration look_every =
       std::clamp<Duration>(limit / 10, std::chrono::milliseconds(10), std::chrono::seconds(10));
@@ -228,13 +228,13 @@ Job Daemon::end_when_idle() {
     if (!slept) co_return;
     if (!server_->is_idle() || !engine_->is_idle()) busy_at = clock_->now();
     if (clock_->now() - busy_at < limit) continue;
-    co_await end("idle for the limit", end_time, false);
+    co_await end("idle limit reached", end_time, false);
   }
 }
 
-// Who cleans up old files may take the socket with them, and the end of a login the whole
-// directory: without them nobody would find the memory.
-Job Daemon::stay_reachable() {
+// A cleanup of old files may remove the socket, and the end of a login the whole directory. Without
+// them nobody would find the memory.
+DetachedTask Daemon::stay_reachable() {
   LogLimit complaint(60.0);
   while (!result_) {
     const Time next = clock_->after(reachable_interval);
@@ -251,8 +251,8 @@ Job Daemon::stay_reachable() {
   }
 }
 
-// As at the start: who has the lock does the rest. While another daemon has it, the place is that
-// one's; this one goes on for the trainers that it has, and takes the place when it is free.
+// As at the start, the lock's holder makes the socket. While another daemon has the lock, this one
+// serves only the trainers that it has, and takes the place over when it is free.
 Status Daemon::take_place_again() {
   CKPT_CHECK(os::RuntimeDirectory::open(directory_.path()));
   if (!lock_.is_at(directory_.lock())) {
@@ -271,7 +271,7 @@ Status Daemon::take_place_again() {
   return {};
 }
 
-Job Daemon::end(std::string why, Duration deadline, bool flush) {
+DetachedTask Daemon::end(std::string why, Duration deadline, bool flush) {
   must_end_ = true;
   if (is_ending_) co_return;
   (void)co_await prepare_end(std::move(why), deadline, flush);
@@ -284,7 +284,8 @@ Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
   log_info("ends: {}{}", why, flush ? "; what is held is flushed first" : "");
   Status flushed;
   if (flush) {
-    // A person is told soon and may free space; nobody answers a signal, so all its time is used.
+    // A person is informed soon and may free space. Nobody answers a signal, so all its time is
+    // used.
     const std::uint32_t failures_max =
         must_end_ ? std::numeric_limits<std::uint32_t>::max() : stop_failures_max;
     auto done = co_await engine_->flush(deadline, failures_max);
@@ -304,10 +305,10 @@ Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
   co_return Status();
 }
 
-Job Daemon::take_leave() {
+DetachedTask Daemon::take_leave() {
   auto stopped = co_await engine_->stop(end_time);
   if (!stopped) log_warning("work is left behind: {}", stopped.error().message());
-  // Those who wait for the answer get it before their connections are closed.
+  // Pending answers are sent before their connections are closed.
   const Time answered = clock_->after(std::chrono::milliseconds(100));
   (void)co_await sleep_until(*clock_, answered);
   const Time last = clock_->after(end_time);
@@ -319,7 +320,7 @@ Job Daemon::take_leave() {
 Task<std::string> Daemon::stop(Duration deadline, bool flush) {
   const Time last = clock_->after(deadline + end_time);
   must_end_ = must_end_ || !flush;
-  // Somebody else's attempt, which may end it for us.
+  // Another attempt is running, and may end the daemon for us.
   while (is_ending_ && !result_) {
     CKPT_CO_TRY(const bool was_woken, co_await ended_.wait_until(last));
     if (!was_woken) co_return fail(Errc::unavailable, "stop: not flushed in time");

@@ -1,7 +1,7 @@
-// Daemon: assembles what ckptd consists of, runs it on one thread, and takes it apart again.
+// Daemon: assembles the parts of ckptd, runs them on one thread, and takes them apart again.
 //
 //   starting --ready--> serving --SIGTERM, SIGINT, `ckpt stop`, idle--> flushing --> gone
-//                          ^---- what `ckpt stop` asked for failed ---------'
+//                          ^---- `ckpt stop` could not flush ---------------'
 //
 // Lifetime: one in a process, for all of its life: run() returns when everything has ended.
 #pragma once
@@ -26,7 +26,7 @@ class Daemon final : private DaemonControl {
   static Result<std::unique_ptr<Daemon>> open(DaemonOptions options);
   ~Daemon() override;
 
-  // Until it was asked to end. Errors: what could not be flushed.
+  // Runs until the daemon was asked to end. Errors: what could not be flushed.
   Status run();
 
  private:
@@ -37,17 +37,17 @@ class Daemon final : private DaemonControl {
   std::string status_json() const override;
   Task<std::string> stop(Duration deadline, bool flush) override;
 
-  Job end_on_signal();
-  Job end_when_idle();
-  Job stay_reachable();
+  DetachedTask end_on_signal();
+  DetachedTask end_when_idle();
+  DetachedTask stay_reachable();
   // Errors: unavailable (another daemon has the place), and those of open().
   Status take_place_again();
   Status write_ready() const;
   // Flushes, and ends everything, whether the flush succeeded or not.
-  Job end(std::string why, Duration deadline, bool flush);
-  // The flush before the end. It fails only where the daemon is to go on.
+  DetachedTask end(std::string why, Duration deadline, bool flush);
+  // The flush before the end. Fails only if the daemon is to keep running.
   Task<void> prepare_end(std::string why, Duration deadline, bool flush);
-  Job take_leave();
+  DetachedTask take_leave();
 
   DaemonOptions options_;
   os::RuntimeDirectory directory_;
@@ -65,10 +65,10 @@ class Daemon final : private DaemonControl {
   std::unique_ptr<ControlServer> server_;
   Time started_at_;
   Signal ended_;
-  bool is_ending_ = false;        // Until it has ended, or a flush failed and it goes on.
-  bool must_end_ = false;         // Nobody is there who could decide otherwise.
-  std::optional<Status> result_;  // Of the flush, once the end is certain.
-  std::string held_;              // What was on storage and what was not, then.
+  bool is_ending_ = false;        // Until it has ended, or a failed flush lets it continue.
+  bool must_end_ = false;         // Nobody is there to decide otherwise.
+  std::optional<Status> result_;  // The flush's result, once the end is certain.
+  std::string held_;              // JSON: what was then on storage, and what was lost.
 };
 
 }  // namespace ckpt::daemon

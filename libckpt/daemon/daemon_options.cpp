@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 using Units = std::map<std::string, std::uint64_t>;
 
-// A whole number with a unit, blanks between them allowed.
+// Parses a whole number with a unit; blanks between them are allowed.
 Result<std::uint64_t> parse_with_unit(const std::string& text, const Units& units,
                                       const char* examples) {
   const auto refuse = [&] {
@@ -42,14 +42,14 @@ Result<std::uint64_t> parse_with_unit(const std::string& text, const Units& unit
   return value * found->second;
 }
 
-// As a check of CLI11: an empty answer is success.
+// Works as a check of CLI11: an empty result is success.
 template <class Parse>
 std::string check(const std::string& text, Parse parse) {
   const auto parsed = parse(text);
   return parsed ? std::string() : parsed.error().text();
 }
 
-// A writer that is well reports its progress every few heartbeats.
+// A healthy writer reports its progress every few heartbeats.
 Result<milliseconds> parse_patience(const std::string& text) {
   CKPT_TRY(const milliseconds patience, parse_duration(text));
   if (patience < std::chrono::seconds(1))
@@ -57,7 +57,7 @@ Result<milliseconds> parse_patience(const std::string& text) {
   return patience;
 }
 
-// CLI11 keeps the texts; they are turned into values when all of them were accepted.
+// CLI11 keeps the texts; they are converted once all of them are accepted.
 struct Texts {
   std::string memory_budget = "0", idle_limit = "2h", job_idle_limit = "2h", stop_deadline = "5min",
               flush_stalled_after = "1min";
@@ -83,8 +83,8 @@ constexpr Flag flags[] = {
     {"--foreground", "LIBCKPT_FOREGROUND"},
 };
 
-// CLI11 puts the file over the environment. Written as flags that come first, the environment is
-// over the file, and what was really given, which comes later, is over both.
+// In CLI11 the file would beat the environment. So the environment is passed as flags before the
+// real ones: flags beat the file, and later flags beat earlier ones.
 std::vector<std::string> with_environment(int count, const char* const* arguments) {
   std::vector<std::string> all;
   for (const Flag& flag : flags) {
@@ -92,7 +92,7 @@ std::vector<std::string> with_environment(int count, const char* const* argument
     if (value != nullptr && *value != '\0') all.push_back(std::string(flag.name) + "=" + value);
   }
   for (int index = 1; index < count; ++index) all.emplace_back(arguments[index]);
-  std::reverse(all.begin(), all.end());  // As CLI11 wants them.
+  std::reverse(all.begin(), all.end());  // The order that CLI11 wants.
   return all;
 }
 
@@ -102,7 +102,7 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
                                 "DURATION");
   const CLI::Validator address([](std::string& text) { return check(text, wire::Address::parse); },
                                "HOST:PORT");
-  // CLI11 takes what it cannot read for an empty file, and waits for a FIFO.
+  // CLI11 takes an unreadable file for an empty one, and would block on a FIFO.
   const CLI::Validator readable(
       [](std::string& path) {
         return check(path, [](const std::string& it) { return os::read_file(it, MiB); });
@@ -115,39 +115,40 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
       ->type_name("FILE");
   app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log");
   app.add_option("--memory-budget", texts.memory_budget,
-                 "Memory for Slots, as 64GiB; 0: half of what is available")
+                 "Memory for Slots, such as 64GiB; 0: half of the available memory")
       ->check(bytes);
-  app.add_option("--listen", options.listen, "host:port for peers; default: as each job says")
+  app.add_option("--listen", options.listen, "host:port for peers; default: each job's own")
       ->check(address);
-  app.add_option("--idle-limit", texts.idle_limit, "Ends after so long without job or memory")
+  app.add_option("--idle-limit", texts.idle_limit, "Ends after this long without a job or memory")
       ->check(duration)
       ->capture_default_str();
   app.add_option("--job-idle-limit", texts.job_idle_limit,
-                 "Stores what a job without a trainer for so long holds, then frees its memory")
+                 "Stores and frees the memory of a job that has had no trainer for this long")
       ->check(duration)
       ->capture_default_str();
   app.add_option("--flush-stalled-after", texts.flush_stalled_after,
-                 "After so long without progress of a writer, another node writes its part of a "
-                 "step; at least 1s")
+                 "Gives a writer's part of a step to another node after this long without "
+                 "progress; at least 1s")
       ->check(
           CLI::Validator([](std::string& text) { return check(text, parse_patience); }, "DURATION"))
       ->capture_default_str();
-  app.add_option("--stop-deadline", texts.stop_deadline, "For the flush at SIGTERM")
+  app.add_option("--stop-deadline", texts.stop_deadline, "Time limit of the flush at SIGTERM")
       ->check(duration)
       ->capture_default_str();
-  app.add_option("--nice", options.nice, "How far it gives way to training, 0 to 19")
+  app.add_option("--nice", options.nice,
+                 "Priority of its threads, 0 to 19; 19 gives way most to training")
       ->check(CLI::Range(0, 19))
       ->capture_default_str();
   app.add_flag("--all-cores", options.all_cores,
-               "Runs on every core that the kernel allows, not only where it was started; as when "
-               "a trainer starts it");
+               "Runs on every core that the kernel allows, not only on those it was started on; "
+               "trainers start it like this");
   app.add_option("--log-file", options.log_file, "Default: ckptd.log in the runtime directory");
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
   app.add_flag("--foreground", options.foreground, "Logs to standard error");
 
-  std::string names = "\nFlags are over the environment, which is over the file:\n";
+  std::string names = "\nFlags beat the environment, which beats the file:\n";
   for (const Flag& flag : flags) names += fmt::format("  {:<22} {}\n", flag.name, flag.environment);
   app.footer(names);
 }
@@ -164,7 +165,7 @@ Result<milliseconds> parse_duration(const std::string& text) {
   static const Units units = {{"ms", 1},     {"s", 1000},      {"min", 60'000},
                               {"m", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}};
   CKPT_TRY(const auto count, parse_with_unit(text, units, "250ms, 90s, 15min or 2h"));
-  // Sums with the time of today stay within nanoseconds of 64 bits.
+  // Keeps sums with the current time within 64-bit nanoseconds.
   constexpr std::uint64_t longest = 100ull * 365 * 86'400'000;
   return milliseconds(std::min(count, longest));
 }
@@ -175,7 +176,7 @@ Parsed parse_arguments(int count, const char* const* arguments) {
   CLI::App app("The daemon that owns the node's checkpoint memory.", "ckptd");
   app.set_version_flag("--version", std::string("ckptd " CKPT_VERSION_STRING));
   add_options(app, parsed.options, texts);
-  // One line: the trainer that has started us tells its user the last line of our log.
+  // One line: a trainer that started us shows its user the last line of our log.
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return fmt::format("ckptd: {}; `ckptd --help` lists flags and environment\n", error.what());
   });
@@ -188,7 +189,7 @@ Parsed parse_arguments(int count, const char* const* arguments) {
     parsed.text = out.str();
     return parsed;
   }
-  // Every one was accepted by its check above.
+  // The checks above have accepted every text.
   parsed.options.memory_budget = parse_bytes(texts.memory_budget).value();
   parsed.options.idle_limit = parse_duration(texts.idle_limit).value();
   parsed.options.job_idle_limit = parse_duration(texts.job_idle_limit).value();
@@ -202,7 +203,7 @@ std::vector<std::string> describe(const DaemonOptions& options) {
   return {
       "runtime_dir=" + options.runtime_dir,
       fmt::format("memory_budget={}", options.memory_budget),
-      "listen=" + (options.listen.empty() ? "(as each job says)" : options.listen),
+      "listen=" + (options.listen.empty() ? "(each job's own)" : options.listen),
       "idle_limit=" + seconds(options.idle_limit),
       "job_idle_limit=" + seconds(options.job_idle_limit),
       "flush_stalled_after=" + seconds(options.flush_stalled_after),

@@ -1,5 +1,5 @@
-// DaemonOptions: what ckptd can be told: by flags, over the environment (LIBCKPT_ + the name in
-// capitals), over the file of --config.
+// DaemonOptions: the options of ckptd. Flags beat the environment (LIBCKPT_ and the name in
+// capitals), which beats the file of --config.
 #pragma once
 
 #include <chrono>
@@ -13,24 +13,24 @@ namespace ckpt::daemon {
 struct DaemonOptions {
   std::string runtime_dir;          // Empty: by user, see os/runtime_directory.hpp.
   std::uint64_t memory_budget = 0;  // Bytes; 0: half of what is available at the start.
-  std::string listen;               // host:port for peers; empty: as each job says.
+  std::string listen;               // host:port for peers; empty: each job's own.
   std::chrono::milliseconds idle_limit = std::chrono::hours(2);
   std::chrono::milliseconds job_idle_limit = std::chrono::hours(2);
   std::chrono::milliseconds flush_stalled_after = std::chrono::minutes(1);
   std::chrono::milliseconds stop_deadline = std::chrono::minutes(5);  // Of the flush at SIGTERM.
   int nice = 10;           // Between 0 and 19: training goes first.
-  bool all_cores = false;  // Those too that whoever started it was not given.
+  bool all_cores = false;  // Also those outside of the set it was started on.
   std::string log_file;    // Empty: ckptd.log in the runtime directory.
   std::string log_level = "info";
   bool foreground = false;  // Logs to standard error, unless a log file is named.
 };
 
-// What the program does after reading its arguments.
+// What the program should do after reading its arguments.
 struct Parsed {
   DaemonOptions options;
   bool must_exit = false;  // After --help or --version, or wrong use.
   int exit_code = 0;
-  std::string text;  // To print then.
+  std::string text;  // To print before exiting.
 };
 Parsed parse_arguments(int count, const char* const* arguments);
 
@@ -38,7 +38,7 @@ Parsed parse_arguments(int count, const char* const* arguments);
 Result<std::uint64_t> parse_bytes(const std::string& text);
 Result<std::chrono::milliseconds> parse_duration(const std::string& text);
 
-// Every effective value, one a line: for the log at the start.
+// Every effective value, one per line, for the log at the start.
 std::vector<std::string> describe(const DaemonOptions& options);
 
 }  // namespace ckpt::daemon

@@ -6,7 +6,7 @@ namespace ckpt::daemon {
 
 namespace {
 
-// For coroutines that only have to notice that it is over.
+// For coroutines that only have to notice the end.
 constexpr std::chrono::milliseconds drain_time(200);
 
 }  // namespace

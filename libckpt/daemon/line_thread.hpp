@@ -1,9 +1,9 @@
 // LineThread: `ckptd-line`, the thread that keeps the control connections to peers alive.
 //
-// It does nothing but read and write small frames, so that a node whose engine is busy with
-// something else never looks dead (docs/decisions/0015).
+// It only reads and writes small frames, so that a node whose engine is busy never looks dead
+// (docs/decisions/0015).
 //
-// Lifetime: it ends before the engine's io_context, to which its work posts, and after the engine.
+// Lifetime: ends after the engine, and before the engine's io_context, to which its work posts.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>

@@ -1,9 +1,9 @@
-// ReadyFile: who the daemon of a runtime directory is: for people, scripts and `ckpt status`.
+// ReadyFile: identifies the daemon of a runtime directory to people, scripts and `ckpt status`.
 //
 //   {"pid": 4711, "start_ticks": 81234, "version": "0.1.0", "socket": "/run/.../ckptd.sock"}
 //
-// It is there when the socket is, and goes with the daemon; after a crash it names a process that
-// is gone. The lock beside it, and not this file, says whether a daemon runs.
+// It exists while the socket does, and is removed when the daemon ends. After a crash it names a
+// dead process. The lock beside it, and not this file, shows whether a daemon runs.
 #pragma once
 
 #include <ckpt/result.hpp>

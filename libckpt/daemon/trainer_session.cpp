@@ -66,7 +66,7 @@ void TrainerSession::close_connection() {
   connection_->close();
 }
 
-Job TrainerSession::send_all(std::shared_ptr<TrainerSession> self) {
+DetachedTask TrainerSession::send_all(std::shared_ptr<TrainerSession> self) {
   Clock& clock = self->clock_;
   while (!self->is_closed_) {
     if (self->outgoing_.empty()) {

@@ -46,7 +46,7 @@ class TrainerSession final : public node::SessionEvents {
   std::optional<node::SessionId> session() const;
 
   // Sends what the events queue, until the connection ends.
-  static Job send_all(std::shared_ptr<TrainerSession> self);
+  static DetachedTask send_all(std::shared_ptr<TrainerSession> self);
   void close_connection();
   // Calls `gone` once when the process is gone, and not after the session.
   Status watch(const asio::any_io_executor& executor, std::function<void()> gone);

@@ -75,12 +75,12 @@ bool CopyThreads::carry_out_next(Work& work) {
 }
 
 void CopyThreads::end(Work& work) {
-  tell_waiters(work.is_copied_);
+  wake_waiters(work.is_copied_);
   work.ended();
-  tell_waiters(work.is_idle_);
+  wake_waiters(work.is_idle_);
 }
 
-void CopyThreads::tell_waiters(std::atomic<bool>& claim) {
+void CopyThreads::wake_waiters(std::atomic<bool>& claim) {
   // Under the mutex, so that a waiter has either not looked yet or is already asleep.
   const std::lock_guard lock(mutex_);
   claim.store(true, std::memory_order_release);

@@ -70,7 +70,7 @@ class CopyThreads {
   void run();
   bool carry_out_next(Work& work);  // False when none is left to claim.
   void end(Work& work);
-  void tell_waiters(std::atomic<bool>& claim);
+  void wake_waiters(std::atomic<bool>& claim);
   Work* claimable();              // Under the mutex; forgets works without unclaimed indexes.
   void forget(const Work& work);  // Under the mutex.
 

@@ -29,7 +29,7 @@ class BatchPlanner {
   }
 
  private:
-  void add(const Piece& piece) {
+  void add(const CopyPiece& piece) {
     for (std::uint64_t done = 0; done < piece.bytes;) {
       const std::uint64_t offset = piece.slot_offset + done;
       const std::uint64_t room = pin_piece_bytes - offset % pin_piece_bytes;

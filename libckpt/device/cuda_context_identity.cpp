@@ -24,7 +24,7 @@ Status ContextIdentity::check() const {
   }
   return fail(Errc::unavailable,
               "the GPU's context was destroyed by this process (cudaDeviceReset, or its end), and "
-              "all that was on the GPU with it; a new Checkpointer has the next one");
+              "everything on the GPU with it; a new Checkpointer uses the next context");
 }
 
 }  // namespace ckpt::device

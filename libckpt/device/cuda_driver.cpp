@@ -24,7 +24,7 @@ constexpr int error_tensor_memory_leak = 721;
 constexpr int error_mps_client_terminated = 810;
 constexpr int error_external_device = 911;
 
-std::string told(int version) {
+std::string version_text(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
 }
 
@@ -61,7 +61,7 @@ class CudaSymbols {
     }
     if (result != CUDA_SUCCESS || address == nullptr)
       return fail(Errc::unsupported, fmt::format("the driver {} ({}) has no {}", library_.name(),
-                                                 told(version_), name));
+                                                 version_text(version_), name));
     function = reinterpret_cast<Function>(address);
     return {};
   }
@@ -76,7 +76,7 @@ class CudaSymbols {
       return fail(Errc::unsupported,
                   fmt::format("the driver {} is of {}; {} is the oldest that "
                               "can be used",
-                              library_.name(), told(version_), told(version_min)));
+                              library_.name(), version_text(version_), version_text(version_min)));
     using Get12000 = std::remove_pointer_t<PFN_cuGetProcAddress_v12000>;
     using Get11030 = std::remove_pointer_t<PFN_cuGetProcAddress_v11030>;
     if (version_ >= version_of_entry_12000) {

@@ -45,7 +45,7 @@ Result<CudaDevice*> CudaGpus::open_device(int index) {
   if (!pinner_) {
     pinner_.emplace(*driver_, opened->context());
     pins_->start(*pinner_);
-    log_info("GPU captures by the driver of CUDA {}.{}{}", driver_->version / 1000,
+    log_info("GPU captures use the driver of CUDA {}.{}{}", driver_->version / 1000,
              driver_->version % 1000 / 10,
              driver_->has_batch_copy() ? "" : ", which copies small tensors one by one");
   }
@@ -66,7 +66,7 @@ Status CudaGpus::check_memory(const void* data, int index) const {
   if (is_context_lost(result)) return driver_->check(result, "look at a tensor's address");
   if (result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE)
     return fail(Errc::invalid_argument,
-                fmt::format("its data lies on GPU {}, and GPU {} was said", ordinal, index));
+                fmt::format("its data lies on GPU {}, but GPU {} was given", ordinal, index));
   return fail(Errc::invalid_argument,
               fmt::format("its data at {} is no memory of GPU {}", data, index));
 }

@@ -35,7 +35,7 @@ constexpr std::size_t errors_in_a_row_max = 100;
 Unexpected captured_error(const char* what) {
   return fail(Errc::unsupported,
               fmt::format("{}: the stream is being captured into a CUDA graph, which would only "
-                          "remember the copies: call it outside of the capture",
+                          "record the copies: call it outside of the capture",
                           what));
 }
 
@@ -269,7 +269,7 @@ bool CudaRun::advance(Lock& lock) {
     --queue_.queued;
   }
   bool has_moved = ended_ != ended_before;
-  if (has_moved && !failure_) tell_arrived(lock);
+  if (has_moved && !failure_) report_arrived(lock);
   // Step 2.
   while (has_left() && may_queue()) {
     has_moved = true;
@@ -325,7 +325,7 @@ void CudaRun::empty_ring(Lock& lock) {
   queue_.is_half_used[half] = false;
 }
 
-void CudaRun::tell_arrived(Lock& lock) {
+void CudaRun::report_arrived(Lock& lock) {
   const std::size_t strips = plan_.batches[ended_ - 1].strips_end;
   lock.unlock();
   listener_.strips_arrived(strips);

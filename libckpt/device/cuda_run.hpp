@@ -57,7 +57,7 @@ class CudaRun final : public CopyRun {
   bool has_stream_ended();
   bool is_answer(CUresult result);
   void empty_ring(Lock& lock);
-  void tell_arrived(Lock& lock);
+  void report_arrived(Lock& lock);
   void end(Lock& lock);
   void fail_with(Error error);
   Status wait_on_host(Lock& lock);

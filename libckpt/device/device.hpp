@@ -26,8 +26,8 @@ namespace ckpt::device {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Piece: bytes of one tensor within one Chunk.
-struct Piece {
+// CopyPiece: bytes of one tensor within one Chunk.
+struct CopyPiece {
   const std::byte* source = nullptr;  // In the Device's memory; null: zeros, for padding.
   std::uint64_t slot_offset = 0;
   std::uint64_t bytes = 0;
@@ -43,7 +43,7 @@ struct Strip {
 };
 
 struct CopyList {
-  std::vector<Piece> pieces;
+  std::vector<CopyPiece> pieces;
   std::vector<Strip> strips;  // Cover `pieces` in order.
 };
 

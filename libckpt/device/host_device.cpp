@@ -71,7 +71,7 @@ void HostRun::carry_out(std::size_t index) {
   const Strip& strip = list_.strips[index];
   Crc32 crc = 0;
   const auto pieces = std::span(list_.pieces).subspan(strip.first_piece, strip.piece_count);
-  for (const Piece& piece : pieces) {
+  for (const CopyPiece& piece : pieces) {
     const auto target = slot_.subspan(piece.slot_offset, piece.bytes);
     if (piece.source == nullptr) {
       crc = fill_with_zeros(target, with_checksums_, crc);

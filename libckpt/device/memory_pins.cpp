@@ -37,7 +37,7 @@ std::shared_ptr<const void> MemoryPins::hold(std::span<std::byte> bytes,
   {
     const std::lock_guard lock(mutex_);
     id = next_id_++;
-    held_.emplace(id, Held{bytes, std::move(mapping)});
+    held_.emplace(id, HeldRange{bytes, std::move(mapping)});
   }
   changed_.notify_all();
   return {bytes.data(), [self = shared_from_this(), id](const void*) { self->let_go(id); }};
@@ -49,7 +49,7 @@ void MemoryPins::let_go(std::uint64_t id) {
     const std::lock_guard lock(mutex_);
     const auto found = held_.find(id);
     CKPT_ASSERT(found != held_.end());
-    Held& held = found->second;
+    HeldRange& held = found->second;
     if (held.state == State::pinning || held.state == State::pinned) {
       held.is_let_go = true;  // The thread unpins it.
     } else {
@@ -89,7 +89,7 @@ void MemoryPins::stop() {
 bool MemoryPins::is_pinned(std::span<const std::byte> bytes) const {
   const std::lock_guard lock(mutex_);
   return std::any_of(held_.begin(), held_.end(), [&](const auto& entry) {
-    const Held& held = entry.second;
+    const HeldRange& held = entry.second;
     return held.state == State::pinned && held.bytes.data() == bytes.data() &&
            bytes.size() <= held.bytes.size();
   });
@@ -137,7 +137,7 @@ void MemoryPins::unpin(std::unique_lock<std::mutex>& lock, std::uint64_t id) {
   lock.unlock();
   const bool is_unpinned = pinner_->unpin(bytes);
   lock.lock();
-  Held& held = held_.at(id);
+  HeldRange& held = held_.at(id);
   held.state = is_unpinned ? State::waiting : State::refused;
   if (!is_unpinned) keep_for_good(held.mapping);
   if (held.is_let_go) {
@@ -151,24 +151,24 @@ void MemoryPins::unpin(std::unique_lock<std::mutex>& lock, std::uint64_t id) {
 }
 
 void MemoryPins::pin(std::unique_lock<std::mutex>& lock, std::uint64_t id) {
-  Held& held = held_.at(id);
+  HeldRange& held = held_.at(id);
   held.state = State::pinning;
   const std::span<std::byte> bytes = held.bytes;
   lock.unlock();
   const Status status = pinner_->pin(bytes);
-  if (!status) tell_refused(status.error());
+  if (!status) log_refused(status.error());
   lock.lock();
-  Held& now = held_.at(id);
+  HeldRange& now = held_.at(id);
   now.state = status ? State::pinned : State::refused;
   if (!status && now.is_let_go) held_.erase(id);
   changed_.notify_all();
 }
 
-void MemoryPins::tell_refused(const Error& error) {
-  if (std::exchange(has_told_, true)) return;
+void MemoryPins::log_refused(const Error& error) {
+  if (std::exchange(has_logged_, true)) return;
   log_warning(
-      "captures of GPU tensors take one copy more, through a small pinned buffer, since the memory "
-      "they go to cannot be pinned: {} (see `ulimit -l`)",
+      "captures of GPU tensors need an extra copy through a small pinned buffer, since their "
+      "memory on the host cannot be pinned: {} (see `ulimit -l`)",
       error.message());
 }
 

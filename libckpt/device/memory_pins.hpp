@@ -60,7 +60,7 @@ class MemoryPins : public std::enable_shared_from_this<MemoryPins> {
 
  private:
   enum class State : std::uint8_t { waiting, pinning, pinned, refused };
-  struct Held {
+  struct HeldRange {
     std::span<std::byte> bytes;
     std::shared_ptr<const void> mapping;
     State state = State::waiting;
@@ -72,15 +72,15 @@ class MemoryPins : public std::enable_shared_from_this<MemoryPins> {
   bool step(std::unique_lock<std::mutex>& lock);  // Returns false if there was nothing to do.
   void pin(std::unique_lock<std::mutex>& lock, std::uint64_t id);
   void unpin(std::unique_lock<std::mutex>& lock, std::uint64_t id);
-  void tell_refused(const Error& error);
+  void log_refused(const Error& error);
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::map<std::uint64_t, Held> held_;
+  std::map<std::uint64_t, HeldRange> held_;
   std::uint64_t next_id_ = 0;
   Pinner* pinner_ = nullptr;
   bool is_stopping_ = false;
-  bool has_told_ = false;
+  bool has_logged_ = false;
   std::thread thread_;
 };
 

@@ -6,12 +6,12 @@
 
 namespace ckpt::flush {
 
-// Attempt: all shards of this node that go into one work directory.
+// Attempt: all shards of this node that belong to one work directory.
 struct Flusher::Attempt {
   std::string directory;
   format::StepId at;
-  int shards = 0;           // Asked for and not ended.
-  bool is_writing = false;  // One of them has the disk.
+  int shards = 0;           // Started and not ended.
+  bool is_writing = false;  // One of them is using the disk.
   bool is_over = false;     // Given up, or replaced by a newer one.
 };
 
@@ -19,8 +19,7 @@ struct Flusher::State {
   State(os::FileSystem& file_system, Clock& time, FlusherOptions how)
       : files(file_system), clock(time), options(std::move(how)), changed(time) {}
 
-  // The attempt that `directory` belongs to, now that one more shard of it is asked for; null when
-  // a newer one waits already.
+  // Joins one more shard to the attempt of `directory`. Returns null if a newer one waits already.
   std::shared_ptr<Attempt> join(const std::string& directory, format::StepId at);
   void leave(const std::shared_ptr<Attempt>& attempt);
   void give_up(const std::shared_ptr<Attempt>& attempt) {
@@ -29,7 +28,7 @@ struct Flusher::State {
     if (waiting == attempt) waiting = nullptr;
     changed.notify_all();
   }
-  // Before each Chunk.
+  // Called before each Chunk.
   Task<void> take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes,
                        std::function<bool()> is_wanted);
   bool may_write(const std::shared_ptr<Attempt>& attempt) const {
@@ -107,7 +106,7 @@ Flusher::~Flusher() {
   state_->changed.close();
 }
 
-Task<format::ShardFlushed> Flusher::write_shard(storage::ShardSource source,
+Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
                                                 std::string work_directory, WriteWatch watch) {
   const auto state = state_;
   if (state->gate.is_stopping()) co_return given_up(work_directory, "the daemon is stopping");
@@ -117,7 +116,7 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardSource source,
     ++state->counts.shards_skipped;
     co_return given_up(work_directory, "a newer step waits to be written");
   }
-  // Ends when the one in flight does, and at the latest with stop().
+  // Ends with the shard in flight, and at the latest with stop().
   while (!attempt->is_over && !state->may_write(attempt)) {
     auto woken = co_await state->changed.wait_until(no_deadline);
     if (!woken) co_return fail(woken.error());

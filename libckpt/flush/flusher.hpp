@@ -1,12 +1,11 @@
-// Flusher: bounds and orders what one node writes to storage.
+// Flusher: limits and orders the writes of one node to storage.
 //
-// One attempt (a work directory) is written at a time and one may wait; a newer step takes the
-// place of the one that waits, which then ends with `cancelled` and is counted. Within an attempt,
-// the node's ranks are written one after another: one shard alone keeps the disk busy.
+// Only one attempt (a work directory) is written at a time, and one may wait. A newer step replaces
+// the waiting one, which ends with `cancelled` and is counted. Within an attempt, the node's ranks
+// are written one after another: one shard alone keeps the disk busy.
 //
-// A write that hangs in the kernel cannot be taken back: the Slot's pages belong to it until it
-// ends. What hangs is told by `status`, holds up no training, and is waited for by stop() only
-// until its deadline.
+// A write that hangs in the kernel cannot be cancelled: it uses the Slot's pages until it ends.
+// `status` reports it, it holds up no training, and stop() waits for it only until its deadline.
 //
 // Threads: one executor.
 #pragma once
@@ -25,22 +24,22 @@ namespace ckpt::flush {
 
 struct FlusherOptions {
   std::shared_ptr<Throttle> throttle;  // Null: no limit.
-  Compute* compute = nullptr;          // Where the checksums are computed.
+  Compute* compute = nullptr;          // Computes the checksums.
 };
 
-// WriteWatch: what the owner of a shard's write hears of it, and may say. Empty: nothing.
+// WriteWatch: callbacks to the owner of a shard's write. Empty: no call.
 struct WriteWatch {
   std::function<bool()> is_wanted;   // Before each Chunk: false ends the write.
   std::function<void()> progressed;  // After each Chunk, and each file.
 };
 
 struct FlusherStatus {
-  std::string writing;  // The work directory in flight; empty: none.
+  std::string writing;  // The work directory being written; empty: none.
   std::string waiting;
-  Time since{};  // When the one in flight began.
+  Time since{};  // The start of that write.
   std::uint64_t bytes_written = 0;
   std::uint64_t shards_written = 0;
-  std::uint64_t shards_skipped = 0;  // Given up for a newer step.
+  std::uint64_t shards_skipped = 0;  // Replaced by a newer step.
   std::uint64_t failed = 0;
 };
 
@@ -51,17 +50,17 @@ class Flusher {
   Flusher(const Flusher&) = delete;
   Flusher& operator=(const Flusher&) = delete;
 
-  // Writes one shard into `work_directory`, a path as Site::at makes it. The source's memory must
-  // live until this ends. Errors: cancelled (a newer step took its place, unwanted, give_up, stop),
-  // and those of storage::write_shard.
-  Task<format::ShardFlushed> write_shard(storage::ShardSource source, std::string work_directory,
+  // Writes one shard into `work_directory`, a path from Site::at. The source's memory must live
+  // until this ends. Errors: cancelled (replaced by a newer step, unwanted, give_up, stop), and
+  // those of storage::write_shard.
+  Task<format::ShardFlushed> write_shard(storage::ShardToWrite source, std::string work_directory,
                                          WriteWatch watch = {});
 
-  // Ends what is written into this directory or waits for it, at the next Chunk.
+  // Ends writes into this directory at the next Chunk, and those that wait for it.
   void give_up(const std::string& work_directory);
 
   FlusherStatus status() const;
-  // Ends all, and waits until nothing touches a Slot any more. Errors: unavailable (deadline).
+  // Ends everything, and waits until nothing uses a Slot any more. Errors: unavailable (deadline).
   Task<void> stop(Time deadline);
 
  private:

@@ -12,7 +12,7 @@
 #include "node/job.hpp"
 #include "node/peers.hpp"
 #include "node/replication.hpp"
-#include "wire/doorkeeper.hpp"
+#include "wire/peer_acceptor.hpp"
 
 namespace ckpt::node {
 

@@ -174,7 +174,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
     co_return fail(Errc::not_found, fmt::format("flush step {} rank {}: no copy on this node",
                                                 number(order.at.step), shard.part.rank));
   }
-  storage::ShardSource source;
+  storage::ShardToWrite source;
   source.record = shard.lease->shared_record();
   source.slot = shard.lease->file_spans({0, source.record->bytes});
   source.turn = shard.part.turn;
@@ -249,7 +249,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   order.members = job_.members();
   for (const Node& node : job_.shape().nodes) order.nodes.push_back(node.name);
   const std::uint32_t ranks = order.world_size;
-  CKPT_CO_TRY(const storage::Published published,
+  CKPT_CO_TRY(const storage::PublishedStep published,
               co_await storage::publish(site(), std::move(order)));
   log_info("job={} step={} saved as {} ranks={} bytes={}", job_.shape().job,
            number(publishing.order.at.step), published.name, ranks, published.bytes);

@@ -276,7 +276,7 @@ asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> conne
   served_.erase(connection);
 }
 
-Result<replicate::ReplicaTarget> Replication::reserve(const replicate::Offer& offer) {
+Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffer& offer) {
   const format::ShardRecord& record = *offer.record;
   const std::string what =
       fmt::format("copy of step {} rank {}", number(record.id.at.step), record.id.rank);

@@ -45,7 +45,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   // Copies that have not arrived for long, at targets that are live; empty: none.
   std::string trouble(Time now) const;
 
-  Result<replicate::ReplicaTarget> reserve(const replicate::Offer& offer) override;
+  Result<replicate::ReplicaTarget> reserve(const replicate::ShardOffer& offer) override;
   void chunk_applied(std::uint64_t ticket, std::size_t index) override;
   Status sealed(std::uint64_t ticket) override;
   void abandoned(std::uint64_t ticket) override;

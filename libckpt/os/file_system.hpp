@@ -45,7 +45,7 @@ enum class RenameMode : std::uint8_t {
 };
 enum class EntryKind : std::uint8_t { file, directory, symlink, other };
 
-struct Entry {
+struct DirectoryEntry {
   std::string name;
   EntryKind kind = EntryKind::other;
 };
@@ -88,7 +88,7 @@ class FileSystem {
   virtual Task<void> remove_directory(std::string path) = 0;  // Empty ones only.
   virtual Task<void> sync_directory(std::string path) = 0;
   // Sorted by name; without "." and "..". Errors: not_found.
-  virtual Task<std::vector<Entry>> list(std::string path) = 0;
+  virtual Task<std::vector<DirectoryEntry>> list(std::string path) = 0;
   virtual Task<FileStatus> status(
       std::string path) = 0;  // Does not follow links. Errors: not_found.
   virtual Task<Space> space(std::string path) = 0;

@@ -128,7 +128,7 @@ Result<LocalConnection> LocalConnection::adopt(const asio::any_io_executor& exec
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
   if (::getsockopt(fd.number(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
-    return fail_system("ask who is at the other side of a local socket");
+    return fail_system("read the peer of a local socket");
   }
   CKPT_TRY(auto socket, Readiness::open(executor, clock, std::move(fd)));
   const LocalPeer peer{credentials.pid, credentials.uid};

@@ -37,7 +37,7 @@ Unexpected already_closed(const OpenFile& file) {
 bool PosixFile::is_refusal(const Status& status, const char* where) {
   if (status || status.error().cause() != std::errc::invalid_argument) return false;
   direct_refused_ = true;
-  say_direct_refused(*file_, where, EINVAL);
+  log_direct_refused(*file_, where, EINVAL);
   return true;
 }
 
@@ -195,9 +195,11 @@ Task<void> PosixFileSystem::sync_directory(std::string path) {
   co_return done;
 }
 
-Task<std::vector<Entry>> PosixFileSystem::list(std::string path) {
-  std::function<Result<std::vector<Entry>>()> work = [path] { return list_directory(path); };
-  auto done = co_await threads_.run<std::vector<Entry>>(std::move(work));
+Task<std::vector<DirectoryEntry>> PosixFileSystem::list(std::string path) {
+  std::function<Result<std::vector<DirectoryEntry>>()> work = [path] {
+    return list_directory(path);
+  };
+  auto done = co_await threads_.run<std::vector<DirectoryEntry>>(std::move(work));
   co_return done;
 }
 

@@ -27,7 +27,7 @@ class PosixFileSystem : public FileSystem {
   Task<void> remove_file(std::string path) override;
   Task<void> remove_directory(std::string path) override;
   Task<void> sync_directory(std::string path) override;
-  Task<std::vector<Entry>> list(std::string path) override;
+  Task<std::vector<DirectoryEntry>> list(std::string path) override;
   Task<FileStatus> status(std::string path) override;
   Task<Space> space(std::string path) override;
 

@@ -95,7 +95,7 @@ Status finish_opening(OpenFile& file, const Place& place, int flags, Caching cac
   file.direct = Fd(open_at(place, flags | O_DIRECT));
   if (file.direct.number() < 0) {
     if (errno != EINVAL && errno != EOPNOTSUPP) return failed("open", file.path);
-    say_direct_refused(file, "open", errno);
+    log_direct_refused(file, "open", errno);
     return {};
   }
   if (!is_same_inode(file.buffered.number(), file.direct.number())) {
@@ -106,7 +106,7 @@ Status finish_opening(OpenFile& file, const Place& place, int flags, Caching cac
 
 }  // namespace
 
-void say_direct_refused(const OpenFile& file, const char* where, int error) {
+void log_direct_refused(const OpenFile& file, const char* where, int error) {
   static std::mutex mutex;
   static std::set<std::uint64_t> devices_said;
   {
@@ -331,7 +331,7 @@ Status sync_directory_at(const std::string& path) {
   return failed("sync directory", path);
 }
 
-Result<std::vector<Entry>> list_directory(const std::string& path) {
+Result<std::vector<DirectoryEntry>> list_directory(const std::string& path) {
   CKPT_TRY(const Place place, resolve(path, "list"));
   Fd directory(open_at(place, O_RDONLY | O_DIRECTORY));
   if (directory.number() < 0) return failed("list", path);
@@ -339,7 +339,7 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
   DIR* stream = ::fdopendir(number);
   if (stream == nullptr) return failed("list", path);
   (void)directory.release();  // The stream closes it.
-  std::vector<Entry> entries;
+  std::vector<DirectoryEntry> entries;
   errno = 0;
   while (const dirent* found = ::readdir(stream)) {
     const std::string name = found->d_name;
@@ -347,7 +347,7 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
       struct stat status{};
       // An entry that has vanished meanwhile is not listed.
       if (::fstatat(number, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
-        entries.push_back(Entry{name, kind_of(status.st_mode)});
+        entries.push_back(DirectoryEntry{name, kind_of(status.st_mode)});
       }
     }
     errno = 0;
@@ -356,7 +356,9 @@ Result<std::vector<Entry>> list_directory(const std::string& path) {
   ::closedir(stream);
   if (error != 0) return failed("list", path, error);
   std::sort(entries.begin(), entries.end(),
-            [](const Entry& left, const Entry& right) { return left.name < right.name; });
+            [](const DirectoryEntry& left, const DirectoryEntry& right) {
+              return left.name < right.name;
+            });
   return entries;
 }
 

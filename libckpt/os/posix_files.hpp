@@ -52,11 +52,11 @@ Status rename_path(const std::string& from, const std::string& to, RenameMode mo
 Status remove_file_at(const std::string& path);
 Status remove_directory_at(const std::string& path);
 Status sync_directory_at(const std::string& path);
-Result<std::vector<Entry>> list_directory(const std::string& path);
+Result<std::vector<DirectoryEntry>> list_directory(const std::string& path);
 Result<FileStatus> status_of(const std::string& path);
 Result<Space> space_of(const std::string& path);
 
 // Logs that O_DIRECT was refused, once per device in this process.
-void say_direct_refused(const OpenFile& file, const char* where, int error);
+void log_direct_refused(const OpenFile& file, const char* where, int error);
 
 }  // namespace ckpt::os

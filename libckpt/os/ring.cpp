@@ -106,7 +106,7 @@ void Ring::run() {
     arm_wakeup();
     take_queue();
     const bool is_idle = free_places_.size() == depth_ && waiting_begin_ == waiting_.size();
-    if (told_to_stop_ && is_idle) return;
+    if (has_seen_stop_ && is_idle) return;
     const int submitted = io_uring_submit_and_wait(ring_.get(), 1);
     reap(reaped);
     if (submitted < 0) {
@@ -134,7 +134,7 @@ void Ring::take_queue() {
       waiting_begin_ = 0;
       const std::lock_guard lock(mutex_);
       waiting_.swap(queue_);
-      told_to_stop_ = stopping_;
+      has_seen_stop_ = stopping_;
     }
     if (waiting_.empty()) return;
     const std::uint32_t index = free_places_.back();

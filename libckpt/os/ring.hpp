@@ -105,7 +105,7 @@ class Ring {
   std::size_t waiting_begin_ = 0;
   std::uint64_t wakeup_count_ = 0;
   bool wakeup_armed_ = false;
-  bool told_to_stop_ = false;
+  bool has_seen_stop_ = false;
 };
 
 }  // namespace ckpt::os

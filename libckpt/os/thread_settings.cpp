@@ -19,10 +19,10 @@ namespace {
 // without groups, as they are.
 Status lower_session(int nice) {
   const Fd file(::open("/proc/self/autogroup", O_RDWR | O_CLOEXEC));
-  std::array<char, 64> told{};
-  if (!file.is_open() || ::read(file.number(), told.data(), told.size() - 1) <= 0) return {};
+  std::array<char, 64> before{};
+  if (!file.is_open() || ::read(file.number(), before.data(), before.size() - 1) <= 0) return {};
   int nice_now = 0;
-  if (std::sscanf(told.data(), "/autogroup-%*d nice %d", &nice_now) != 1) return {};
+  if (std::sscanf(before.data(), "/autogroup-%*d nice %d", &nice_now) != 1) return {};
   if (nice_now >= nice) return {};
   const std::string text = std::to_string(nice);
   if (::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()))

@@ -13,7 +13,7 @@ namespace {
 
 using wire::FrameKind;
 
-wire::FrameHeader header_of(const Stream& stream, FrameKind kind) {
+wire::FrameHeader header_of(const ChunkStream& stream, FrameKind kind) {
   wire::FrameHeader header;
   header.kind = kind;
   header.ticket = stream.ticket;
@@ -21,7 +21,7 @@ wire::FrameHeader header_of(const Stream& stream, FrameKind kind) {
   return header;
 }
 
-// The parts of the spans that hold `extent`; a Chunk may lie across two segments.
+// The parts of the spans that cover `extent`; a Chunk may cross the border of two segments.
 std::vector<os::FileSpan> cut(const std::vector<os::FileSpan>& spans, format::Extent extent) {
   std::vector<os::FileSpan> parts;
   std::uint64_t begin = 0;
@@ -49,20 +49,20 @@ Crc32 checksum_of(const std::vector<os::FileSpan>& parts) {
 
 class Sender {
  public:
-  Sender(Stream& stream, ShardSource source) : stream_(stream), source_(std::move(source)) {}
+  Sender(ChunkStream& stream, ShardSource source) : stream_(stream), source_(std::move(source)) {}
 
   Task<void> make_room(std::uint64_t bytes);
   Task<void> send_chunk(std::size_t index, std::vector<os::FileSpan> parts);
   // Waits until every Chunk that was sent is acknowledged.
   Task<void> settle();
   Task<void> await_applied();
-  // What the peer refused with, when a wait above ended in that.
+  // The peer's refusal, if it ended one of the waits above.
   const std::optional<Error>& refusal() const { return refusal_; }
 
  private:
-  Task<bool> read_answer();  // True: it was APPLIED.
+  Task<bool> read_answer();  // Returns true for APPLIED.
 
-  Stream& stream_;
+  ChunkStream& stream_;
   ShardSource source_;
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t applied_bytes_ = 0;
@@ -136,7 +136,7 @@ Task<void> Sender::send_chunk(std::size_t index, std::vector<os::FileSpan> parts
   CKPT_CO_CHECK(co_await stream_.connection.write(head_bytes, step_deadline(stream_)));
   const std::shared_ptr<Throttle> throttle = stream_.options.throttle;
   for (const os::FileSpan& part : parts) {
-    // Piece by piece: the peer closes a stream on which nothing comes for long.
+    // In pieces, since the peer closes a stream on which nothing arrives for long.
     if (throttle) {
       CKPT_CO_CHECK(co_await throttle->take(part.bytes.size()));
     }
@@ -147,8 +147,9 @@ Task<void> Sender::send_chunk(std::size_t index, std::vector<os::FileSpan> parts
   co_return Status();
 }
 
-// Which Chunk a DATA frame brings. Nothing of its body was read: what does not fit is not touched.
-Result<std::size_t> check_data(const wire::FrameHeader& header, const Stream& stream,
+// Returns the Chunk that a DATA frame announces. Its body is not read yet: a frame that does not
+// fit leaves the Slot untouched.
+Result<std::size_t> check_data(const wire::FrameHeader& header, const ChunkStream& stream,
                                const format::ShardRecord& record, const ChunkSet& have,
                                std::optional<std::uint64_t> timeline) {
   const auto wrong = [&](std::string_view what) {
@@ -168,8 +169,8 @@ Result<std::size_t> check_data(const wire::FrameHeader& header, const Stream& st
   return static_cast<std::size_t>(index);
 }
 
-// False: what arrived does not match its checksum.
-Task<bool> read_chunk(Stream& stream, std::span<std::byte> target, Crc32 expected) {
+// Returns false if the Chunk does not match its checksum.
+Task<bool> read_chunk(ChunkStream& stream, std::span<std::byte> target, Crc32 expected) {
   for (std::size_t at = 0; at < target.size(); at += piece_bytes) {
     const auto piece = target.subspan(at, std::min(piece_bytes, target.size() - at));
     CKPT_CO_CHECK(co_await stream.connection.read(piece, step_deadline(stream)));
@@ -178,7 +179,7 @@ Task<bool> read_chunk(Stream& stream, std::span<std::byte> target, Crc32 expecte
   co_return crc == expected;
 }
 
-Task<wire::FrameHeader> read_data_header(Stream& stream) {
+Task<wire::FrameHeader> read_data_header(ChunkStream& stream) {
   CKPT_CO_TRY(const wire::FrameHeader header,
               co_await wire::read_header(stream.connection, step_deadline(stream)));
   if (header.kind == FrameKind::data) co_return header;
@@ -193,11 +194,11 @@ Task<wire::FrameHeader> read_data_header(Stream& stream) {
 
 }  // namespace
 
-Time step_deadline(const Stream& stream) {
+Time step_deadline(const ChunkStream& stream) {
   return std::min(stream.options.deadline, stream.clock.after(stream.options.stall));
 }
 
-Task<void> refuse(Stream& stream, Error why) {
+Task<void> refuse(ChunkStream& stream, Error why) {
   wire::Refusal refusal;
   refusal.code = why.code();
   refusal.reason = why.text();
@@ -231,7 +232,7 @@ Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index) {
 
 namespace {
 
-Task<Sent> send_missing(Stream& stream, Sender& sender, ShardSource source, ChunkSet have,
+Task<Sent> send_missing(ChunkStream& stream, Sender& sender, ShardSource source, ChunkSet have,
                         bool verify) {
   Sent outcome;
   for (std::size_t index = 0; index < have.size(); ++index) {
@@ -257,7 +258,7 @@ Task<Sent> send_missing(Stream& stream, Sender& sender, ShardSource source, Chun
 
 }  // namespace
 
-Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool verify) {
+Task<Sent> send_chunks(ChunkStream& stream, ShardSource source, ChunkSet have, bool verify) {
   Sender sender(stream, source);
   auto sent = co_await send_missing(stream, sender, std::move(source), std::move(have), verify);
   if (sent || !sender.refusal()) co_return sent;
@@ -266,12 +267,13 @@ Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool v
   co_return refused;
 }
 
-Task<Arrived> receive_chunks(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
-                             std::span<std::byte> target, ChunkSet have,
-                             std::optional<std::uint64_t> timeline) {
+Task<Received> receive_chunks(ChunkStream& stream,
+                              std::shared_ptr<const format::ShardRecord> record,
+                              std::span<std::byte> target, ChunkSet have,
+                              std::optional<std::uint64_t> timeline) {
   CKPT_ASSERT(have.size() == record->chunk_crcs.size());
   CKPT_ASSERT(have.is_full() || target.size() >= record->bytes);
-  Arrived outcome;
+  Received outcome;
   std::uint64_t verified_bytes = 0;
   while (!have.is_full()) {
     CKPT_CO_TRY(const wire::FrameHeader header, co_await read_data_header(stream));

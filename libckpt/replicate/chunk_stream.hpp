@@ -1,10 +1,10 @@
-// ChunkStream: the Chunks of one shard on their way, in either direction of a transfer.
+// ChunkStream: sends or receives the Chunks of one shard, for both directions of a transfer.
 //
 //   sender:   DATA...                          until all were sent, then waits for APPLIED
-//   receiver: PROGRESS after each DATA         the caller says APPLIED
+//   receiver: PROGRESS after each DATA         the caller sends APPLIED
 //
 // The sender reads only when its window is full, so it never waits for a receiver that waits for
-// it: the acknowledgements outstanding are few and small.
+// it: few and small acknowledgements are outstanding.
 #pragma once
 
 #include <optional>
@@ -14,48 +14,48 @@
 
 namespace ckpt::replicate {
 
-// Each has the whole stall deadline to get on.
+// The unit of the stall deadline: each piece gets the whole time.
 inline constexpr std::size_t piece_bytes = 256 * KiB;
-// Acknowledgements that may be on their way: 3 KiB of them.
+// Acknowledgements that may be outstanding: 3 KiB of them.
 inline constexpr std::size_t chunks_in_flight_max = 64;
 
-struct Stream {  // Both ends agreed on these.
+struct ChunkStream {  // Both ends agreed on these values.
   wire::Connection& connection;
   Clock& clock;
   std::uint64_t ticket = 0;
-  Digest digest;  // Of the shard's record.
+  Digest digest;  // The digest of the shard's record.
   TransferOptions options;
 };
 
-// By when the next piece or frame must be through.
-Time step_deadline(const Stream& stream);
+// The deadline of the next piece or frame.
+Time step_deadline(const ChunkStream& stream);
 // Answers with REFUSE. Errors: those of the connection.
-Task<void> refuse(Stream& stream, Error why);
-// Checks that the bytes of `source` are those that the record says, before anything is sent of
-// them.
+Task<void> refuse(ChunkStream& stream, Error why);
+// Checks that `source` has as many bytes as the record says, before any of them is sent.
 Status check_source(const ShardSource& source);
 
-// Whether the bytes of this Chunk match its checksum. Errors: exhausted (no thread for it).
+// Returns true if this Chunk matches its checksum. Errors: exhausted (no thread for it).
 Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index);
 
 struct Sent {
-  bool is_applied = false;                   // The peer has all, verified.
-  std::optional<Error> refusal;              // The peer's, in mid-stream or instead of APPLIED.
-  std::optional<std::size_t> damaged_chunk;  // Ours: nothing of it, and nothing after it, was sent.
+  bool is_applied = false;       // The peer has everything, verified.
+  std::optional<Error> refusal;  // From the peer, during the stream or instead of APPLIED.
+  std::optional<std::size_t> damaged_chunk;  // Ours: it and later ones were not sent.
 };
-// Sends what is not in `have`. With `verify`, each Chunk is checked before it leaves; a damaged one
-// ends the stream in good order, without APPLIED.
-// Errors: those of the connection, corruption.
-Task<Sent> send_chunks(Stream& stream, ShardSource source, ChunkSet have, bool verify);
+// Sends the Chunks that are not in `have`. With `verify`, each is checked before it is sent. A
+// damaged one ends the stream cleanly, without APPLIED. Errors: those of the connection,
+// corruption.
+Task<Sent> send_chunks(ChunkStream& stream, ShardSource source, ChunkSet have, bool verify);
 
-struct Arrived {
+struct Received {
   ChunkSet have;
-  std::optional<std::size_t> damaged_chunk;  // Did not match its checksum; the stream is in order.
+  std::optional<std::size_t> damaged_chunk;  // It failed its checksum; the stream stays usable.
 };
-// Fills the Chunks of `target` that are not in `have`. With `timeline`, frames of another are
-// wrong. Errors: those of the connection, what the peer refused with, corruption (of the protocol).
-Task<Arrived> receive_chunks(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
-                             std::span<std::byte> target, ChunkSet have,
-                             std::optional<std::uint64_t> timeline);
+// Fills the Chunks of `target` that are not in `have`. With `timeline`, frames of another one are
+// errors. Errors: those of the connection, the peer's refusal, corruption (of the protocol).
+Task<Received> receive_chunks(ChunkStream& stream,
+                              std::shared_ptr<const format::ShardRecord> record,
+                              std::span<std::byte> target, ChunkSet have,
+                              std::optional<std::uint64_t> timeline);
 
 }  // namespace ckpt::replicate

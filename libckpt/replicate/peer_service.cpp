@@ -25,7 +25,7 @@ class Service {
 
  private:
   TransferOptions transfer_options() const;
-  Task<bool> serve_next();  // False: the peer has gone, between two requests.
+  Task<bool> serve_next();  // Returns false if the peer left between two requests.
   Task<void> answer(wire::Message request);
 
   std::shared_ptr<wire::Connection> connection_;
@@ -75,7 +75,7 @@ Task<bool> Service::serve_next() {
   if (!next && next.error().code() == Errc::unavailable) co_return false;
   CKPT_CO_TRY(const wire::FrameHeader header, std::move(next));
   if (header.kind == FrameKind::goodbye) co_return false;
-  // Refused before its body is read: DATA that nobody granted is never stored anywhere.
+  // Refused before its body is read: DATA without a grant is never stored.
   if (header.kind == FrameKind::data)
     co_return fail(Errc::corruption,
                    fmt::format("serve node {}: data without a grant", peer_.node));

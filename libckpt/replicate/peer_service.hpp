@@ -10,15 +10,15 @@
 namespace ckpt::replicate {
 
 struct ServiceOptions {
-  Duration idle_max = std::chrono::minutes(10);  // Without a request; then it is closed.
+  Duration idle_max = std::chrono::minutes(10);  // Without a request.
   Duration stall = std::chrono::seconds(10);
   Duration transfer_max = std::chrono::minutes(30);
-  std::function<std::uint64_t()> timeline;  // Ours, now; may be empty.
+  std::function<std::uint64_t()> timeline;  // Our current one; may be empty.
 };
 
-// Success: the peer said goodbye, closed the connection between two requests, or asked nothing for
-// too long. Errors: those of the connection in the middle of a request, corruption and
-// invalid_argument (what the peer sent). The connection is closed in any case.
+// Succeeds if the peer said goodbye, closed the connection between two requests, or was idle for
+// too long. Always closes the connection. Errors: those of the connection during a request,
+// corruption and invalid_argument (of the peer's data).
 Task<void> serve_peer(std::shared_ptr<wire::Connection> connection, Clock& clock,
                       wire::PeerIdentity peer, ReplicaSink& sink, ShardProvider& provider,
                       ServiceOptions options);

@@ -21,8 +21,8 @@ const std::string& domain_of(const Node& node) {
   return node.failure_domain.empty() ? node.name : node.failure_domain;
 }
 
-// All nodes, domain after domain, the largest first: who stands `count` apart in this order and in
-// domains of at most `count` nodes never shares a domain.
+// All nodes, domain by domain, the largest first. Two nodes that stand `count` apart in this order
+// share no domain, if every domain has at most `count` nodes.
 Group sort_by_domain(std::span<const Node> nodes, std::uint64_t seed) {
   std::map<std::string, Group> domains;
   for (NodeIndex index = 0; index < nodes.size(); ++index)
@@ -58,7 +58,7 @@ bool is_spread(std::span<const Node> nodes, const Groups& groups, std::size_t co
                      [&](const Group& group) { return count_domains(nodes, group) >= copies; });
 }
 
-// Takes across the order: the first `dealt` nodes one by one, the rest all to the last group.
+// Deals the first `dealt` nodes of the order round robin, and gives the rest to the last group.
 Groups deal(const Group& order, std::size_t group_count, std::size_t dealt) {
   Groups groups(group_count);
   for (std::size_t place = 0; place < order.size(); ++place)
@@ -70,7 +70,8 @@ Groups make_groups(std::span<const Node> nodes, const Group& order, std::size_t 
   std::size_t group_count = order.size() / copies;
   Groups groups = deal(order, group_count, group_count * copies);
   if (is_spread(nodes, groups, copies)) return groups;
-  // One domain has more nodes than there are groups: fewer and larger ones, as even as can be.
+  // One domain has more nodes than there are groups. Fewer, larger groups then make it as even as
+  // possible.
   for (; group_count > 1; --group_count) {
     groups = deal(order, group_count, order.size());
     if (is_spread(nodes, groups, copies)) return groups;
@@ -78,8 +79,8 @@ Groups make_groups(std::span<const Node> nodes, const Group& order, std::size_t 
   return deal(order, 1, order.size());
 }
 
-// The members' places in the group; who shares a domain with most others has least to choose from,
-// and chooses first.
+// The members' places in the group. Members that share a domain with most others have the fewest
+// choices, so they choose first.
 std::vector<std::size_t> least_free_first(std::span<const Node> nodes, const Group& group) {
   std::map<std::string, std::size_t> sizes;
   for (const NodeIndex index : group) ++sizes[domain_of(nodes[index])];
@@ -93,8 +94,8 @@ std::vector<std::size_t> least_free_first(std::span<const Node> nodes, const Gro
   return places;
 }
 
-// Each member's targets: other domains than its own and one another's, those that keep least so
-// far, and among these the next in the group.
+// Each member's targets, in domains other than its own and each other's. Among these, first the
+// members with the fewest copies so far, then the next in the group.
 void choose_targets(std::span<const Node> nodes, const Group& group, std::size_t copies,
                     Placement& placement) {
   std::vector<std::size_t> kept(group.size(), 0);

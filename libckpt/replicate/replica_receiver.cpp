@@ -1,8 +1,8 @@
 // Receiving a replica:
 //   1. OFFER was read: decode the record, and ask the sink for a place.
-//   2. GRANT it, with what is there from an earlier attempt; or REFUSE.
-//   3. Read DATA into place, verifying each Chunk.
-//   4. Let the sink seal it, and only then say APPLIED.
+//  2. GRANT it, listing the Chunks from an earlier attempt; or REFUSE.
+//  3. Read DATA into place, verifying each Chunk.
+//  4. Let the sink seal it, and only then send APPLIED.
 #include "replicate/replica_receiver.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 
 using wire::FrameKind;
 
-Task<void> grant(Stream& stream, const ChunkSet& have) {
+Task<void> grant(ChunkStream& stream, const ChunkSet& have) {
   wire::Message message;
   message.kind = FrameKind::grant;
   message.ticket = stream.ticket;
@@ -28,7 +28,7 @@ Task<void> grant(Stream& stream, const ChunkSet& have) {
   co_return Status();
 }
 
-Task<void> say_applied(Stream& stream) {
+Task<void> send_applied(ChunkStream& stream) {
   format::Writer writer;
   writer.digest(stream.digest);
   wire::Message message;
@@ -41,9 +41,9 @@ Task<void> say_applied(Stream& stream) {
   co_return Status();
 }
 
-// Reads what the sender had sent before it saw our refusal, so that closing does not reset the
-// connection under it. It ends with the sender's close, at latest when its window is full.
-Task<void> drain(Stream& stream) {
+// Reads everything the sender sent before it saw our refusal: closing earlier would reset its
+// connection. Ends with the sender's close, at the latest when its window is full.
+Task<void> drain(ChunkStream& stream) {
   std::vector<std::byte> thrown_away(piece_bytes);
   const Time deadline = step_deadline(stream);
   for (;;) {
@@ -57,29 +57,29 @@ Task<void> drain(Stream& stream) {
   }
 }
 
-Task<void> receive(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
+Task<void> receive(ChunkStream& stream, std::shared_ptr<const format::ShardRecord> record,
                    std::span<std::byte> target, ChunkSet have, std::uint64_t timeline) {
   // Step 2.
   CKPT_CO_CHECK(co_await grant(stream, have));
   // Step 3.
-  CKPT_CO_TRY(const Arrived arrived,
+  CKPT_CO_TRY(const Received arrived,
               co_await receive_chunks(stream, record, target, std::move(have), timeline));
   if (!arrived.damaged_chunk) co_return Status();
   Error why(Errc::corruption,
             fmt::format("chunk {} of rank {}, step {} does not match its checksum",
                         *arrived.damaged_chunk, record->id.rank, number(record->id.at.step)));
-  Error told = why;
-  auto refused = co_await refuse(stream, std::move(told));
+  Error reason = why;
+  auto refused = co_await refuse(stream, std::move(reason));
   if (refused) {
     auto drained = co_await drain(stream);
-    static_cast<void>(drained);  // It ends in an error by design.
+    static_cast<void>(drained);  // It always ends in an error.
   }
   co_return fail(std::move(why).context("receive shard from " + stream.connection.remote()));
 }
 
-Result<Offer> decode_offer(const wire::Message& message, wire::PeerIdentity from) {
+Result<ShardOffer> decode_offer(const wire::Message& message, wire::PeerIdentity from) {
   CKPT_TRY(auto record, format::decode_shard_record(message.body));
-  Offer offer;
+  ShardOffer offer;
   offer.from = std::move(from);
   offer.timeline = message.timeline;
   offer.digest = digest_of(message.body);
@@ -98,7 +98,7 @@ Result<Offer> decode_offer(const wire::Message& message, wire::PeerIdentity from
 
 Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerIdentity from,
                          wire::Message message, ReplicaSink& sink, TransferOptions options) {
-  Stream stream{connection, clock, 0, Digest(), std::move(options)};
+  ChunkStream stream{connection, clock, 0, Digest(), std::move(options)};
   // Step 1.
   auto offer = decode_offer(message, std::move(from));
   message.body = std::vector<std::byte>();
@@ -127,7 +127,7 @@ Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerI
   Status sealed = sink.sealed(stream.ticket);
   auto answered = Status();
   if (sealed) {
-    answered = co_await say_applied(stream);
+    answered = co_await send_applied(stream);
   } else {
     answered = co_await refuse(stream, std::move(sealed).error());
   }

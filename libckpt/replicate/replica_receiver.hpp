@@ -1,7 +1,7 @@
-// ReplicaReceiver: takes what a peer offers into the memory that the node's engine grants.
+// ReplicaReceiver: receives a peer's shard into memory that the node's engine grants.
 //
-// Not one byte is written outside the granted span, every Chunk is verified as it is read into
-// place, and APPLIED is said only after all were verified and the engine sealed the replica.
+// No byte is written outside the granted span. Every Chunk is verified as it is read into place.
+// APPLIED is sent only after all are verified and the engine has sealed the replica.
 #pragma once
 
 #include "replicate/transfer.hpp"
@@ -10,37 +10,37 @@
 
 namespace ckpt::replicate {
 
-struct Offer {
+struct ShardOffer {
   wire::PeerIdentity from;
-  std::uint64_t timeline = 0;  // The sender's: the sink fences older ones.
+  std::uint64_t timeline = 0;  // The sender's: the sink refuses older ones.
   std::shared_ptr<const format::ShardRecord> record;
   Digest digest;  // digest_of(*record).
 };
 
 struct ReplicaTarget {
-  std::uint64_t ticket = 0;    // The sink's own name for this grant; no two are alike.
-  std::span<std::byte> bytes;  // At least record->bytes; may be empty where all is applied.
-  ChunkSet applied;            // Of an earlier attempt, verified then; record's number of Chunks.
-  std::shared_ptr<void> hold;  // Until it is released, the receiver may still write into `bytes`.
+  std::uint64_t ticket = 0;    // The sink's unique name for this grant.
+  std::span<std::byte> bytes;  // At least record->bytes; may be empty if all are applied.
+  ChunkSet applied;            // Verified in an earlier attempt; one bit for each Chunk.
+  std::shared_ptr<void> hold;  // While the receiver has it, it may write into `bytes`.
 };
 
 // ReplicaSink: the node's engine. All calls come from the connection's thread.
 class ReplicaSink {
  public:
   virtual ~ReplicaSink() = default;
-  // Errors, told to the peer: exhausted, cancelled (fenced), not_found (unknown run), unavailable
-  // (busy). One grant per shard at a time: until the last one was sealed or abandoned, and its hold
-  // released, a second offer of it is refused.
-  virtual Result<ReplicaTarget> reserve(const Offer& offer) = 0;
+  // Errors, sent to the peer: exhausted, cancelled (fenced), not_found (unknown run), unavailable
+  // (busy). One grant per shard at a time: a second offer is refused until the first one is sealed
+  // or abandoned, and its hold released.
+  virtual Result<ReplicaTarget> reserve(const ShardOffer& offer) = 0;
   virtual void chunk_applied(std::uint64_t ticket, std::size_t index) = 0;
-  // All Chunks are verified. Its success is what the peer counts as a copy.
+  // Every Chunk is verified. If this succeeds, the peer counts a copy.
   virtual Status sealed(std::uint64_t ticket) = 0;
-  // The connection ended first. What was applied may be kept for the next offer.
+  // The connection ended first. Applied Chunks may be kept for the next offer.
   virtual void abandoned(std::uint64_t ticket) = 0;
 };
 
-// Answers one OFFER that was just read. An error means that the connection was closed; a refused
-// offer is success.
+// Answers one OFFER that was just read. Success includes a refused offer. After an error the
+// connection is closed.
 Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerIdentity from,
                          wire::Message offer, ReplicaSink& sink, TransferOptions options);
 

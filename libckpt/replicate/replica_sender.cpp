@@ -1,8 +1,8 @@
 // Sending a replica:
 //   1. OFFER the record.
-//   2. GRANT names a ticket and the Chunks that the peer has from an earlier attempt; or REFUSE.
-//   3. DATA for the others, as the window allows.
-//   4. APPLIED.
+//  2. GRANT names a ticket and the Chunks the peer has from an earlier attempt; or REFUSE.
+//  3. DATA for the other Chunks, as the window allows.
+//  4. APPLIED.
 #include "replicate/replica_sender.hpp"
 
 #include <fmt/format.h>
@@ -16,15 +16,14 @@ namespace {
 
 using wire::FrameKind;
 
-struct Granted {
-  bool is_refused = false;
+struct Grant {
   std::optional<Error> refusal;
   std::uint64_t ticket = 0;
   ChunkSet have;
 };
 
 // Steps 1 and 2.
-Task<Granted> make_offer(Stream& stream, std::vector<std::byte> encoded, std::size_t chunks) {
+Task<Grant> make_offer(ChunkStream& stream, std::vector<std::byte> encoded, std::size_t chunks) {
   wire::Message offer;
   offer.kind = FrameKind::offer;
   offer.timeline = stream.options.timeline;
@@ -33,7 +32,7 @@ Task<Granted> make_offer(Stream& stream, std::vector<std::byte> encoded, std::si
   CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(offer), deadline));
   deadline = step_deadline(stream);
   CKPT_CO_TRY(const wire::Message answer, co_await wire::read_message(stream.connection, deadline));
-  Granted granted;
+  Grant granted;
   if (answer.kind == FrameKind::refuse) {
     granted.refusal = wire::decode_refusal(answer.body, stream.connection.remote());
     co_return granted;
@@ -47,7 +46,7 @@ Task<Granted> make_offer(Stream& stream, std::vector<std::byte> encoded, std::si
   co_return granted;
 }
 
-Task<Delivery> send(Stream& stream, ShardSource source, ChunkSet have) {
+Task<Delivery> send(ChunkStream& stream, ShardSource source, ChunkSet have) {
   CKPT_CO_TRY(const Sent sent, co_await send_chunks(stream, source, std::move(have), false));
   if (sent.refusal) {
     if (sent.refusal->code() != Errc::cancelled) co_return fail(*sent.refusal);
@@ -63,7 +62,7 @@ Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSourc
                           TransferOptions options) {
   CKPT_CO_CHECK(check_source(source));
   std::vector<std::byte> encoded = encode(*source.record);
-  Stream stream{connection, clock, 0, digest_of(encoded), std::move(options)};
+  ChunkStream stream{connection, clock, 0, digest_of(encoded), std::move(options)};
   const std::size_t chunks = source.record->chunk_crcs.size();
   auto granted = co_await make_offer(stream, std::move(encoded), chunks);
   if (!granted) {

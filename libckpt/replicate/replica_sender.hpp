@@ -1,9 +1,9 @@
-// ReplicaSender: brings one sealed shard to a peer, until the peer has it applied and verified.
+// ReplicaSender: sends one sealed shard to a peer, until the peer has applied and verified it.
 //
 //   OFFER (record) -> GRANT (ticket, what it has) -> DATA... <-> PROGRESS... -> APPLIED (digest)
 //
-// The bytes go from the Slot's pages to the network by the kernel; their checksums are those of the
-// record. After a lost connection, offer the shard again on a new one: what arrived is not resent.
+// The kernel sends the bytes from the Slot's pages; the record has their checksums. After a lost
+// connection, offer the shard again on a new one: Chunks that arrived are not sent again.
 #pragma once
 
 #include "replicate/transfer.hpp"
@@ -13,20 +13,19 @@ namespace ckpt::replicate {
 
 enum class Delivery {
   applied,   // The peer holds the whole shard, verified.
-  declined,  // The peer refused it for good: fenced, or of no use there any more.
+  declined,  // The peer refused it for good: fenced, or useless there.
 };
 
-// Uses the connection alone, and leaves it ready for the next request only when it is applied or
-// the offer itself was refused; otherwise it is closed. That the peer declined is a value and no
-// error: a connection that was closed here reports `cancelled` too, and says nothing of the peer.
-// Errors: what the peer refused with (exhausted, not_found, ...), unavailable (lost, stalled or
-//         late), cancelled (closed here), corruption (on the way, of our bytes, or what the peer
-//         said: find_damage() tells whether it is ours).
+// Needs the connection to itself. It stays usable only after `applied` or a refused offer, and is
+// closed otherwise. `declined` is a value and not an error, since `cancelled` only means that the
+// connection was closed here, and says nothing about the peer. Errors: the peer's refusal
+// (exhausted, not_found, ...), unavailable (lost, stalled or late), cancelled (closed here),
+// corruption (on the way, in our copy, or in the peer's answer: find_damage() tests our copy).
 Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
                           TransferOptions options);
 
-// The first Chunk of a sealed shard that its checksum does not match. Errors: exhausted (no thread
-// for it).
+// Finds the first Chunk of a sealed shard that fails its checksum. Errors: exhausted (no thread for
+// it).
 Task<std::optional<std::size_t>> find_damage(Compute* compute, ShardSource source);
 
 }  // namespace ckpt::replicate

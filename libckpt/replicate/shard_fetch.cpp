@@ -12,14 +12,14 @@ namespace {
 
 using wire::FrameKind;
 
-// Wanted: the body of FETCH_RECORD, and the beginning of that of FETCH.
-struct Wanted {
+// FetchRequest: the body of FETCH_RECORD, and the start of the body of FETCH.
+struct FetchRequest {
   format::ShardId shard;
   Digest digest;
 };
 constexpr std::size_t wanted_bytes = 8 + 8 + 4 + 16;
 
-std::vector<std::byte> encode(const Wanted& wanted) {
+std::vector<std::byte> encode(const FetchRequest& wanted) {
   format::Writer writer;
   writer.u64(wanted.shard.at.timeline);
   writer.u64(number(wanted.shard.at.step));
@@ -28,9 +28,9 @@ std::vector<std::byte> encode(const Wanted& wanted) {
   return writer.take();
 }
 
-Result<Wanted> decode_wanted(std::span<const std::byte> bytes) {
+Result<FetchRequest> decode_wanted(std::span<const std::byte> bytes) {
   format::Reader reader(bytes, "fetch");
-  Wanted wanted;
+  FetchRequest wanted;
   wanted.shard.at.timeline = reader.u64();
   wanted.shard.at.step = Step{reader.u64()};
   wanted.shard.rank = reader.u32();
@@ -44,7 +44,7 @@ std::string name_of(const format::ShardId& shard) {
                      shard.at.timeline);
 }
 
-wire::Message make_message(const Stream& stream, FrameKind kind, std::vector<std::byte> body) {
+wire::Message make_message(const ChunkStream& stream, FrameKind kind, std::vector<std::byte> body) {
   wire::Message message;
   message.kind = kind;
   message.ticket = stream.ticket;
@@ -53,13 +53,13 @@ wire::Message make_message(const Stream& stream, FrameKind kind, std::vector<std
   return message;
 }
 
-Task<void> send_message(Stream& stream, wire::Message message) {
+Task<void> send_message(ChunkStream& stream, wire::Message message) {
   const Time deadline = step_deadline(stream);
   CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
   co_return Status();
 }
 
-Task<wire::Message> ask_record(Stream& stream, Wanted wanted) {
+Task<wire::Message> ask_record(ChunkStream& stream, FetchRequest wanted) {
   wire::Message request = make_message(stream, FrameKind::fetch_record, encode(wanted));
   CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
   const Time deadline = step_deadline(stream);
@@ -71,9 +71,9 @@ Task<wire::Message> ask_record(Stream& stream, Wanted wanted) {
   co_return answer;
 }
 
-Task<void> fetch(Stream& stream, std::shared_ptr<const format::ShardRecord> record,
+Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord> record,
                  std::span<std::byte> target, ChunkSet have) {
-  Wanted wanted;
+  FetchRequest wanted;
   wanted.shard = record->id;
   wanted.digest = stream.digest;
   std::vector<std::byte> body = encode(wanted);
@@ -81,7 +81,7 @@ Task<void> fetch(Stream& stream, std::shared_ptr<const format::ShardRecord> reco
   body.insert(body.end(), bitmap.begin(), bitmap.end());
   wire::Message request = make_message(stream, FrameKind::fetch, std::move(body));
   CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
-  CKPT_CO_TRY(const Arrived arrived,
+  CKPT_CO_TRY(const Received arrived,
               co_await receive_chunks(stream, record, target, std::move(have), std::nullopt));
   if (arrived.damaged_chunk)
     co_return fail(Errc::corruption, fmt::format("fetch {} from {}: chunk {} does not match its "
@@ -95,9 +95,9 @@ Task<void> fetch(Stream& stream, std::shared_ptr<const format::ShardRecord> reco
   co_return Status();
 }
 
-// What FETCH asks for, of what we hold.
+// A FETCH that was matched with a copy that we hold.
 struct Order {
-  Wanted wanted;
+  FetchRequest wanted;
   ShardSource source;
   ChunkSet have;
 };
@@ -115,7 +115,7 @@ Result<Order> take_order(const wire::Message& request, const std::string& job,
   return order;
 }
 
-Task<void> refuse_or_close(Stream& stream, Error why) {
+Task<void> refuse_or_close(ChunkStream& stream, Error why) {
   auto refused = co_await refuse(stream, std::move(why));
   if (!refused) stream.connection.close();
   co_return refused;
@@ -127,8 +127,8 @@ Task<std::shared_ptr<const format::ShardRecord>> fetch_record(wire::Connection& 
                                                               Clock& clock, format::ShardId shard,
                                                               Digest digest,
                                                               TransferOptions options) {
-  Stream stream{connection, clock, 0, digest, std::move(options)};
-  Wanted wanted;
+  ChunkStream stream{connection, clock, 0, digest, std::move(options)};
+  FetchRequest wanted;
   wanted.shard = shard;
   wanted.digest = digest;
   auto answer = co_await ask_record(stream, wanted);
@@ -145,7 +145,7 @@ Task<std::shared_ptr<const format::ShardRecord>> fetch_record(wire::Connection& 
   auto record = format::decode_shard_record(answer->body);
   if (!record) co_return fail(std::move(record).error().context(doing));
   if (record->id != shard)
-    co_return fail(Errc::corruption, doing + ": it speaks of " + name_of(record->id));
+    co_return fail(Errc::corruption, doing + ": it is about " + name_of(record->id));
   co_return std::make_shared<const format::ShardRecord>(std::move(record).value());
 }
 
@@ -154,8 +154,8 @@ Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
                        std::span<std::byte> target, ChunkSet have, TransferOptions options) {
   CKPT_ASSERT(target.size() >= record->bytes);
   CKPT_ASSERT(have.size() == record->chunk_crcs.size());
-  const std::uint64_t ticket = 1;  // One request at a time on a connection.
-  Stream stream{connection, clock, ticket, digest_of(*record), std::move(options)};
+  const std::uint64_t ticket = 1;  // A connection has one request at a time.
+  ChunkStream stream{connection, clock, ticket, digest_of(*record), std::move(options)};
   auto fetched = co_await fetch(stream, std::move(record), target, std::move(have));
   if (!fetched) connection.close();
   co_return fetched;
@@ -163,7 +163,7 @@ Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
 
 Task<void> serve_record(wire::Connection& connection, Clock& clock, std::string job,
                         wire::Message request, ShardProvider& provider, TransferOptions options) {
-  Stream stream{connection, clock, request.ticket, Digest(), std::move(options)};
+  ChunkStream stream{connection, clock, request.ticket, Digest(), std::move(options)};
   auto wanted = decode_wanted(request.body);
   auto source =
       wanted ? provider.lease(job, wanted->shard, wanted->digest) : fail(std::move(wanted).error());
@@ -179,13 +179,13 @@ Task<void> serve_record(wire::Connection& connection, Clock& clock, std::string 
 
 Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string job,
                        wire::Message request, ShardProvider& provider, TransferOptions options) {
-  Stream stream{connection, clock, request.ticket, Digest(), std::move(options)};
+  ChunkStream stream{connection, clock, request.ticket, Digest(), std::move(options)};
   auto order = take_order(request, job, provider);
   if (!order) {
     CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(order).error()));
     co_return Status();
   }
-  const Wanted wanted = order->wanted;
+  const FetchRequest wanted = order->wanted;
   stream.digest = wanted.digest;
   ShardSource source = std::move(order.value().source);
   auto sent = co_await send_chunks(stream, std::move(source), std::move(order.value().have), true);

@@ -1,4 +1,4 @@
-// Transfer: what both sides of a shard's way over the network share: sources, bitmaps, limits.
+// Transfer: sources, bitmaps and limits, for both sides of a shard's transfer over the network.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -20,11 +20,11 @@ namespace ckpt::replicate {
 // ShardSource: the bytes of one sealed shard, readable for as long as it is held.
 struct ShardSource {
   std::shared_ptr<const format::ShardRecord> record;
-  std::vector<os::FileSpan> spans;    // Together the `record->bytes` of the Slot, in order.
-  std::shared_ptr<const void> lease;  // Keeps the bytes from being recycled; may be null.
+  std::vector<os::FileSpan> spans;    // The Slot's `record->bytes`, in order.
+  std::shared_ptr<const void> lease;  // Keeps the Slot from being reused; may be null.
 };
 
-// ChunkSet: which Chunks of a shard are there and verified.
+// ChunkSet: the Chunks of a shard that are present and verified.
 class ChunkSet {
  public:
   explicit ChunkSet(std::size_t size = 0) : bits_(size, false) {}
@@ -33,12 +33,12 @@ class ChunkSet {
   std::size_t count() const { return count_; }
   bool is_full() const { return count_ == bits_.size(); }
   bool contains(std::size_t index) const { return bits_.at(index); }
-  // True: it was not there before.
+  // Returns true if it was not there before.
   bool insert(std::size_t index);
 
-  // u32 size, then a bit each, the lowest of each byte first, and zeros.
+  // A u32 size, then one bit for each, lowest bit of each byte first, padded with zeros.
   std::vector<std::byte> encode() const;
-  // Errors: corruption (another size, bits beyond it).
+  // Errors: corruption (another size, or bits beyond it).
   static Result<ChunkSet> decode(std::span<const std::byte> bytes, std::size_t size);
 
  private:
@@ -46,17 +46,17 @@ class ChunkSet {
   std::size_t count_ = 0;
 };
 
-// What is sent and not yet acknowledged as verified: bandwidth times delay of a fast, long path.
+// Bytes sent and not yet acknowledged: bandwidth times delay of a fast, long path.
 inline constexpr std::uint64_t window_bytes_default = 64 * MiB;
 
 struct TransferOptions {
-  std::uint64_t timeline = 0;                 // Ours; in every frame we send.
-  Time deadline = no_deadline;                // For the whole.
-  Duration stall = std::chrono::seconds(10);  // For each next piece to get on: 256 KiB or a frame.
+  std::uint64_t timeline = 0;                         // Ours; part of every frame we send.
+  Time deadline = no_deadline;                        // For the whole transfer.
+  Duration stall = std::chrono::seconds(10);          // For each next 256 KiB or frame.
   std::uint64_t window_bytes = window_bytes_default;  // At least one Chunk is always sent.
-  std::shared_ptr<Throttle> throttle;                 // Of what is sent; null: no limit.
-  Compute* compute = nullptr;                         // Where checksums are computed.
-  // Called for every Chunk that was verified at its target; at a sender late, or not at all.
+  std::shared_ptr<Throttle> throttle;                 // Limits sending; null: no limit.
+  Compute* compute = nullptr;                         // Computes the checksums.
+  // Called for every Chunk verified at its target; at a sender late, or not at all.
   std::function<void(std::size_t chunk)> on_chunk;
 };
 

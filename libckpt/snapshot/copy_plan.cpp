@@ -64,7 +64,7 @@ class Planner {
     return runs.size() - 1;
   }
 
-  void add_piece(const device::Piece& piece, std::size_t run_index) {
+  void add_piece(const device::CopyPiece& piece, std::size_t run_index) {
     device::CopyList& list = plan_.runs[run_index].list;
     const bool is_new_chunk = piece.slot_offset % plan_.chunk_bytes == 0;
     if (is_new_chunk || last_run_ != run_index) {

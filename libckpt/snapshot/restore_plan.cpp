@@ -13,7 +13,7 @@ namespace ckpt::snapshot {
 
 namespace {
 
-constexpr std::size_t names_told_max = 5;
+constexpr std::size_t names_listed_max = 5;
 
 class RestorePlanner {
  public:
@@ -67,11 +67,11 @@ Status RestorePlanner::check_none_is_left() const {
   for (const Target& target : targets_)
     if (!stored.contains(target.name)) missing.push_back(target.name);
   const std::size_t count = missing.size();
-  missing.resize(std::min(count, names_told_max));
+  missing.resize(std::min(count, names_listed_max));
   return fail(
       Errc::invalid_argument,
       fmt::format("restore {}: {} registered tensor(s) are not in it: \"{}\"{}", where(), count,
-                  fmt::join(missing, "\", \""), count > names_told_max ? ", ..." : ""));
+                  fmt::join(missing, "\", \""), count > names_listed_max ? ", ..." : ""));
 }
 
 void RestorePlanner::add(std::size_t tensor, const Target& target) {

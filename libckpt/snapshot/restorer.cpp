@@ -31,7 +31,7 @@ class ChunkRestore final : public device::CopyThreads::Work {
     Status status = means_.threads.help(*this, means_.deadline);
     if (!status) has_failed_.store(true, std::memory_order_relaxed);  // The rest is skipped.
     means_.threads.retire(*this);
-    tell(0);  // What others copied last.
+    report(0);  // What others copied last.
     return failure_ ? std::move(status) : std::move(failure_);
   }
 
@@ -39,14 +39,14 @@ class ChunkRestore final : public device::CopyThreads::Work {
   void carry_out(std::size_t chunk) override {
     if (has_failed_.load(std::memory_order_relaxed)) return;
     Status status = restore(chunk);
-    if (status) return tell(record_.chunk(chunk).bytes);
+    if (status) return report(record_.chunk(chunk).bytes);
     if (has_failed_.exchange(true)) return;
     failure_ = std::move(status);
   }
   void ended() override {}
 
   Status restore(std::size_t chunk);
-  void tell(std::uint64_t bytes);
+  void report(std::uint64_t bytes);
   Unexpected mismatch(std::size_t chunk) const;
 
   const format::ShardRecord& record_;
@@ -54,7 +54,7 @@ class ChunkRestore final : public device::CopyThreads::Work {
   const RestorePlan& plan_;
   const RestoreMeans& means_;
   const std::thread::id caller_;
-  std::atomic<std::uint64_t> untold_bytes_{0};
+  std::atomic<std::uint64_t> unreported_bytes_{0};
   std::atomic<bool> has_failed_{false};
   Status failure_;  // Written by the one thread that set has_failed_.
 };
@@ -73,10 +73,10 @@ Status ChunkRestore::restore(std::size_t chunk) {
   return {};
 }
 
-void ChunkRestore::tell(std::uint64_t bytes) {
-  untold_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+void ChunkRestore::report(std::uint64_t bytes) {
+  unreported_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   if (!means_.copied || std::this_thread::get_id() != caller_) return;
-  means_.copied(untold_bytes_.exchange(0, std::memory_order_relaxed));
+  means_.copied(unreported_bytes_.exchange(0, std::memory_order_relaxed));
 }
 
 Unexpected ChunkRestore::mismatch(std::size_t chunk) const {

@@ -53,8 +53,8 @@ Status Snapshotter::begin(const CaptureRequest& request) {
   step_ = request.step;
   slot_ = request.slot;
   with_checksums_ = request.with_checksums && has_checksums_;
-  strips_told_ = 0;
-  bytes_told_ = 0;
+  strips_reported_ = 0;
+  bytes_reported_ = 0;
   for (Run& run : runs_) run.end->strips_there.store(0, std::memory_order_relaxed);
   began_at_ = std::chrono::steady_clock::now();
   // begin() itself counts as one part: the capture cannot end before its result is recorded.
@@ -138,21 +138,21 @@ Status Snapshotter::copy_blobs(const CaptureRequest& request) {
 
 void Snapshotter::RunEnd::strips_arrived(std::size_t count) {
   strips_there.store(count, std::memory_order_release);
-  owner.tell_arrived();
+  owner.report_arrived();
 }
 
 // Returns if another thread is notifying: the next batch, or the end, reports the rest.
-void Snapshotter::tell_arrived() {
+void Snapshotter::report_arrived() {
   if (with_checksums_) return;
-  if (is_telling_.test_and_set(std::memory_order_acquire)) return;
-  const std::uint64_t before = bytes_told_;
-  for (; strips_told_ < plan_.in_order.size(); ++strips_told_) {
-    const StripPlace& place = plan_.in_order[strips_told_];
+  if (is_reporting_.test_and_set(std::memory_order_acquire)) return;
+  const std::uint64_t before = bytes_reported_;
+  for (; strips_reported_ < plan_.in_order.size(); ++strips_reported_) {
+    const StripPlace& place = plan_.in_order[strips_reported_];
     if (place.strip >= runs_[place.run].end->strips_there.load(std::memory_order_acquire)) break;
-    bytes_told_ += place.bytes;
+    bytes_reported_ += place.bytes;
   }
-  if (bytes_told_ > before) listener_.capture_arrived(bytes_told_);
-  is_telling_.clear(std::memory_order_release);
+  if (bytes_reported_ > before) listener_.capture_arrived(bytes_reported_);
+  is_reporting_.clear(std::memory_order_release);
 }
 
 void Snapshotter::RunEnd::run_ended(Status ended) {

@@ -101,7 +101,7 @@ class Snapshotter {
   Status start_runs(const CaptureRequest& request, bool guarded);
   Status fence_runs(Stream stream, bool guarded);
   Status copy_blobs(const CaptureRequest& request);
-  void tell_arrived();
+  void report_arrived();
   void part_ended();
   void end_capture();
   void combine_checksums();
@@ -125,9 +125,9 @@ class Snapshotter {
   std::chrono::steady_clock::time_point began_at_;
 
   // How far the Slot is filled without a gap. One thread at a time advances it.
-  std::atomic_flag is_telling_ = ATOMIC_FLAG_INIT;
-  std::size_t strips_told_ = 0;  // The count in plan_.in_order.
-  std::uint64_t bytes_told_ = 0;
+  std::atomic_flag is_reporting_ = ATOMIC_FLAG_INIT;
+  std::size_t strips_reported_ = 0;  // The count in plan_.in_order.
+  std::uint64_t bytes_reported_ = 0;
 
   std::atomic<std::size_t> parts_left_{0};
   std::atomic<bool> is_torn_{false};

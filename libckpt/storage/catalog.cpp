@@ -21,14 +21,14 @@ bool is_damage(const Rejected& rejected) {
 
 namespace {
 
-// A step gets its name after its manifest: shards alone are the rest of a checkpoint. What holds
-// no file of ours is foreign, or empty, and no checkpoint.
+// A step gets its name after its manifest. So shards without one are the remains of a checkpoint,
+// while a directory without any file of ours is foreign or empty.
 Task<void> refuse_shards_alone(os::FileSystem& files, std::string directory) {
   const auto entries = co_await files.list(directory);
   if (!entries && entries.error().code() == Errc::not_found) co_return Status();
   if (!entries) co_return fail(entries.error());
   const bool has_shards = std::ranges::any_of(
-      *entries, [](const os::Entry& entry) { return format::is_member_name(entry.name); });
+      *entries, [](const os::DirectoryEntry& entry) { return format::is_member_name(entry.name); });
   if (!has_shards) co_return Status();
   co_return fail(Errc::corruption, fmt::format("read {}: it has files of a checkpoint, and no {}",
                                                os::display(directory), format::manifest_name));
@@ -40,7 +40,7 @@ Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files, st
                                                        Compute* compute) {
   const std::string path = os::join(directory, format::manifest_name);
   const auto bytes = co_await files.read_small(path, format::manifest_bytes_max);
-  // Missing, or a link, or a directory.
+  // Missing, a link, or a directory.
   const bool is_no_file = !bytes && (bytes.error().code() == Errc::not_found ||
                                      bytes.error().code() == Errc::invalid_argument);
   if (is_no_file) CKPT_CO_CHECK(co_await refuse_shards_alone(files, directory));
@@ -89,23 +89,23 @@ Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<
     co_return !seen || std::tie(there.at, there.run, there.digests, there.created_unix_seconds) !=
                            std::tie(seen->at, seen->run, seen->digests, seen->created_unix_seconds);
   }
-  // The name of a step goes before its files.
+  // A removed step loses its name before its files.
   const auto status = co_await files.status(directory);
   co_return !status && status.error().code() == Errc::not_found;
 }
 
 namespace {
 
-// How often what cannot be read is tried, and how long after the first time.
+// How many rounds a failed read is repeated, and how long after the first one.
 constexpr int rounds_max = 3;
 constexpr Duration pause = std::chrono::milliseconds(200);
 
-// Whether a disk that failed so may do better at once. A directory on a full one cannot be synced.
+// Returns true if the disk may soon do better. A full disk cannot sync a directory.
 bool may_pass(const Error& error) {
   return error.code() == Errc::io || error.code() == Errc::exhausted;
 }
 
-// Every file that the manifest names is there, and has its size.
+// Checks that every file that the manifest names exists with its size.
 Task<void> check_files(Site site, std::shared_ptr<const Described> described) {
   for (const MemberFile& file : described->files) {
     const std::string path = os::join(site.at(described->checkpoint.name), file.name);
@@ -146,7 +146,7 @@ std::shared_ptr<const Described> describe_all(const Manifest& manifest, const st
   return described;
 }
 
-// What the manifest of one directory says, from the cache where that is still true.
+// Describes one directory's manifest, from the cache if that is still valid.
 Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, CatalogCache* cache) {
   const std::string path = os::join(site.at(name), format::manifest_name);
   const auto began = site.clock().wall_time();
@@ -162,14 +162,14 @@ Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, Cata
   std::function<Result<Known>()> work = [manifest, name] { return describe_all(*manifest, name); };
   CKPT_CO_TRY(const Known described, co_await compute_on(site.compute(), std::move(work)));
   if (before) {
-    // Another directory may have taken its place before the file was opened.
+    // Another directory may have taken this place before the file was opened.
     const auto after = co_await site.files().status(path);
     if (after && *after == *before) cache->keep(name, *before, began, described);
   }
   co_return described;
 }
 
-// None: it was removed, or replaced, while it was read.
+// Returns nothing if the directory was removed or replaced while it was read.
 Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOptions options) {
   std::optional<Checkpoint> seen;
   Status whole;
@@ -193,11 +193,11 @@ Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOpti
 
 struct Examined {
   Catalog catalog;
-  bool is_outdated = false;  // Some were there no more.
+  bool is_outdated = false;  // Some have vanished meanwhile.
 };
 
-// What is rejected here is abandoned by whoever then restores an older step, so a disk that fails
-// is asked again, and only what it still does not give is rejected.
+// A restore to an older step abandons everything rejected here. So a failing disk is read again,
+// and only what it still cannot give is rejected.
 Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogOptions options) {
   Examined examined;
   Catalog& catalog = examined.catalog;
@@ -226,7 +226,7 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
   co_return examined;
 }
 
-Task<std::vector<os::Entry>> list_once(Site site, bool make_durable) {
+Task<std::vector<os::DirectoryEntry>> list_once(Site site, bool make_durable) {
   CKPT_CO_TRY(auto entries, co_await site.files().list(site.at(".")));
   if (make_durable) {
     CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
@@ -234,8 +234,9 @@ Task<std::vector<os::Entry>> list_once(Site site, bool make_durable) {
   co_return entries;
 }
 
-// Who cannot list the directory restores from memory alone, which may be older than what is stored.
-Task<std::vector<os::Entry>> list_again_and_again(Site site, bool make_durable) {
+// A node that cannot list the directory restores from memory alone, which may be older than the
+// storage.
+Task<std::vector<os::DirectoryEntry>> list_again_and_again(Site site, bool make_durable) {
   for (int round = 1;; ++round) {
     auto listed = co_await list_once(site, make_durable);
     if (listed || !may_pass(listed.error()) || round == rounds_max) co_return listed;
@@ -243,11 +244,11 @@ Task<std::vector<os::Entry>> list_again_and_again(Site site, bool make_durable) 
   }
 }
 
-// Of two generations of one step of one timeline, the later one counts.
+// Of two generations of one step and timeline, keeps the later one.
 void drop_doubles(Catalog& catalog) {
   auto& all = catalog.checkpoints;
   std::sort(all.begin(), all.end(), [](const Checkpoint& left, const Checkpoint& right) {
-    // A later generation has the longer name, or among equally long ones the greater.
+    // A later generation has the longer name, or the greater of equally long ones.
     return std::tuple(left.at, left.name.size(), std::string_view(left.name)) <
            std::tuple(right.at, right.name.size(), std::string_view(right.name));
   });
@@ -262,9 +263,9 @@ void drop_doubles(Catalog& catalog) {
   }
 }
 
-std::set<std::string> names_of(const std::vector<os::Entry>& entries) {
+std::set<std::string> names_of(const std::vector<os::DirectoryEntry>& entries) {
   std::set<std::string> names;
-  for (const os::Entry& entry : entries) names.insert(entry.name);
+  for (const os::DirectoryEntry& entry : entries) names.insert(entry.name);
   return names;
 }
 
@@ -272,11 +273,11 @@ Task<Examined> read_once(Site site, CatalogOptions options) {
   Catalog catalog;
   CKPT_CO_TRY(const auto entries, co_await list_again_and_again(site, options.make_durable));
   std::vector<StepDirectory> names;
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
     if (!parsed || (options.only && parsed->step != *options.only)) continue;
     if (entry.kind == os::EntryKind::symlink) {
-      // A step may have been moved behind it: nobody begins anew over that.
+      // A step may have been moved behind it, so nobody may start from scratch.
       catalog.rejected.push_back(Rejected{entry.name, Errc::corruption,
                                           "it is a symbolic link, which is not followed", false});
       continue;
@@ -306,7 +307,7 @@ Task<Examined> read_once(Site site, CatalogOptions options) {
 Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   for (int round = 1;; ++round) {
     CKPT_CO_TRY(auto examined, co_await read_once(site, options));
-    // Before a step is removed, a newer one was published, which the listing did not have.
+    // A newer step is published before one is removed, and the listing did not have it.
     if (!examined.is_outdated || round == rounds_max) co_return std::move(examined.catalog);
   }
 }

@@ -12,7 +12,7 @@ std::uint64_t bytes_of(const Described& described) {
   return bytes;
 }
 
-// Whether a write from `when` on would give the file another time than it has.
+// Returns true if a write at `when` or later would give the file another time.
 bool is_settled(const os::FileStatus& manifest, CatalogCache::WallTime when) {
   using std::chrono::nanoseconds;
   const nanoseconds changed(std::max(manifest.changed_ns, manifest.modified_ns));
@@ -35,7 +35,7 @@ void CatalogCache::keep(const std::string& name, const os::FileStatus& manifest,
   if (!is_settled(manifest, began)) return;
   const std::uint64_t bytes = bytes_of(*described);
   while (bytes_ + bytes > bytes_max_) {
-    // The catalog goes from old to new: an older one would push out what it needs next time.
+    // The catalog reads from old to new: keeping an older one would evict what it needs next time.
     if (entries_.empty() || name < entries_.begin()->first) return;
     drop(entries_.begin());
   }

@@ -1,12 +1,12 @@
-// CatalogCache: what manifests said when they were last read, so that one that did not change since
-// is not read again.
+// CatalogCache: descriptions of manifests that were read, so that an unchanged one is not read
+// again.
 //
-// An entry counts while the manifest's file has the status that it had when it was read: the same
-// inode, size and times. A manifest that was written less than `settled_after` before it was read
-// is not kept, since the times of files are coarse: another write might leave the same status. Only
-// what could be read and parsed is kept; damage is looked at anew each time.
+// An entry is valid while the manifest's file has the same status as when it was read: inode, size
+// and times. The times of files are coarse, and a second write might leave the same status. So a
+// manifest that was written less than `settled_after` before it was read is not kept. Only
+// successful reads are kept; damage is checked anew each time.
 //
-// What is served to a trainer is never taken from here: who reads a shard reads its manifest.
+// A trainer never gets bytes by it: every reader of a shard reads the manifest itself.
 //
 // Threads: one.  Memory: `bytes_max`; the oldest steps leave first.
 #pragma once
@@ -26,7 +26,7 @@ struct MemberFile {
   std::string name;
   std::uint64_t bytes = 0;
 };
-// What the catalog needs of a manifest.
+// The parts of a manifest that the catalog needs.
 struct Described {
   Checkpoint checkpoint;
   std::vector<MemberFile> files;
@@ -35,16 +35,16 @@ struct Described {
 class CatalogCache {
  public:
   using WallTime = std::chrono::system_clock::time_point;
-  // The coarsest times of files that are in use (FAT) have two seconds.
+  // The coarsest file times in use (FAT) have a resolution of two seconds.
   static constexpr auto settled_after = std::chrono::seconds(2);
-  // About 1,500 checkpoints of 512 ranks.
+  // Enough for about 1,500 checkpoints of 512 ranks.
   static constexpr std::uint64_t bytes_max_default = 64u << 20;
 
   explicit CatalogCache(std::uint64_t bytes_max = bytes_max_default) : bytes_max_(bytes_max) {}
 
-  // Null: it has to be read. `name` is that of the step's directory.
+  // Returns null if the manifest must be read. `name` is that of the step's directory.
   std::shared_ptr<const Described> find(const std::string& name, const os::FileStatus& now) const;
-  // `manifest` was its status before it was read and after; `began` is the time before.
+  // `manifest` is its status, equal before and after reading; `began` is the time before.
   void keep(const std::string& name, const os::FileStatus& manifest, WallTime began,
             std::shared_ptr<const Described> described);
   void keep_only(const std::set<std::string>& names);
@@ -56,7 +56,7 @@ class CatalogCache {
     os::FileStatus manifest;
     std::shared_ptr<const Described> described;
   };
-  using Entries = std::map<std::string, Entry>;  // By name: the oldest step is the first.
+  using Entries = std::map<std::string, Entry>;  // By name, so that the oldest step is first.
   Entries::iterator drop(Entries::iterator entry);
 
   std::uint64_t bytes_max_;

@@ -6,12 +6,13 @@
 
 namespace ckpt::storage {
 
-std::vector<Segment> segments_of(const format::Extent& chunk,
-                                 std::span<const format::Extent> members) {
-  std::vector<Segment> segments;
+std::vector<FileSegment> segments_of(const format::Extent& chunk,
+                                     std::span<const format::Extent> members) {
+  std::vector<FileSegment> segments;
   std::uint64_t position = chunk.offset;
   const auto add_padding = [&](std::uint64_t end) {
-    if (position < end) segments.push_back(Segment{{position, end - position}, std::nullopt, 0});
+    if (position < end)
+      segments.push_back(FileSegment{{position, end - position}, std::nullopt, 0});
     position = std::max(position, end);
   };
   for (std::size_t index = 0; index < members.size(); ++index) {
@@ -19,7 +20,7 @@ std::vector<Segment> segments_of(const format::Extent& chunk,
     const std::uint64_t end = std::min(chunk.end(), members[index].end());
     if (begin >= end) continue;
     add_padding(begin);
-    segments.push_back(Segment{{begin, end - begin}, index, begin - members[index].offset});
+    segments.push_back(FileSegment{{begin, end - begin}, index, begin - members[index].offset});
     position = end;
   }
   add_padding(chunk.end());

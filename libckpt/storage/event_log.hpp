@@ -4,7 +4,7 @@
 // {"time":"2026-11-21T09:00:00.123Z","process":4711,"operation":"delete","path":"step-000000123",
 //  "step":123,"timeline":2,"bytes":1048576,"reason":"only 3 are kept"}
 //
-// The line of a delete is synced before anything is deleted.
+// The line of a delete is synced before any file is deleted.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace ckpt::storage {
 
 struct Event {
   std::string operation;  // "save", "delete", "discard".
-  std::string path;       // Below the job's directory.
+  std::string path;       // Relative to the job's directory.
   format::StepId at;
   std::uint64_t bytes = 0;
   std::string reason;
@@ -25,8 +25,8 @@ struct Event {
 
 std::string render(const Event& event, std::chrono::system_clock::time_point time);
 
-// Appends and syncs. A full disk is no error: the line then goes to the process's own log, for
-// nothing could ever be deleted otherwise. Errors: io, not_found (no such directory).
+// Appends and syncs. A full disk is not an error, since nothing could be deleted otherwise: the
+// line then goes to the process's own log. Errors: io, not_found (no such directory).
 Task<void> record_event(Site site, Event event);
 
 }  // namespace ckpt::storage

@@ -20,7 +20,7 @@ namespace {
 using format::Extent;
 using format::ShardRecord;
 
-// One shard being read; lives in the frame of whoever waits for all its workers.
+// One shard being read; lives in the frame that waits for all its workers.
 struct Reading {
   std::string directory;
   std::shared_ptr<const ShardRecord> record;
@@ -28,7 +28,7 @@ struct Reading {
   TransferHooks hooks;
   std::vector<Extent> members;
   std::vector<std::unique_ptr<os::File>> opened;  // By member.
-  std::uint64_t target_begin = 0;                 // Where in the Slot `target` begins.
+  std::uint64_t target_begin = 0;                 // Where `target` begins in the Slot.
 };
 
 Task<void> open_members(os::FileSystem& files, Reading& reading) {
@@ -36,7 +36,7 @@ Task<void> open_members(os::FileSystem& files, Reading& reading) {
     const std::string path =
         os::join(reading.directory, reading.record->layout.members[index].file_name);
     const auto found = co_await files.status(path);
-    // Not "not found": whoever hears that begins anew.
+    // Not not_found: a caller takes that for an empty storage and starts from scratch.
     if (!found && found.error().code() == Errc::not_found)
       co_return fail(Errc::corruption, fmt::format("read {}: it is missing", os::display(path)));
     CKPT_CO_TRY(const auto status, found);
@@ -55,10 +55,10 @@ Task<void> open_members(os::FileSystem& files, Reading& reading) {
   co_return Status();
 }
 
-// The files that a Chunk lies in, for errors.
-std::string files_of(const Reading& reading, std::span<const Segment> segments) {
+// The files that hold a Chunk, for errors.
+std::string files_of(const Reading& reading, std::span<const FileSegment> segments) {
   std::string names;
-  for (const Segment& segment : segments) {
+  for (const FileSegment& segment : segments) {
     if (!segment.member) continue;
     if (!names.empty()) names += " or ";
     names += os::join(reading.directory, reading.record->layout.members[*segment.member].file_name);
@@ -68,13 +68,13 @@ std::string files_of(const Reading& reading, std::span<const Segment> segments) 
 
 Task<void> read_chunk(Reading& reading, std::size_t index) {
   const Extent chunk = reading.record->chunk(index);
-  const std::vector<Segment> segments = segments_of(chunk, reading.members);
+  const std::vector<FileSegment> segments = segments_of(chunk, reading.members);
   const std::span<std::byte> bytes =
       reading.target.subspan(chunk.offset - reading.target_begin, chunk.bytes);
   if (reading.hooks.before_transfer) {
     CKPT_CO_CHECK(co_await reading.hooks.before_transfer(chunk.bytes));
   }
-  for (const Segment& segment : segments) {
+  for (const FileSegment& segment : segments) {
     const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
     if (segment.member) {
       os::File& file = *reading.opened[*segment.member];
@@ -125,7 +125,7 @@ bool CheckpointReport::is_good() const {
 
 namespace {
 
-// Chunk buffers for O_DIRECT, reused from file to file.
+// Chunk buffers for O_DIRECT, reused for every file.
 class PageBuffer {
  public:
   explicit PageBuffer(std::uint64_t bytes) : storage_(bytes + page_bytes) {
@@ -140,10 +140,10 @@ class PageBuffer {
 };
 
 constexpr std::uint64_t verify_piece_bytes = 8 * MiB;
-constexpr std::size_t damaged_text_max = 60;  // Enough of chunk numbers for a person.
+constexpr std::size_t damaged_text_max = 60;  // Enough chunk numbers for a person.
 constexpr std::string_view mismatch = "its bytes do not match its checksum";
 
-// Empty: the file has exactly these bytes.
+// Returns an empty text if the file has exactly these bytes.
 Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::uint64_t bytes,
                                   Crc32 expected, PageBuffer& buffer) {
   const auto status = co_await files.status(path);
@@ -168,15 +168,15 @@ Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::
   co_return std::string();
 }
 
-// Which Chunks of the shard are not what their checksums say, of those that lie in `member`.
-// Only after a mismatch, so that it may read everything again.
+// Lists the Chunks in `member` that do not match their checksums. Called only after a mismatch, so
+// that it may read everything again.
 Task<std::string> damaged_chunks(os::FileSystem& files, std::string step_directory,
                                  std::shared_ptr<const ShardRecord> record, std::size_t member) {
   const std::uint64_t begin = record->layout.members[member].extent.offset;
   PageBuffer memory(record->chunk_bytes);
   Reading reading{step_directory, record, {}, {}, format::member_extents(*record), {}};
   const auto opened = co_await open_members(files, reading);
-  if (!opened) co_return std::string();  // Another file's own problem.
+  if (!opened) co_return std::string();  // The other file reports it.
   const std::uint64_t end = begin + reading.members[member].bytes;
   std::string damaged;
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
@@ -226,7 +226,7 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
     }
   }
   CKPT_CO_TRY(const auto entries, co_await files.list(step_directory));
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     if (!known.contains(entry.name)) report.foreign.push_back(entry.name);
   }
   co_return report;

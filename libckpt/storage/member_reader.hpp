@@ -1,7 +1,7 @@
-// MemberReader: files become a Slot again, every byte verified in the memory that will be used.
+// MemberReader: reads files into a Slot, and verifies every byte in the memory that will be used.
 //
-// What was read is checked in place against the Chunk's checksum, never the file and then read once
-// more. The padding between members is filled with zeros, as the writer had it.
+// Each Chunk is checked in place after it was read: the checksum never covers another read of the
+// file. The padding between members is filled with zeros, as the writer had it.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ namespace ckpt::storage {
 // Larger than for writing: somebody waits for a restore.
 inline constexpr std::size_t chunks_in_flight_reading = 16;
 
-// Fills `target` (at least record.bytes, and living until the Task ends) from the files of one rank
-// in `step_directory`. Errors: corruption (names file and Chunk; also of a file that is
-// missing or no regular one), invalid_argument (`target` is too small), io.
+// Fills `target` from the files of one rank in `step_directory`. `target` has at least record.bytes
+// and lives until the Task ends. Errors: corruption (names file and Chunk; also a missing file or
+// one that is not regular), invalid_argument (`target` is too small), io.
 Task<void> read_shard(os::FileSystem& files, std::string step_directory,
                       std::shared_ptr<const format::ShardRecord> record,
                       std::span<std::byte> target, TransferHooks hooks);
@@ -28,18 +28,18 @@ Task<void> read_shard(os::FileSystem& files, std::string step_directory,
 struct FileReport {
   std::string name;
   std::uint64_t bytes = 0;
-  std::string problem;  // Empty: every byte is what the manifest says.
+  std::string problem;  // Empty: every byte matches the manifest.
 };
 
 struct CheckpointReport {
   std::shared_ptr<const format::Manifest> manifest;
-  std::vector<FileReport> files;     // Of the manifest, by rank.
-  std::vector<std::string> foreign;  // In the directory, and not ours. Harmless.
+  std::vector<FileReport> files;     // Those in the manifest, by rank.
+  std::vector<std::string> foreign;  // Other files in the directory. Harmless.
   bool is_good() const;
 };
 
-// Reads everything. Errors: those of the manifest (not_found: it is no complete checkpoint),
-// io (of the directory; of a file it is that file's problem).
+// Reads everything. Errors: those of the manifest (not_found: no complete checkpoint), io (of the
+// directory; a file's own error is its `problem`).
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory);
 
 }  // namespace ckpt::storage

@@ -1,6 +1,6 @@
 // How one shard is written:
 //   1. One file per member is created and allocated to its true size.
-//   2. Chunk by chunk, some at a time: checksum, compare with the record, write.
+//   2. Chunks are checksummed, compared with the record and written, several at a time.
 //   3. Each file is synced and closed.
 //   4. The part (record, and the checksum of each file) is written and synced.
 #include "storage/member_writer.hpp"
@@ -29,12 +29,12 @@ using format::ShardRecord;
 // One shard being written; lives in write_shard's frame until every worker has ended.
 struct Writing {
   os::FileSystem& files;
-  ShardSource source;
+  ShardToWrite source;
   std::string directory;
   TransferHooks hooks;
   std::vector<Extent> members;
   std::vector<std::unique_ptr<os::File>> opened;                   // By member.
-  std::vector<std::vector<std::pair<Crc32, std::uint64_t>>> crcs;  // By chunk: of each segment.
+  std::vector<std::vector<std::pair<Crc32, std::uint64_t>>> crcs;  // By chunk and segment.
 
   const ShardRecord& record() const { return *source.record; }
 };
@@ -67,18 +67,18 @@ Unexpected mismatch(const ShardRecord& record, std::size_t chunk) {
                   record.id.rank, number(record.id.at.step), chunk));
 }
 
-// Step 2, of one chunk.
+// Step 2, for one chunk.
 Task<void> write_chunk(Writing& writing, std::size_t index) {
   const ShardRecord& record = writing.record();
   const Extent chunk = record.chunk(index);
-  const std::vector<Segment> segments = segments_of(chunk, writing.members);
+  const std::vector<FileSegment> segments = segments_of(chunk, writing.members);
   if (writing.hooks.before_transfer) {
     CKPT_CO_CHECK(co_await writing.hooks.before_transfer(chunk.bytes));
   }
   Crc32 whole = 0;
-  for (const Segment& segment : segments) {
-    // What lies in no file is read back as zeros: a Slot that was sealed with something else there
-    // would make a checkpoint that nobody can restore.
+  for (const FileSegment& segment : segments) {
+    // Padding is read back as zeros. A Slot sealed with other bytes there would make a checkpoint
+    // that nobody can restore.
     Crc32 crc = segment.member ? 0 : crc_of_zeros(segment.extent.bytes);
     if (segment.member) {
       const auto pieces = pieces_at(writing.source.slot, segment.extent);
@@ -90,7 +90,7 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
     writing.crcs[index].emplace_back(crc, segment.extent.bytes);
   }
   if (whole != record.chunk_crcs[index]) co_return mismatch(record, index);
-  for (const Segment& segment : segments) {
+  for (const FileSegment& segment : segments) {
     if (!segment.member) continue;
     os::File& file = *writing.opened[*segment.member];
     std::uint64_t offset = segment.file_offset;
@@ -131,7 +131,7 @@ std::vector<Crc32> member_crcs(const Writing& writing) {
 
 }  // namespace
 
-Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardSource source,
+Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite source,
                                        std::string work_directory, TransferHooks hooks) {
   CKPT_ASSERT(source.record != nullptr);
   const ShardRecord& record = *source.record;

@@ -1,8 +1,8 @@
-// MemberWriter: one rank's Slot becomes files in a work directory, each Chunk verified as it goes.
+// MemberWriter: writes one rank's Slot to files in a work directory, and verifies each Chunk.
 //
-// The Chunk's checksum is compared right before its bytes are written: what does not match the
-// record is never in a file that a manifest names. The files and the part are synced when it ends;
-// their names are made durable by the publisher, who syncs the work directory.
+// Each Chunk is verified right before its bytes are written, so that a file named by a manifest
+// never holds other bytes. The files and the part are synced when it ends. The publisher makes
+// their names durable by syncing the work directory.
 #pragma once
 
 #include <functional>
@@ -19,29 +19,30 @@
 
 namespace ckpt::storage {
 
-// Chunks of one shard in flight: with 4 MiB each, what an NVMe drive wants and no more.
+// Chunks of one shard in flight: 4 MiB each, enough to keep an NVMe drive busy.
 inline constexpr std::size_t chunks_in_flight = 8;
 
-// One sealed Slot. The memory behind `slot` must live until the Task ends, however it ends.
-struct ShardSource {
+// ShardToWrite: one sealed Slot. The memory behind `slot` must live until the Task ends in any way.
+struct ShardToWrite {
   std::shared_ptr<const format::ShardRecord> record;
   std::vector<os::FileSpan> slot;
-  std::uint32_t turn = 0;  // Of the writers of this part: its files are named by it.
+  std::uint32_t turn = 0;  // Names the files: grows with each writer of this part.
 };
 
-// Hooks: what the owner of the threads and of the bandwidth puts in between. Empty: nothing.
+// TransferHooks: called during a transfer by the owner of threads and bandwidth. Empty: no call.
 struct TransferHooks {
-  Compute* compute = nullptr;  // Where checksums are computed.
-  // Before this many bytes are moved; may wait, or fail to end it (cancelled).
+  Compute* compute = nullptr;  // Computes the checksums.
+  // Called before this many bytes are moved. It may wait, or end the transfer by failing
+  // (cancelled).
   std::function<Task<void>(std::uint64_t bytes)> before_transfer;
-  // After this many were moved, and verified; 0 after each other thing that may take long.
+  // Called after this many were moved and verified, and with 0 after each other long operation.
   std::function<void(std::uint64_t bytes)> verified;
 };
 
-// `work_directory` exists; its path is marked (Site::at). Returns the record's digest.
-// Errors: corruption (names rank, step and Chunk: nothing of this shard is to be published),
-//         invalid_argument (the Slot is smaller than its record, or a file exists), exhausted, io.
-Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardSource source,
+// `work_directory` exists; its path is marked (Site::at). Returns the record's digest. Errors:
+// corruption (names rank, step and Chunk: no part of this shard may be published), invalid_argument
+// (the Slot is smaller than its record, or a file exists), exhausted, io.
+Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite source,
                                        std::string work_directory, TransferHooks hooks);
 
 }  // namespace ckpt::storage

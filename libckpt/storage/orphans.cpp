@@ -11,7 +11,7 @@ namespace ckpt::storage {
 
 namespace {
 
-// What stands there and was published once, whole or damaged.
+// Returns true if it was published once, whole or damaged.
 bool was_published(const Rejected& rejected) {
   return rejected.is_of_other_run || is_damage(rejected);
 }
@@ -27,7 +27,7 @@ std::string describe_orphans(const Catalog& catalog, std::optional<format::RunId
     job = checkpoint.job;
   }
   for (const Rejected& rejected : catalog.rejected) {
-    // With a marker, what is damaged may be of this run: that is told elsewhere.
+    // With a marker, a damaged one may be of this run, which the catalog reports.
     if (run ? rejected.is_of_other_run : was_published(rejected)) names.push_back(rejected.name);
   }
   if (names.empty()) return {};

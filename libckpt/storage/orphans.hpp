@@ -1,7 +1,7 @@
-// Orphans: checkpoints in a directory that does not say they are its own.
+// Orphans: checkpoints in a directory whose marker does not claim them.
 //
-// `cp -r DIR/* ELSEWHERE` leaves the hidden marker behind. What was copied must neither be taken
-// for nothing, so that a trainer begins anew beside it, nor be guessed to be of this job.
+// `cp -r DIR/* ELSEWHERE` leaves the hidden marker behind. The copies must not be ignored, or a
+// trainer would start from scratch beside them. Nor may they be assumed to be of this job.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,9 @@
 
 namespace ckpt::storage {
 
-// Checkpoints that lie here while the marker is missing (no `run`), or names `run` and none is of
-// it. Empty: there are none such, all is well. Else a text for people: how many, which, whose.
+// Describes, for people, the checkpoints that no marker claims: there is none (no `run`), or it
+// names `run` and none of them is of that run. Says how many, which and whose. Empty: there are
+// none.
 std::string describe_orphans(const Catalog& catalog, std::optional<format::RunId> run);
 
 // The error that names the directory, the checkpoints and what to do. Its code is corruption.

@@ -21,7 +21,7 @@ struct Shared {
   std::weak_ptr<Parked> waiter;
 };
 
-Job run_worker(std::shared_ptr<Shared> shared) {
+DetachedTask run_worker(std::shared_ptr<Shared> shared) {
   while (shared->next < shared->count && !shared->failure) {
     const std::size_t index = shared->next++;
     Status done = co_await shared->work(index);

@@ -1,15 +1,15 @@
 // How a step is published:
-//   1. The part of every rank is read: it must be the record that the rank reported.
-//   2. The files of every rank must be there, with their sizes.
-//   3. Files of a later turn take their names, over what an earlier writer may have left there. A
-//      file that it has open loses its name. A file that it still wants to make is there already,
-//      and making one never replaces one. Then the manifest is written and synced.
-//   4. The parts are removed: the manifest holds all that they said. Files of other turns, too.
+//   1. The part of every rank is read. It must be the record that the rank reported.
+//   2. The files of every rank must exist with their sizes.
+//   3. Files of a later turn are renamed over any that an earlier writer left. If that writer has
+//   the file open, it loses its name; if it wants to create it later, it fails, since the name
+//   exists. Then the manifest is written and synced.
+//   4. The parts are removed, since the manifest holds their content. So are files of other turns.
 //   5. The work directory is synced.
-//   6. It is renamed to the step's name, or exchanged for what stands there.
+//   6. It is renamed to the step's name, or exchanged with a directory of that name.
 //   7. The parent is synced. The step is DURABLE.
-//   8. The save is logged, `latest` is replaced, and what was exchanged is removed. What fails here
-//      is said in the log and changes nothing.
+//   8. The save is logged, `latest` is replaced, and an exchanged directory is removed. Failures
+//   here are logged and change nothing.
 #include "storage/publish.hpp"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ std::string label(const PublishOrder& order) {
   return fmt::format("publish step {}", number(order.at.step));
 }
 
-// What steps 1 and 2 fill in; lives in publish's frame.
+// The results of steps 1 and 2; lives in publish's frame.
 struct Collected {
   Site site;
   PublishOrder order;
@@ -60,7 +60,7 @@ Status check_part(const PublishOrder& order, const ShardPart& part, std::uint32_
   return {};
 }
 
-// Steps 1 and 2, of one rank.
+// Steps 1 and 2, for one rank.
 Task<void> collect(Collected& collected, std::uint32_t rank) {
   const Site& site = collected.site;
   const PublishOrder& order = collected.order;
@@ -98,7 +98,7 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
 
 struct Rendered {
   std::string text;
-  std::uint64_t bytes = 0;  // Of all files but the manifest.
+  std::uint64_t bytes = 0;  // The sum over all files but the manifest.
 };
 
 Result<Rendered> make_manifest(Collected& collected) {
@@ -112,7 +112,7 @@ Result<Rendered> make_manifest(Collected& collected) {
   return rendered;
 }
 
-// Step 3, of what was written in later turns.
+// Step 3, for files of later turns.
 Task<void> name_later_turns(Site site, PublishOrder order,
                             std::span<const format::ShardPart> parts) {
   const std::string directory = site.at(order.work_name);
@@ -128,10 +128,10 @@ Task<void> name_later_turns(Site site, PublishOrder order,
   co_return Status();
 }
 
-// Step 4, where a part had several writers.
+// Step 4, if a part had several writers.
 Task<void> remove_leftovers(Site site, std::string directory) {
   CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     const std::string_view stem = without_turn(entry.name);
     const bool is_part = format::is_part_name(stem);
     const bool is_of_a_turn = stem != entry.name && format::is_member_name(stem);
@@ -168,11 +168,11 @@ Task<void> complete_work_directory(Site site, PublishOrder order, std::string te
 
 struct Placed {
   std::string name;
-  std::string exchanged;            // Hidden name of what stood there; empty: nothing did.
-  std::vector<std::string> others;  // Other generations of the step, of this run and no newer.
+  std::string exchanged;            // Hidden name of the directory that was replaced; empty: none.
+  std::vector<std::string> others;  // Other generations of this step and run, none newer.
 };
 
-// False: the file system has no exchange.
+// Returns false if the file system has no exchange.
 Task<bool> exchange(Site site, std::string work_name, std::string name) {
   constexpr auto mode = os::RenameMode::exchange;
   Status done = co_await site.files().rename(site.at(work_name), site.at(name), mode);
@@ -186,11 +186,11 @@ bool is_unreadable(const Error& error) {
          error.code() == Errc::cancelled;
 }
 
-// The directories of this step that are provably of this run, by generation.
+// The directories of this step that are certainly of this run, by generation.
 Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
   std::vector<std::string> names;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
     if (!parsed || parsed->step != order.at.step) continue;
     const auto manifest = co_await read_manifest(site, entry.name);
@@ -206,8 +206,8 @@ Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
   co_return names;
 }
 
-// Step 6. What stands there and is not provably of this run is never touched: the step then gets
-// the next generation's name.
+// Step 6. Never touches a directory that is not certainly of this run: the step then gets the next
+// generation's name.
 Task<Placed> put_in_place(Site site, PublishOrder order) {
   Placed placed;
   CKPT_CO_TRY(placed.others, co_await find_generations(site, order));
@@ -252,7 +252,7 @@ Task<void> retire(Site site, Placed placed, PublishOrder order) {
   co_return Status();
 }
 
-// Step 8: what fails is said, and changes nothing.
+// Step 8: failures are logged and change nothing.
 Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::uint64_t bytes) {
   Event event;
   event.operation = "save";
@@ -267,12 +267,14 @@ Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::u
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
   const Status retired = co_await retire(site, placed, order);
   if (!retired)
-    log_warning("storage: retire what {} replaced: {}", placed.name, retired.error().message());
+    log_warning("storage: remove the directory that {} replaced: {}", placed.name,
+                retired.error().message());
   co_return Status();
 }
 
-// The order was carried out before, by us or by a coordinator who died before he could say so.
-Task<Published> find_published(Site site, PublishOrder order) {
+// Finds out that the order was already carried out, by us or by a coordinator that died before it
+// could report.
+Task<PublishedStep> find_published(Site site, PublishOrder order) {
   for (std::uint32_t generation = 1; generation <= generations_max; ++generation) {
     const std::string name = step_directory_name(order.at.step, generation);
     const auto manifest = co_await read_manifest(site, name);
@@ -281,7 +283,7 @@ Task<Published> find_published(Site site, PublishOrder order) {
     CKPT_CO_TRY(const Checkpoint found, co_await describe_on(site.compute(), *manifest, name));
     if (found.digests != order.digests) continue;
     CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
-    Published published;
+    PublishedStep published;
     published.name = name;
     published.bytes = found.bytes;
     published.was_there = true;
@@ -303,7 +305,7 @@ Task<std::string> make_work_directory(Site site, format::StepId at, std::uint64_
   co_return name;
 }
 
-Task<Published> publish(Site site, PublishOrder order) {
+Task<PublishedStep> publish(Site site, PublishOrder order) {
   const bool has_all_turns = order.turns.empty() || order.turns.size() == order.world_size;
   if (!parse_work_directory(order.work_name) || order.digests.size() != order.world_size ||
       !has_all_turns) {
@@ -344,7 +346,7 @@ Task<Published> publish(Site site, PublishOrder order) {
   CKPT_POINT("flush.published");
 
   // Step 8.
-  Published published;
+  PublishedStep published;
   published.name = placed.name;
   published.bytes = rendered.bytes;
   CKPT_CO_CHECK(co_await after_publishing(site, placed, order, published.bytes));

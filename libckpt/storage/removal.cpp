@@ -1,11 +1,12 @@
 // How a checkpoint is removed:
 //   1. Its manifest is read: it must be whole and of this run.
-//   2. The deletion is logged, and the log synced.
-//   3. The directory gets a hidden name, and the parent is synced: it is no checkpoint any more.
+//  2. The deletion is logged, and the log is synced.
+//   3. The directory is renamed to a hidden name, and the parent is synced: it is no checkpoint
+//   now.
 //   4. The files that the manifest names are removed.
 //   5. The manifest is removed, then the directory.
-// Where the rename finds no room on a full disk, or where foreign files lie among ours and must
-// stay where their owner put them, the manifest goes first and is synced instead of step 3.
+// If a full disk has no room for the rename, or foreign files in the directory must stay where
+// their owner put them, the manifest is removed first and synced instead of step 3.
 #include "storage/removal.hpp"
 
 #include <fmt/format.h>
@@ -24,8 +25,8 @@ namespace ckpt::storage {
 
 namespace {
 
-// Deterministic, and different for each manifest: a name that is taken belongs to a deletion of the
-// same checkpoint that was cut short.
+// Deterministic, and different for each manifest. So a name that is taken belongs to an interrupted
+// deletion of the same checkpoint.
 std::uint64_t tombstone_attempt(const format::Manifest& manifest) {
   Digest digest = format::digest_of(manifest.shards.front().record);
   return digest.low ^ manifest.created_unix_seconds;
@@ -46,7 +47,7 @@ Task<void> remove_if_there(Site site, std::string path) {
   co_return done;
 }
 
-// What of a directory is ours to remove. `manifest` null: an attempt that had none yet.
+// The files of a directory that are ours to remove. `manifest` null: an attempt without one.
 struct Contents {
   std::vector<std::string> ours;
   bool has_manifest = false;
@@ -58,7 +59,7 @@ Task<Contents> examine(Site site, std::string name,
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(name)));
   const std::set<std::string> named = manifest ? files_of(*manifest) : std::set<std::string>();
   Contents contents;
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     const bool is_file = entry.kind == os::EntryKind::file;
     const std::string stem(without_turn(entry.name));
     const bool is_named = manifest ? named.contains(stem)
@@ -74,8 +75,8 @@ Task<Contents> examine(Site site, std::string name,
   co_return contents;
 }
 
-// Steps 4 and 5. With foreign files in it, the directory stays, and so does its manifest, which
-// says next time which files were ours.
+// Steps 4 and 5. If there are foreign files, the directory stays, and its manifest too: it says
+// next time which files were ours.
 Task<void> empty_directory(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
   const std::string directory = site.at(name);
@@ -98,7 +99,7 @@ Task<void> empty_directory(Site site, std::string name,
   co_return removed;
 }
 
-// Instead of steps 3 to 5.
+// Replaces steps 3 to 5.
 Task<void> remove_in_place(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
   CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(name), format::manifest_name)));
@@ -141,7 +142,7 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   constexpr auto no_replace = os::RenameMode::no_replace;
   Status renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
   if (!renamed && renamed.error().cause() == std::errc::file_exists) {
-    // An earlier deletion of the same checkpoint was cut short before it was published again.
+    // A deletion of the same checkpoint was interrupted before it was published again.
     CKPT_CO_CHECK(co_await discard_work_directory(site, hidden, "the rest of a deletion"));
     renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
   }
@@ -177,7 +178,7 @@ Task<void> discard_work_directory(Site site, std::string name, std::string reaso
   event.reason = reason;
   CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
   auto manifest = co_await read_manifest(site, name);
-  // A manifest that is missing or torn: the attempt ended before it was synced.
+  // A missing or torn manifest: the attempt ended before it was synced.
   auto trusted = manifest ? std::move(manifest).value() : nullptr;
   Status emptied = co_await empty_directory(site, name, trusted);
   co_return emptied;
@@ -185,13 +186,13 @@ Task<void> discard_work_directory(Site site, std::string name, std::string reaso
 
 namespace {
 
-// Files written aside in `directory` for one of `stems`, and never renamed.
+// Removes temporary files in `directory`, made for one of `stems` and never renamed.
 Task<void> remove_aside(Site site, std::string directory, std::vector<std::string> stems,
                         std::vector<std::string>& removed) {
   auto entries = co_await site.files().list(site.at(directory));
   if (!entries && entries.error().code() == Errc::not_found) co_return Status();
   if (!entries) co_return fail(entries.error());
-  for (const os::Entry& entry : *entries) {
+  for (const os::DirectoryEntry& entry : *entries) {
     const bool is_ours = entry.kind == os::EntryKind::file &&
                          std::any_of(stems.begin(), stems.end(), [&](const std::string& stem) {
                            return is_aside_name(entry.name, stem);
@@ -212,8 +213,8 @@ bool is_stale(const StaleAttempts& stale, const std::string& name) {
   return is_over && !(stale.is_kept && stale.is_kept(name));
 }
 
-// Whoever had it open by its name, to write or to publish, cannot mistake the rest for the whole.
-// False: it stays, for it is not all ours, or somebody else took it.
+// A process that had it open by its name, to write or publish, cannot mistake the remains for the
+// whole. Returns false if it stays: it has foreign files, or somebody else took it.
 Task<bool> take_away(Site site, std::string name) {
   auto manifest = co_await read_manifest(site, name);
   const std::shared_ptr<const format::Manifest> trusted =
@@ -227,7 +228,7 @@ Task<bool> take_away(Site site, std::string name) {
   constexpr auto no_replace = os::RenameMode::no_replace;
   Status renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
   if (!renamed && renamed.error().code() == Errc::not_found) co_return false;
-  // A full disk may have no room for the name; what is there already is the rest of an earlier try.
+  // A full disk may have no room for the name; an existing one is left from an earlier try.
   if (!renamed) hidden = name;
   CKPT_CO_CHECK(co_await discard_work_directory(site, hidden, "left by an earlier attempt"));
   co_return true;
@@ -238,7 +239,7 @@ Task<bool> take_away(Site site, std::string name) {
 Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale) {
   std::vector<std::string> removed;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     if (entry.kind != os::EntryKind::directory || !is_stale(stale, entry.name)) continue;
     CKPT_CO_TRY(const bool is_gone, co_await take_away(site, entry.name));
     if (is_gone) removed.push_back(entry.name);

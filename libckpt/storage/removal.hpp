@@ -1,12 +1,12 @@
-// Removal: takes away one directory of ours, and nothing else, so that no crash leaves a checkpoint
-// that looks whole and is not.
+// Removal: removes one directory of ours and nothing else. No crash leaves a checkpoint that looks
+// whole and is not.
 //
 //   log --> rename to a hidden name --> sync the parent --> files --> manifest --> the directory
 //
-// From the rename on it is no checkpoint any more, and what a crash leaves is found again by its
-// hidden name. Only files that the manifest names are removed, or, where there is no manifest yet,
-// those whose names only we make. Links are never followed, foreign files stay, and so does then
-// the directory. Nothing here needs room on the disk.
+// From the rename on it is not a checkpoint, and its hidden name shows the remains of a crash. Only
+// files that the manifest names are removed; without a manifest, those with names that only we
+// make. Links are never followed. Foreign files stay, and so does their directory then. None of
+// this needs room on the disk.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,30 @@
 
 namespace ckpt::storage {
 
-// Deletes the published checkpoint `name`, whose manifest says that it is of `run`.
-// Errors: not_found (it is gone), invalid_argument (it is not of this run), corruption (its
-//         manifest cannot be trusted: nothing is touched), io.
+// Deletes the published checkpoint `name`, whose manifest must be of `run`. Errors: not_found (it
+// is gone), invalid_argument (it is not of this run), corruption (its manifest cannot be trusted:
+// nothing is touched), io.
 Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason);
 
-// Removes a hidden directory: an attempt that was given up, or the rest of a deletion. It first
-// syncs the parent, so that what was exchanged out of its place is durably out of it.
-// Errors: invalid_argument (a name that is not a work directory's), io. None: it is gone already.
+// Removes a hidden directory: an abandoned attempt, or the remains of a deletion. First syncs the
+// parent, so that an exchange is durable. Succeeds if it is already gone. Errors: invalid_argument
+// (not a work directory's name), io.
 Task<void> discard_work_directory(Site site, std::string name, std::string reason);
 
-// StaleAttempts: which work directories are over: those of timelines below `timelines_below`, and
-// those in `names`; never those that are kept.
+// StaleAttempts: selects finished work directories: those of timelines below `timelines_below`, and
+// those in `names`; never one that is kept.
 struct StaleAttempts {
   std::uint64_t timelines_below = UINT64_MAX;
   std::vector<std::string> names;
-  // Asked for each when it is about to go: one may have been begun meanwhile. None: none is kept.
+  // Called right before each removal, since the attempt may have started meanwhile. None: keeps
+  // none.
   std::function<bool(const std::string&)> is_kept;
-  bool with_files_aside = true;  // Also files that were written aside and never renamed.
+  bool with_files_aside = true;  // Also removes temporary files that were never renamed.
 };
 
-// Discards them, but for those with foreign files in them. One that somebody still writes into, or
-// is about to publish, is taken away in one step: he finds nothing there, and fails.
-// Returns the names that were removed.
+// Discards the selected directories, except those with foreign files. A directory that somebody
+// still writes into, or is about to publish, is removed in one step, and its writer fails. Returns
+// the names that were removed.
 Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale);
 
 }  // namespace ckpt::storage

@@ -32,7 +32,7 @@ std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpo
 
 namespace {
 
-// Says something about the directory, and not only about this attempt to read it.
+// The error is about the directory, and not about one attempt to read it.
 bool is_verdict(Errc code) {
   return code == Errc::not_found || code == Errc::corruption || code == Errc::invalid_argument ||
          code == Errc::version_mismatch;
@@ -44,7 +44,7 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
   std::vector<Checkpoint> deleted;
   if (order.max_ckpt_num == 0) co_return deleted;
   for (const Rejected& rejected : catalog.rejected) {
-    // It may be the newest: what cannot be read now is no reason to delete something else.
+    // It may be the newest. An unreadable step is no reason to delete another.
     if (!is_verdict(rejected.code)) {
       co_return fail(Errc::unavailable,
                      fmt::format("choose what to delete: {} could not be read: {}", rejected.name,

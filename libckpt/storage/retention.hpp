@@ -1,8 +1,8 @@
-// Retention: which checkpoints to delete, and deleting them.
+// Retention: selects the checkpoints to delete, and deletes them.
 //
-// The newest is never deleted, nor what is protected (the step that runs restore from, the last one
-// known good). The order is that of recovery: newer timelines first, then newer steps; what a
-// restore has abandoned goes before all that it could still take.
+// Never deletes the newest one, nor the protected ones (the step that runs restore from, the last
+// one known good). The order is that of recovery: newer timelines first, then newer steps. Steps
+// that a restore abandoned are deleted before any that it could still use.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace ckpt::storage {
 
-// Pure. Indices into `checkpoints`, least wanted first. `max_ckpt_num` 0: all are kept.
+// Pure. Returns indices into `checkpoints`, the first to delete first. `max_ckpt_num` 0: keeps all.
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
                                              std::uint32_t max_ckpt_num,
                                              std::span<const format::StepId> protected_steps);
@@ -26,10 +26,10 @@ struct RetentionOrder {
   std::vector<format::StepId> protected_steps;
 };
 
-// Deletes what is too many of the catalog, which was just read, and takes it out of it. Returns
-// what was deleted. `catalog` lives until the Task ends. Errors: those of remove_checkpoint;
-// unavailable (a manifest could not be read: then nothing is
-//         deleted). The rest is then still there.
+// Deletes the surplus of the catalog, which was just read, and removes it there too. Returns the
+// deleted checkpoints. `catalog` lives until the Task ends. After an error, the rest still exists.
+// Errors: those of remove_checkpoint; unavailable (a manifest could not be read, and nothing was
+// deleted).
 Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog);
 
 }  // namespace ckpt::storage

@@ -10,7 +10,7 @@ namespace ckpt::storage {
 
 namespace {
 
-// Why there is none to be had: nothing else may be taken for it.
+// Explains why there is none to restore: the caller must not use anything else instead.
 Error nothing_to_restore(const std::string& path, const Catalog& catalog) {
   std::string text = "no complete checkpoint in " + path;
   Errc code = Errc::not_found;
@@ -19,7 +19,7 @@ Error nothing_to_restore(const std::string& path, const Catalog& catalog) {
   }
   for (const Rejected& rejected : catalog.rejected) {
     text += fmt::format("; {}: {}", rejected.name, rejected.reason);
-    // Who finds nothing begins anew: not where a checkpoint lies that is only damaged.
+    // A reader that finds nothing starts from scratch, so damage must not count as nothing.
     if (is_damage(rejected)) code = Errc::corruption;
   }
   return Error(code, text);
@@ -49,7 +49,7 @@ Task<RunCatalog> read_run_catalog(Site site) {
   CKPT_CO_TRY(found.catalog, co_await read_catalog(site, options));
   auto marker = co_await read_run_marker(site);
   if (!marker) {
-    // Without one they lie there as somebody copied them.
+    // Without a marker they lie as somebody copied them.
     if (marker.error().code() != Errc::not_found) found.history_problem = marker.error().message();
     co_return found;
   }
@@ -72,7 +72,7 @@ Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::
   auto read = co_await read_run_catalog(site);
   if (!read) co_return fail(std::move(read).error().context("look for a checkpoint"));
   if (!read->history_problem.empty() && !read->catalog.checkpoints.empty()) {
-    // An abandoned step looks like the newest.
+    // Without the history, an abandoned step may look like the newest.
     co_return fail(Errc::corruption,
                    fmt::format("look for a checkpoint in {}: the history of its timelines is lost "
                                "({}): name the checkpoint itself",

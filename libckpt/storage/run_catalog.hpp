@@ -1,6 +1,6 @@
-// RunCatalog: a directory's checkpoints for readers that have no job, with what restores abandoned.
+// RunCatalog: a directory's checkpoints, with abandoned ones marked, for readers without a job.
 //
-// Who reads a directory without its daemons must not bring back a step that they would refuse.
+// A reader without daemons must not return a step that they would refuse.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,18 @@
 namespace ckpt::storage {
 
 struct RunCatalog {
-  Catalog catalog;                   // `is_abandoned` is set in it.
-  std::optional<format::RunId> run;  // Of the marker; none: there is none, or it is damaged.
-  // Why it is not known what restores abandoned; empty: it is known. Of the others see rejected.
+  Catalog catalog;                   // With `is_abandoned` set.
+  std::optional<format::RunId> run;  // From the marker; none: it is missing or damaged.
+  // Why the history of restores is unknown; empty: it is known. Other problems are in `rejected`.
   std::string history_problem;
 };
 
-// Sets `is_abandoned` of the run's checkpoints, as the directory's history of restores has it.
-// `catalog` lives until the Task ends. Errors: corruption (lost, too), invalid_argument, io.
+// Sets `is_abandoned` in the run's checkpoints according to the directory's history of restores.
+// `catalog` lives until the Task ends. Errors: corruption (also a lost history), invalid_argument,
+// io.
 Task<void> mark_abandoned(Site site, format::RunId run, Catalog& catalog);
 
-// Of all runs in it; changes nothing there. Errors: not_found (no such directory), io.
+// Reads all runs in it; changes nothing. Errors: not_found (no such directory), io.
 Task<RunCatalog> read_run_catalog(Site site);
 
 struct FoundCheckpoint {
@@ -31,9 +32,9 @@ struct FoundCheckpoint {
   std::shared_ptr<const format::Manifest> manifest;
 };
 
-// `path` is a checkpoint's directory, or one that holds checkpoints: then the newest complete one
-// that no restore has abandoned. Errors: not_found (says what was there instead), corruption (all
-// that is there is damaged, or the history of restores is), io.
+// `path` is a checkpoint's directory, or one that holds checkpoints, in which case the newest
+// complete one counts that no restore has abandoned. Errors: not_found (says what was there
+// instead), corruption (everything there is damaged, or the history of restores is), io.
 Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path);
 
 }  // namespace ckpt::storage

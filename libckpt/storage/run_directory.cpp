@@ -47,7 +47,7 @@ Task<void> make_run_directory(Site site) {
   co_return synced;
 }
 
-// What is mounted there again would hide whatever is made below its mount point.
+// If the old file system is mounted again, it hides everything made below its mount point.
 Task<void> refuse_other_device(Site site, std::uint64_t device) {
   CKPT_CO_TRY(const std::uint64_t there, co_await device_of(site));
   if (there == device) co_return Status();
@@ -56,7 +56,7 @@ Task<void> refuse_other_device(Site site, std::uint64_t device) {
       site.directory() + " was on another file system when the job began: is it mounted?");
 }
 
-// Another node, which begins a timeline just now, may take what lies aside for one left behind.
+// Another node that begins a timeline just now may remove this temporary file as left behind.
 Task<void> remove_aside(Site site, std::string aside) {
   Status removed = co_await site.files().remove_file(aside);
   if (!removed && removed.error().code() == Errc::not_found) removed = Status();
@@ -86,7 +86,7 @@ Task<void> write_and_rename(Site site, Placing placing, std::string text) {
   co_return placed;
 }
 
-// False: another node was faster.
+// Returns false if another node was faster.
 Task<bool> create_marker(Site site, RunOrder order) {
   format::RunMarker marker;
   marker.job = order.job;
@@ -96,21 +96,21 @@ Task<bool> create_marker(Site site, RunOrder order) {
   co_return created;
 }
 
-// Where checkpoints lie, a missing marker was lost: with a new one they would belong to nobody.
+// If there are checkpoints, a missing marker was lost: with a new one they would belong to nobody.
 Task<void> refuse_orphans(Site site) {
   CatalogOptions options;
   options.make_durable = false;
   CKPT_CO_TRY(const Catalog catalog, co_await read_catalog(site, options));
   const std::string orphans = describe_orphans(catalog, std::nullopt);
   if (orphans.empty()) co_return Status();
-  // Another node may have made the marker meanwhile, and this one's cache not have shown it.
+  // Another node may have made the marker, and this node's cache may not show it yet.
   const auto marker = co_await read_run_marker(site);
   if (marker || marker.error().code() != Errc::not_found) co_return Status();
   co_return fail(orphans_error(site.directory(), orphans));
 }
 
-// A marker that can be read proves nothing about writing, and the first flush is a bad time to
-// learn it.
+// A readable marker does not prove that the directory is writable, and the first flush would be a
+// bad time to find out.
 Task<void> prove_writable(Site site, std::uint64_t attempt) {
   const std::string probe = site.at(aside_name(run_marker_name, attempt));
   Status written = co_await site.files().write_small(probe, bytes_of_text("probe\n"));
@@ -164,7 +164,7 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
                    fmt::format("open {} for job \"{}\": it is the directory of job \"{}\"",
                                site.directory(), order.job, marker->job));
   }
-  // Also where another node made it: he may have died before he could sync.
+  // Also if another node made it: it may have died before its sync.
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(private_directory_name)));
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
   co_return marker;

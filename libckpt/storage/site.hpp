@@ -1,7 +1,7 @@
-// Site: where a job's checkpoints lie, and what it takes to work there.
+// Site: a job's checkpoint directory, with everything needed to work in it.
 //
-// Copied freely: it borrows the FileSystem, the Clock and the Compute, which outlive every Task
-// here. Manifests are parsed and built on the Compute: a large one takes seconds.
+// It is copied freely: it borrows the FileSystem, the Clock and the Compute, which outlive every
+// Task here. Manifests are parsed and built on the Compute, since a large one takes seconds.
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@ namespace ckpt::storage {
 
 class Site {
  public:
-  // Without a Compute, as in tools, that work is done in place.
+  // Without a Compute, as in tools, that work runs in place.
   Site(os::FileSystem& files, Clock& clock, std::string directory, Compute* compute = nullptr)
       : files_(&files), clock_(&clock), compute_(compute), directory_(std::move(directory)) {}
 
   os::FileSystem& files() const { return *files_; }
   Clock& clock() const { return *clock_; }
   Compute* compute() const { return compute_; }
-  const std::string& directory() const { return directory_; }  // As the user gave it.
+  const std::string& directory() const { return directory_; }  // As the user wrote it.
 
-  // Below the directory no symbolic link is followed. `at(".")` is the directory itself.
+  // No symbolic link is followed below the directory. `at(".")` is the directory itself.
   std::string at(std::string_view name) const { return os::beneath(directory_, name); }
 
  private:

@@ -8,7 +8,7 @@ namespace ckpt::storage {
 
 namespace {
 
-// Takes a number off the front. Whether it was written as we write it is checked by writing it.
+// Takes a number off the front. The caller checks its spelling by writing it again.
 std::optional<std::uint64_t> take_number(std::string_view& text, int base) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);

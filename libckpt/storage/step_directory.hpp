@@ -24,7 +24,7 @@ inline constexpr std::string_view run_marker_name = ".libckpt/run.json";
 inline constexpr std::string_view timelines_name = ".libckpt/timelines.json";
 inline constexpr std::string_view log_name = ".libckpt/log.jsonl";
 
-// Re-saves of one step on a file system without exchange; each retires the one before.
+// Re-saves of one step on a file system without exchange; each replaces the previous one.
 inline constexpr std::uint32_t generations_max = 100;
 
 struct StepDirectory {
@@ -37,22 +37,22 @@ std::optional<StepDirectory> parse_step_directory(std::string_view name);
 
 struct WorkDirectory {
   format::StepId at;
-  std::uint64_t attempt = 0;  // Random, so that no two attempts share one.
+  std::uint64_t attempt = 0;  // Random, so that no two attempts share a name.
   bool operator==(const WorkDirectory&) const = default;
 };
 std::string work_directory_name(format::StepId at, std::uint64_t attempt);
 std::optional<WorkDirectory> parse_work_directory(std::string_view name);
 
-// Within the private directory: says which Start begins the timeline.
+// The file in the private directory that names the Start of the timeline.
 std::string timeline_claim_name(std::uint64_t timeline);
 std::optional<std::uint64_t> parse_timeline_claim(std::string_view name);
 
-// In a work directory: a file of the rank's part, written in this turn. The first writer's files,
-// of turn 0, have their names; a later writer's have a name of their own until they are published.
+// The name in a work directory of a file of the rank's part, written in this turn. Files of turn 0,
+// by the first writer, have their final names; a later writer's get them when they are published.
 std::string turn_name(std::string_view name, std::uint32_t turn);  // "rank-00001.safetensors.t2"
 std::string_view without_turn(std::string_view name);
 
-// For a file that is written aside and then renamed: ".latest.<hex>", "run.json.<hex>".
+// A temporary file's name before its rename: ".latest.<hex>", "run.json.<hex>".
 std::string aside_name(std::string_view stem, std::uint64_t attempt);
 bool is_aside_name(std::string_view name, std::string_view stem);
 

@@ -23,11 +23,11 @@ Task<Claimed> claim_timeline(Site site, Claim claim) {
 Task<void> discard_claims(Site site, std::uint64_t timeline) {
   const std::string directory = site.at(private_directory_name);
   CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
-  for (const os::Entry& entry : entries) {
+  for (const os::DirectoryEntry& entry : entries) {
     const auto claimed = parse_timeline_claim(entry.name);
     if (entry.kind != os::EntryKind::file || !claimed || *claimed >= timeline) continue;
     const Status removed = co_await site.files().remove_file(os::join(directory, entry.name));
-    // Another daemon that begins a timeline removes them, too.
+    // Another daemon that begins a timeline removes them too.
     if (!removed && removed.error().code() != Errc::not_found) co_return removed;
   }
   co_return Status();

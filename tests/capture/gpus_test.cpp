@@ -95,7 +95,7 @@ TEST_CASE("gpus: what is no memory of the GPU is refused", "[unit][device]") {
   int on_the_host = 0;
   REQUIRE(gpus->device_of(here, 0));
   const auto elsewhere = gpus->device_of(here, 1);
-  REQUIRE_THAT(elsewhere.error().text(), Contains("lies on GPU 0, and GPU 1 was said"));
+  REQUIRE_THAT(elsewhere.error().text(), Contains("lies on GPU 0, but GPU 1 was given"));
   void* pinned = nullptr;
   REQUIRE(trainer.driver().allocate_host(&pinned, 16, 0) == CUDA_SUCCESS);
   for (const void* host :

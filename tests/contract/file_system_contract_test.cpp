@@ -296,8 +296,8 @@ void check_links_are_refused(FileSystemUnderTest& subject) {
 
 namespace {
 
-Job write_into(std::shared_ptr<os::File> file, std::uint64_t offset,
-               std::span<const std::byte> bytes, int& done) {
+DetachedTask write_into(std::shared_ptr<os::File> file, std::uint64_t offset,
+                        std::span<const std::byte> bytes, int& done) {
   const Status written = co_await file->write_at(offset, bytes);
   if (written) ++done;
 }

@@ -11,7 +11,7 @@
 
 namespace ckpt::test {
 
-using os::Entry;
+using os::DirectoryEntry;
 using os::EntryKind;
 using os::FileStatus;
 using os::RenameMode;
@@ -689,15 +689,17 @@ Task<void> MemoryFileSystem::sync_directory(std::string path) {
   co_return done;
 }
 
-Task<std::vector<Entry>> MemoryFileSystem::list(std::string path) {
-  std::function<Result<std::vector<Entry>>()> work = [this, path]() -> Result<std::vector<Entry>> {
+Task<std::vector<DirectoryEntry>> MemoryFileSystem::list(std::string path) {
+  std::function<Result<std::vector<DirectoryEntry>>()> work =
+      [this, path]() -> Result<std::vector<DirectoryEntry>> {
     CKPT_CHECK(disk_.begin("list", path));
     CKPT_TRY(const MemoryDisk::Ref directory, disk_.find_directory(path, "list"));
-    std::vector<Entry> entries;
-    for (const auto& [name, inode] : directory->names) entries.push_back(Entry{name, inode->kind});
+    std::vector<DirectoryEntry> entries;
+    for (const auto& [name, inode] : directory->names)
+      entries.push_back(DirectoryEntry{name, inode->kind});
     return entries;
   };
-  auto done = co_await perform<std::vector<Entry>>(std::move(work));
+  auto done = co_await perform<std::vector<DirectoryEntry>>(std::move(work));
   co_return done;
 }
 

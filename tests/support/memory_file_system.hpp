@@ -161,7 +161,7 @@ class MemoryFileSystem final : public os::FileSystem {
   Task<void> remove_file(std::string path) override;
   Task<void> remove_directory(std::string path) override;
   Task<void> sync_directory(std::string path) override;
-  Task<std::vector<os::Entry>> list(std::string path) override;
+  Task<std::vector<os::DirectoryEntry>> list(std::string path) override;
   Task<os::FileStatus> status(std::string path) override;
   Task<os::Space> space(std::string path) override;
 

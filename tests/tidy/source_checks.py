@@ -95,7 +95,7 @@ _ALONE = re.compile(
     r"|)co_await\b")
 _LAMBDA_COROUTINE = re.compile(
     r"\[[^\]\[]+\]\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*(?:mutable\s*)?"
-    r"->\s*(?:ckpt::)?(?:Task<|Job\b|(?:boost::)?asio::awaitable<)")
+    r"->\s*(?:ckpt::)?(?:Task<|DetachedTask\b|(?:boost::)?asio::awaitable<)")
 _BY_REFERENCE = re.compile(r"const std::(string|vector|function)\b[^,()]*&")
 
 
@@ -104,7 +104,7 @@ def coroutines(tree):
     findings = []
     for path in tree.files(".hpp", ".cpp"):
         text = tree.text(path)
-        if "co_await" not in text and "Task<" not in text and "Job" not in text:
+        if "co_await" not in text and "Task" not in text:
             continue
         for line, statement, ender in cpp_text.statements(text):
             statement = re.sub(r"^\s*#\s*define.*", "", statement, flags=re.DOTALL)

@@ -23,7 +23,7 @@ std::unique_ptr<Clock> make_clock(bool is_fake, asio::io_context& context) {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-Job sleep_and_tell(Clock& clock, Time deadline, std::optional<Status>& ended) {
+DetachedTask sleep_and_tell(Clock& clock, Time deadline, std::optional<Status>& ended) {
   auto status = co_await sleep_until(clock, deadline);
   ended.emplace(std::move(status));
 }

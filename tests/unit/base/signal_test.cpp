@@ -30,7 +30,7 @@ struct FrameCount {
   int& count;
 };
 
-Job wait_once(Signal& signal, Time deadline, Record& record, int number) {
+DetachedTask wait_once(Signal& signal, Time deadline, Record& record, int number) {
   const FrameCount counted(record.frames);
   auto result = co_await signal.wait_until(deadline);
   record.order.push_back(number);
@@ -180,7 +180,7 @@ TEST_CASE("signal: a frame killed with its context may destroy the signal it wai
           "[unit][base]") {
   struct Owner {
     explicit Owner(Clock& clock) : signal(clock) {}
-    static Job run(std::shared_ptr<Owner> owner, Time deadline) {
+    static DetachedTask run(std::shared_ptr<Owner> owner, Time deadline) {
       const auto result = co_await owner->signal.wait_until(deadline);
       (void)result;
     }

@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-Job drain(StopGate& gate, Clock& clock, Time deadline, std::optional<Status>& ended) {
+DetachedTask drain(StopGate& gate, Clock& clock, Time deadline, std::optional<Status>& ended) {
   auto status = co_await gate.drained(clock, deadline);
   ended.emplace(std::move(status));
 }

@@ -42,7 +42,7 @@ class ThrottleFixture {
   Time began = clock.now();
 
  private:
-  Job take_and_note(Throttle& from, std::uint64_t bytes) {
+  DetachedTask take_and_note(Throttle& from, std::uint64_t bytes) {
     const Status taken = co_await from.take(bytes);
     if (taken) went_on.push_back(clock.now());
     if (!taken) failed.push_back(taken.error().code());

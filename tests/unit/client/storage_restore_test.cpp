@@ -41,7 +41,7 @@ class Directory {
 Task<void> publish_shard(storage::Site site, test::FakeShard shard) {
   const format::StepId at = shard.record->id.at;
   CKPT_CO_TRY(const std::string work, co_await storage::make_work_directory(site, at, 1));
-  storage::ShardSource source;
+  storage::ShardToWrite source;
   source.record = shard.record;
   os::FileSpan span;
   span.bytes = shard.bytes;

@@ -55,8 +55,9 @@ class FlushFixture {
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> ended;
 
  private:
-  Job write(MadeShard shard, std::string directory, std::pair<std::uint64_t, std::uint32_t> key) {
-    storage::ShardSource source{shard.record, shard.slot()};
+  DetachedTask write(MadeShard shard, std::string directory,
+                     std::pair<std::uint64_t, std::uint32_t> key) {
+    storage::ShardToWrite source{shard.record, shard.slot()};
     const auto done = co_await flusher.write_shard(source, directory);
     ended[key] = done ? "written" : std::string(to_string(done.error().code()));
   }
@@ -132,7 +133,7 @@ TEST_CASE_METHOD(FlushFixture, "flusher: a write that fails leaves the way free"
 TEST_CASE_METHOD(FlushFixture, "flusher: stop waits for the disk, and no longer than its deadline",
                  "[unit][flush]") {
   std::string stopped;
-  const auto stop = [](flush::Flusher& one, Time deadline, std::string& result) -> Job {
+  const auto stop = [](flush::Flusher& one, Time deadline, std::string& result) -> DetachedTask {
     const Status done = co_await one.stop(deadline);
     result = done ? "stopped" : std::string(to_string(done.error().code()));
   };

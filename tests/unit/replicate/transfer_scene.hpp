@@ -21,7 +21,7 @@ class Sink : public replicate::ReplicaSink {
   static constexpr std::size_t guard_bytes = 64;
   static constexpr std::byte guard{0xa5};
 
-  Result<replicate::ReplicaTarget> reserve(const replicate::Offer& offer) override {
+  Result<replicate::ReplicaTarget> reserve(const replicate::ShardOffer& offer) override {
     ++offers;
     if (refusal) return fail(Error(*refusal));
     if (!hold.expired()) return fail(Errc::unavailable, "another connection still brings it");

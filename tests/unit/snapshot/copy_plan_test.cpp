@@ -25,7 +25,7 @@ void require_covers_once(const Scene& scene, const CopyPlan& plan) {
       REQUIRE(strip.slot_offset / chunk == (strip.slot_offset + strip.bytes - 1) / chunk);
       std::uint64_t offset = strip.slot_offset;
       for (std::size_t i = 0; i < strip.piece_count; ++i) {
-        const device::Piece& piece = run.list.pieces[strip.first_piece + i];
+        const device::CopyPiece& piece = run.list.pieces[strip.first_piece + i];
         REQUIRE(piece.slot_offset == offset);
         offset += piece.bytes;
         for (std::uint64_t k = 0; k < piece.bytes; ++k) ++writes[piece.slot_offset + k];

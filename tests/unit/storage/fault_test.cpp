@@ -228,7 +228,7 @@ TEST_CASE_METHOD(StorageFixture, "fault: a Slot whose memory comes in pieces is 
   const MadeShard shard = make_rank(step_id(1), 0);
   const auto name = run(storage::make_work_directory(site, step_id(1), 1));
   REQUIRE(name);
-  storage::ShardSource source{shard.record, {}};
+  storage::ShardToWrite source{shard.record, {}};
   constexpr std::size_t piece_bytes = 1000;  // So that pieces end within Chunks.
   for (std::size_t at = 0; at < shard.bytes->size(); at += piece_bytes) {
     os::FileSpan piece;
@@ -248,7 +248,7 @@ TEST_CASE_METHOD(StorageFixture, "fault: a Slot that ends before its shard does 
   const MadeShard shard = make_rank(step_id(1), 0);
   const auto name = run(storage::make_work_directory(site, step_id(1), 1));
   REQUIRE(name);
-  storage::ShardSource source = source_of(shard);
+  storage::ShardToWrite source = source_of(shard);
   source.slot[0].bytes = source.slot[0].bytes.first(shard.record->bytes - 1);
   const auto written = run(storage::write_shard(files, source, site.at(*name), {}));
   REQUIRE_FALSE(written);

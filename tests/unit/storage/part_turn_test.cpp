@@ -34,7 +34,7 @@ struct TwoWriters : StorageFixture {
     lost_file = begin(name + ".t1");
     begin(format::part_name(1));
     for (std::uint32_t rank = 0; rank < test::world_size; ++rank) {
-      ShardSource source = test::source_of(make_rank(order.at, rank));
+      ShardToWrite source = test::source_of(make_rank(order.at, rank));
       source.turn = order.turns[rank];
       const auto written =
           run(write_shard(site.files(), source, site.at(order.work_name), TransferHooks()));

@@ -20,8 +20,8 @@ storage::RunOrder order_of(const std::string& job, std::uint64_t node) {
   return order;
 }
 
-Job open_and_keep(storage::Site site, storage::RunOrder order,
-                  std::vector<Result<format::RunMarker>>& results) {
+DetachedTask open_and_keep(storage::Site site, storage::RunOrder order,
+                           std::vector<Result<format::RunMarker>>& results) {
   auto marker = co_await storage::open_run_directory(site, order);
   results.push_back(std::move(marker));
 }

@@ -44,13 +44,13 @@ inline MadeShard make_rank(format::StepId at, std::uint32_t rank, format::RunId 
   return found->second;
 }
 
-inline storage::ShardSource source_of(const MadeShard& shard) {
-  return storage::ShardSource{shard.record, shard.slot()};
+inline storage::ShardToWrite source_of(const MadeShard& shard) {
+  return storage::ShardToWrite{shard.record, shard.slot()};
 }
 
 // All that a coordinator and the writers do for one step.
-inline Task<storage::Published> save(storage::Site site, std::vector<MadeShard> shards,
-                                     std::uint64_t attempt) {
+inline Task<storage::PublishedStep> save(storage::Site site, std::vector<MadeShard> shards,
+                                         std::uint64_t attempt) {
   storage::PublishOrder order;
   const format::ShardRecord& first = *shards.front().record;
   order.job = first.job;
@@ -104,7 +104,7 @@ class StorageFixture {
     const auto marker = run(storage::open_run_directory(site, order));
     REQUIRE((marker ? "" : marker.error().message()) == "");
   }
-  Result<storage::Published> try_save(format::StepId at) {
+  Result<storage::PublishedStep> try_save(format::StepId at) {
     std::vector<MadeShard> shards;
     for (std::uint32_t rank = 0; rank < world_size; ++rank) shards.push_back(make_rank(at, rank));
     return run(save(site, shards, ++attempts));

@@ -11,7 +11,8 @@ namespace {
 
 using storage::Claimed;
 
-Job claim_and_keep(storage::Site site, storage::Claim claim, std::vector<Result<Claimed>>& all) {
+DetachedTask claim_and_keep(storage::Site site, storage::Claim claim,
+                            std::vector<Result<Claimed>>& all) {
   auto claimed = co_await storage::claim_timeline(site, claim);
   all.push_back(std::move(claimed));
 }

@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 
 #include "support/sim_pair.hpp"
-#include "wire/doorkeeper.hpp"
 #include "wire/message.hpp"
+#include "wire/peer_acceptor.hpp"
 
 namespace ckpt::wire {
 
@@ -349,7 +349,7 @@ TEST_CASE("handshake: large or strange first words are not read", "[unit][wire]"
   REQUIRE(outcome.error().code() != Errc::unavailable);
 }
 
-TEST_CASE("doorkeeper: those who prove themselves are handed over", "[unit][wire]") {
+TEST_CASE("peer acceptor: those who prove themselves are handed over", "[unit][wire]") {
   Scene scene;
   std::vector<PeerIdentity> admitted;
   auto keeping = test::start(scene.pair.context,
@@ -408,7 +408,7 @@ struct Siege {
 
 }  // namespace
 
-TEST_CASE("doorkeeper: the half-open are few, and not for long", "[unit][wire]") {
+TEST_CASE("peer acceptor: the half-open are few, and not for long", "[unit][wire]") {
   Siege siege;
   siege.connect_silently(*siege.scene.pair.a, 3 * half_open_connections_max);
   CHECK(siege.scene.pair.network.open_streams("B") == half_open_of_one_max);
@@ -418,7 +418,7 @@ TEST_CASE("doorkeeper: the half-open are few, and not for long", "[unit][wire]")
   siege.end();
 }
 
-TEST_CASE("doorkeeper: strangers keep no peer out, wherever they come from", "[unit][wire]") {
+TEST_CASE("peer acceptor: strangers keep no peer out, wherever they come from", "[unit][wire]") {
   Siege siege;
   test::SimNetwork& network = siege.scene.pair.network;
   const std::size_t hosts = GENERATE(1, 4, 5, 64, 100);

@@ -28,7 +28,8 @@ Task<int> answer(int question) {
     default:
       (void)co_await first(question);
   }
-  asio::co_spawn(executor, [](int number) -> Job { co_await first(number); }(question), detached);
+  asio::co_spawn(
+      executor, [](int number) -> DetachedTask { co_await first(number); }(question), detached);
   std::vector<int> numbers{1, 2, 3};
   std::sort(numbers.begin(), numbers.end(), [&](int a, int b) { return a < b; });
   co_return value;

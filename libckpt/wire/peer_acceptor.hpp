@@ -1,10 +1,10 @@
-// Doorkeeper: accepts connections, lets each prove itself, and hands over those that did.
+// PeerAcceptor: accepts connections, and hands over those that prove to be peers.
 //
-// Strangers get little: so many half-open connections at a time, so many seconds, so few bytes. And
-// they keep no peer out: the newcomer gets in, and the oldest half-open one of its own address
-// goes, or of the address that has most of them.
+// A stranger gets little: a limited number of half-open connections, few seconds and few bytes. And
+// strangers keep no peer out: a newcomer is accepted, and the oldest half-open connection of its
+// own address is closed, or of the address that has most of them.
 //
-// Threads:  the executor that it runs on. Lifetime: what it is given must outlive it; closing the
+// Threads:  the executor that it runs on. Lifetime: its arguments must outlive it. Closing the
 // listener ends it, and greetings under way end by their own deadline.
 #pragma once
 

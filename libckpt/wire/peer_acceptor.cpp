@@ -1,4 +1,4 @@
-#include "wire/doorkeeper.hpp"
+#include "wire/peer_acceptor.hpp"
 
 #include <algorithm>
 #include <boost/asio/ip/network_v6.hpp>
@@ -23,14 +23,14 @@ struct HalfOpen {
   std::shared_ptr<Connection> connection;
 };
 
-struct Door {
+struct Acceptor {
   Admit admit;
   std::list<HalfOpen> half_open;  // The oldest first.
   LogLimit complaints{seconds_between_complaints};
 };
 
-void complain(Door& door, const std::string& what) {
-  if (door.complaints.may_speak()) log_warning("{}", what);
+void complain(Acceptor& acceptor, const std::string& what) {
+  if (acceptor.complaints.may_speak()) log_warning("{}", what);
 }
 
 std::string origin_of(const Connection& connection) {
@@ -43,9 +43,9 @@ std::string origin_of(const Connection& connection) {
 }
 
 // The address that has most of them.
-std::string busiest_origin(const Door& door) {
+std::string busiest_origin(const Acceptor& acceptor) {
   std::map<std::string, std::size_t> counts;
-  for (const HalfOpen& other : door.half_open) ++counts[other.origin];
+  for (const HalfOpen& other : acceptor.half_open) ++counts[other.origin];
   const auto most = std::max_element(counts.begin(), counts.end(), [](auto& left, auto& right) {
     return left.second < right.second;
   });
@@ -53,33 +53,34 @@ std::string busiest_origin(const Door& door) {
   return most->first;
 }
 
-void make_room(Door& door, const std::string& newcomer) {
+void make_room(Acceptor& acceptor, const std::string& newcomer) {
   const auto of_newcomer =
-      std::count_if(door.half_open.begin(), door.half_open.end(),
+      std::count_if(acceptor.half_open.begin(), acceptor.half_open.end(),
                     [&](const HalfOpen& other) { return other.origin == newcomer; });
   const bool has_its_share = static_cast<std::size_t>(of_newcomer) >= half_open_of_one_max;
-  if (!has_its_share && door.half_open.size() < half_open_connections_max) return;
-  const std::string origin = has_its_share ? newcomer : busiest_origin(door);
-  const auto oldest = std::find_if(door.half_open.begin(), door.half_open.end(),
+  if (!has_its_share && acceptor.half_open.size() < half_open_connections_max) return;
+  const std::string origin = has_its_share ? newcomer : busiest_origin(acceptor);
+  const auto oldest = std::find_if(acceptor.half_open.begin(), acceptor.half_open.end(),
                                    [&](const HalfOpen& other) { return other.origin == origin; });
-  complain(door, fmt::format("closed a connection from {}: it had not proven itself, and {} others "
-                             "wait to",
-                             oldest->connection->remote(), door.half_open.size()));
+  complain(acceptor,
+           fmt::format("closed a connection from {}: it had not proven itself, and {} others "
+                       "wait to",
+                       oldest->connection->remote(), acceptor.half_open.size()));
   oldest->connection->close();
-  door.half_open.erase(oldest);
+  acceptor.half_open.erase(oldest);
 }
 
-Job greet(std::shared_ptr<Door> door, std::shared_ptr<Connection> connection,
-          std::shared_ptr<const ListenerOptions> options, Time deadline) {
+DetachedTask greet(std::shared_ptr<Acceptor> acceptor, std::shared_ptr<Connection> connection,
+                   std::shared_ptr<const ListenerOptions> options, Time deadline) {
   auto peer = co_await greet_as_listener(connection, std::move(options), deadline);
-  const auto closed = std::erase_if(door->half_open, [&](const HalfOpen& other) {
+  const auto closed = std::erase_if(acceptor->half_open, [&](const HalfOpen& other) {
                         return other.connection == connection;
                       }) == 0;
   if (closed) co_return;
   if (peer) {
-    door->admit(std::move(connection), std::move(peer).value());
+    acceptor->admit(std::move(connection), std::move(peer).value());
   } else {
-    complain(*door, "refused a connection: " + peer.error().message());
+    complain(*acceptor, "refused a connection: " + peer.error().message());
   }
 }
 
@@ -88,22 +89,22 @@ Job greet(std::shared_ptr<Door> door, std::shared_ptr<Connection> connection,
 Task<void> admit_peers(Listener& listener, Clock& clock,
                        std::shared_ptr<const ListenerOptions> options, Admit admit) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  const auto door = std::make_shared<Door>();
-  door->admit = std::move(admit);
+  const auto acceptor = std::make_shared<Acceptor>();
+  acceptor->admit = std::move(admit);
   for (;;) {
     auto accepted = co_await listener.accept();
     if (!accepted) {
       if (accepted.error().code() == Errc::cancelled) co_return Status();
-      complain(*door, accepted.error().message());
+      complain(*acceptor, accepted.error().message());
       CKPT_CO_CHECK(co_await sleep_until(clock, clock.after(accept_retry_delay)));
       continue;
     }
     std::shared_ptr<Connection> connection = std::move(accepted).value();
     std::string origin = origin_of(*connection);
-    make_room(*door, origin);
-    door->half_open.push_back(HalfOpen{std::move(origin), connection});
+    make_room(*acceptor, origin);
+    acceptor->half_open.push_back(HalfOpen{std::move(origin), connection});
     asio::co_spawn(executor,
-                   greet(door, std::move(connection), options, clock.after(greeting_time_max)),
+                   greet(acceptor, std::move(connection), options, clock.after(greeting_time_max)),
                    asio::detached);
   }
 }
