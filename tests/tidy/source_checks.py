@@ -5,6 +5,7 @@ import re
 import cpp_text
 
 LINES_OF_HEADER_MAX = 200
+LINES_OF_SOURCE_MAX = 450
 LINES_OF_FUNCTION_MAX = 70
 COLUMNS_MAX = 100
 
@@ -62,6 +63,16 @@ def headers(tree):
             findings.append(f"{path}:1: no #pragma once")
         if any(re.match(r"\s*using namespace", line) for line in lines):
             findings.append(f"{path}:1: using namespace in a header")
+    return findings
+
+
+def sources(tree):
+    """A source of the library holds one idea, and so it stays short."""
+    findings = []
+    for path in tree.files(".cpp", ".c", under=("libckpt/", "bindings/")):
+        count = len(tree.text(path).splitlines())
+        if count > LINES_OF_SOURCE_MAX:
+            findings.append(f"{path}:1: {count} lines, at most {LINES_OF_SOURCE_MAX}")
     return findings
 
 
@@ -220,6 +231,7 @@ def tests(tree):
 CHECKS = {
     "floors": floors,
     "headers": headers,
+    "sources": sources,
     "functions": functions,
     "columns": columns,
     "coroutines": coroutines,

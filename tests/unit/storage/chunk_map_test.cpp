@@ -15,7 +15,7 @@ TEST_CASE("chunk map: segments tile the Chunk and name the file of each byte", "
       const auto segments = segments_of({begin, end - begin}, members);
       std::uint64_t position = begin;
       bool matches = true;
-      for (const Segment& segment : segments) {
+      for (const FileSegment& segment : segments) {
         matches = matches && segment.extent.offset == position && segment.extent.bytes > 0;
         for (; position < segment.extent.end(); ++position) {
           std::optional<std::size_t> member;

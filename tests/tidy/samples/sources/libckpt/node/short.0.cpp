@@ -1,0 +1,7 @@
+#include "node/long.hpp"
+
+namespace ckpt::node {
+
+int value();
+
+}  // namespace ckpt::node
