@@ -93,9 +93,9 @@ class Peers {
   std::shared_ptr<PeerLines> lines_;
   std::map<std::string, Peer> peers_;
   std::map<std::string, Unreached> unreached_;  // Of the peers: few, as each look reads them all.
-  std::deque<format::SharedStart> starts_;  // The newest that were stated, by us or to us.
-  Statement stated_;                        // Without the bytes.
-  std::string self_;                        // Our name in the newest list.
+  std::deque<format::SharedStart> starts_;      // The newest that were stated, by us or to us.
+  Statement stated_;                            // Without the bytes.
+  std::string self_;                            // Our name in the newest list.
   Time beat_at_{};
   bool is_stopping_ = false;
 };
