@@ -25,7 +25,7 @@ from libckpt.errors import (
 )
 from libckpt._init import Options, init
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core._restored import Restored
+from libckpt.core._restorer import Restored
 from libckpt.rng import RNG
 from libckpt.session import Session
 from libckpt.ticket import Ticket

@@ -1,6 +1,6 @@
 from libckpt._init import Options as Options, init as init
 from libckpt.adapters.torch._members import TorchMember as TorchMember
-from libckpt.core._restored import Restored as Restored
+from libckpt.core._restorer import Restored as Restored
 from libckpt.errors import (
     Cancelled as Cancelled,
     CheckpointError as CheckpointError,

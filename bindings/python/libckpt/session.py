@@ -13,8 +13,7 @@ import weakref
 
 from libckpt import errors
 from libckpt.core import _failures, _frameworks, _items, _launch, _mutations, _open_sessions
-from libckpt.core import _progress, _registration, _replicas, _restored, _restorer, _settings
-from libckpt.core import _turn
+from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _turn
 from libckpt.ticket import LEVELS, Ticket
 
 DEADLINE = 60.0
@@ -172,15 +171,15 @@ class Session:
         step = None if step is None else _turn.step_number(step)
         with self._turn, _progress.shown(self._client, self.rank):
             try:
-                answer, values = self._restorer.restore(into or {}, step, strict)
+                restored, is_known = self._restorer.restore(into or {}, step, strict)
             except errors.NotFound:
                 raise
             except Exception as error:
                 self._restore_failure = error
                 raise
             self._restore_failure = None
-        self._must_confirm = answer["step"] if "path" not in answer else None
-        return _restored.Restored(answer, values)
+        self._must_confirm = restored.step if is_known else None
+        return restored
 
     def start_fresh(self):
         """Begins without what is stored: a new timeline from the state as it is. All ranks or none.

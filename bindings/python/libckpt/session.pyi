@@ -2,7 +2,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from libckpt.core._restored import Restored
+from libckpt.core._restorer import Restored
 from libckpt.ticket import Ticket
 
 Level = Literal["captured", "replicated", "committed", "durable"]

@@ -58,28 +58,16 @@ class Arrays(_tensors.Kind):
     def why_not_writable(self, array):
         return "" if array.flags.writeable else "the array is read-only: give a copy of it"
 
-    def is_trained(self, array):
-        return False
-
     def memory_of(self, array):
         base = array
         while _tensors.kind_of(base.base) is self:
             base = base.base
         return base.__array_interface__["data"][0]
 
-    def is_same(self, one, other):
-        return False
-
     def copy(self, source, target):
         target[...] = source
 
     # --- for views
-
-    def detached(self, array):
-        return array
-
-    def lies_plain(self, array):
-        return True
 
     def can_be_read(self, array):
         return array.flags.c_contiguous
@@ -92,15 +80,6 @@ class Arrays(_tensors.Kind):
 
     def address_of(self, array):
         return array.ctypes.data
-
-    def gpu_of(self, array):
-        return -1
-
-    def is_on_host(self, array):
-        return True
-
-    def counts_writes(self, array):
-        return False
 
 
 class Numpy(_frameworks.Adapter):

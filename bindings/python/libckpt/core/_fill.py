@@ -47,14 +47,21 @@ def _check(name, item, value, strict, owners):
         with errors_named(name, item):
             item.check(value)
     elif isinstance(item, dict) and isinstance(value, dict):
-        for key, part in item.items():
-            if key in value:
-                _check(f"{name}.{key}", part, value[key], strict, owners)
-            elif strict and _has_owner(part):
-                raise errors.InvalidArgument(f'restore: item "{name}.{key}" {NOT_SAVED}')
-    elif isinstance(item, (list, tuple)) and isinstance(value, (list, tuple)):
-        for i, (part, other) in enumerate(zip(item, value, strict=False)):
-            _check(f"{name}.{i}", part, other, strict, owners)
+        gone = [key for key, part in item.items() if key not in value and _has_owner(part)]
+        if gone and strict:
+            raise errors.InvalidArgument(f'restore: item "{name}.{gone[0]}" {NOT_SAVED}')
+    for part_name, part, other in _common_parts(name, item, value):
+        _check(part_name, part, other, strict, owners)
+
+
+def _common_parts(name, here, there):
+    """(name, part here, part there) of what two dictionaries, or two lists or tuples, both have."""
+    keys = ()
+    if isinstance(here, dict) and isinstance(there, dict):
+        keys = [key for key in here if key in there]
+    elif isinstance(here, (list, tuple)) and isinstance(there, (list, tuple)):
+        keys = range(min(len(here), len(there)))
+    return [(f"{name}.{key}", here[key], there[key]) for key in keys]
 
 
 @contextlib.contextmanager
@@ -160,11 +167,8 @@ def _states_in(name, item, value):
                 f'"{name}" is the state_dict() of a module, which has no {", ".join(added[:5])}: '
                 "only the dictionary has them now"
             )
-        for key, part in item.items():
-            yield from _states_in(f"{name}.{key}", part, value.get(key))
-    elif isinstance(item, (list, tuple)) and isinstance(value, (list, tuple)):
-        for i, (part, other) in enumerate(zip(item, value, strict=False)):
-            yield from _states_in(f"{name}.{i}", part, other)
+    for part_name, part, other in _common_parts(name, item, value):
+        yield from _states_in(part_name, part, other)
 
 
 def fill(name, item, value, strict, owners):
@@ -214,10 +218,8 @@ def _filled_parts(name, item, value, strict, owners):
 
 def _has_owner(value):
     """Whether it is, or holds, something that takes its state back."""
-    if isinstance(value, dict):
-        return any(map(_has_owner, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_owner, value))
+    if isinstance(value, (dict, list, tuple)):
+        return any(_has_owner(part) for _, part in _item_kinds.parts_of("", value))
     return not isinstance(value, type) and _item_kinds.has_state(value)
 
 

@@ -14,8 +14,6 @@ ALLOW = "open the session with allow_pickle=True if you trust its origin"
 
 
 class Giver:
-    """Puts items together from a structure and the tensors and members that were restored."""
-
     def __init__(self, tensors, members, allow_pickle=False):
         self.tensors = tensors
         self.members = members
@@ -28,32 +26,13 @@ class Giver:
 
     def give(self, node):
         (kind, value), *_ = node.items()
-        return getattr(self, f"_give_{kind}")(value)
+        return _GIVE[kind](self, value)
 
-    def _give_t(self, name):
-        return self.tensors[name]
-
-    def _give_a(self, name):
+    def archive(self, name):
         adapter = _frameworks.of_archives()
         return adapter.load_archive(name, self.members[name], self.allow_pickle)
 
-    def _give_v(self, value):
-        return value
-
-    def _give_n(self, node):
-        return self.give(node).item()
-
-    def _give_i(self, value):
-        return int(value, 16)
-
-    def _give_o(self, node):
-        return collections.OrderedDict(self.give(node))
-
-    def _give_e(self, parts):
-        factory, node = parts
-        return collections.defaultdict(self.give(factory), self.give(node))
-
-    def _give_k(self, parts):
+    def of_kind(self, parts):
         kind, node = parts
         try:
             return _kinds.make(kind, self.give(node))
@@ -64,32 +43,7 @@ class Giver:
                 f'saved item "{self._item}": a {kind} cannot be made again here ({error!r})'
             ) from error
 
-    def _give_f(self, value):
-        return float(value)
-
-    def _give_b(self, value):
-        return base64.b64decode(value)
-
-    def _give_s(self, node):
-        return self.give(node)
-
-    def _give_g(self, parts):
-        away, node = parts
-        return _frameworks.of_archives().by_numbers(self.give(node), away)
-
-    def _give_d(self, parts):
-        return {key: self.give(part) for key, part in parts.items()}
-
-    def _give_m(self, pairs):
-        return {self.give(key): self.give(part) for key, part in pairs}
-
-    def _give_l(self, parts):
-        return [self.give(part) for part in parts]
-
-    def _give_u(self, parts):
-        return tuple(self.give(part) for part in parts)
-
-    def _give_p(self, value):
+    def unpickled(self, value):
         if not self.allow_pickle:
             raise Unsupported(
                 f'saved item "{self._item}" holds a pickle, which runs what it was made to run: '
@@ -102,6 +56,28 @@ class Giver:
                 f'saved item "{self._item}" cannot be unpickled here ({error!r}): what it was made '
                 "of must be importable under the same name"
             ) from error
+
+
+# By what items.Taker calls it, what gives a node's value.
+_GIVE = {
+    "t": lambda giver, name: giver.tensors[name],
+    "a": Giver.archive,
+    "n": lambda giver, node: giver.give(node).item(),  # The number that was in a tensor.
+    "s": lambda giver, node: giver.give(node),  # What an owner's state_dict() had.
+    "g": lambda giver, parts: _frameworks.of_archives().by_numbers(giver.give(parts[1]), parts[0]),
+    "v": lambda giver, value: value,
+    "i": lambda giver, text: int(text, 16),
+    "f": lambda giver, text: float(text),
+    "b": lambda giver, text: base64.b64decode(text),
+    "d": lambda giver, parts: {key: giver.give(part) for key, part in parts.items()},
+    "m": lambda giver, pairs: {giver.give(key): giver.give(part) for key, part in pairs},
+    "o": lambda giver, node: collections.OrderedDict(giver.give(node)),
+    "e": lambda giver, parts: collections.defaultdict(*map(giver.give, parts)),
+    "l": lambda giver, parts: [giver.give(part) for part in parts],
+    "u": lambda giver, parts: tuple(giver.give(part) for part in parts),
+    "k": Giver.of_kind,
+    "p": Giver.unpickled,
+}
 
 
 class Placeholder:
@@ -120,13 +96,9 @@ class Outline(Giver):
     def give(self, node):
         if "t" in node:
             return Placeholder(node)
-        return Placeholder() if "a" in node or "n" in node else super().give(node)
-
-    def _give_e(self, parts):
-        return self.give(parts[1])
-
-    def _give_p(self, value):
-        return Placeholder() if self.allow_pickle else super()._give_p(value)
+        if "a" in node or "n" in node or ("p" in node and self.allow_pickle):
+            return Placeholder()
+        return self.give(node["e"][1]) if "e" in node else super().give(node)
 
 
 def give_all(structure, tensors, members, allow_pickle=False):

@@ -30,13 +30,19 @@ def can_load(item):
     return callable(getattr(item, "load_state_dict", None))
 
 
+def parts_of(name, value):
+    """(name, part) of all that a dictionary, a list or a tuple holds; of anything else nothing."""
+    if isinstance(value, dict):
+        pairs = value.items()
+    else:
+        pairs = enumerate(value if isinstance(value, (list, tuple)) else ())
+    return [(f"{name}.{key}", part) for key, part in pairs]
+
+
 def has_tensor(value):
     """Whether there is one in it, at any depth of containers."""
-    if isinstance(value, dict):
-        return any(has_tensor(part) for part in value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return any(has_tensor(part) for part in value)
-    return _tensors.is_tensor(value)
+    parts = tuple(value) if isinstance(value, (set, frozenset)) else value
+    return _tensors.is_tensor(value) or any(has_tensor(part) for _, part in parts_of("", parts))
 
 
 def owners_of(items, for_capture=False):
@@ -44,12 +50,10 @@ def owners_of(items, for_capture=False):
     return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
 
 
-def owners_in(items, is_one):
+def owners_in(pairs, is_one):
     """(name, owner) of all that are of the kind, at any depth of containers."""
-    for name, item in items.items():
+    for name, item in pairs:
         if is_one(item):
             yield name, item
-        elif isinstance(item, dict):
-            yield from owners_in({f"{name}.{key}": part for key, part in item.items()}, is_one)
-        elif isinstance(item, (list, tuple)):
-            yield from owners_in({f"{name}.{i}": part for i, part in enumerate(item)}, is_one)
+        else:
+            yield from owners_in(parts_of(name, item), is_one)

@@ -28,9 +28,8 @@ PATHS = {
 def parts_of(value):
     """(name of the kind, its parts); None: it is of no such kind."""
     kind = type(value)
-    parts = _PARTS.get(kind)
-    if parts is not None:
-        name, take = parts
+    if kind in _PARTS:
+        name, take = _PARTS[kind]
         return name, take(value)
     if isinstance(value, enum.Enum):
         return _parts_of_enum(value)
@@ -113,32 +112,26 @@ def _make_flags(parts):
     return kind(value)
 
 
-_PARTS = {
-    set: ("set", list),
-    frozenset: ("frozenset", list),
-    bytearray: ("bytearray", bytes),
-    complex: ("complex", lambda value: [value.real, value.imag]),
-    range: ("range", lambda value: [value.start, value.stop, value.step]),
-    slice: ("slice", lambda value: [value.start, value.stop, value.step]),
-    collections.deque: ("deque", lambda value: [list(value), value.maxlen]),
-    collections.Counter: ("Counter", dict),
-    datetime.date: ("date", lambda value: value.isoformat()),
-    datetime.timedelta: ("timedelta", lambda v: [v.days, v.seconds, v.microseconds]),
-    **{kind: ("path", lambda value: [type(value).__name__, str(value)]) for kind in PATHS.values()},
-}
+_BY_CLASS = (  # The class, its name, the parts of a value, and the value again.
+    (set, "set", list, set),
+    (frozenset, "frozenset", list, frozenset),
+    (bytearray, "bytearray", bytes, bytearray),
+    (complex, "complex", lambda z: [z.real, z.imag], lambda parts: complex(*parts)),
+    (range, "range", lambda r: [r.start, r.stop, r.step], lambda parts: range(*parts)),
+    (slice, "slice", lambda s: [s.start, s.stop, s.step], lambda parts: slice(*parts)),
+    (collections.deque, "deque", lambda d: [list(d), d.maxlen],
+     lambda parts: collections.deque(*parts)),
+    (collections.Counter, "Counter", dict, collections.Counter),
+    (datetime.date, "date", datetime.date.isoformat, datetime.date.fromisoformat),
+    (datetime.timedelta, "timedelta", lambda t: [t.days, t.seconds, t.microseconds],
+     lambda parts: datetime.timedelta(*parts)),
+)  # fmt: skip
+_PARTS = {kind: (name, take) for kind, name, take, _ in _BY_CLASS}
+_PARTS |= {kind: ("path", lambda path: [type(path).__name__, str(path)]) for kind in PATHS.values()}
 _MAKE = {
-    "set": set,
-    "frozenset": frozenset,
-    "bytearray": bytearray,
-    "complex": lambda parts: complex(*parts),
-    "range": lambda parts: range(*parts),
-    "slice": lambda parts: slice(*parts),
-    "deque": lambda parts: collections.deque(*parts),
-    "Counter": collections.Counter,
-    "date": datetime.date.fromisoformat,
+    **{name: make_one for _, name, _, make_one in _BY_CLASS},
     "time": _make_time(datetime.time),
     "datetime": _make_time(datetime.datetime),
-    "timedelta": lambda parts: datetime.timedelta(*parts),
     "timezone": datetime.timezone,
     "path": lambda parts: PATHS[parts[0]](parts[1]),
     "type": TYPES.__getitem__,

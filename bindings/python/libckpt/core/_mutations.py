@@ -11,9 +11,12 @@ A write is counted when it ends. So only a thread that may write judges, or any 
 have ended: what such a thread had begun is over when it calls.
 """
 
+import logging
 import threading
 
-from libckpt.core import _debug, _tensors
+from libckpt.core import _tensors
+
+logger = logging.getLogger("libckpt")
 
 NAMES_LISTED = 3
 UNJUDGED = (
@@ -29,7 +32,8 @@ class _Capture:
         self._saver, self._stepper = threading.current_thread(), stepper
         self._tensors = tensors
         self._counts = _tensors.write_counts(list(tensors.values()))
-        self._sums = _debug.sums_of(tensors) if is_debugged else {}
+        # PyTorch does not count what is written through `.data`, numpy or a library of its own.
+        self._sums = _sums_of(tensors) if is_debugged else {}
 
     def may_be_judged_here(self, is_over=False):
         """Whether no other thread can be in the middle of a write. `is_over`: none trains now."""
@@ -50,7 +54,7 @@ class _Capture:
         """The names of the tensors that have other bytes now; only in the debug mode."""
         if not self._sums:
             return []
-        now = _debug.sums_of(self._tensors)
+        now = _sums_of(self._tensors)
         return [name for name, before in self._sums.items() if now[name] != before]
 
 
@@ -120,12 +124,23 @@ class Mutations:
     def log_changes(self):
         """Call before the tensors may change in order; for the debug mode."""
         capture, self._unchecked = self._unchecked, None
-        if capture is not None:
-            _debug.log_changes(capture.changed_bytes())
+        for name in capture.changed_bytes() if capture is not None else ():
+            logger.error(
+                'libckpt: tensor "%s" changed between a save and the guarded optimizer\'s step: a '
+                "capture that had not left it is dropped; call session.finish_capture() before "
+                "what changes it",
+                name,
+            )
 
     def stop(self):
         """Call once nothing waits for copies any more."""
         self._capture = self._unchecked = self.memory = None
+
+
+def _sums_of(tensors):
+    """By name, over the bytes of those tensors that lie on the host."""
+    on_host = {name: t for name, t in tensors.items() if _tensors.kind_of(t).gpu_of(t) < 0}
+    return {name: _tensors.kind_of(t).checksum(t) for name, t in on_host.items()}
 
 
 def _problem_with(names):

@@ -5,8 +5,6 @@ steps that are known to come.
 """
 
 import contextlib
-import ctypes
-import mmap
 import os
 
 from libckpt import _native, errors
@@ -21,7 +19,6 @@ class Registration:
         self._guard = None  # An adapter's, of the optimizers that are guarded.
         self.mutations = _mutations.Mutations(self.client, is_debugged)
         self._left_for_later = ()  # Registered tensors: name, address, whether in a member.
-        self._left_names = ()  # The names alone; None: some are in members.
         self._names_then = 0  # How many had been written when it was registered.
         self._stream = None  # That the newest save was ordered by; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
@@ -119,10 +116,9 @@ class Registration:
 
     def _counted(self, tensors):
         """By name, those that are left for later: the tensors by which all writes are counted."""
-        if self._left_names is not None:
-            return {name: tensors[name] for name in self._left_names}
         # A member has storages, which do not count: the optimizer has their tensors.
-        owned = self._guard.tensors()
+        has_members = any(is_in_member for *_, is_in_member in self._left_for_later)
+        owned = self._guard.tensors() if has_members else {}
         return {
             name: owned[address] if is_in_member else tensors[name]
             for name, address, is_in_member in self._left_for_later
@@ -163,33 +159,19 @@ class Registration:
         if not members and self._is_registered(views, guarded):
             return
         wanted = (
-            [self._told(name, name, view, guarded) for name, view in views.items()],
-            [
-                (
-                    name,
-                    [
-                        self._told(entry, f"{name}//{entry}", view, guarded)
-                        for entry, view in entries.items()
-                    ],
-                )
-                for name, entries in members.items()
-            ],
+            self._all_told(views, "", guarded),
+            [(name, self._all_told(parts, f"{name}//", guarded)) for name, parts in members.items()],
         )
         if wanted != self._registered:
             self._registered = None
             self.client.update(*wanted)
             self._registered = wanted
             self._left_for_later = [
-                *((name, address, False) for name, address, *_, is_left in wanted[0] if is_left),
-                *(
-                    (f"{member}//{entry}", address, True)
-                    for member, entries in wanted[1]
-                    for entry, address, *_, is_left in entries
-                    if is_left
-                ),
+                (prefix + name, address, bool(prefix))
+                for prefix, told in [("", wanted[0]), *((f"{m}//", parts) for m, parts in wanted[1])]
+                for name, address, *_, is_left in told
+                if is_left
             ]
-            names = [name for name, _, is_in_member in self._left_for_later if not is_in_member]
-            self._left_names = names if len(names) == len(self._left_for_later) else None
         self._as_registered = (views, guarded)
         self._names_then = len(self.mutations.names)
 
@@ -201,14 +183,20 @@ class Registration:
         is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
         return is_as_then and len(self.mutations.names) == self._names_then
 
-    def _told(self, name, whole_name, view, guarded):
-        is_guarded = (
+    def _all_told(self, views, prefix, guarded):
+        return [
+            (name, view.address, view.type, view.shape, view.gpu,
+             self._is_left(prefix + name, view, guarded))
+            for name, view in views.items()
+        ]  # fmt: skip
+
+    def _is_left(self, name, view, guarded):
+        return (
             not view.is_buffered
             and 0 < view.nbytes <= guarded.get(view.address, 0)
-            and whole_name not in self.mutations.names
+            and name not in self.mutations.names
             and view.counts_writes
         )
-        return (name, view.address, view.type, view.shape, view.gpu, is_guarded)
 
     def forget(self):
         """After a restore the library may know other tensors than before."""
@@ -233,16 +221,15 @@ class Registration:
             self._prepare_with_room(room - known, prepare)
 
     def _prepare_with_room(self, room, prepare):
-        # Only its size counts: nobody reads or writes the memory.
-        placeholder = _Untouched(room)
-        stand_in = (ROOM, placeholder.address, "U8", (room,), -1, False)
+        # Only its size counts: nobody reads or writes the memory, so that it takes none.
+        untouched = _tensors.host_bytes("U8", (room,))
+        stand_in = (ROOM, untouched.ctypes.data, "U8", (room,), -1, False)
         tensors, archives = self._registered
         self.client.update([*tensors, stand_in], archives)
         try:
             prepare()
         finally:
             self.client.update(tensors, archives)
-            placeholder.close()
 
     def expected_bytes(self, views):
         """What items with the guarded optimizers will need once each has made a step."""
@@ -281,16 +268,3 @@ def _memory_of(tensors, counted, views, members, gpus):
         if name in counted or views[name].gpu >= 0
     ]
     return (storages, members)
-
-
-class _Untouched:
-    """Addresses without memory behind them."""
-
-    def __init__(self, size):
-        self._memory = mmap.mmap(-1, size)
-        self._view = ctypes.c_char.from_buffer(self._memory)
-        self.address = ctypes.addressof(self._view)
-
-    def close(self):
-        del self._view
-        self._memory.close()

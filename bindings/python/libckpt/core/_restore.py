@@ -23,7 +23,7 @@ class Targets:
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
         self._in_place = _writable(into, here) | of_modules
         # In plain data: written in place, unless others have a part of their memory.
-        self._nested = {name: t for name, t in _nested_in(into, here) if name not in self._in_place}
+        self._nested = {name: t for name, t in _nested_in(into.items(), here) if name not in self._in_place}
         self._alike = _names_by_memory(here)
         self._check_outline = check
         self.structure = None  # That of the newest choice, if it had one.
@@ -233,20 +233,15 @@ def _writable(into, here):
     # A name of more than one slash is another one here: what has it is copied to its place later.
     tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
     in_place = {name: here[name] for name in tensors}
-    in_place.update({name: t for name, t in _nested_in(into, here) if _tensors.is_trained(t)})
+    in_place.update({name: t for name, t in _nested_in(into.items(), here) if _tensors.is_trained(t)})
     return in_place
 
 
-def _nested_in(into, here):
+def _nested_in(pairs, here):
     """(name, tensor) of the tensors that containers of plain data hold, at any depth."""
-    for name, item in into.items():
-        if isinstance(item, dict):
-            parts = {f"{name}.{key}": part for key, part in item.items()}
-        elif isinstance(item, (list, tuple)):
-            parts = {f"{name}.{i}": part for i, part in enumerate(item)}
-        else:
-            continue
-        for key, part in parts.items():
+    for name, item in pairs:
+        parts = _item_kinds.parts_of(name, item)
+        for key, part in parts:
             # Not what has another name here, since two wanted one.
             is_named_so = here.get(key) is part and f"{key}'" not in here
             if is_named_so and _tensors.is_tensor(part):

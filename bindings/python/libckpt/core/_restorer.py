@@ -1,5 +1,6 @@
 """Restorer: room for the steps of a session, and a step brought into the trainer's items."""
 
+import dataclasses
 import logging
 
 from libckpt import errors
@@ -11,6 +12,24 @@ logger = logging.getLogger("libckpt")
 OVERWRITTEN = (
     "the restore overwrote a part of the tensors and then failed: do not train on with them"
 )
+
+
+@dataclasses.dataclass(eq=False)
+class Restored:
+    """What a restore brought: the step, its source, and the items that were made anew."""
+
+    step: int
+    timeline: int
+    source: str  # "own_memory", "peer_memory" or "storage".
+    source_name: str
+    reason: str  # Why this step, and not a newer one.
+    bytes: int
+    seconds: float
+    world_size: int  # The number of ranks that saved it.
+    items: dict
+
+    def __repr__(self):
+        return f"Restored(step={self.step}, from {self.source_name})"
 
 
 class Restorer:
@@ -26,7 +45,7 @@ class Restorer:
         self._make_room(items, tensors, members, 0, None)
 
     def restore(self, into, step, strict):
-        """(the answer of the library, the items' values), with which `into` is filled."""
+        """(Restored, whether the daemons know of the restore); `into` is filled."""
         taken = self._take(into)
         _, here, members = taken
         targets = _restore.Targets(
@@ -41,11 +60,13 @@ class Restorer:
         answer, structure = self._gather.restore(step, targets)
         self._registration.forget()
         try:
-            return answer, self._give(into, answer, structure, targets, strict)
+            values = self._give(into, answer, structure, targets, strict)
         except errors.CheckpointError as error:
             if not into:
                 raise
             raise type(error)(f"{error}; {OVERWRITTEN}") from error
+        told = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
+        return Restored(**{**told, "items": values}), "path" not in answer
 
     def _take(self, items):
         return _items.take_all(items, self._allow_pickle)

@@ -12,7 +12,8 @@ _kinds = {}  # By class of a value, the Kind that may handle it; None: it is no 
 
 
 class Kind:
-    """How the tensors of one framework are handled. See those of numpy and torch."""
+    """How the tensors of one framework are handled. Those of numpy and torch show what else a Kind
+    answers; what is here is so for tensors that lie on the host and belong to no optimizer."""
 
     key = ""  # In descriptions; the name of the framework's module.
     may_grow = False  # Whether one in plain data may be of another shape when it is restored.
@@ -24,6 +25,25 @@ class Kind:
     def is_one(self, value):
         """Whether a value of such a class is a tensor, and nothing more than that."""
         return True
+
+    def detached(self, tensor):
+        return tensor
+
+    def lies_plain(self, tensor):
+        """Whether its bytes mean what they say."""
+        return True
+
+    def gpu_of(self, tensor):
+        return -1
+
+    def is_trained(self, tensor):
+        return False
+
+    def is_same(self, one, other):
+        return False
+
+    def counts_writes(self, tensor):
+        return False
 
 
 def kind_of(value):

@@ -91,7 +91,8 @@ def _fits(kind, known, tensor):
 
 
 def _is_small(tensor):
-    return _tensors.kind_of(tensor).is_on_host(tensor) and 0 < tensor.nbytes <= BUFFERED_BYTES_MAX
+    is_on_host = _tensors.kind_of(tensor).gpu_of(tensor) < 0
+    return is_on_host and 0 < tensor.nbytes <= BUFFERED_BYTES_MAX
 
 
 def _is_where(tensor, view):

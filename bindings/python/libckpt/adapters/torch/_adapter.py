@@ -18,6 +18,12 @@ class Torch(_frameworks.Adapter):
     Digests = _digest.Digests
 
     owners = _owners.Owners
+    optimizer_of = staticmethod(_guard.optimizer_of)
+    plain_name = staticmethod(_modules.without_wrappers)
+    by_numbers = staticmethod(_optimizers.by_numbers)
+    group = staticmethod(_group.group_of)
+    flat_bytes = staticmethod(_digest.flat_bytes)
+    load_archive = staticmethod(_members.load)
 
     def parts_of(self, value):
         if type(value) is torch.Size:
@@ -37,9 +43,6 @@ class Torch(_frameworks.Adapter):
             item.set_state(value.get_state())
         return is_generator
 
-    def optimizer_of(self, given):
-        return _guard.optimizer_of(given)
-
     def watch_steps(self, call):
         return register_optimizer_step_post_hook(lambda *_: call()).remove
 
@@ -51,12 +54,6 @@ class Torch(_frameworks.Adapter):
         ]
         return _guarded_memory.state_bytes(optimizers)
 
-    def plain_name(self, name):
-        return _modules.without_wrappers(name)
-
-    def by_numbers(self, state, away):
-        return _optimizers.by_numbers(state, away)
-
     def exchange(self):
         return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), torch.Tensor
 
@@ -65,15 +62,6 @@ class Torch(_frameworks.Adapter):
 
     def is_recording_graph(self):
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-    def group(self, world_size):
-        return _group.group_of(world_size)
-
-    def flat_bytes(self, tensor):
-        return _digest.flat_bytes(tensor)
-
-    def load_archive(self, name, entries, allow_pickle):
-        return _members.load(name, entries, allow_pickle)
 
     # --- random generators
 

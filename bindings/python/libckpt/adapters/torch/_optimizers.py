@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from libckpt.adapters.torch import _modules
 from libckpt.adapters.torch._tensors import is_tensor
-from libckpt.core import _tensors
+from libckpt.core import _item_kinds, _tensors
 
 HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step runs on the GPU.
 
@@ -29,23 +29,20 @@ class State(dict):
 def names_of(items, state_of=_modules.state_of):
     """By id, the name that each tensor has among the items, at any depth of containers."""
     names = {}
-    _add_names(items.items(), "", names, state_of)
+    _add_names(items.items(), names, state_of)
     return names
 
 
-def _add_names(pairs, prefix, names, state_of):
-    for key, item in pairs:
-        name = f"{prefix}{key}"
+def _add_names(pairs, names, state_of):
+    for name, item in pairs:
         if _modules.is_module(item):
             own = _modules.parameters_of(item, state_of(item))
             for part, parameter in own.items():
                 names.setdefault(id(parameter), f"{name}.{part}")
         elif is_tensor(item):
             names.setdefault(id(item), name)
-        elif isinstance(item, dict):
-            _add_names(item.items(), f"{name}.", names, state_of)
-        elif isinstance(item, (list, tuple)):
-            _add_names(enumerate(item), f"{name}.", names, state_of)
+        else:
+            _add_names(_item_kinds.parts_of(name, item), names, state_of)
 
 
 def by_names(optimizer, state, names):
@@ -68,28 +65,24 @@ def by_names(optimizer, state, names):
         if parameters[number].device.type != "cpu" and isinstance(parts, dict):
             away.update(str(key) for key, part in parts.items()
                         if is_tensor(part) and part.device.type == "cpu")  # fmt: skip
-    named = {
-        "state": {called[n]: parts for n, parts in state["state"].items()},
-        "param_groups": [
-            {**group, "params": [called[n] for n in group["params"]]}
-            for group in state["param_groups"]
-        ],
-    }
-    return named, sorted(away)
+    return _renamed(state, called), sorted(away)
 
 
 def by_numbers(named, away):
     """The other way round."""
     names = [name for group in named["param_groups"] for name in group["params"]]
     numbers = {name: number for number, name in enumerate(names)}
-    content = {
-        "state": {numbers[name]: parts for name, parts in named["state"].items()},
-        "param_groups": [
-            {**group, "params": [numbers[name] for name in group["params"]]}
-            for group in named["param_groups"]
-        ],
-    }
-    return State(content, names, away)
+    return State(_renamed(named, numbers), names, away)
+
+
+def _renamed(state, names):
+    """The state with other names, or numbers, of the parameters."""
+    groups = [
+        {**group, "params": [names[name] for name in group["params"]]}
+        for group in state["param_groups"]
+    ]
+    return {"state": {names[k]: parts for k, parts in state["state"].items()},
+            "param_groups": groups}  # fmt: skip
 
 
 def stock_of(optimizer):

@@ -55,7 +55,7 @@ class Owners(_frameworks.Owners):
     def replicas(self, tensors):
         """What DistributedDataParallel declares, and the state of optimizers for it."""
         kinds = {}
-        for name, module in _item_kinds.owners_in(self._items, _modules.is_module):
+        for name, module in _item_kinds.owners_in(self._items.items(), _modules.is_module):
             for part, is_buffer in _modules.declared(module).items():
                 kinds[f"{name}.{part}"] = _item_kinds.BUFFER if is_buffer else _item_kinds.PARAMETER
         found = {name: kind for name, kind in kinds.items() if name in tensors}
@@ -95,9 +95,9 @@ class Owners(_frameworks.Owners):
 
     def in_place(self, tensors):
         modules, states = {}, {}
-        for name, _ in _item_kinds.owners_in(self._items, _modules.is_module):
+        for name, _ in _item_kinds.owners_in(self._items.items(), _modules.is_module):
             modules.update({k: t for k, t in tensors.items() if k.startswith(f"{name}.")})
-        for name, optimizer in _item_kinds.owners_in(self._items, is_optimizer):
+        for name, optimizer in _item_kinds.owners_in(self._items.items(), is_optimizer):
             if _optimizers.stock_of(optimizer) is not None:
                 prefix = f"{name}.state."
                 states.update({k: t for k, t in tensors.items() if k.startswith(prefix)})

@@ -44,9 +44,6 @@ class Tensors(_tensors.Kind):
     def is_kind_of(self, type_of_value):
         return issubclass(type_of_value, torch.Tensor)
 
-    def is_one(self, value):
-        return True
-
     def check(self, name, tensor):
         problem = _problem_of(tensor)
         if problem:
@@ -109,8 +106,7 @@ class Tensors(_tensors.Kind):
         return tensor.detach()
 
     def lies_plain(self, tensor):
-        """Whether its bytes mean what they say."""
-        return not tensor.is_conj() and not tensor.is_neg() and tensor.layout is torch.strided
+        return self.takes_bytes(tensor) and tensor.layout is torch.strided
 
     def can_be_read(self, tensor):
         return _tensors.is_writable(tensor)
@@ -128,9 +124,6 @@ class Tensors(_tensors.Kind):
 
     def gpu_of(self, tensor):
         return tensor.device.index or 0 if tensor.device.type == "cuda" else -1
-
-    def is_on_host(self, tensor):
-        return tensor.device.type == "cpu"
 
     # --- for the judge of captures
 
