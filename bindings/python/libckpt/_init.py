@@ -10,7 +10,6 @@ from libckpt import errors
 from libckpt.core import _frameworks, _settings
 from libckpt.session import Session
 
-TRUE = ("1", "true", "yes", "on")
 FALSE = ("0", "false", "no", "off", "")
 
 
@@ -66,7 +65,8 @@ def init(
     All others, and their defaults: the guide on options. An option that is None is taken from the
     environment (LIBCKPT_DIR), then from the file LIBCKPT_CONFIG, and then has its default.
     """
-    given = {_option(key): value for key, value in locals().items() if value is not None}
+    # An option that is a word of Python's own has an underscore behind it there.
+    given = {key.removesuffix("_"): v for key, v in locals().items() if v is not None}
     if "max_ckpt_num" in given and "keep" in given:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
     _check(given)
@@ -85,19 +85,14 @@ def init(
     return session.guard(*guarded) if guarded else session
 
 
-def _option(keyword):
-    """An option that is a word of Python's own has an underscore behind it there."""
-    return keyword.removesuffix("_")
-
-
 def _configured_flag(name):
     """An option of the package itself, which the environment or the file may set, too."""
     word = (_settings.configured(name) or "").strip(_settings.SPACES).lower()
-    if word not in (*TRUE, *FALSE):
+    if word not in (*_settings.TRUE, *FALSE):
         raise errors.InvalidArgument(
             f'option {name} = "{word}": expected 1 or 0, true or false, yes or no, on or off'
         )
-    return word in TRUE
+    return word in _settings.TRUE
 
 
 def _check(given):

@@ -73,9 +73,9 @@ class Taker:
         if kind in PLAIN or kind is float:
             return _text_of_plain(value)
         if kind is dict:
-            return self._dictionary(name, value)
+            return self.take_dictionary(name, value)
         if kind is collections.OrderedDict:
-            return f'{{"o":{self._dictionary(name, value)}}}'
+            return f'{{"o":{self.take_dictionary(name, value)}}}'
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
         if kind is bytes:
@@ -92,7 +92,7 @@ class Taker:
         if kind is collections.defaultdict:
             return self._default_dictionary(name, value)
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
-            return self._dictionary(name, value)
+            return self.take_dictionary(name, value)
         parts = _kinds.parts_of(value)
         if parts is not None:
             return f'{{"k":[{_text(parts[0])},{self.take(name, parts[1])}]}}'
@@ -110,11 +110,8 @@ class Taker:
         """The structure of what an owner's state_dict() has."""
         # Its load_state_dict() takes any kind of dictionary.
         is_dictionary = type(state) is collections.OrderedDict
-        node = self._dictionary(name, state) if is_dictionary else self.take(name, state)
+        node = self.take_dictionary(name, state) if is_dictionary else self.take(name, state)
         return f'{{"s":{node}}}'
-
-    def take_dictionary(self, name, value):
-        return self._dictionary(name, value)
 
     def replicas(self):
         """By name, the tensors that are declared to be the same on all ranks, and what each is."""
@@ -177,12 +174,12 @@ class Taker:
         parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
         return f'{{"{"l" if type(value) is list else "u"}":[{",".join(parts)}]}}'
 
-    def _dictionary(self, name, value):
+    def take_dictionary(self, name, value):
         return self._container(name, value, self._pairs)
 
     def _default_dictionary(self, name, value):
         """A plain one, when it has tensors and what makes its values cannot be saved."""
-        node = self._dictionary(name, value)
+        node = self.take_dictionary(name, value)
         try:
             return f'{{"e":[{self.take(f"{name}.factory", value.default_factory)},{node}]}}'
         except (InvalidArgument, Unsupported):

@@ -24,7 +24,8 @@ def complete(options):
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = _number("RANK")
         options["world_size"] = _number("WORLD_SIZE")
-    ranks = _ranks.of(options, can_talk=not _is_disabled(options))
+    is_disabled = _settings.is_true(options.get("disable", _settings.configured("disable")))
+    ranks = _ranks.of(options, can_talk=not is_disabled)
     if "nodes" in options or _settings.configured("nodes"):
         return options, ranks
     if ranks.are_several:
@@ -45,11 +46,6 @@ def _number(variable, default=0):
         ) from error
 
 
-def _is_disabled(options):
-    told = options.get("disable", _settings.configured("disable"))
-    return str(told).lower() in ("1", "true", "yes", "on")
-
-
 def _address(host):
     """Ours, as that host sees it; loopback when that cannot be told."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -67,7 +63,7 @@ def _is_loopback(address):
 
 def _common_address(options, ranks):
     """Ours, as the other nodes see it: of rank 0's host the name often leads to loopback only."""
-    given = _given_address(options)
+    given = _settings.chosen(options, "interface")
     address = given or _address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
     others = [other for other in ranks.exchange("address", address) if not _is_loopback(other)]
     if not given and others and _is_loopback(address):
@@ -75,21 +71,17 @@ def _common_address(options, ranks):
     return address
 
 
-def _given_address(options):
-    return options.get("interface") or _settings.configured("interface")
-
-
 def _exchange(options, ranks):
     """All ranks tell node and address; several nodes get a list, an incarnation and a secret."""
-    node = options.get("node") or _settings.configured("node") or socket.gethostname()
+    node = _settings.chosen(options, "node") or socket.gethostname()
     port = options.get("port") or _number("LIBCKPT_PORT", _settings.configured("port") or PORT)
     domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
     address = _common_address(options, ranks)
     told = {
         "name": node,
         "node": f"{node}@{address}:{port}/{domain}",
-        "is_hidden": _is_loopback(address) and not _given_address(options),
-        "has_secret": bool(options.get("secret_file") or _settings.configured("secret_file")),
+        "is_hidden": _is_loopback(address) and not _settings.chosen(options, "interface"),
+        "has_secret": bool(_settings.chosen(options, "secret_file")),
         "incarnation": _next_incarnation(options),
     }
     common = ranks.decide("node", told, _in_common)
@@ -129,7 +121,7 @@ def _in_common(told):
 
 def _own_file(options, kind):
     """Where this user keeps something about the job on this node."""
-    directory = options.get("runtime_dir") or _settings.configured("runtime_dir")
+    directory = _settings.chosen(options, "runtime_dir")
     directory = pathlib.Path(directory or pathlib.Path.home() / ".cache" / "libckpt")
     return directory / f"{kind}-{options['job']}"
 

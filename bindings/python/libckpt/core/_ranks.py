@@ -19,15 +19,12 @@ _sessions = {}  # By job: how many were opened here, so that each has words of i
 def of(options, can_talk=True):
     """The ranks of these options, as far as they can, and may, be reached from here."""
     job, rank, world_size = options["job"], options.get("rank", 0), options.get("world_size", 1)
-    if not can_talk:
-        silent = Ranks(job, rank, world_size)
-        silent.can_talk = False
-        return silent
-    if world_size == 1:
-        return Ranks(job)
-    group = _frameworks.first(lambda adapter: adapter.group(world_size))
+    is_asked = can_talk and world_size > 1
+    group = _frameworks.first(lambda adapter: adapter.group(world_size)) if is_asked else None
     if group is None:
-        return Ranks(job, rank, world_size)
+        ranks = Ranks(job, rank, world_size)
+        ranks.can_talk = can_talk and world_size == 1
+        return ranks
     number = _sessions[job] = _sessions.get(job, 0) + 1
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Ranks(job, rank, world_size, group.store, f"libckpt/{job}/{attempt}/{number}", group)

@@ -5,8 +5,7 @@ import json
 from libckpt import errors
 from libckpt.core import _frameworks, _item_kinds, _registration, _structure
 from libckpt.core import _tensors, _views
-
-NO_ITEMS = ("libckpt.shares",)  # In the structure beside them.
+from libckpt.core._replicas import SHARES
 
 
 class Targets:
@@ -38,7 +37,7 @@ class Targets:
     def choose(self, step, stored, structure):
         self.structure = _structure.parsed(structure)
         if self.structure is not None:
-            self._check_outline({k: v for k, v in self.structure.items() if k not in NO_ITEMS})
+            self._check_outline({k: v for k, v in self.structure.items() if k != SHARES})
         self._nodes = {node["t"]: node for node in tensor_nodes(self.structure)}
         _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):

@@ -107,40 +107,37 @@ class _Round:
         self._stage = "said"
 
     def _said(self):
-        if self._ranks.rank == 0:
-            folds = self._from_all("said", self._fold)
-            if folds is None:
-                return None
-            is_same = len(set(folds)) == 1
-            verdict = self._rule([self._told]) if is_same else None
-            self._tell("verdict", verdict)
-        else:
-            if not self._store.check([f"{self._key}/verdict"]):
-                return None
-            verdict = json.loads(self._store.get(f"{self._key}/verdict"))
-        if verdict is None:
+        answer = self._answer("verdict", "said", self._fold, self._verdict_of)
+        if answer == [None]:  # Not all is the same.
             self._say("each", json.dumps(self._told))
             self._stage = "each"
-        return verdict
+        return answer and answer[0]
+
+    def _verdict_of(self, folds):
+        return self._rule([self._told]) if len(set(folds)) == 1 else None
 
     def _each(self):
-        if self._ranks.rank == 0:
-            told = self._from_all("each", json.dumps(self._told))
-            if told is None:
-                return None
-            verdict = self._rule([json.loads(one) for one in told])
-            self._tell("apart", verdict)
-            return verdict
-        if not self._store.check([f"{self._key}/apart"]):
+        answer = self._answer(
+            "apart", "each", json.dumps(self._told),
+            lambda said: self._rule([json.loads(one) for one in said]),
+        )  # fmt: skip
+        return answer and answer[0]
+
+    def _answer(self, word, asked, own, rule):
+        """[what rank 0 finds by the rule in what all ranks said]; None: it has not come yet."""
+        key = f"{self._key}/{word}"
+        if self._ranks.rank != 0:
+            return [json.loads(self._store.get(key))] if self._store.check([key]) else None
+        said = self._from_all(asked, own)
+        if said is None:
             return None
-        return json.loads(self._store.get(f"{self._key}/apart"))
+        found = rule(said)
+        self._store.set(key, json.dumps(found))
+        return [found]
 
     def _say(self, word, content):
         if self._ranks.rank != 0:
             self._store.set(f"{self._key}/{word}/{self._ranks.rank}", content)
-
-    def _tell(self, word, verdict):
-        self._store.set(f"{self._key}/{word}", json.dumps(verdict))
 
     def _from_all(self, word, own):
         keys = [f"{self._key}/{word}/{rank}" for rank in range(1, self._ranks.world_size)]

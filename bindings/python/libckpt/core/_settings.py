@@ -3,6 +3,7 @@
 import os
 import pathlib
 
+TRUE = ("1", "true", "yes", "on")
 SPACES = " \t\n\r\v\f"
 
 
@@ -14,9 +15,19 @@ def configured(option):
     return os.environ.get(f"LIBCKPT_{option.upper()}") or _file().get(option)
 
 
+def chosen(options, option):
+    """What the code gives for the option, or else what is configured."""
+    return options.get(option) or configured(option)
+
+
+def is_true(value):
+    """Whether an option that is a flag, as text perhaps, is set."""
+    return str(value).lower() in TRUE
+
+
 def directory(options):
     """The directory that holds for the job, as an absolute path; None: memory only."""
-    path = options.get("dir") or configured("dir")
+    path = chosen(options, "dir")
     return os.path.abspath(path) if path else None
 
 

@@ -10,7 +10,6 @@ loop that saves to `exp_dir` itself needs the first line only. `save` and `load`
 functions for single files.
 """
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -23,28 +22,13 @@ from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.core.files import _publish_queue, _unsaved, _work
 from libckpt.torch import _block, _published_sets, _queues
+from libckpt.torch._block import Folder, checkpoint
 
 __all__ = ["Folder", "checkpoint", "load", "resume", "save", "wait"]
 
 logger = logging.getLogger("libckpt")
 
 FILE = "file"  # The member of a save, whatever its path: so the next one finds Slots that fit.
-
-Folder = _block.Folder
-
-
-@contextlib.contextmanager
-def checkpoint(directory, *, step):
-    """Publishes all that the block writes as one set below `directory`, when it is on storage.
-
-    Yields a Folder, a path to write to by any means. Its `save(content, name)` is for what
-    `torch.save` is used for: the tensors are copied in memory when the block ends, and the daemon
-    writes them. When the block raises, nothing of it is published.
-    For a loop as it is, `torch.save`, `open` and the usual functions of `os` lead there too while
-    the block lasts, on its thread and for paths below `directory`.
-    """
-    with _block.run(directory, step) as folder:
-        yield folder
 
 
 def resume(directory, deadline=10.0):
@@ -55,15 +39,11 @@ def resume(directory, deadline=10.0):
     """
     sets = _published_sets.PublishedSets(os.path.realpath(directory))
     ends = time.monotonic() + deadline
-    for name, note in sets.work.noted():
-        while True:
-            path, files = _publish_queue.find_step(sets.private / "job", note["step"])
-            if path is not None:
-                sets.publish(name, files, note)
-                return True
-            if time.monotonic() > ends:
-                break
-            time.sleep(0.02)
+    for name, facts in sets.work.noted():
+        path, files = _publish_queue.await_step(sets.private / "job", facts["step"], ends)
+        if path is not None:
+            sets.publish(name, files, facts)
+            return True
     return False
 
 

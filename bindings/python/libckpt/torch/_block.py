@@ -43,7 +43,15 @@ def is_running():
 
 
 @contextlib.contextmanager
-def run(directory, step):
+def checkpoint(directory, *, step):
+    """Publishes all that the block writes as one set below `directory`, when it is on storage.
+
+    Yields a Folder, a path to write to by any means. Its `save(content, name)` is for what
+    `torch.save` is used for: the tensors are copied in memory when the block ends, and the daemon
+    writes them. When the block raises, nothing of it is published.
+    For a loop as it is, `torch.save`, `open` and the usual functions of `os` lead there too while
+    the block lasts, on its thread and for paths below `directory`.
+    """
     spelled, directory = directory, pathlib.Path(os.path.realpath(directory))
     directory.mkdir(parents=True, exist_ok=True)
     if not _running.acquire(blocking=False):

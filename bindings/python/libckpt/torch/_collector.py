@@ -7,6 +7,7 @@ other thread, is as before; and so is everything once the block has ended.
 
 import builtins
 import contextlib
+import functools
 import io
 import os
 import threading
@@ -71,12 +72,13 @@ class Collector:
         self._replace(os, "open", self._open_descriptor)
         for name in OF_ONE_PATH:
             self._replace(os, name, self._where_it_is)
-        for name in ("remove", "unlink"):
-            self._replace(os, name, self._unlink)
+        staging = self._staging
+        done = {"remove": staging.unlink, "unlink": staging.unlink, "rmdir": staging.rmdir,
+                "mkdir": staging.mkdir}  # fmt: skip
+        for name, do in done.items():
+            self._replace(os, name, functools.partial(self._do, do))
         for name in ("rename", "replace"):
             self._replace(os, name, self._rename)
-        self._replace(os, "rmdir", self._rmdir)
-        self._replace(os, "mkdir", self._mkdir)
         self._replace(os, "symlink", self._symlink)
         self._replace(os, "link", self._link)
         self._replace(torch, "save", self._save)
@@ -156,24 +158,15 @@ class Collector:
                 path = staging.to_read(name, is_asked_only=True) or path
         return before(path, *arguments, **options)
 
-    def _do(self, what, before, path, *arguments, dir_fd=None):
+    def _do(self, do, before, path, *arguments, dir_fd=None, **options):
         """What staging does with the name, or else the stock function."""
         name = self.name_of(path, dir_fd, follow=False)
         if name is not None:
             with self._inside() as staging:
-                if what(name):
+                if do(name):
                     return
                 path = staging.to_read(name, is_asked_only=True) or path  # Where it fails.
-        before(path, *arguments, dir_fd=dir_fd)
-
-    def _unlink(self, before, path, *, dir_fd=None):
-        self._do(self._staging.unlink, before, path, dir_fd=dir_fd)
-
-    def _rmdir(self, before, path, *, dir_fd=None):
-        self._do(self._staging.rmdir, before, path, dir_fd=dir_fd)
-
-    def _mkdir(self, before, path, mode=0o777, *, dir_fd=None):
-        self._do(self._staging.mkdir, before, path, mode, dir_fd=dir_fd)
+        before(path, *arguments, dir_fd=dir_fd, **options)
 
     def _rename(self, before, source, target, *, src_dir_fd=None, dst_dir_fd=None):
         options = {"src_dir_fd": src_dir_fd, "dst_dir_fd": dst_dir_fd}

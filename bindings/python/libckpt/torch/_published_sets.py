@@ -43,10 +43,6 @@ class PublishedSets:
         self.work.drop(name)  # What was noted of it.
         self._retire()
 
-    def current_name(self):
-        """The name of the current set, or None."""
-        return pathlib.Path(os.readlink(self.current)).name if self.current.is_symlink() else None
-
     def _complete(self, name, members, deleted, grown):
         folder = self.work.folder(name)
         for file, size in grown.items():
@@ -86,17 +82,13 @@ class PublishedSets:
                 file.write(now[size:])
 
     def _switch(self, name):
-        aside = self.private / "current.new"
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
-        aside.symlink_to(pathlib.Path("sets") / name)
-        os.rename(aside, self.current)
-        sync(self.private)
+        _put_link(self.current, pathlib.Path("sets") / name, self.private / "current.new")
 
     def _adopt(self, names):
         """What lies there under these names, and is in no set, becomes part of the current one, so
         that all switch at once. Without a current one it becomes the first."""
-        found = [name for name in names if self._is_of_no_set(name)]
+        there = [name for name in names if (self.directory / name).is_file()]
+        found = [name for name in there if not self._leads_to_current(name)]
         if found and not self.current.is_symlink():
             shutil.rmtree(self.sets / "first", ignore_errors=True)
             (self.sets / "first").mkdir()
@@ -109,10 +101,6 @@ class PublishedSets:
             sync_tree(os.path.realpath(self.current))
         for name in found:
             self._lead_to_current(name)
-
-    def _is_of_no_set(self, name):
-        path = self.directory / name
-        return path.is_file() and not self._leads_to_current(name)
 
     def _leads_to_current(self, name):
         path = self.directory / name
@@ -132,21 +120,23 @@ class PublishedSets:
                 os.rmdir(self.directory / name)
 
     def _lead_to_current(self, name):
-        path, wanted = self.directory / name, self._lead(name)
-        if self._leads_to_current(name):
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.libckpt")
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
-        aside.symlink_to(wanted)
-        os.rename(aside, path)
-        sync(path.parent)
+        path = self.directory / name
+        if not self._leads_to_current(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _put_link(path, self._lead(name), path.with_name(f".{path.name}.libckpt"))
 
     def _retire(self):
-        current = self.current_name()
+        current = os.path.basename(os.readlink(self.current))
         others = [path for path in self.sets.iterdir() if path.name != current]
         others.sort(key=lambda path: path.stat().st_mtime_ns)
         for path in others[: -(KEPT - 1) or None]:
             shutil.rmtree(path, ignore_errors=True)
 
+
+def _put_link(path, target, aside):
+    """A link in the place of what is there, in one rename."""
+    with contextlib.suppress(FileNotFoundError):
+        aside.unlink()
+    aside.symlink_to(target)
+    os.rename(aside, path)
+    sync(path.parent)

@@ -1,9 +1,6 @@
 """Queues: the publish queues of the directories that are saved to, of which few are open."""
 
-import hashlib
 import logging
-import os
-import re
 
 from libckpt import errors
 from libckpt.core.files import _publish_queue
@@ -24,8 +21,7 @@ def open_for(path, directory, on_new=lambda: None):
         return by_directory[key]
     _close_all_but(OPEN_MAX - 1)
     on_new()
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name)[:60]
-    job = f"torch-{readable}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
+    job = _publish_queue.job_of("torch", path.name, directory)
     try:
         # A process saves to a path alone, also where torchrun has started others.
         by_directory[key] = _publish_queue.PublishQueue(job, directory, rank=0, world_size=1)

@@ -8,10 +8,9 @@ process; `checkpoint-N` folders, in Transformers' own format, appear complete or
 resume takes memory when that is newer than the newest folder.
 """
 
-import hashlib
+import functools
 import logging
 import os
-import re
 import sys
 import types
 
@@ -28,7 +27,11 @@ __all__ = ["Callback", "TrainerWrapper", "finish_capture"]
 logger = logging.getLogger("libckpt")
 
 VERSION_MIN = 5
-LOADERS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state")
+LOADERS = {  # The Trainer's methods that load a checkpoint, and what stands for them.
+    "_load_from_checkpoint": Resumed.give_model,
+    "_load_optimizer_and_scheduler": Resumed.give_optimizer,
+    "_load_rng_state": Resumed.give_rng,
+}
 
 
 @with_keywords
@@ -84,7 +87,8 @@ class Callback(transformers.TrainerCallback):
             logger.warning("libckpt: the Trainer is left as it is: %s", problem)
             return
         self._trainer = trainer
-        job = self._job or _job(trainer.args.output_dir)
+        output = os.path.realpath(trainer.args.output_dir)
+        job = self._job or _publish_queue.job_of("trainer", os.path.basename(output), output)
         self._memory = TrainerMemory(trainer, job, self._overlap, self._options)
         self._folders = TrainerFolders(trainer, f"{job}-files")
         self._wrap("train", self._train, always=True)
@@ -92,8 +96,8 @@ class Callback(transformers.TrainerCallback):
         self._wrap("_finalize_training", self._finalize, always=True)
         self._wrap("_save", self._folders.keep_weights)
         self._wrap("_save_optimizer_and_scheduler", self._folders.keep_optimizer)
-        for name in (*LOADERS, "_load_scaler"):
-            self._wrap(name, getattr(self, name))
+        for name, give in {**LOADERS, "_load_scaler": Resumed.give_scaler}.items():
+            self._wrap(name, functools.partial(self._load, give))
 
     def _wrap(self, name, method, always=False):
         """`method(stock, ...)` in the place of the Trainer's; an overridden one runs as it is."""
@@ -147,26 +151,11 @@ class Callback(transformers.TrainerCallback):
             self._memory.start_fresh()
         return str(folders.path(number))
 
-    def _is_from_memory(self, folder):
-        return self._resumed is not None and folder == self._resumed.folder
-
-    def _load_from_checkpoint(self, stock, folder, model=None):
-        if not self._is_from_memory(folder):
-            return stock(folder, model) if model is not None else stock(folder)
-        target = model if model is not None else self._trainer.model
-        return self._resumed.give_model(self._trainer.accelerator.unwrap_model(target))
-
-    def _load_optimizer_and_scheduler(self, stock, folder):
-        if not self._is_from_memory(folder):
-            return stock(folder)
-        return self._resumed.give_optimizer(self._trainer)
-
-    def _load_scaler(self, stock, folder):
-        return self._resumed.give_scaler(self._trainer) if self._is_from_memory(folder) \
-            else stock(folder)  # fmt: skip
-
-    def _load_rng_state(self, stock, folder):
-        return self._resumed.give_rng() if self._is_from_memory(folder) else stock(folder)
+    def _load(self, give, stock, folder, *arguments, **options):
+        """One of LOADERS: from memory, when training resumes from there."""
+        if self._resumed is None or folder != self._resumed.folder:
+            return stock(folder, *arguments, **options)
+        return give(self._resumed, self._trainer, *arguments, **options)
 
     # --- training ---
 
@@ -258,9 +247,3 @@ def _calling_trainer():
             return caller
         frame = frame.f_back
     return None
-
-
-def _job(output):
-    path = os.path.realpath(output)
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(path))[:60]
-    return f"trainer-{readable}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"

@@ -5,7 +5,6 @@ optimizer and the scheduler are kept out of it: they are captured in memory and 
 storage while training goes on. The folder is renamed to `checkpoint-N` when all of it is there.
 """
 
-import contextlib
 import logging
 import time
 
@@ -15,7 +14,7 @@ from libckpt import errors
 from libckpt.core.files import _publish_queue
 from libckpt.transformers._folders import SENTINEL, Folders
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.transformers._weights import Weights, collected
+from libckpt.transformers._weights import Weights, collected, replaced
 
 logger = logging.getLogger("libckpt")
 
@@ -38,7 +37,7 @@ class TrainerFolders:
         trainer, folders = self._trainer, self.folders(trial)
         number = trainer.state.global_step
         name = str(number)
-        if any(waiting == name for waiting in self._waiting()):
+        if name in self._waiting():
             _publish_queue.settle(wait=True)  # The same step again.
         hidden = folders.work.folder(name)
         if trainer.is_world_process_zero():
@@ -46,8 +45,8 @@ class TrainerFolders:
         trainer.accelerator.wait_for_everyone()
         (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
         self._members, self._weights = {}, Weights(hidden / f"checkpoint-{number}")
-        with _replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
-                       _push_from_checkpoint=lambda folder: None):  # fmt: skip
+        with replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
+                      _push_from_checkpoint=lambda folder: None):  # fmt: skip
             stock_save(model, trial)
         members, self._members = self._members, None
         weights, self._weights = self._weights, None
@@ -82,14 +81,9 @@ class TrainerFolders:
         folders = self.folders()
         ends = time.monotonic() + deadline
         for name, facts in reversed(folders.work.noted()):
-            path, files = None, None
-            while path is None:
-                path, files = _publish_queue.find_step(
-                    folders.private / "job", facts["step"], facts.get("weights")
-                )
-                if path is None and time.monotonic() > ends:
-                    break
-                time.sleep(0.02)
+            path, files = _publish_queue.await_step(
+                folders.private / "job", facts["step"], ends, facts.get("weights")
+            )
             if path is not None:
                 folders.publish(int(name), files)
         folders.work.drop_all()
@@ -113,7 +107,7 @@ class TrainerFolders:
         state, args = self._trainer.state, self._trainer.args
         if state.best_global_step and str(args.save_strategy) != "SaveStrategy.NO":
             best = folders.path(state.best_global_step)
-            is_coming = str(state.best_global_step) in [str(n) for n in self._waiting()]
+            is_coming = str(state.best_global_step) in self._waiting()
             if state.best_global_step == state.global_step or best.exists() or is_coming:
                 state.best_model_checkpoint = str(best)
 
@@ -180,19 +174,3 @@ class _Publish:
         self._folders.publish(int(self.number), files)
         self._owner.rotate(self._folders)
         logger.info("libckpt: %s is complete", self._folders.path(self.number))
-
-
-@contextlib.contextmanager
-def _replaced(trainer, **methods):
-    """For a while the instance has these methods."""
-    before = {name: trainer.__dict__.get(name) for name in methods}
-    for name, method in methods.items():
-        setattr(trainer, name, method)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            if method is None:
-                del trainer.__dict__[name]
-            else:
-                setattr(trainer, name, method)

@@ -1,7 +1,11 @@
 """Trainer memory: what a Trainer of Transformers needs to go on, captured at every step."""
 
+import dataclasses
 import json
 import logging
+import pathlib
+
+from torch.nn.parallel import DistributedDataParallel
 
 from libckpt import errors
 from libckpt.adapters.torch import _optimizers, _owners
@@ -13,6 +17,12 @@ from libckpt.rng import RNG
 logger = logging.getLogger("libckpt")
 
 BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
+TOTALS = {  # By name among the items, the Trainer's field.
+    "total_loss": "_total_loss_scalar",
+    "last_logged": "_globalstep_last_logged",
+    "initial_step": "_initial_global_step",
+    "flos": "current_flos",
+}
 
 
 class TrainerMemory:
@@ -111,9 +121,7 @@ class TrainerMemory:
 
 def state_json(trainer):
     """trainer_state.json, as a checkpoint of this moment would have it."""
-    from dataclasses import asdict
-
-    from transformers.trainer_callback import ExportableState
+    from transformers.trainer_callback import ExportableState  # Old versions have none.
 
     state = trainer.state
     for callback in [*trainer.callback_handler.callbacks, trainer.control]:
@@ -122,13 +130,11 @@ def state_json(trainer):
             if isinstance(state.stateful_callbacks.get(name), list):
                 continue  # Several have one name: Transformers keeps the state of each itself.
             state.stateful_callbacks[name] = callback.state()
-    return json.dumps(asdict(state), sort_keys=True)
+    return json.dumps(dataclasses.asdict(state), sort_keys=True)
 
 
 def _declared(trainer):
     """The model in its DistributedDataParallel, which declares what is the same on all ranks."""
-    from torch.nn.parallel import DistributedDataParallel
-
     if isinstance(trainer.model_wrapped, DistributedDataParallel):
         return trainer.model_wrapped
     return trainer.accelerator.unwrap_model(trainer.model)
@@ -138,10 +144,7 @@ def _totals(trainer):
     """What the loop adds up between two lines of its log."""
     return {
         "loss": trainer._tr_loss.detach() if hasattr(trainer, "_tr_loss") else None,
-        "total_loss": getattr(trainer, "_total_loss_scalar", 0.0),
-        "last_logged": getattr(trainer, "_globalstep_last_logged", 0),
-        "initial_step": getattr(trainer, "_initial_global_step", 0),
-        "flos": getattr(trainer, "current_flos", 0),
+        **{name: getattr(trainer, field, 0) for name, field in TOTALS.items()},
     }
 
 
@@ -176,12 +179,12 @@ class Resumed:
 
     def write_state(self):
         """What the Trainer wants to read before it asks for anything."""
-        import pathlib
+        folder = pathlib.Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "trainer_state.json").write_text(self._values["state"])
 
-        pathlib.Path(self.folder).mkdir(parents=True, exist_ok=True)
-        (pathlib.Path(self.folder) / "trainer_state.json").write_text(self._values["state"])
-
-    def give_model(self, model):
+    def give_model(self, trainer, model=None):
+        model = trainer.accelerator.unwrap_model(trainer.model if model is None else model)
         load({"model": model}, {"model": self._values.pop("model")}, strict=True)
 
     def give_optimizer(self, trainer):
@@ -196,14 +199,12 @@ class Resumed:
         if "scaler" in self._values and getattr(trainer.accelerator, "scaler", None) is not None:
             trainer.accelerator.scaler.load_state_dict(self._values.pop("scaler"))
 
-    def give_rng(self):
+    def give_rng(self, _):
         RNG().load_state_dict(self._values["rng"])
 
     def give_totals(self, trainer):
         totals = self._values["totals"]
         if totals["loss"] is not None:
             trainer._tr_loss = totals["loss"].to(trainer.args.device).clone()
-        trainer._total_loss_scalar = totals["total_loss"]
-        trainer._globalstep_last_logged = totals["last_logged"]
-        trainer._initial_global_step = totals["initial_step"]
-        trainer.current_flos = totals["flos"]
+        for name, field in TOTALS.items():
+            setattr(trainer, field, totals[name])

@@ -46,28 +46,35 @@ class Weights:
 @contextlib.contextmanager
 def collected(weights):
     """While it lasts, `weights` may take what this thread writes as a safetensors file."""
-    before = {}
     thread = threading.get_ident()
 
-    def replace(module, name):
-        stock = before[module, name] = getattr(module, name)
-
+    def writer(stock):
         def write(tensors, filename, metadata=None, *arguments, **options):
             is_ours = threading.get_ident() == thread and not arguments and not options
             if not is_ours or not weights.take(tensors, filename, metadata):
                 stock(tensors, filename, metadata, *arguments, **options)
 
-        setattr(module, name, write)
+        return write
 
-    try:
+    with contextlib.ExitStack() as stack:
         for module, name in WRITERS:
             module = importlib.import_module(module)
             if hasattr(module, name):  # Else this version writes for itself.
-                replace(module, name)
+                stack.enter_context(replaced(module, **{name: writer(getattr(module, name))}))
+        yield
+
+
+@contextlib.contextmanager
+def replaced(owner, **functions):
+    """For a while the module, or the object, has these functions of its own."""
+    before = {name: vars(owner)[name] for name in functions if name in vars(owner)}
+    vars(owner).update(functions)
+    try:
         yield
     finally:
-        for (module, name), stock in before.items():
-            setattr(module, name, stock)
+        for name in functions:
+            del vars(owner)[name]
+        vars(owner).update(before)
 
 
 def _is_storable(tensors):

@@ -1,13 +1,20 @@
-"""Owners: modules, optimizers and scalers among the items of one call."""
+"""Owners: modules, optimizers and scalers among the items of one call.
+
+The state_dict() of torch's GradScaler makes Python numbers of two tensors, for which it waits until
+the GPU has done all that is queued. A capture copies the tensors as they lie; a restore makes the
+numbers.
+"""
 
 import json
 
 import torch
+from torch import amp
 
-from libckpt.adapters.torch import _module_fill, _modules, _optimizers, _scalers
+from libckpt.adapters.torch import _module_fill, _modules, _optimizers
 from libckpt.core import _frameworks, _item_kinds, _tensors
 from libckpt.core._fill import errors_named
 
+_SCALER_READERS = ("state_dict", "get_scale", "_get_scale_async", "_get_growth_tracker")
 _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -29,7 +36,7 @@ class Owners(_frameworks.Owners):
     def take(self, taker, name, owner):
         if is_optimizer(owner):
             return self._take_optimizer(taker, name, owner)
-        state = self._state_of(owner) if _modules.is_module(owner) else _scalers.state_of(owner)
+        state = self._state_of(owner) if _modules.is_module(owner) else _state_of_scaler(owner)
         return None if state is None else taker.take_state(name, state)
 
     def _state_of(self, module):
@@ -102,3 +109,24 @@ class Owners(_frameworks.Owners):
                 prefix = f"{name}.state."
                 states.update({k: t for k, t in tensors.items() if k.startswith(prefix)})
         return modules, {n: t for n, t in states.items() if not _tensors.why_not_writable(t)}
+
+
+def _state_of_scaler(owner):
+    """What its state_dict() has, with Numbers for what lies in tensors; None: it is no scaler, or
+    one whose class has methods of its own."""
+    stock = getattr(amp, "GradScaler", None)
+    if stock is None or not isinstance(owner, stock) or not owner.is_enabled():
+        return None
+    kind = type(owner)
+    if any(getattr(kind, name) is not getattr(stock, name, None) for name in _SCALER_READERS):
+        return None
+    scale, tracker = getattr(owner, "_scale", None), getattr(owner, "_growth_tracker", None)
+    if scale is None or tracker is None:
+        return None  # It has scaled nothing yet: its numbers are Python's.
+    return {
+        "scale": _item_kinds.Number(scale),
+        "growth_factor": owner.get_growth_factor(),
+        "backoff_factor": owner.get_backoff_factor(),
+        "growth_interval": owner.get_growth_interval(),
+        "_growth_tracker": _item_kinds.Number(tracker),
+    }

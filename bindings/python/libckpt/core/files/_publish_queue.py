@@ -7,10 +7,12 @@ something waits, and at the end of the process. No thread of Python is needed fo
 
 import atexit
 import contextlib
+import hashlib
 import itertools
 import logging
 import os
 import pathlib
+import re
 import threading
 import time
 import typing
@@ -27,6 +29,7 @@ SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
 SILENT_MAX = 10.0  # A longer wait is logged.
 FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
+LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: what is published has names of its own.
 MEMBERS_MAX = 12
@@ -54,7 +57,7 @@ class PublishQueue:
         self.directory = pathlib.Path(directory)
         self.waiting = []  # Each a Waiting, the oldest first.
         self._process = os.getpid()
-        self._step = max((step for step, _ in steps_of(self.directory)), default=0)
+        self._step = max((step for step, _ in _storage.steps(self.directory)), default=0)
         _queues.append(self)
 
     def capture(self, items):
@@ -139,18 +142,12 @@ class PublishQueue:
             self.session.close()
 
 
-def steps_of(directory):
-    """(step, its directory) of what is on storage."""
-    for path in _storage.steps(directory):
-        yield int(_storage.STEP.match(path.name).group(1)), path
-
-
 def find_step(directory, step, weights=None):
     """(its directory, by name of the member its file), or twice None.
 
     `weights` is the name for the file that holds the items that are tensors.
     """
-    for found, path in steps_of(directory):
+    for found, path in _storage.steps(directory):
         manifest = _storage.read_manifest(path) if found == step else None
         if manifest is not None:
             files = _storage.archive_files(manifest["shards"][0])
@@ -158,6 +155,21 @@ def find_step(directory, step, weights=None):
                 files[weights] = _storage.tensor_file(manifest["shards"][0])
             return path, {name: path / file for name, file in files.items()}
     return None, None
+
+
+def await_step(directory, step, ends, weights=None):
+    """As find_step, by that time: the daemon brings to storage what a killed run had captured."""
+    while True:
+        path, files = find_step(directory, step, weights)
+        if path is not None or time.monotonic() > ends:
+            return path, files
+        time.sleep(LOOK_EVERY)
+
+
+def job_of(kind, name, directory):
+    """The job that publishes there: readable, and another one for each directory."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
+    return f"{kind}-{readable}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
 
 
 def settle_to(queue, left, deadline=SLOT_DEADLINE):

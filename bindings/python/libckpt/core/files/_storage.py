@@ -10,7 +10,7 @@ MANIFEST_BYTES_MAX = 256 << 20
 
 
 def steps(directory):
-    """Published step directories, the newest last; a directory without a manifest is none."""
+    """(step, its directory) of what is published, the newest last; without a manifest it is not."""
     directory = pathlib.Path(directory)
     found = []
     try:
@@ -22,8 +22,8 @@ def steps(directory):
         if match and (directory / name / "manifest.json").exists():
             manifest = read_manifest(directory / name)
             if manifest is not None:
-                found.append(((manifest["timeline"], int(match.group(1))), directory / name))
-    return [path for _, path in sorted(found)]
+                found.append((manifest["timeline"], int(match.group(1)), directory / name))
+    return [(step, path) for _, step, path in sorted(found)]
 
 
 def read_manifest(step_directory):
@@ -40,7 +40,7 @@ def read_manifest(step_directory):
 
 def newest_shard(directory, rank):
     found = steps(directory)
-    manifest = read_manifest(found[-1]) if found else None
+    manifest = read_manifest(found[-1][1]) if found else None
     if manifest is None or rank >= len(manifest["shards"]):
         return None
     return manifest["shards"][rank]
