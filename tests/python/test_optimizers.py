@@ -52,7 +52,7 @@ def copied(state):
 def names_of(items, **options):
     from libckpt.core import _items
 
-    structure, tensors, _ = _items.take_all(items, **options)
+    structure, tensors, _ = _items.flatten(items, **options)
     json.loads(structure)
     return set(tensors)
 

@@ -63,10 +63,10 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_of_a_kind_that_is_known_comes_back(value):
-    from libckpt.core import _giver, _items
+    from libckpt.core import _items, _rebuild
 
-    structure, tensors, members = _items.take_all({"x": {"y": [value]}})
-    found = _giver.give_all(json.loads(structure), tensors, members)["x"]["y"][0]
+    structure, tensors, members = _items.flatten({"x": {"y": [value]}})
+    found = _rebuild.rebuild(json.loads(structure), tensors, members)["x"]["y"][0]
     assert type(found) is type(value)
     assert found == value or repr(found) == repr(value)
     for name in ("maxlen", "fold", "tzinfo", "default_factory"):
@@ -103,7 +103,7 @@ def test_all_else_is_refused_by_name_with_the_option(value):
     from libckpt.core import _items
 
     with pytest.raises(libckpt.Unsupported, match=r'item "x\.y.*allow_pickle=True'):
-        _items.take_all({"x": {"y": value}})
+        _items.flatten({"x": {"y": value}})
 
 
 ran = []
@@ -206,4 +206,4 @@ def test_the_state_of_every_scheduler_of_torch_needs_no_pickle():
     }
     for name, one in make.items():
         scheduler = one(torch.optim.SGD([torch.ones(1)], lr=0.1, momentum=0.9))
-        _items.take_all({name: scheduler})
+        _items.flatten({name: scheduler})

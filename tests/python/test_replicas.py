@@ -68,7 +68,7 @@ class Rank:
 
     def take(self, step):
         """(owner or None by name as the structure tells, names of the tensors it captures)."""
-        structure, tensors, _ = self._replicas.take(step, self.items, False)
+        structure, tensors, _ = self._replicas.flatten(step, self.items, False)
         told = json.loads(structure)
         owners = told.pop("libckpt.shares")
         names = [node["t"] for node in _restore.tensor_nodes(told)]

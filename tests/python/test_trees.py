@@ -85,8 +85,8 @@ def change(chance, items):
 
 
 def assert_as_without_memory(items, known):
-    text, tensors, _ = _items.take_all(items, known=known)
-    wanted_text, wanted_tensors, _ = _items.take_all(items)
+    text, tensors, _ = _items.flatten(items, known=known)
+    wanted_text, wanted_tensors, _ = _items.flatten(items)
     assert text == wanted_text
     assert list(tensors) == list(wanted_tensors)
     assert all(is_the_same(tensors[name], wanted_tensors[name]) for name in wanted_tensors)
@@ -123,13 +123,13 @@ def test_whatever_changes_the_memory_of_it_does_not_show(number, monkeypatch):
 @pytest.fixture
 def looks(monkeypatch):
     """Names of the tensors that are looked at one by one."""
-    seen, stock = [], _items.Taker._tensor
+    seen, stock = [], _items.Flattener._tensor
 
     def look(taker, name, value):
         seen.append(name)
         return stock(taker, name, value)
 
-    monkeypatch.setattr(_items.Taker, "_tensor", look)
+    monkeypatch.setattr(_items.Flattener, "_tensor", look)
     return seen
 
 
@@ -150,15 +150,15 @@ def trained(**options):
 @pytest.mark.skipif(_views.exchange_api() is None, reason="this torch tells nothing of tensors")
 def test_from_step_to_step_no_tensor_of_an_optimizer_is_looked_at(looks):
     (items, step), known = trained(), _items.Known()
-    _items.take_all(items, known=known)
+    _items.flatten(items, known=known)
     assert len(looks) == 10 + 30
     for _ in range(20):
         looks.clear()
         step()
         items["optimizer"].param_groups[0]["weight_decay"] *= 0.9
-        text, tensors, _ = _items.take_all(items, known=known)
+        text, tensors, _ = _items.flatten(items, known=known)
         assert not looks
-        assert (text, list(tensors)) == (lambda t: (t[0], list(t[1])))(_items.take_all(items))
+        assert (text, list(tensors)) == (lambda t: (t[0], list(t[1])))(_items.flatten(items))
 
 
 @pytest.mark.skipif(_views.exchange_api() is None, reason="this torch tells nothing of tensors")
@@ -171,7 +171,7 @@ def test_a_list_that_grows_does_not_make_the_rest_be_looked_at(looks):
         step()
         assert_as_without_memory(items, known)
     looks.clear()
-    _items.take_all(items, known=known)
+    _items.flatten(items, known=known)
     assert not looks
 
 
@@ -183,7 +183,7 @@ def test_what_is_known_is_told_and_nothing_else():
         return _native.Tree(_views.exchange_api(), torch.Tensor, text_of, value, text)
 
     value = {"a": [1, (2.5, "x")], "b": {7: None}}
-    text = _items.Taker().take("item", value)
+    text = _items.Flattener().flatten("item", value)
     tree = tree_of(value, text)
     if _views.exchange_api() is not None:
         assert tree.is_known()
@@ -207,7 +207,7 @@ def test_a_text_that_cannot_be_made_leaves_nothing_half_changed():
         return _items._text_of_plain(leaf)
 
     value = [1, 2, 3]
-    text = _items.Taker().take("item", value)
+    text = _items.Flattener().flatten("item", value)
     tree = _native.Tree(_views.exchange_api(), torch.Tensor, text_of, value, text)
     is_broken.append(True)
     if tree.is_known():

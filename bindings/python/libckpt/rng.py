@@ -27,7 +27,7 @@ class RNG:
         random.setstate(_of_python(state))
         for name in _frameworks.names():
             if name in state:
-                _frameworks.named(name).load_rng(state)
+                _frameworks.adapter_of(name).load_rng(state)
 
     def check(self, state):
         """Raises ValueError, or what Python does, for a state that load_state_dict cannot take.
@@ -37,7 +37,7 @@ class RNG:
         random.Random(0).setstate(_of_python(state))
         for name in _frameworks.names():
             if name in state:
-                _frameworks.named(name).check_rng(state)
+                _frameworks.adapter_of(name).check_rng(state)
 
 
 def _of_python(state):

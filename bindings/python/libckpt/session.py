@@ -39,7 +39,7 @@ class Session:
         self._restorer = _restorer.Restorer(
             self._tensors, self._ranks, self._replicas, self.dir, allow_pickle
         )
-        self._known = _items.Known()  # What the newest save told of its tensors.
+        self._known = _items.Known()  # What the newest save saw of its tensors.
         self._failures = _failures.Failures(self.job)
         self._must_confirm = None
         self._restore_failure = None
@@ -132,8 +132,8 @@ class Session:
                 "start_fresh() to begin without it"
             )
         with _turn.no_collection():
-            taken = self._replicas.take(step, items, self._allow_pickle, self._known)
-            return self._tensors.capture(step, taken, always)
+            flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
+            return self._tensors.capture(step, flattened, always)
 
     def _confirm(self, step):
         """Training got on after a restore: the step it began with is not suspect."""

@@ -13,7 +13,7 @@ import reprlib
 import types
 
 from libckpt import errors
-from libckpt.core import _frameworks, _giver, _item_kinds, _tensors
+from libckpt.core import _frameworks, _item_kinds, _rebuild, _tensors
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -39,7 +39,7 @@ def check(into, values, strict):
 
 
 def _check(name, item, value, strict, owners):
-    if isinstance(item, _item_kinds.Member) or isinstance(value, _giver.Placeholder):
+    if isinstance(item, _item_kinds.Member) or isinstance(value, _rebuild.Placeholder):
         return
     if any(each.check(name, item, value) for each in owners):
         return

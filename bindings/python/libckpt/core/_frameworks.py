@@ -107,8 +107,8 @@ class Adapter:
 class Owners:
     """The items of one call that an adapter handles itself. Each method says whether it did."""
 
-    def take(self, taker, name, owner):
-        """The structure of the owner, whose tensors were given to the taker; None: not handled."""
+    def flatten(self, flattener, name, owner):
+        """The structure of the owner, whose tensors the flattener got; None: not handled."""
         return None
 
     def replicas(self, tensors):
@@ -137,11 +137,11 @@ def adapters():
     """Those of the frameworks that the program has imported."""
     if _waiting:
         for framework in [name for name in list(_waiting) if name in sys.modules]:
-            named(framework)
+            adapter_of(framework)
     return tuple(_adapters.values())  # Another thread may be the one that imports the next.
 
 
-def named(framework):
+def adapter_of(framework):
     """The adapter of that framework, which is imported now. Raises KeyError without one."""
     adapter = _adapters.get(framework)
     if adapter is None:
@@ -156,7 +156,7 @@ def names():
     return list(_registered)
 
 
-def first(ask):
+def first_answer(ask):
     """The first answer of an adapter that is not None."""
     answers = map(ask, adapters())
     return next((answer for answer in answers if answer is not None), None)
@@ -164,7 +164,7 @@ def first(ask):
 
 def guardable(given):
     """The optimizer whose steps can be guarded; refuses what is none."""
-    optimizer = first(lambda adapter: adapter.optimizer_of(given))
+    optimizer = first_answer(lambda adapter: adapter.optimizer_of(given))
     if optimizer is None:
         raise errors.InvalidArgument(
             f"guard: {type(given).__name__} was given: an optimizer of torch is wanted, which has "
@@ -173,9 +173,9 @@ def guardable(given):
     return optimizer
 
 
-def of_optimizer(given):
+def optimizer_adapter(given):
     """The adapter that can guard the optimizer; None: none can."""
-    return first(lambda adapter: None if adapter.optimizer_of(given) is None else adapter)
+    return first_answer(lambda adapter: None if adapter.optimizer_of(given) is None else adapter)
 
 
 def plain_name(name):
@@ -196,14 +196,14 @@ def is_recording_graph():
     return any(adapter.is_recording_graph() for adapter in adapters())
 
 
-def of_ranks():
+def rank_adapter():
     """The adapter whose framework compares and sends tensors between ranks."""
-    return first(lambda adapter: adapter if adapter.Digests else None)
+    return first_answer(lambda adapter: adapter if adapter.Digests else None)
 
 
-def of_archives():
+def archive_adapter():
     """The adapter that reads the members of a checkpoint, whether its framework is imported."""
     return next(
-        adapter for adapter in map(named, names()) if type(adapter).load_archive
+        adapter for adapter in map(adapter_of, names()) if type(adapter).load_archive
         is not Adapter.load_archive
     )  # fmt: skip

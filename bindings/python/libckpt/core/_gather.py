@@ -47,7 +47,7 @@ class Gather:
         for answer in self._find_published(step, reason):
             structure, failure = self._try_to_read(answer, targets)
             failures = ranks.failures("shards", failure)
-            damage = [told for told in failures if told[1] == errors.Corruption.__name__]
+            damage = [each for each in failures if each[1] == errors.Corruption.__name__]
             if failures and failures == damage:  # The files are the same for all ranks.
                 damaged.append(f"step {answer['step']} is passed over: {damage[0][2]}")
                 overwritten |= targets.placed.keys()
@@ -198,8 +198,8 @@ class Gather:
         if len(set(sums)) == 1:
             return shared
         union = {}
-        for told in self._ranks.exchange("shared", shared):
-            union = told | union
+        for others in self._ranks.exchange("shared", shared):
+            union = others | union
         return union
 
 

@@ -38,20 +38,20 @@ class _Collision(Exception):
 
 
 class Known:
-    """What one save told of tensors, for the next: there are thousands, and most stay alike."""
+    """What one save saw of tensors, for the next: there are thousands, and most stay alike."""
 
     def __init__(self):
         self.forget()
 
     def forget(self):
-        self.told = {}  # By name: a tensor's type, its shape and the text for both.
+        self.tensors = {}  # By name: a tensor's type, its shape and the text for both.
         self.trees = _trees.Trees()
 
 
-class Taker:
+class Flattener:
     """Takes items apart into `tensors`, `members` and a structure, which is made as text at once.
 
-    `known` is what an earlier Taker told; without it, nobody wants this one's.
+    `known` is what an earlier Flattener saw; without it, what this one sees is not kept.
     """
 
     def __init__(self, items=None, allow_pickle=False, known=None):
@@ -60,22 +60,22 @@ class Taker:
         self.tensors = {}
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
-        self.told = Known()
+        self.seen = Known()
         self._known = known
-        self._known_told = known.told if known else {}
-        self.told.trees = _trees.Trees(known.trees if known else None)
+        self._known_tensors = known.tensors if known else {}
+        self.seen.trees = _trees.Trees(known.trees if known else None)
         self._is_remembered = known is None  # Or nobody wants it to be.
         self._depth = 0
 
-    def take(self, name, value):
+    def flatten(self, name, value):
         """The structure of `value`; its tensors are added under names that begin with `name`."""
         kind = type(value)
         if kind in PLAIN or kind is float:
             return _text_of_plain(value)
         if kind is dict:
-            return self.take_dictionary(name, value)
+            return self.flatten_dictionary(name, value)
         if kind is collections.OrderedDict:
-            return f'{{"o":{self.take_dictionary(name, value)}}}'
+            return f'{{"o":{self.flatten_dictionary(name, value)}}}'
         if _tensors.is_tensor(value):
             return self._tensor(name, value)
         if kind is bytes:
@@ -92,25 +92,25 @@ class Taker:
         if kind is collections.defaultdict:
             return self._default_dictionary(name, value)
         if isinstance(value, dict) and has_tensor(value):  # A Counter has none: it stays one.
-            return self.take_dictionary(name, value)
+            return self.flatten_dictionary(name, value)
         parts = _kinds.parts_of(value)
         if parts is not None:
-            return f'{{"k":[{_text(parts[0])},{self.take(name, parts[1])}]}}'
+            return f'{{"k":[{_text(parts[0])},{self.flatten(name, parts[1])}]}}'
         return self._pickled(name, value)
 
     def _owner(self, name, owner):
         """The structure of an item with a state_dict()."""
         for owners in self._owners:
-            text = owners.take(self, name, owner)
+            text = owners.flatten(self, name, owner)
             if text is not None:
                 return text
-        return self.take_state(name, owner.state_dict())
+        return self.flatten_state(name, owner.state_dict())
 
-    def take_state(self, name, state):
+    def flatten_state(self, name, state):
         """The structure of what an owner's state_dict() has."""
         # Its load_state_dict() takes any kind of dictionary.
         is_dictionary = type(state) is collections.OrderedDict
-        node = self.take_dictionary(name, state) if is_dictionary else self.take(name, state)
+        node = self.flatten_dictionary(name, state) if is_dictionary else self.flatten(name, state)
         return f'{{"s":{node}}}'
 
     def replicas(self):
@@ -126,17 +126,17 @@ class Taker:
         while name in self.tensors:  # As in {"a.b": x, "a": {"b": y}}.
             name += "'"
         self.tensors[name] = value
-        told = self._known_told.get(name)
-        if told is None or told[0] is not value.dtype or told[1] != value.shape:
+        known = self._known_tensors.get(name)
+        if known is None or known[0] is not value.dtype or known[1] != value.shape:
             _check_text(name)
             _tensors.check(name, value)
-            told = None
+            known = None
         order = _order_of(value)
-        if told is None or told[3] != order:
+        if known is None or known[3] != order:
             text = _text({"t": name, **_tensors.describe(value, order)})
-            told = (value.dtype, value.shape, text, order)
-        self.told.told[name] = told
-        return told[2]
+            known = (value.dtype, value.shape, text, order)
+        self.seen.tensors[name] = known
+        return known[2]
 
     def _go_deeper(self, name):
         self._depth += 1
@@ -146,16 +146,16 @@ class Taker:
                 "save it flat, as a list of its parts"
             )
 
-    def _container(self, name, value, take):
-        """The text that `take` makes of it, or that the save before made of it."""
-        trees = self.told.trees
+    def _container(self, name, value, make):
+        """The text that `make` makes of it, or that the save before made of it."""
+        trees = self.seen.trees
         if not self._is_remembered and (found := trees.find(name, value)):
             return self._add_tree(*found)
         is_tree = not self._is_remembered and trees.is_wanted(name)
         self._is_remembered = self._is_remembered or is_tree  # With all that is in it.
         count = len(self.tensors)
         self._go_deeper(name)
-        text = take(name, value)
+        text = make(name, value)
         self._depth -= 1
         if is_tree:
             names = list(itertools.islice(self.tensors, count, None))
@@ -171,17 +171,17 @@ class Taker:
         return text
 
     def _sequence(self, name, value):
-        parts = [self.take(f"{name}.{i}", part) for i, part in enumerate(value)]
+        parts = [self.flatten(f"{name}.{i}", part) for i, part in enumerate(value)]
         return f'{{"{"l" if type(value) is list else "u"}":[{",".join(parts)}]}}'
 
-    def take_dictionary(self, name, value):
+    def flatten_dictionary(self, name, value):
         return self._container(name, value, self._pairs)
 
     def _default_dictionary(self, name, value):
         """A plain one, when it has tensors and what makes its values cannot be saved."""
-        node = self.take_dictionary(name, value)
+        node = self.flatten_dictionary(name, value)
         try:
-            return f'{{"e":[{self.take(f"{name}.factory", value.default_factory)},{node}]}}'
+            return f'{{"e":[{self.flatten(f"{name}.factory", value.default_factory)},{node}]}}'
         except (InvalidArgument, Unsupported):
             if not has_tensor(value):
                 raise
@@ -191,7 +191,7 @@ class Taker:
         keys, parts = list(value), list(value.values())
         if not all(type(key) is str for key in keys):
             pairs = [
-                f"[{self.take(f'{name}.key', key)},{self.take(f'{name}.{key}', part)}]"
+                f"[{self.flatten(f'{name}.key', key)},{self.flatten(f'{name}.{key}', part)}]"
                 for key, part in zip(keys, parts, strict=True)
             ]
             return f'{{"m":[{",".join(pairs)}]}}'
@@ -200,9 +200,9 @@ class Taker:
         return f'{{"d":{{{",".join(texts)}}}}}'
 
     def _part(self, name, value):
-        """As `take`, which has more to ask before it comes to the most frequent case."""
-        is_plain_tensor = name in self._known_told and _tensors.is_tensor(value)
-        return self._tensor(name, value) if is_plain_tensor else self.take(name, value)
+        """As `flatten`, which has more to ask before it comes to the most frequent case."""
+        is_plain_tensor = name in self._known_tensors and _tensors.is_tensor(value)
+        return self._tensor(name, value) if is_plain_tensor else self.flatten(name, value)
 
     def _pickled(self, name, value):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -253,7 +253,7 @@ def _kinds_of(items):
     return f"one with the name {next(name for name in items if type(name) is not str)!r}"
 
 
-def take_all(items, allow_pickle=False, known=None, replicas=None):
+def flatten(items, allow_pickle=False, known=None, replicas=None):
     """(structure as JSON, tensors by name, members by name) of a dictionary of items.
 
     The caller keeps `known` for its next call. `replicas` gets the names of
@@ -266,14 +266,14 @@ def take_all(items, allow_pickle=False, known=None, replicas=None):
         )
     for name in items:
         _check_name(name)
-    taker = Taker(items, allow_pickle, known)
+    flattener = Flattener(items, allow_pickle, known)
     try:
-        parts = [f"{_text(name)}:{taker.take(name, value)}" for name, value in items.items()]
+        parts = [f"{_text(name)}:{flattener.flatten(name, value)}" for name, value in items.items()]
     except _Collision:
         known.forget()
-        return take_all(items, allow_pickle, known, replicas)
+        return flatten(items, allow_pickle, known, replicas)
     if known is not None:
-        known.told, known.trees = taker.told.told, taker.told.trees
+        known.tensors, known.trees = flattener.seen.tensors, flattener.seen.trees
     if replicas is not None:
-        replicas.update(taker.replicas())
-    return f"{{{','.join(parts)}}}", taker.tensors, taker.members
+        replicas.update(flattener.replicas())
+    return f"{{{','.join(parts)}}}", flattener.tensors, flattener.members

@@ -39,7 +39,7 @@ def parts_of(value):
         return "timezone", value.utcoffset(None)
     if isinstance(value, (datetime.datetime, datetime.time)):
         return _parts_of_time(value)
-    return _frameworks.first(lambda adapter: adapter.parts_of(value))
+    return _frameworks.first_answer(lambda adapter: adapter.parts_of(value))
 
 
 def make(name, parts):
@@ -47,7 +47,7 @@ def make(name, parts):
     make_one = _MAKE.get(name)
     if make_one is not None:
         return make_one(parts)
-    return _frameworks.named(name.partition(".")[0]).make(name, parts)
+    return _frameworks.adapter_of(name.partition(".")[0]).make(name, parts)
 
 
 def _parts_of_time(value):

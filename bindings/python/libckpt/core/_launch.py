@@ -47,7 +47,7 @@ def _number(variable, default=0):
 
 
 def _address(host):
-    """Ours, as that host sees it; loopback when that cannot be told."""
+    """Ours, as that host sees it; loopback when that cannot be found out."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # Sends nothing.
         return probe.getsockname()[0]
@@ -72,19 +72,19 @@ def _common_address(options, ranks):
 
 
 def _exchange(options, ranks):
-    """All ranks tell node and address; several nodes get a list, an incarnation and a secret."""
+    """All ranks say node and address; several nodes get a list, an incarnation and a secret."""
     node = _settings.chosen(options, "node") or socket.gethostname()
     port = options.get("port") or _number("LIBCKPT_PORT", _settings.configured("port") or PORT)
     domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
     address = _common_address(options, ranks)
-    told = {
+    facts = {
         "name": node,
         "node": f"{node}@{address}:{port}/{domain}",
         "is_hidden": _is_loopback(address) and not _settings.chosen(options, "interface"),
         "has_secret": bool(_settings.chosen(options, "secret_file")),
         "incarnation": _next_incarnation(options),
     }
-    common = ranks.decide("node", told, _in_common)
+    common = ranks.decide("node", facts, _in_common)
     if "problem" in common:
         raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
     options.setdefault("incarnation", common["incarnation"])
@@ -92,30 +92,30 @@ def _exchange(options, ranks):
         return
     options.update(node=node, nodes=common["nodes"])
     _keep(_incarnation_file(options), str(options["incarnation"]))
-    if not told["has_secret"]:
+    if not facts["has_secret"]:
         secret_file = _own_file(options, "secret")
         _keep(secret_file, common["secret"])
         options["secret_file"] = str(secret_file)
 
 
-def _in_common(told):
-    nodes = sorted({one["node"] for one in told})
-    names = sorted({one["name"] for one in told})
+def _in_common(facts):
+    nodes = sorted({one["node"] for one in facts})
+    names = sorted({one["name"] for one in facts})
     if len(nodes) != len(names):
         return {"problem": f"nodes of one name, or ranks of one node with two addresses: {nodes}; "
                            "name them with LIBCKPT_NODE and LIBCKPT_INTERFACE"}  # fmt: skip
-    hidden = [one["name"] for one in told if one["is_hidden"]]
+    hidden = [one["name"] for one in facts if one["is_hidden"]]
     if len(nodes) > 1 and hidden:
         return {"problem": f"node {hidden[0]} found only a loopback address of its own: name one "
                            "that the other nodes see with LIBCKPT_INTERFACE"}  # fmt: skip
-    have_secret = {one["has_secret"] for one in told}
+    have_secret = {one["has_secret"] for one in facts}
     if len(nodes) > 1 and len(have_secret) > 1:
         return {"problem": "some ranks were given a secret_file and others were not: give it to "
                            "all, or to none and the job makes one"}  # fmt: skip
     return {
         "nodes": nodes,
         "secret": secrets.token_hex(32),
-        "incarnation": max(one["incarnation"] for one in told),
+        "incarnation": max(one["incarnation"] for one in facts),
     }
 
 

@@ -19,8 +19,9 @@ _sessions = {}  # By job: how many were opened here, so that each has words of i
 def of(options, can_talk=True):
     """The ranks of these options, as far as they can, and may, be reached from here."""
     job, rank, world_size = options["job"], options.get("rank", 0), options.get("world_size", 1)
-    is_asked = can_talk and world_size > 1
-    group = _frameworks.first(lambda adapter: adapter.group(world_size)) if is_asked else None
+    group = None
+    if can_talk and world_size > 1:
+        group = _frameworks.first_answer(lambda adapter: adapter.group(world_size))
     if group is None:
         ranks = Ranks(job, rank, world_size)
         ranks.can_talk = can_talk and world_size == 1
@@ -88,10 +89,9 @@ class Ranks:
 
     def failures(self, what, error):
         """The errors of all ranks, each as [rank, name, text]."""
-        told = None if error is None else [type(error).__name__, str(error)]
-        return [
-            [rank, *said] for rank, said in enumerate(self.exchange(what, told)) if said is not None
-        ]
+        failure = None if error is None else [type(error).__name__, str(error)]
+        found = enumerate(self.exchange(what, failure))
+        return [[rank, *said] for rank, said in found if said is not None]
 
     def raise_for(self, failures, error):
         """Raises the own error, or else the first of them, if there is one."""

@@ -25,8 +25,8 @@ class Registration:
         self._process = os.getpid()
         self._views = _views.Views()
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
-        self._registered = None  # As the library was told.
-        self._as_registered = ({}, {})  # The views, and guarded ranges, that this was told from.
+        self._registered = None  # What the library has.
+        self._as_registered = ({}, {})  # The views, and guarded ranges, that this was made from.
         self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
 
@@ -38,7 +38,7 @@ class Registration:
     def guard(self, optimizer, before_step):
         """`before_step(optimizer)` is called before the step of any optimizer."""
         if self._guard is None:
-            self._guard = _frameworks.of_optimizer(optimizer).Guard(self, before_step)
+            self._guard = _frameworks.optimizer_adapter(optimizer).Guard(self, before_step)
         self._guard.add(optimizer)
 
     def before_step(self, optimizer):
@@ -93,9 +93,9 @@ class Registration:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here(judges=self._may_judge())
 
-    def capture(self, step, taken, always):
-        """The outcome. `taken` is what items.take_all answered."""
-        structure, tensors, members = taken
+    def capture(self, step, flattened, always):
+        """The outcome. `flattened` is what items.flatten answered."""
+        structure, tensors, members = flattened
         # What a capture still reads must stay: also when the next one registers other tensors.
         self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
         views = self.view(tensors)
@@ -158,18 +158,20 @@ class Registration:
         guarded = self._guard.ranges() if self._guard else {}
         if not members and self._is_registered(views, guarded):
             return
-        wanted = (
-            self._all_told(views, "", guarded),
-            [(name, self._all_told(parts, f"{name}//", guarded)) for name, parts in members.items()],
-        )
+        archives = [
+            (name, self._described(entries, f"{name}//", guarded))
+            for name, entries in members.items()
+        ]
+        wanted = (self._described(views, "", guarded), archives)
         if wanted != self._registered:
             self._registered = None
             self.client.update(*wanted)
             self._registered = wanted
+            by_prefix = [("", wanted[0]), *((f"{name}//", parts) for name, parts in archives)]
             self._left_for_later = [
                 (prefix + name, address, bool(prefix))
-                for prefix, told in [("", wanted[0]), *((f"{m}//", parts) for m, parts in wanted[1])]
-                for name, address, *_, is_left in told
+                for prefix, parts in by_prefix
+                for name, address, *_, is_left in parts
                 if is_left
             ]
         self._as_registered = (views, guarded)
@@ -183,7 +185,7 @@ class Registration:
         is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
         return is_as_then and len(self.mutations.names) == self._names_then
 
-    def _all_told(self, views, prefix, guarded):
+    def _described(self, views, prefix, guarded):
         return [
             (name, view.address, view.type, view.shape, view.gpu,
              self._is_left(prefix + name, view, guarded))

@@ -31,28 +31,28 @@ class Replicas:
         self._forms = {}  # By name: type and shape when a round asked about it.
         self._owners = {}  # By name: the rank that captures it; none: each rank its own.
         self._apart = set()  # Names that were not the same once.
-        self._told = "{}"  # The owners as text.
+        self._owners_text = "{}"  # The owners as text.
         self._loads = [0] * ranks.world_size  # Bytes given out; rank 0 keeps them.
         self._has_logged = False
 
-    def take(self, step, items, allow_pickle, known=None):
-        """As items.take_all; of the tensors, those that are this rank's to capture."""
+    def flatten(self, step, items, allow_pickle, known=None):
+        """As items.flatten; of the tensors, those that are this rank's to capture."""
         if not self._ranks.are_several:
-            return _items.take_all(items, allow_pickle, known)
+            return _items.flatten(items, allow_pickle, known)
         replicas = {}
-        structure, tensors, members = _items.take_all(items, allow_pickle, known, replicas)
+        structure, tensors, members = _items.flatten(items, allow_pickle, known, replicas)
         self._compare(step, {name: tensors[name] for name in replicas}, replicas)
         for name in replicas:
             if self._owners.get(name, self._ranks.rank) != self._ranks.rank:
                 del tensors[name]
         if items:
-            structure = f'{structure[:-1]},"{SHARES}":{self._told}}}'
+            structure = f'{structure[:-1]},"{SHARES}":{self._owners_text}}}'
         return structure, tensors, members
 
     def expected_bytes(self, items, optimizers, allow_pickle):
         """What this rank will capture at most, once each optimizer has made a step."""
         replicas = {}
-        _, tensors, _ = _items.take_all(items, allow_pickle, replicas=replicas)
+        _, tensors, _ = _items.flatten(items, allow_pickle, replicas=replicas)
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
         shared = sum(sizes[name] for name, kind in replicas.items() if kind != _item_kinds.BUFFER)
         share = shared + _registration.state_bytes(items.values(), optimizers)
@@ -98,7 +98,7 @@ class Replicas:
             digested = [name for name in asked if kinds[name] != _item_kinds.BUFFER]
             self._adopt(self._rounds.begin(step, asked, digested, waits=bool(new)))
         if gone or new:
-            self._told = json.dumps(self._owners, separators=(",", ":"))
+            self._owners_text = json.dumps(self._owners, separators=(",", ":"))
 
     def _adopt(self, verdicts):
         for owners, apart in verdicts:
@@ -107,17 +107,17 @@ class Replicas:
             self._apart.update(apart)
             for name in apart:
                 self._owners.pop(name, None)
-            self._told = json.dumps(self._owners, separators=(",", ":"))
+            self._owners_text = json.dumps(self._owners, separators=(",", ":"))
 
-    def _rule(self, told):
-        """(owners of what is new, names that differ) of what each rank told, by rank 0."""
-        first = told[0]
+    def _rule(self, ranks_parts):
+        """(owners of what is new, names that differ) of what each rank has, as rank 0 finds."""
+        first = ranks_parts[0]
         alike = {
             name
             for name, (form, *_) in first.items()
-            if all(name in other and other[name][0] == form for other in told[1:])
+            if all(name in other and other[name][0] == form for other in ranks_parts[1:])
         }
-        apart = sorted(set().union(*told) - alike)
+        apart = sorted(set().union(*ranks_parts) - alike)
         if apart:
             more = f" and {len(apart) - NAMED} more" if len(apart) > NAMED else ""
             logger.warning(

@@ -14,15 +14,16 @@ class Targets:
     Of a share, what is not there is looked for in complete() only.
     """
 
-    def __init__(self, into, taken, strict, of_a_share=False, check=lambda structure: None):
-        structure, here, _ = taken
+    def __init__(self, into, flattened, strict, of_a_share=False, check=lambda structure: None):
+        structure, here, _ = flattened
         self._structure = structure  # As text: what the tensors here are parts of.
         self._shared_here = _shared_names(here)
         self._shared = self._shared_here  # Names that several tensors want, here or there.
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
         self._in_place = _writable(into, here) | of_modules
         # In plain data: written in place, unless others have a part of their memory.
-        self._nested = {name: t for name, t in _nested_in(into.items(), here) if name not in self._in_place}
+        nested = _nested_in(into.items(), here)
+        self._nested = {name: t for name, t in nested if name not in self._in_place}
         self._alike = _names_by_memory(here)
         self._check_outline = check
         self.structure = None  # That of the newest choice, if it had one.
@@ -77,8 +78,8 @@ class Targets:
         source = self.tied.get(name, name)
         found = self.placed.get(source)
         if found is not None:
-            return _frameworks.of_ranks().flat_bytes(_tensors.as_stored(found))
-        return _frameworks.of_ranks().flat_bytes(self.loaded[source])
+            return _frameworks.rank_adapter().flat_bytes(_tensors.as_stored(found))
+        return _frameworks.rank_adapter().flat_bytes(self.loaded[source])
 
     def _compared(self):
         """What must be there, in type and shape, when the restore is strict. Arrays in plain data
@@ -200,7 +201,7 @@ class Targets:
 
 
 def _wanted(name):
-    """The name without what items.Taker puts behind one that another tensor has."""
+    """The name without what items.Flattener puts behind one that another tensor has."""
     return name.rstrip("'")
 
 
@@ -232,8 +233,8 @@ def _writable(into, here):
     # A name of more than one slash is another one here: what has it is copied to its place later.
     tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
     in_place = {name: here[name] for name in tensors}
-    in_place.update({name: t for name, t in _nested_in(into.items(), here) if _tensors.is_trained(t)})
-    return in_place
+    nested = _nested_in(into.items(), here)
+    return in_place | {name: t for name, t in nested if _tensors.is_trained(t)}
 
 
 def _nested_in(pairs, here):

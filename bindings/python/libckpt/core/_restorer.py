@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from libckpt import errors
-from libckpt.core import _fill, _gather, _giver, _items, _restore
+from libckpt.core import _fill, _gather, _items, _rebuild, _restore
 from libckpt.core.files import _storage
 
 logger = logging.getLogger("libckpt")
@@ -41,17 +41,17 @@ class Restorer:
 
     def prepare(self, items):
         """Makes Slots for the items, and for the state that their optimizers will have."""
-        _, tensors, members = self._take(items)
+        _, tensors, members = self._flatten(items)
         self._make_room(items, tensors, members, 0, None)
 
     def restore(self, into, step, strict):
         """(Restored, whether the daemons know of the restore); `into` is filled."""
-        taken = self._take(into)
-        _, here, members = taken
+        flattened = self._flatten(into)
+        _, here, members = flattened
         targets = _restore.Targets(
-            into, taken, strict, self._ranks.are_several,
+            into, flattened, strict, self._ranks.are_several,
             lambda structure: _fill.check(
-                into, _giver.outline(structure, self._allow_pickle), strict
+                into, _rebuild.outline(structure, self._allow_pickle), strict
             ),
         )  # fmt: skip
         # The restore waits for the Slots, and a job that begins need not.
@@ -65,11 +65,11 @@ class Restorer:
             if not into:
                 raise
             raise type(error)(f"{error}; {OVERWRITTEN}") from error
-        told = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
-        return Restored(**{**told, "items": values}), "path" not in answer
+        found = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
+        return Restored(**{**found, "items": values}), "path" not in answer
 
-    def _take(self, items):
-        return _items.take_all(items, self._allow_pickle)
+    def _flatten(self, items):
+        return _items.flatten(items, self._allow_pickle)
 
     def _make_room(self, items, tensors, members, room_min, prepare):
         """Slots for the step that is to come."""
@@ -90,7 +90,7 @@ class Restorer:
 
     def _give(self, into, answer, structure, targets, strict):
         found = targets.tensors(structure)
-        values = _giver.give_all(structure, found, targets.members, self._allow_pickle)
+        values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
         replaced = targets.replaced(found)
         if replaced:

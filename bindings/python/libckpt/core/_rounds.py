@@ -77,12 +77,13 @@ class _Round:
         self.step = step
         self._ranks, self._rule = ranks, rule
         self._store, self._key = ranks.store_for(f"replicas/{step}")
-        self._digests = _frameworks.of_ranks().Digests({name: tensors[name] for name in digested})
+        asked = {name: tensors[name] for name in digested}
+        self._digests = _frameworks.rank_adapter().Digests(asked)
         self._parts = {
             name: (_tensors.stored_form(tensor), tensor.nbytes, _place(tensor))
             for name, tensor in tensors.items()
         }
-        self._told = None
+        self._own_parts = None
         self._stage = "begun"
 
     def advance(self):
@@ -97,11 +98,11 @@ class _Round:
         if not self._digests.are_ready():
             return
         digests = self._digests.result()
-        self._told = {
+        self._own_parts = {
             name: [[*form, digests.get(name)], size, place]
             for name, (form, size, place) in self._parts.items()
         }
-        forms = sorted((name, each[0]) for name, each in self._told.items())
+        forms = sorted((name, each[0]) for name, each in self._own_parts.items())
         self._fold = hashlib.sha256(json.dumps(forms).encode()).hexdigest()
         self._say("said", self._fold)
         self._stage = "said"
@@ -109,16 +110,16 @@ class _Round:
     def _said(self):
         answer = self._answer("verdict", "said", self._fold, self._verdict_of)
         if answer == [None]:  # Not all is the same.
-            self._say("each", json.dumps(self._told))
+            self._say("each", json.dumps(self._own_parts))
             self._stage = "each"
         return answer and answer[0]
 
     def _verdict_of(self, folds):
-        return self._rule([self._told]) if len(set(folds)) == 1 else None
+        return self._rule([self._own_parts]) if len(set(folds)) == 1 else None
 
     def _each(self):
         answer = self._answer(
-            "apart", "each", json.dumps(self._told),
+            "apart", "each", json.dumps(self._own_parts),
             lambda said: self._rule([json.loads(one) for one in said]),
         )  # fmt: skip
         return answer and answer[0]

@@ -113,7 +113,7 @@ def describe(tensor, order=()):
 
 def _kind_of_description(description):
     key = next(key for key in description if key not in ("t", "shape", "order"))
-    return _frameworks.named(key).tensors
+    return _frameworks.adapter_of(key).tensors
 
 
 def dress(content, description):

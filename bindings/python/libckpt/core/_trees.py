@@ -48,7 +48,7 @@ class Trees:
         """What was made of a wanted container, part by part; `text_of` is for plain values."""
         known = self._before.get(name)
         rebuilt = 0 if known is None else known.rebuilt + 1
-        tree, exchange = None, _frameworks.first(lambda adapter: adapter.exchange())
+        tree, exchange = None, _frameworks.first_answer(lambda adapter: adapter.exchange())
         if exchange is not None:
             _, tensor_type = exchange
             tree = _native.Tree(_views.exchange_api(), tensor_type, text_of, value, text)

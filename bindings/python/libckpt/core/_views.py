@@ -109,5 +109,5 @@ def _is_where(tensor, view):
 
 def exchange_api():
     """The capsule that describes tensors without objects of Python, or None."""
-    api, _ = _frameworks.first(lambda adapter: adapter.exchange()) or (None, None)
+    api, _ = _frameworks.first_answer(lambda adapter: adapter.exchange()) or (None, None)
     return api

@@ -21,7 +21,7 @@ def fill(name, module, value, strict):
     value = _without_wrappers(value, state)
     # Memory is not copied onto itself.
     rest = value
-    if not _has_say(module):
+    if not _has_loading_code(module):
         rest = {
             key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))
         }
@@ -55,7 +55,7 @@ def _without_wrappers(value, state):
     return found
 
 
-def _has_say(module):
+def _has_loading_code(module):
     """Whether the module wants to know what is loaded: by a hook, or code that is not torch's."""
     return any(
         part._load_state_dict_pre_hooks

@@ -13,7 +13,7 @@ import weakref
 import torch
 from torch import nn
 
-SAYS = ("state_dict", "_save_to_state_dict", "get_extra_state")
+STATE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
 WRAPPERS = {  # Classes of torch, and under which name each has the module that it wraps.
     "DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -33,7 +33,7 @@ def state_of(module):
     """The entries of module.state_dict() by plain names; their tensors may not be detached."""
     plain = {nn.Parameter, torch.Tensor, getattr(nn, "Buffer", torch.Tensor)}
     found = {}
-    is_whole = all(_is_torchs(getattr(nn.Module, name)) for name in SAYS)
+    is_whole = all(_is_function_of_torch(getattr(nn.Module, name)) for name in STATE_METHODS)
     if is_whole and _collect(plain, module, "", found):
         return found
     return own_state_of(module)
@@ -105,14 +105,14 @@ def _prefixes(module, own="", plain=""):
 def _kind_of(kind):
     found = _kinds.get(kind)
     if found is None:
-        is_stock = all(getattr(kind, name) is getattr(nn.Module, name) for name in SAYS)
+        is_stock = all(getattr(kind, name) is getattr(nn.Module, name) for name in STATE_METHODS)
         of_torch = [base for base in kind.__mro__ if base.__module__.startswith("torch.")]
         inside = [WRAPPERS[base.__name__] for base in of_torch if base.__name__ in WRAPPERS]
         found = _kinds[kind] = (is_stock, inside[0] if inside else None)
     return found
 
 
-def _is_torchs(function):
+def _is_function_of_torch(function):
     """Nobody has put another one in its place."""
     file = nn.modules.module.__file__
     return getattr(getattr(function, "__code__", None), "co_filename", "") == file
@@ -122,7 +122,7 @@ def _collect(plain, module, prefix, found):
     """False: somebody has a say in it."""
     own = module.__dict__
     is_stock, inside = _kind_of(type(module))
-    if not is_stock or any(name in own for name in SAYS):
+    if not is_stock or any(name in own for name in STATE_METHODS):
         return False
     if own.get("_state_dict_hooks") or own.get("_state_dict_pre_hooks"):
         return False

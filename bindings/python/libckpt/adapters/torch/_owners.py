@@ -28,21 +28,21 @@ class Owners(_frameworks.Owners):
     def __init__(self, items, for_capture, names=None):
         self._items = items
         # A restore gives tensors back as state_dict() would: a capture only reads them.
-        self._take_state = _modules.state_of if for_capture else _modules.own_state_of
+        self._state_function = _modules.state_of if for_capture else _modules.own_state_of
         self._names = names  # Those of parameters, once an optimizer wants them.
         self._states = {}  # Those of modules, by id.
         self._states_of_optimizers = []  # (Prefix of its names, those of tensors) of each.
 
-    def take(self, taker, name, owner):
+    def flatten(self, flattener, name, owner):
         if is_optimizer(owner):
-            return self._take_optimizer(taker, name, owner)
+            return self._flatten_optimizer(flattener, name, owner)
         state = self._state_of(owner) if _modules.is_module(owner) else _state_of_scaler(owner)
-        return None if state is None else taker.take_state(name, state)
+        return None if state is None else flattener.flatten_state(name, state)
 
     def _state_of(self, module):
         found = self._states.get(id(module))
         if found is None:
-            found = self._states[id(module)] = self._take_state(module)
+            found = self._states[id(module)] = self._state_function(module)
         return found
 
     def _parameter_names(self):
@@ -50,13 +50,13 @@ class Owners(_frameworks.Owners):
             self._names = _optimizers.names_of(self._items, self._state_of)
         return self._names
 
-    def _take_optimizer(self, taker, name, optimizer):
-        count, state = len(taker.tensors), optimizer.state_dict()
+    def _flatten_optimizer(self, flattener, name, optimizer):
+        count, state = len(flattener.tensors), optimizer.state_dict()
         named = _optimizers.by_names(optimizer, state, self._parameter_names())
         if named is None:
-            return f'{{"s":{taker.take(name, state)}}}'
-        text = f'{{"g":[{_text(named[1])},{taker.take_dictionary(name, named[0])}]}}'
-        self._states_of_optimizers.append((f"{name}.state.", list(taker.tensors)[count:]))
+            return f'{{"s":{flattener.flatten(name, state)}}}'
+        text = f'{{"g":[{_text(named[1])},{flattener.flatten_dictionary(name, named[0])}]}}'
+        self._states_of_optimizers.append((f"{name}.state.", list(flattener.tensors)[count:]))
         return text
 
     def replicas(self, tensors):

@@ -1,6 +1,6 @@
-"""Giver: puts items together again from a structure and the tensors that were restored.
+"""Rebuilder: puts items together again from a structure and the tensors that were restored.
 
-The structure is what items.Taker made: of each part, what it was.
+The structure is what items.Flattener made: of each part, what it was.
 """
 
 import base64
@@ -13,29 +13,33 @@ from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsuppo
 ALLOW = "open the session with allow_pickle=True if you trust its origin"
 
 
-class Giver:
+class Rebuilder:
     def __init__(self, tensors, members, allow_pickle=False):
         self.tensors = tensors
         self.members = members
         self.allow_pickle = allow_pickle
         self._item = ""
 
-    def give_item(self, name, node):
+    def rebuild_item(self, name, node):
         self._item = name
-        return self.give(node)
+        return self.rebuild(node)
 
-    def give(self, node):
+    def rebuild(self, node):
         (kind, value), *_ = node.items()
-        return _GIVE[kind](self, value)
+        return _REBUILD[kind](self, value)
 
     def archive(self, name):
-        adapter = _frameworks.of_archives()
+        adapter = _frameworks.archive_adapter()
         return adapter.load_archive(name, self.members[name], self.allow_pickle)
+
+    def optimizer_state(self, parts):
+        away, node = parts
+        return _frameworks.archive_adapter().by_numbers(self.rebuild(node), away)
 
     def of_kind(self, parts):
         kind, node = parts
         try:
-            return _kinds.make(kind, self.give(node))
+            return _kinds.make(kind, self.rebuild(node))
         except CheckpointError as error:
             raise type(error)(f'saved item "{self._item}": {error}') from error
         except Exception as error:  # The class of an enumeration may be anybody's.
@@ -58,25 +62,25 @@ class Giver:
             ) from error
 
 
-# By what items.Taker calls it, what gives a node's value.
-_GIVE = {
-    "t": lambda giver, name: giver.tensors[name],
-    "a": Giver.archive,
-    "n": lambda giver, node: giver.give(node).item(),  # The number that was in a tensor.
-    "s": lambda giver, node: giver.give(node),  # What an owner's state_dict() had.
-    "g": lambda giver, parts: _frameworks.of_archives().by_numbers(giver.give(parts[1]), parts[0]),
-    "v": lambda giver, value: value,
-    "i": lambda giver, text: int(text, 16),
-    "f": lambda giver, text: float(text),
-    "b": lambda giver, text: base64.b64decode(text),
-    "d": lambda giver, parts: {key: giver.give(part) for key, part in parts.items()},
-    "m": lambda giver, pairs: {giver.give(key): giver.give(part) for key, part in pairs},
-    "o": lambda giver, node: collections.OrderedDict(giver.give(node)),
-    "e": lambda giver, parts: collections.defaultdict(*map(giver.give, parts)),
-    "l": lambda giver, parts: [giver.give(part) for part in parts],
-    "u": lambda giver, parts: tuple(giver.give(part) for part in parts),
-    "k": Giver.of_kind,
-    "p": Giver.unpickled,
+# By what items.Flattener calls it, what gives a node's value.
+_REBUILD = {
+    "t": lambda self, name: self.tensors[name],
+    "a": Rebuilder.archive,
+    "n": lambda self, node: self.rebuild(node).item(),  # The number that was in a tensor.
+    "s": lambda self, node: self.rebuild(node),  # What an owner's state_dict() had.
+    "g": Rebuilder.optimizer_state,
+    "v": lambda self, value: value,
+    "i": lambda self, text: int(text, 16),
+    "f": lambda self, text: float(text),
+    "b": lambda self, text: base64.b64decode(text),
+    "d": lambda self, parts: {key: self.rebuild(part) for key, part in parts.items()},
+    "m": lambda self, pairs: {self.rebuild(key): self.rebuild(part) for key, part in pairs},
+    "o": lambda self, node: collections.OrderedDict(self.rebuild(node)),
+    "e": lambda self, parts: collections.defaultdict(*map(self.rebuild, parts)),
+    "l": lambda self, parts: [self.rebuild(part) for part in parts],
+    "u": lambda self, parts: tuple(self.rebuild(part) for part in parts),
+    "k": Rebuilder.of_kind,
+    "p": Rebuilder.unpickled,
 }
 
 
@@ -87,33 +91,33 @@ class Placeholder:
         self.node = node or {}
 
 
-class Outline(Giver):
+class Outline(Rebuilder):
     """Puts items together before there are tensors, to find out whether they fit."""
 
     def __init__(self, allow_pickle):
         super().__init__({}, {}, allow_pickle)
 
-    def give(self, node):
+    def rebuild(self, node):
         if "t" in node:
             return Placeholder(node)
         if "a" in node or "n" in node or ("p" in node and self.allow_pickle):
             return Placeholder()
-        return self.give(node["e"][1]) if "e" in node else super().give(node)
+        return self.rebuild(node["e"][1]) if "e" in node else super().rebuild(node)
 
 
-def give_all(structure, tensors, members, allow_pickle=False):
+def rebuild(structure, tensors, members, allow_pickle=False):
     """The items again, as plain values. A member that is not among `members` is left out."""
-    return _given(Giver(tensors, members, allow_pickle), structure)
+    return _rebuilt(Rebuilder(tensors, members, allow_pickle), structure)
 
 
 def outline(structure, allow_pickle=False):
-    """The items, with a Placeholder for each tensor. Raises what give_all would raise."""
-    return _given(Outline(allow_pickle), structure)
+    """The items, with a Placeholder for each tensor. Raises what rebuild would raise."""
+    return _rebuilt(Outline(allow_pickle), structure)
 
 
-def _given(giver, structure):
+def _rebuilt(rebuilder, structure):
     try:
-        return {name: giver.give_item(name, node) for name, node in structure.items()}
+        return {name: rebuilder.rebuild_item(name, node) for name, node in structure.items()}
     except CheckpointError:
         raise
     except (AttributeError, KeyError, ValueError, TypeError) as error:
