@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job_storage.hpp"
@@ -106,7 +107,20 @@ void Job::touch() {
   });
 }
 
+void Job::check_invariants() const {
+  slots_.check_invariants();
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    CKPT_ASSERT(rank.rank == number_of_rank);
+    if (rank.session) {
+      CKPT_ASSERT(!rank.session->is_fenced);
+      rank.session->check_invariants();
+    }
+    for (const auto& older : rank.fenced) CKPT_ASSERT(older->is_fenced);
+  }
+}
+
 void Job::update() {
+  check_invariants();
   note_idle();
   for (auto& [number_of_rank, rank] : ranks_) {
     settle_closing(rank);
@@ -125,6 +139,7 @@ void Job::update() {
   build_report();  // What was obeyed shows at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_->targets().size());
   for (const auto& [number_of_rank, rank] : ranks_) tell_notice(rank);
+  check_invariants();
   replication_->wake();
   peers_->wake();
   changed_.notify_all();

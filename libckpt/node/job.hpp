@@ -101,7 +101,6 @@ class Job : public std::enable_shared_from_this<Job> {
   Replication& replication() { return *replication_; }
   EngineContext& context() { return context_; }
   GivingWay& giving_way() { return giving_way_; }
-
   // job_status.cpp
   nlohmann::json status() const;
   void tell_status(SessionId id);
@@ -111,6 +110,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // job.cpp, job_end.cpp
   asio::awaitable<void> heartbeat();
   void update();
+  void check_invariants() const;
   void note_idle();
 
   // job_sessions.cpp

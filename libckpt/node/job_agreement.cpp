@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/within.hpp"
@@ -266,6 +267,10 @@ void Job::obey(const format::Decree& decree) {
   // A coordinator that has just taken over, or was started anew, knows less than we do. It learns
   // from our report what we know, unless we forget it here.
   format::SharedStart start = agree::newer(decree_.start, decree.start);
+  // Of our own decrees a later one has a higher number, whoever coordinated meanwhile.
+  const bool are_ours = decree.coordinator == node_ && decree_.coordinator == node_ &&
+                        decree.coordinator_boot == boot_ && decree_.coordinator_boot == boot_;
+  CKPT_ASSERT(!are_ours || decree.sequence > decree_.sequence);
   decree_ = decree;
   decree_.start = std::move(start);
   history_ = agree::merge(history_, decree.history);
@@ -279,6 +284,7 @@ void Job::obey(const format::Decree& decree) {
   if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
   if (decree.durable) durable_ = decree.durable;
   if (durable_ && agree::is_fenced(history_, *durable_)) durable_.reset();
+  CKPT_ASSERT(!committed_ || !agree::is_fenced(history_, *committed_));
   if (decree_.start) {  // Ranks that begin learn the levels of their base, which are known now.
     for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree_.start);
   }
@@ -317,6 +323,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
                             Error(start.outcome.error(), start.reason), start.reason});
   } else if (start.outcome.is_go() && (is_ready || !start.base)) {
     CKPT_POINT("load.done");
+    CKPT_ASSERT(!session->is_fenced);
     session->phase = StartPhase::running;
     session->current_start = start.start_id;
     session->finished_start = start.start_id;
@@ -343,6 +350,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
       session->answer(start, StartPhase::refused, rank.slots_failure->message());
       return touch();
     }
+    CKPT_ASSERT(start.base.has_value());
     session->is_copying = true;
     asio::co_spawn(context_.executor, bring_shard(rank.rank, session->id, start), asio::detached);
   }

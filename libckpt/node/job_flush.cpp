@@ -70,6 +70,7 @@ void JobStorage::begin_flush(const format::FlushOrder& order) {
 void JobStorage::hold(format::StepId at, Shard& shard) const {
   job_.slots().for_each_sealed([&](arena::Slot& slot, bool is_own) {
     if (shard.lease || slot.id() != format::ShardId{at, shard.part.rank}) return;
+    CKPT_ASSERT(slot.record() != nullptr);
     shard.lease.emplace(slot.shared_from_this());
     shard.digest = slot.digest();
     shard.is_own = is_own;
@@ -126,6 +127,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     const Part part = shard.part;
     if (!is_ours(order.flush_id, part)) continue;  // Given to another node while it waited.
     CKPT_ASSERT(!is_part_in_hand_);
+    CKPT_ASSERT(is_writing_);
     is_part_in_hand_ = true;
     auto written = co_await write_shard(order, std::move(shard));
     is_part_in_hand_ = false;
@@ -214,6 +216,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;
   const bool had_several_writers = publishing.had_several_writers;
+  CKPT_ASSERT(!work_directory.empty());
   publishing_ = work_directory;
   auto published = co_await publish_and_retain(std::move(publishing));
   publishing_.clear();

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
@@ -108,6 +109,8 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   session->process = request.process;
   if (request.continuation) session->continue_as(*request.continuation);
   const Attached attached{session->id, shape_.run};
+  session->check_invariants();
+  CKPT_ASSERT(rank.session == nullptr);
   rank.session = std::move(session);
   rank.slots_failure.reset();
   ended_at_.reset();
@@ -131,6 +134,8 @@ void Job::fence_all(std::int64_t attaching_process) {
 }
 
 void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
+  CKPT_ASSERT(older != nullptr);
+  CKPT_ASSERT(!older->is_fenced);
   older->is_fenced = true;
   abandon_fillings(rank.rank, older->id);
   revoke_grants(rank);
@@ -161,6 +166,7 @@ Result<Session*> Job::active(SessionId id, Rank** rank, const char* what) {
     return fail(Errc::unavailable, fmt::format("{}: fenced by a newer trainer of job {} rank {}",
                                                what, shape_.job, (*rank)->rank));
   }
+  session->check_invariants();
   return session;
 }
 
@@ -171,8 +177,8 @@ Status Job::set_layout(SessionId id, format::Layout layout) {
   const std::uint64_t bytes = layout.slot_bytes;
   const std::uint32_t version = layout.version;
   session->layouts[version] = std::make_shared<const format::Layout>(std::move(layout));
-  // Captures of the version before may still be under way; older ones cannot.
-  while (session->layouts.size() > 2) session->layouts.erase(session->layouts.begin());
+  while (session->layouts.size() > Session::layouts_max)
+    session->layouts.erase(session->layouts.begin());
   rank->wanted_slot_bytes = std::max(bytes, page_bytes);
   rank->slots_failure.reset();
   session->slots_told = false;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
@@ -67,6 +68,7 @@ void Job::grant_slots(Rank& rank) {
   auto& slots = slots_.own(rank.rank).slots;
   for (std::uint32_t index = 0; index < slots.size(); ++index) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
+    CKPT_ASSERT(!slots[index].filler);
     slots[index].is_granted = true;
     session->events->slot_granted(index);
   }
@@ -96,6 +98,7 @@ Status Job::begin(SessionId id, std::uint32_t slot, Step step) {
   }
   CKPT_ASSERT(slots[slot].slot->state() == Slot::State::free);
   slots[slot].is_granted = false;
+  CKPT_ASSERT(!slots[slot].filler);
   slots[slot].filler = id;
   slots[slot].early.reset();
   slots[slot].slot->begin_fill({{session->timeline, step}, rank->rank});

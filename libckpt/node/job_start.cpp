@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
@@ -75,6 +76,7 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
   Rank* rank = nullptr;
   Session* session = find(id, &rank);
   if (session == nullptr) co_return;  // The trainer died.
+  CKPT_ASSERT(session->is_copying);
   session->is_copying = false;
   const bool is_still_asked =
       start.sessions.at(rank_number) == session->asker &&
@@ -225,6 +227,8 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
   }
   if (best->slot->state() == Slot::State::sealed) best->slot->retire();
   CKPT_ASSERT(best->slot->state() == Slot::State::free);
+  CKPT_ASSERT(best->slot->capacity() >= bytes);
+  CKPT_ASSERT(!best->filler);
   best->is_granted = false;
   best->slot->begin_fill(id);
   return best->slot;

@@ -13,11 +13,15 @@
 #include <vector>
 
 #include "arena/slot.hpp"
+#include "base/assert.hpp"
 #include "node/engine.hpp"
 
 namespace ckpt::node {
 
 struct Session {
+  // Captures of the version before may still be under way; older ones cannot.
+  static constexpr std::size_t layouts_max = 2;
+
   SessionId id{};
   SessionEvents* events = nullptr;  // Null once the trainer is gone.
   std::int64_t process = 0;         // As AttachRequest says.
@@ -40,8 +44,18 @@ struct Session {
   std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
 
+  void check_invariants() const {
+    using enum format::StartPhase;
+    CKPT_ASSERT(id != SessionId{});
+    if (phase == running) CKPT_ASSERT(current_start == finished_start);
+    if (phase == ready) CKPT_ASSERT(failure.empty());
+    if (is_closing || is_closed) CKPT_ASSERT(close_deadline.has_value());
+    CKPT_ASSERT(layouts.size() <= layouts_max);
+  }
+
   // What became of its part in the start.
   void answer(const format::Start& start, format::StartPhase how, std::string why) {
+    CKPT_ASSERT(start.outcome.is_pending());
     current_start = start.start_id;
     attempt = start.attempt;
     phase = how;
@@ -61,10 +75,12 @@ struct Session {
   }
   // Nobody waits for the restore any more: its trainer goes on as before it asked.
   void withdraw(std::uint64_t new_asker) {
+    CKPT_ASSERT(is_asking_after_training());
     asker = new_asker;
     train_on();
   }
   void train_on() {
+    CKPT_ASSERT(trained_before);
     phase = format::StartPhase::running;
     current_start = finished_start;
     copy_result.reset();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 
 namespace ckpt::node {
@@ -30,6 +31,33 @@ bool is_occupied(const Slot& slot) {
 
 }  // namespace
 
+void SlotTable::check_invariants() const {
+  std::set<const Slot*> seen;
+  std::uint64_t bytes = being_made_bytes_;
+  const auto check = [&](const std::shared_ptr<Slot>& slot) {
+    CKPT_ASSERT(slot != nullptr);
+    CKPT_ASSERT(seen.insert(slot.get()).second);  // In one place only.
+    bytes += slot->capacity();
+  };
+  for (const auto& [rank, own_slots] : own_) {
+    for (const OwnSlot& own_slot : own_slots.slots) {
+      check(own_slot.slot);
+      const Slot& slot = *own_slot.slot;
+      if (own_slot.is_granted) CKPT_ASSERT(slot.state() == Slot::State::free);
+      if (own_slot.filler) CKPT_ASSERT(slot.state() == Slot::State::filling);
+      if (slot.state() == Slot::State::sealed) CKPT_ASSERT(slot.id().rank == rank);
+    }
+  }
+  for (const auto& [rank, slots] : replicas_) {
+    for (const auto& slot : slots) {
+      check(slot);
+      if (slot->state() == Slot::State::sealed) CKPT_ASSERT(slot->id().rank == rank);
+    }
+  }
+  for (const auto& slot : old_) check(slot);
+  CKPT_ASSERT(bytes == bytes_);
+}
+
 SlotTable::~SlotTable() {
   *alive_ = false;
   context_.budget.release(bytes_);
@@ -38,20 +66,27 @@ SlotTable::~SlotTable() {
 Task<std::shared_ptr<Slot>> SlotTable::make_slot(std::uint64_t bytes, std::string what) {
   CKPT_CO_CHECK(context_.budget.reserve(bytes, what));
   bytes_ += bytes;
+  being_made_bytes_ += bytes;
   const std::shared_ptr<bool> alive = alive_;
   auto memory = co_await context_.seams.memory.allocate(bytes);
   if (!*alive) co_return fail(Errc::cancelled, what + ": the job ended");
+  CKPT_ASSERT(being_made_bytes_ >= bytes);
+  being_made_bytes_ -= bytes;
   if (!memory) {
     context_.budget.release(bytes);
     bytes_ -= bytes;
     co_return fail(std::move(memory).error().context(what));
   }
+  // Else the budget would get back another number than it gave.
+  CKPT_ASSERT((*memory)->bytes().size() == bytes);
   co_return std::make_shared<Slot>(std::move(*memory));
 }
 
 Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes) {
   OwnSlots& own_slots = own_[rank];
   CKPT_ASSERT(!own_slots.is_allocating);
+  CKPT_ASSERT(count > 0);
+  check_invariants();
   const std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
                                        arena::human_bytes(bytes), job_, rank);
   const bool are_outgrown = own_slots.slot_bytes < bytes;
@@ -75,11 +110,13 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
     if (!slot) {
       own_slots.is_allocating = false;
       if (are_outgrown) discard_all(own_slots);
+      check_invariants();
       co_return fail(std::move(slot).error());
     }
     own_slots.slots.push_back(OwnSlot{std::move(*slot), false, nullptr, std::nullopt});
   }
   own_slots.is_allocating = false;
+  check_invariants();
   co_return Status{};
 }
 
@@ -145,8 +182,10 @@ asio::awaitable<void> SlotTable::make_replicas(std::uint32_t rank, std::uint64_t
       break;
     }
     replicas_[rank].push_back(std::move(*slot));
+    check_invariants();
   }
-  replicas_being_made_.erase(rank);
+  const bool was_being_made = replicas_being_made_.erase(rank) == 1;
+  CKPT_ASSERT(was_being_made);
   made();
 }
 
@@ -175,6 +214,7 @@ std::shared_ptr<Slot> SlotTable::find(const format::ShardId& id, const Digest& d
 }
 
 bool SlotTable::retire_if(const std::function<bool(const format::ShardId& id)>& is_useless) {
+  check_invariants();
   bool has_retired = false;
   const auto consider = [&](Slot& slot) {
     if (!is_occupied(slot) || slot.is_retiring() || !is_useless(slot.id())) return;
@@ -189,6 +229,7 @@ bool SlotTable::retire_if(const std::function<bool(const format::ShardId& id)>& 
   }
   for (auto& slot : old_) consider(*slot);
   sweep_old();
+  check_invariants();
   return has_retired;
 }
 
@@ -199,10 +240,13 @@ void SlotTable::quarantine(const format::ShardId& id, const Digest& digest) {
               job_, number(id.at.step), id.rank);
   slot->quarantine();
   slot->retire();
+  CKPT_ASSERT(find(id, digest) != slot);
   sweep_old();
+  check_invariants();
 }
 
 void SlotTable::discard(std::shared_ptr<Slot> slot) {
+  CKPT_ASSERT(slot != nullptr);
   old_.push_back(std::move(slot));
   sweep_old();
 }
@@ -210,6 +254,8 @@ void SlotTable::discard(std::shared_ptr<Slot> slot) {
 void SlotTable::sweep_old() {
   std::erase_if(old_, [&](const std::shared_ptr<Slot>& slot) {
     if (slot->state() != Slot::State::free) return false;
+    CKPT_ASSERT(!slot->is_leased());
+    CKPT_ASSERT(slot->capacity() <= bytes_);
     context_.budget.release(slot->capacity());
     bytes_ -= slot->capacity();
     return true;

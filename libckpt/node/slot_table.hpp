@@ -64,6 +64,7 @@ class SlotTable {
   // Gives the memory back, except what is leased; that goes when its Lease ends.
   void free_all();
   std::uint64_t bytes() const { return bytes_; }
+  void check_invariants() const;
 
  private:
   Task<std::shared_ptr<arena::Slot>> make_slot(std::uint64_t bytes, std::string what);
@@ -82,7 +83,8 @@ class SlotTable {
   std::set<std::uint32_t> replicas_being_made_;
   std::vector<std::shared_ptr<arena::Slot>> old_;  // Outgrown, but not free yet.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0;             // Of all Slots, and those that are being made.
+  std::uint64_t being_made_bytes_ = 0;  // Of those whose memory is asked for.
 };
 
 }  // namespace ckpt::node

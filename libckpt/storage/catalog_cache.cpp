@@ -39,8 +39,10 @@ void CatalogCache::keep(const std::string& name, const os::FileStatus& manifest,
     if (entries_.empty() || name < entries_.begin()->first) return;
     drop(entries_.begin());
   }
+  CKPT_ASSERT(!entries_.contains(name));
   bytes_ += bytes;
   entries_.emplace(name, Entry{manifest, std::move(described)});
+  CKPT_ASSERT(bytes_ <= bytes_max_);
 }
 
 void CatalogCache::keep_only(const std::set<std::string>& names) {
@@ -53,7 +55,9 @@ CatalogCache::Entries::iterator CatalogCache::drop(Entries::iterator entry) {
   const std::uint64_t bytes = bytes_of(*entry->second.described);
   CKPT_ASSERT(bytes <= bytes_);
   bytes_ -= bytes;
-  return entries_.erase(entry);
+  const auto next = entries_.erase(entry);
+  CKPT_ASSERT(!entries_.empty() || bytes_ == 0);
+  return next;
 }
 
 }  // namespace ckpt::storage

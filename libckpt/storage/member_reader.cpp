@@ -77,6 +77,7 @@ Task<void> read_chunk(Reading& reading, std::size_t index) {
   for (const FileSegment& segment : segments) {
     const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
     if (segment.member) {
+      CKPT_ASSERT(*segment.member < reading.opened.size());
       os::File& file = *reading.opened[*segment.member];
       CKPT_CO_CHECK(co_await file.read_at(segment.file_offset, part));
     } else {
@@ -107,6 +108,7 @@ Task<void> read_shard(os::FileSystem& files, std::string step_directory,
   }
   Reading reading{step_directory, record, target, hooks, format::member_extents(*record), {}};
   CKPT_CO_CHECK(co_await open_members(files, reading));
+  CKPT_ASSERT(reading.opened.size() == reading.members.size());
   std::function<Task<void>(std::size_t)> work = [&reading](std::size_t index) {
     return read_chunk(reading, index);
   };

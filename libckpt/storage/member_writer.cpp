@@ -145,6 +145,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
 
   // Step 1.
   CKPT_CO_CHECK(co_await open_members(writing));
+  CKPT_ASSERT(writing.opened.size() == writing.members.size());
   CKPT_POINT("flush.prealloc");
 
   // Step 2.
@@ -164,6 +165,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   format::ShardPart part;
   part.record = record;
   part.member_crcs = member_crcs(writing);
+  CKPT_ASSERT(part.member_crcs.size() == record.layout.members.size());
   std::vector<std::byte> encoded = format::encode(part);
   const std::string part_path =
       os::join(work_directory, turn_name(format::part_name(record.id.rank), source.turn));

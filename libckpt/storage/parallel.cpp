@@ -27,6 +27,8 @@ DetachedTask run_worker(std::shared_ptr<Shared> shared) {
     Status done = co_await shared->work(index);
     if (!done && !shared->failure) shared->failure = std::move(done).error();
   }
+  CKPT_ASSERT(shared->running > 0);
+  CKPT_ASSERT(shared->next <= shared->count);
   --shared->running;
   if (const auto waiter = shared->waiter.lock(); waiter && shared->running == 0) {
     waiter->wake(Parked::Reason::notified);

@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/catalog.hpp"
@@ -263,6 +264,7 @@ Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::u
   const Status logged = co_await record_event(site, std::move(event));
   if (!logged) log_warning("storage: {}", logged.error().message());
   const auto work = parse_work_directory(order.work_name);
+  CKPT_ASSERT(work.has_value());
   const Status pointed = co_await point_latest(site, placed.name, work->attempt);
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
   const Status retired = co_await retire(site, placed, order);
@@ -340,6 +342,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   CKPT_POINT("flush.rename.before");
   CKPT_CO_TRY(const Placed placed, co_await put_in_place(site, order));
   CKPT_POINT("flush.rename.after");
+  CKPT_ASSERT(!placed.name.empty());
 
   // Step 7.
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));

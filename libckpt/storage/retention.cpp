@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/removal.hpp"
@@ -23,6 +24,7 @@ std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpo
   });
   if (max_ckpt_num == 0 || order.size() <= max_ckpt_num) return {};
   order.resize(order.size() - max_ckpt_num);
+  CKPT_ASSERT(order.size() < checkpoints.size());
   std::erase_if(order, [&](std::size_t index) {
     return std::find(protected_steps.begin(), protected_steps.end(), checkpoints[index].at) !=
            protected_steps.end();
@@ -59,6 +61,8 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
   const std::string reason = fmt::format("only the newest {} are kept", order.max_ckpt_num);
   std::vector<Checkpoint> superfluous;
   for (const std::size_t index : chosen) superfluous.push_back(catalog.checkpoints[index]);
+  CKPT_ASSERT(superfluous.empty() ||
+              superfluous.size() + order.max_ckpt_num <= catalog.checkpoints.size());
   for (Checkpoint& checkpoint : superfluous) {
     CKPT_CO_CHECK(co_await remove_checkpoint(site, checkpoint.name, order.run, reason));
     std::erase_if(catalog.checkpoints,
