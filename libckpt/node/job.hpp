@@ -136,7 +136,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void revoke_grants(Rank& rank);
   void abandon_fillings(std::uint32_t rank, SessionId filler);
   Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
-                                                               const Rank& rank, Filled& filled);
+                                                               format::ShardId id, Filled& filled);
   asio::awaitable<void> checksum_and_seal(SessionId id, std::shared_ptr<arena::Slot> slot,
                                           format::ShardRecord record, std::vector<Crc32> taken);
   void seal(Session* session, arena::Slot& slot, std::shared_ptr<const format::ShardRecord> record);

@@ -157,8 +157,9 @@ Status Job::skipped(SessionId id, Step step) {
   return {};
 }
 
+// Of the timeline in which the capture began: a restore may have begun another one since.
 Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session& session,
-                                                                  const Rank& rank,
+                                                                  format::ShardId id,
                                                                   Filled& filled) {
   const auto layout = session.layouts.find(filled.layout_version);
   if (layout == session.layouts.end()) {
@@ -168,7 +169,7 @@ Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session&
   format::ShardRecord record;
   record.job = shape_.job;
   record.run = shape_.run;
-  record.id = {{session.timeline, filled.step}, rank.rank};
+  record.id = id;
   record.world_size = shape_.world_size;
   record.model = format::fingerprint(*layout->second);
   record.layout = *layout->second;
@@ -197,7 +198,7 @@ Status Job::filled(SessionId id, Filled filled) {
   const std::shared_ptr<EarlyChecksums> early = std::move(slots[filled.slot].early);
   std::vector<Crc32> taken;
   if (early) taken = early->take();
-  auto described = record_of(*session, *rank, filled);
+  auto described = record_of(*session, slot->id(), filled);
   if (!described) {
     slot->abandon();  // Nobody fills it any more, so nobody else would.
     touch();

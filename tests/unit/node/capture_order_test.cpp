@@ -85,4 +85,19 @@ TEST_CASE("capture order: a capture of an older timeline is not told in the newe
   CHECK(rank.captured == Step{});
 }
 
+TEST_CASE("capture order: a capture that outlives a restore keeps its timeline", "[unit][node]") {
+  Fresh fresh;
+  test::OneRank& rank = fresh.rank;
+  REQUIRE(rank.begin_fresh());
+  const std::uint64_t older = rank.answer->timeline;
+  REQUIRE(rank.begin_capture(Step{4}));
+  rank.answer.reset();
+  REQUIRE(rank.engine->ask_restore(rank.session, 2, std::nullopt));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  REQUIRE(rank.answer->timeline > older);
+  REQUIRE(rank.end_capture(Step{4}));
+  rank.pass_until([&] { return rank.captured == Step{4}; });
+  CHECK(rank.captured == Step{});  // It is no step of the newer timeline.
+}
+
 }  // namespace ckpt::node
