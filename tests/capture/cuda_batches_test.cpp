@@ -59,7 +59,7 @@ std::string faults(const CopyList& list, const CudaBatches& plan) {
       return "a copy crosses from one registration to the next";
   }
   std::uint64_t asked = 0;
-  for (const device::Piece& piece : list.pieces) {
+  for (const device::CopyPiece& piece : list.pieces) {
     asked += piece.bytes;
     const auto found = std::prev(arrives.upper_bound(piece.slot_offset));
     const std::uint64_t within = piece.slot_offset - found->first;

@@ -82,7 +82,7 @@ struct Scene {
 
 void require_slot_holds(const Scene& scene, const std::vector<std::vector<std::byte>>& contents) {
   for (std::size_t i = 0; i < contents.size(); ++i) {
-    const device::Piece& piece = scene.list.pieces[2 * i];
+    const device::CopyPiece& piece = scene.list.pieces[2 * i];
     const auto found = scene.slot.subspan(piece.slot_offset, piece.bytes);
     INFO("source " << i);
     REQUIRE(std::memcmp(found.data(), contents[i].data(), found.size()) == 0);

@@ -14,8 +14,8 @@
 #include "os/pool_file_system.hpp"
 #include "storage/member_writer.hpp"
 #include "storage/publish.hpp"
-#include "support/fake_engine.hpp"
 #include "support/run_task.hpp"
+#include "unit/client/fake_engine.hpp"
 
 namespace ckpt::client {
 

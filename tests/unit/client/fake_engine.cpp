@@ -1,4 +1,4 @@
-#include "support/fake_engine.hpp"
+#include "unit/client/fake_engine.hpp"
 
 #include <algorithm>
 #include <utility>
