@@ -311,6 +311,18 @@ def test_nodes_get_one_list_and_one_secret(tmp_path):
     assert "incarnation" not in other
 
 
+def test_one_rank_after_several_of_one_node_is_newer_than_they_were(tmp_path):
+    def work(ranks):
+        options = {"job": "job", "node": "A", "interface": "10.0.0.1", "runtime_dir": str(tmp_path)}
+        _launch._exchange(options, ranks)
+        return options
+
+    several = on_ranks(2, work)
+    assert "nodes" not in several[0]
+    alone, _ = _launch.complete({"job": "job", "runtime_dir": str(tmp_path)})
+    assert several[0]["incarnation"] == several[1]["incarnation"] < alone["incarnation"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "secrets", "problem"),
     [("AA", (False, False), "LIBCKPT_NODE"), ("AB", (True, False), "secret_file")],

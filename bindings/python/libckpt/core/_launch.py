@@ -31,7 +31,7 @@ def complete(options):
     if ranks.are_several:
         _exchange(options, ranks)
     elif ranks.can_talk and _incarnation_file(options).exists():
-        # The job had several nodes: what it is now must not look older than that.
+        # The job had several ranks: what it is now must not look older than that.
         options.setdefault("incarnation", _next_incarnation(options))
     return options, ranks
 
@@ -88,10 +88,11 @@ def _exchange(options, ranks):
     if "problem" in common:
         raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
     options.setdefault("incarnation", common["incarnation"])
+    # Also for one node: a later start of one rank alone must not look older than this one.
+    _keep(_incarnation_file(options), str(options["incarnation"]))
     if len(common["nodes"]) < 2:
         return
     options.update(node=node, nodes=common["nodes"])
-    _keep(_incarnation_file(options), str(options["incarnation"]))
     if not facts["has_secret"]:
         secret_file = _own_file(options, "secret")
         _keep(secret_file, common["secret"])
