@@ -392,7 +392,8 @@ std::string Job::waiting() const {
 }
 
 std::string Job::degraded() const {
-  const std::string copies = replication_->trouble(context_.seams.clock.now());
+  const Time now = context_.seams.clock.now();
+  const std::string copies = joined(replication_->trouble(now), storage_->trouble(now));
   const std::string at_odds = heard_.at_odds(
       shape_, members_, node_, [this](const std::string& node) { return peers_->is_live(node); });
   return joined(joined(joined(decree_.degraded, peers_->trouble()), copies), at_odds);

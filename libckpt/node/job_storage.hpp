@@ -54,6 +54,8 @@ class JobStorage {
   const std::string& unreadable() const { return unreadable_; }
   // Why nobody knows from storage which steps were abandoned; empty: it is known.
   std::string history_lost() const;
+  // Records that have been on their way for long; empty: none.
+  std::string trouble(Time now) const;
   bool is_history_due() const;  // It could not be stored, or is gone from storage: try again.
   // These two go on in the background, and touch the job when done.
   void read_catalog();
@@ -149,8 +151,8 @@ class JobStorage {
   std::vector<storage::Rejected> rejected_;
   std::string unreadable_;
   std::string history_error_;
-  bool has_history_ = false;      // On storage, when it was last read or written.
-  bool is_aside_in_use_ = false;  // Files are written aside, or removed there.
+  bool has_history_ = false;         // On storage, when it was last read or written.
+  std::optional<Time> aside_since_;  // Files are written aside, or removed there, since then.
   Signal aside_free_;
   std::optional<Time> history_due_;  // None: what we know is stored.
   LogLimit history_complaints_{60.0};

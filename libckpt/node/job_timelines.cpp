@@ -14,6 +14,8 @@ namespace ckpt::node {
 namespace {
 
 constexpr Duration history_again_after = std::chrono::seconds(5);
+// A few small files, which take milliseconds.
+constexpr Duration aside_long = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -48,6 +50,12 @@ void JobStorage::store_history_later(const Error& error) {
   history_due_ = job_.context().seams.clock.after(history_again_after);
 }
 
+std::string JobStorage::trouble(Time now) const {
+  if (!aside_since_ || now - *aside_since_ < aside_long) return {};
+  return fmt::format("storage has not answered a write of timelines for {} s",
+                     std::chrono::duration_cast<std::chrono::seconds>(now - *aside_since_).count());
+}
+
 bool JobStorage::is_history_due() const {
   return history_due_ && job_.context().seams.clock.now() >= *history_due_;
 }
@@ -80,9 +88,9 @@ Task<void> JobStorage::keep_history(format::StepId to_publish) {
 
 Task<std::uint64_t> JobStorage::claim_timeline(format::Start start) {
   CKPT_CO_CHECK(co_await wait_aside_free());
-  is_aside_in_use_ = true;
+  aside_since_ = job_.context().seams.clock.now();
   auto claimed = co_await claim_free_timeline(std::move(start));
-  is_aside_in_use_ = false;
+  aside_since_.reset();
   aside_free_.notify_all();
   co_return claimed;
 }
@@ -114,9 +122,9 @@ Task<void> JobStorage::store_history(agree::History history,
     co_return Status{};
   }
   CKPT_CO_CHECK(co_await wait_aside_free());
-  is_aside_in_use_ = true;
+  aside_since_ = job_.context().seams.clock.now();
   auto stored = co_await add_to_history(std::move(history), std::move(counts));
-  is_aside_in_use_ = false;
+  aside_since_.reset();
   aside_free_.notify_all();
   co_return stored;
 }
@@ -177,17 +185,17 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
 Task<void> JobStorage::discard_aside() {
   CKPT_CO_CHECK(co_await wait_aside_free());
   if (!publishing_.empty()) co_return Status{};
-  is_aside_in_use_ = true;
+  aside_since_ = job_.context().seams.clock.now();
   storage::StaleAttempts stale;
   stale.timelines_below = 0;
   auto discarded = co_await discard(std::move(stale));
-  is_aside_in_use_ = false;
+  aside_since_.reset();
   aside_free_.notify_all();
   co_return discarded;
 }
 
 Task<void> JobStorage::wait_aside_free() {
-  while (is_aside_in_use_) {
+  while (aside_since_) {
     const Time soon = job_.context().seams.clock.after(history_again_after);
     CKPT_CO_CHECK(co_await aside_free_.wait_until(soon));
   }

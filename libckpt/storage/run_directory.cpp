@@ -37,7 +37,9 @@ Task<void> make_run_directory(Site site) {
   }
   Status made = co_await site.files().make_directory(directory);
   if (!made && made.error().code() == Errc::not_found) {
-    co_return fail(Errc::not_found, "make " + directory + ": its parent directory does not exist");
+    // Not `not_found`: for a restore that means that training begins anew.
+    co_return fail(Errc::invalid_argument,
+                   "make " + directory + ": its parent directory does not exist");
   }
   if (!made && made.error().cause() == std::errc::not_a_directory) {
     co_return fail(Errc::invalid_argument, "open " + directory + ": it is not a directory");

@@ -63,4 +63,28 @@ TEST_CASE("hung storage: nothing older is restored than what is known to be stor
   CHECK_FALSE(rank.is_wrong);
 }
 
+TEST_CASE("hung storage: a record of timelines that hangs is reported", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  rank.engine->detach(rank.session);
+  rank.answer.reset();
+  const Time hangs_to = rank.clock.after(std::chrono::minutes(5));
+  // As a frozen disk: what was read before is read again, and only writes hang.
+  disk.set_hook([&](std::string_view, const std::string& path) {
+    if (path.find("/.libckpt/") != std::string::npos) disk.stall_until(hangs_to);
+    return 0;
+  });
+  const auto restored = rank.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{2});
+  rank.clock.advance(std::chrono::seconds(20));
+  CHECK_THAT(rank.notice.degraded, Contains("storage has not answered a write of timelines for "));
+  disk.set_hook(nullptr);
+  rank.clock.advance(hangs_to - rank.clock.now());
+  rank.clock.advance(std::chrono::seconds(10));
+  CHECK(rank.notice.degraded.empty());
+}
+
 }  // namespace ckpt::node

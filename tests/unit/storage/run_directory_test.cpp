@@ -91,7 +91,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
   };
   SECTION("no parent") {
     const auto result = try_open("/missing/job");
-    REQUIRE(result.error().code() == Errc::not_found);
+    REQUIRE(result.error().code() == Errc::invalid_argument);
     REQUIRE(result.error().text().find("/missing/job") != std::string::npos);
     REQUIRE(result.error().text().find("parent") != std::string::npos);
   }
