@@ -65,7 +65,10 @@ def train(options):
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(inputs), wanted).backward()
             optimizer.step()
-            ticket = session.save_checkpoint_if_needed(step, items)
+            if step < options.steps:
+                ticket = session.save_checkpoint_if_needed(step, items)
+            else:  # No later step replaces it.
+                ticket = session.save(step, items, wait=60)
             if step == options.kill_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                 if ticket:
                     ticket.captured.result(30)

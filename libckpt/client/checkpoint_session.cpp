@@ -3,7 +3,8 @@
 //  was refused may come again, unless a capture of it was begun or other ranks may wait for it.
 //  2. What is left of the capture before is copied, and reported to the engine.
 //  3. Layout and Slots for what is registered now: only the first save waits for them.
-//  4. A granted Slot is taken; without one, the step is skipped, counted and reported.
+//  4. A granted Slot is taken, which a caller may want to wait for; without one, the step is
+//  skipped, counted and reported.
 //  5. The tensors are copied; the thread that copies the last byte reports that the Slot is filled,
 //  or, where captures are held, leaves that to the verdict on the capture.
 #include "client/checkpoint_session.hpp"
@@ -106,7 +107,8 @@ Result<bool> CheckpointSession::is_due(Step step) {
   return schedule_.is_due(step);
 }
 
-Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due) {
+Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
+                                            Deadline slot_deadline) {
   CKPT_CHECK(check_open());
   const SaveAccount::HeldTime held(account_);
   const StepTimer::Pause pause(timer_);
@@ -123,7 +125,7 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due) {
     return *reason;
   }
   if (schedule_.begin(step)) account_.due();
-  Result<SaveOutcome> outcome = try_save(step, stream);
+  Result<SaveOutcome> outcome = try_save(step, stream, slot_deadline);
   if (!outcome) return fail(refuse(step, std::move(outcome).error()));
   if (*outcome == SaveOutcome::started) {
     schedule_.started();
@@ -146,7 +148,7 @@ void CheckpointSession::report_step_time(Step step, StepTimer::TimePoint now) {
   if (measured && options_.yield == Yield::automatic) link_->step_time(*measured);
 }
 
-Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream) {
+Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream, Deadline slot_deadline) {
   CKPT_CHECK(standing_.check_save());
   // Step 2.
   CKPT_CHECK(finish_capture(stream));
@@ -155,6 +157,7 @@ Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream) {
   CKPT_TRY(const bool is_ready, make_ready(slots_.save_deadline()));
   if (!is_ready) return SaveOutcome::skipped_unavailable;
   // Step 4.
+  if (steady_clock::now() < slot_deadline) (void)link_->wait_granted(slot_deadline);
   const std::optional<TakenSlot> slot = link_->take_slot(step);
   if (!slot) return SaveOutcome::skipped_no_slot;
   CKPT_ASSERT(slot->bytes.size() >= slots_.layout().slot_bytes);

@@ -65,7 +65,7 @@ class CheckpointSession {
   Status prepare();
   Status prepare_in_background();
   Result<bool> is_due(Step step);
-  Result<SaveOutcome> save(Step step, Stream stream, Due due);
+  Result<SaveOutcome> save(Step step, Stream stream, Due due, Deadline slot_deadline = {});
   Status guard(Stream stream);
   Status hold_captures(std::function<void(Step)> on_copied);
   Status settle(Step step, Status verdict);
@@ -86,7 +86,7 @@ class CheckpointSession {
 
   Status finish_capture(Stream stream);
   Status update_layout();
-  Result<SaveOutcome> try_save(Step step, Stream stream);
+  Result<SaveOutcome> try_save(Step step, Stream stream, Deadline slot_deadline);
   Error refuse(Step step, Error error);
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);

@@ -77,9 +77,10 @@ Result<SaveOutcome> Checkpointer::save_checkpoint_if_needed(Step step, Stream st
   });
 }
 
-Result<SaveOutcome> Checkpointer::save(Step step, Stream stream) {
+Result<SaveOutcome> Checkpointer::save(Step step, Stream stream,
+                                       std::chrono::milliseconds slot_wait) {
   return Impl::call<Result<SaveOutcome>>(impl_.get(), SaveOutcome::disabled, [&](auto& session) {
-    return session.save(step, stream, client::Due::always);
+    return session.save(step, stream, client::Due::always, client::deadline_after(slot_wait));
   });
 }
 

@@ -70,9 +70,13 @@ class Session:
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket."""
         return self._save(step, items, always=False)
 
-    def save(self, step, items):
-        """The same, due or not."""
-        return self._save(step, items, always=True)
+    def save(self, step, items, wait=0):
+        """The same, due or not. Waits for a free Slot for so many seconds.
+
+        A save that finds none skips its step. Wait in the last step of a training, which no later
+        one replaces: all ranks alike.
+        """
+        return self._save(step, items, always=True, wait=wait)
 
     def finish_capture(self):
         """When it returns, the running capture has left the tensors; `guard` calls it by itself.
@@ -92,7 +96,7 @@ class Session:
         except errors.CheckpointError as error:
             self._failures.log(error)
 
-    def _save(self, step, items, always):
+    def _save(self, step, items, always, wait=0):
         began = time.perf_counter()
         if self._is_out_of_reach():
             return Ticket(self, step, "skipped_unavailable", 0.0)
@@ -104,7 +108,7 @@ class Session:
                 if not always and self._is_not_due(step):
                     self._confirm(step)
                     return Ticket(self, step, "not_due", time.perf_counter() - began)
-                outcome = self._capture(step, items, always)
+                outcome = self._capture(step, items, always, wait)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
             self._failures.count += 1
@@ -123,7 +127,7 @@ class Session:
         self._check_open()
         return not self._client.is_due(step)
 
-    def _capture(self, step, items, always):
+    def _capture(self, step, items, always, wait):
         self._check_open()
         if self._restore_failure is not None:
             raise errors.InvalidArgument(
@@ -133,7 +137,7 @@ class Session:
             )
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
-            return self._tensors.capture(step, flattened, always)
+            return self._tensors.capture(step, flattened, always, wait)
 
     def _confirm(self, step):
         """Training got on after a restore: the step it began with is not suspect."""

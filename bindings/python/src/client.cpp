@@ -237,12 +237,12 @@ bool Client::is_due(std::uint64_t step) {
   return take(checkpointer().is_due(Step{step}));
 }
 
-std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always) {
+std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always, double wait) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   FrameworkCheckpointer& target = checkpointer();
   copied_ = -1;  // After a restore a step may come again.
-  return name_of(take(always ? target.save(Step{step}, stream_of(stream))
+  return name_of(take(always ? target.save(Step{step}, stream_of(stream), milliseconds_of(wait))
                              : target.save_checkpoint_if_needed(Step{step}, stream_of(stream))));
 }
 

@@ -47,7 +47,7 @@ class Client {
 
   bool is_due(std::uint64_t step);
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
-  std::string save(std::uint64_t step, std::uint64_t stream, bool always);
+  std::string save(std::uint64_t step, std::uint64_t stream, bool always, double wait);
   void guard(std::uint64_t stream);
   // Whether the daemon learns of a capture only once settle() has judged it. An empty problem
   // accepts the capture.

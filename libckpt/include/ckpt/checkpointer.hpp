@@ -76,8 +76,9 @@ class CKPT_EXPORT Checkpointer {
   //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
   //         unavailable (the GPU is lost, or its copies do not end).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
-  // The same, due or not.
-  Result<SaveOutcome> save(Step step, Stream stream = {});
+  // The same, due or not. With `slot_wait` it waits so long for a free Slot: for the last step of a
+  // training, which no later one replaces.
+  Result<SaveOutcome> save(Step step, Stream stream = {}, std::chrono::milliseconds slot_wait = {});
 
   // Call before the next update of the tensors marked `guarded`: when it returns (host), or for
   // whatever is queued on `stream` after it (GPU), the bytes of the running capture have left them.

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "base/random.hpp"
-#include "support/fake_engine.hpp"
+#include "unit/client/fake_engine.hpp"
 
 namespace ckpt::client {
 
@@ -529,6 +529,23 @@ TEST_CASE("checkpoint session: the first save waits for a Slot, though training 
   trainer.node->grants_late = true;
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   REQUIRE(trainer.saved(2) == SaveOutcome::skipped_no_slot);  // Later ones never wait.
+}
+
+TEST_CASE("checkpoint session: a save that may wait for a Slot takes the next free one",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.node->slot_count = 1;
+  trainer.node->holds_slots = true;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_no_slot);
+  const auto now = std::chrono::steady_clock::now();
+  REQUIRE(*trainer.session.save(Step{3}, {}, Due::always, now) == SaveOutcome::skipped_no_slot);
+  std::thread engine([&] { trainer.node->free_slot(0); });
+  const auto last = trainer.session.save(Step{4}, {}, Due::always, soon());
+  engine.join();
+  REQUIRE(last);
+  REQUIRE(*last == SaveOutcome::started);
 }
 
 TEST_CASE("checkpoint session: a restore leaves the room that was asked for before",

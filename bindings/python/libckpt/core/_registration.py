@@ -93,7 +93,7 @@ class Registration:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here(judges=self._may_judge())
 
-    def capture(self, step, flattened, always):
+    def capture(self, step, flattened, always, wait=0):
         """The outcome. `flattened` is what items.flatten answered."""
         structure, tensors, members = flattened
         # What a capture still reads must stay: also when the next one registers other tensors.
@@ -107,7 +107,7 @@ class Registration:
         self.mutations.begin(step, counted, memory)
         outcome = "failed"
         try:
-            outcome = self._save(step, gpus, always)
+            outcome = self._save(step, gpus, always, wait)
         finally:
             self.mutations.began(outcome == "started")
         if outcome == "started":
@@ -124,14 +124,14 @@ class Registration:
             for name, address, is_in_member in self._left_for_later
         }
 
-    def _save(self, step, gpus, always):
+    def _save(self, step, gpus, always, wait):
         # The library takes one stream, and knows of the default streams of other GPUs.
         first, *others = _frameworks.current_streams(gpus) or [None]
         others = [other for other in others if other.cuda_stream != 0]
         for other in others:
             first.wait_stream(other)
         self._stream = first
-        outcome = self.client.save(step, first.cuda_stream if first else 0, always)
+        outcome = self.client.save(step, first.cuda_stream if first else 0, always, wait)
         for other in others:
             other.wait_stream(first)  # Which waits for what was copied before the call returned.
         return outcome
