@@ -127,7 +127,7 @@ TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is told onc
   for (const auto& mapping : mappings) REQUIRE_FALSE(process.pins->is_pinned(mapping->span()));
   REQUIRE(pinned_ranges() == 0);
   const auto told = std::count_if(warnings().begin(), warnings().end(), [](const auto& line) {
-    return line.find("one copy more") != std::string::npos;
+    return line.find("extra copy") != std::string::npos;
   });
   REQUIRE(told == 1);
 }
