@@ -34,11 +34,13 @@ void ReportIndex::add(const format::NodeReport& report) {
     Step& step = steps_[holding.id.at];
     step.holders.resize(world_size_);
     auto& holders = step.holders[holding.id.rank];
-    holders.push_back({report.node, place, holding.digest, holding.is_own});
-    std::stable_sort(holders.begin(), holders.end(), [](const Holder& left, const Holder& right) {
-      return std::tuple(!left.is_own, left.place.number) <
-             std::tuple(!right.is_own, right.place.number);
-    });
+    Holder holder{report.node, place, holding.digest, holding.is_own};
+    const auto behind = std::upper_bound(holders.begin(), holders.end(), holder,
+                                         [](const Holder& left, const Holder& right) {
+                                           return std::tuple(!left.is_own, left.place.number) <
+                                                  std::tuple(!right.is_own, right.place.number);
+                                         });
+    holders.insert(behind, std::move(holder));
     ++step.count;
     update(step, holding.id.rank);
   }
