@@ -343,7 +343,7 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       std::min<std::size_t>(view.shape.replicas, domain_count(view.shape, all));
   const std::size_t copies = required_copies(view);
   decree_.degraded =
-      lost.empty() ? "" : fmt::format("lost: {}; {} of {} copies", lost, copies, wanted);
+      lost.empty() ? "" : fmt::format("lost: {}; steps get {} of {} copies", lost, copies, wanted);
   if (const auto away = rank_away(view); away && !lost.empty())
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
   const std::string stuck = flush_parts_ ? flush_parts_->stuck() : std::string();

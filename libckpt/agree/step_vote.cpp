@@ -251,7 +251,7 @@ void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
     result.candidates.clear();
     for (const auto& [at, coverage] : steps) {
       Candidate candidate{at, false, coverage.is_in_memory && coverage.missing.empty(),
-                          objection(rules, at, coverage, allow_suspect)};
+                          !coverage.damage.empty(), objection(rules, at, coverage, allow_suspect)};
       if (candidate.verdict.empty() && !result.chosen) {
         result.chosen = at;
         result.digests = coverage.digests;
@@ -312,7 +312,8 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
     }
     // The trainer must learn that it does not go on from the newest.
     for (const Candidate& candidate : result.candidates) {
-      if (*result.chosen < candidate.at && is_suspect(rules, candidate.at)) {
+      if (*result.chosen < candidate.at &&
+          (candidate.is_damaged || is_suspect(rules, candidate.at))) {
         result.reason += fmt::format("; step {} {}", number(candidate.at.step), candidate.verdict);
       }
     }

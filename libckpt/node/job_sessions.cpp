@@ -142,7 +142,9 @@ void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   if (older->events == nullptr) return;  // Its process is gone already.
   log_warning("job={} rank={} session={:x} fenced by a newer trainer", shape_.job, rank.rank,
               static_cast<std::uint64_t>(older->id));
-  older->events->fenced("a newer trainer took over this rank");
+  older->events->fenced(
+      "a newer trainer with the same job name and rank attached; a different run needs another job "
+      "name");
   rank.fenced.push_back(std::move(older));
 }
 

@@ -25,7 +25,7 @@ class Client:
     def guard(self, stream):
         self.log.append(f"guard {stream}")
 
-    def save(self, step, stream, always):
+    def save(self, step, stream, always, wait):
         self.log.append(f"save {stream}")
         return self.outcome
 

@@ -71,10 +71,8 @@ class Session:
         return self._save(step, items, always=False)
 
     def save(self, step, items, wait=0):
-        """The same, due or not. Waits for a free Slot for so many seconds.
-
-        A save that finds none skips its step. Wait in the last step of a training, which no later
-        one replaces: all ranks alike.
+        """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
+        the last step of a training, which no later one replaces, on all ranks alike.
         """
         return self._save(step, items, always=True, wait=wait)
 
@@ -186,9 +184,8 @@ class Session:
         return restored
 
     def start_fresh(self):
-        """Begins without what is stored: a new timeline from the state as it is. All ranks or none.
-
-        The first save does it by itself, but not after a restore that failed.
+        """Begins a new timeline from the state as it is; all ranks call it, or none. The first save
+        does it by itself, but not after a restore that failed.
         """
         self._check_open()
         self._client.start_fresh()

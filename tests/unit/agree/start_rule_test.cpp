@@ -315,7 +315,7 @@ TEST_CASE("coordinator: a rank that went with its node is told, since nothing is
   scene.lose(1);
   coordinator.decide(scene.view, Time{});
   REQUIRE(coordinator.decree().degraded ==
-          "lost: B; 1 of 2 copies; no step is committed while rank 1 is away");
+          "lost: B; steps get 1 of 2 copies; no step is committed while rank 1 is away");
 }
 
 TEST_CASE("coordinator: a rank that closes alone is no progress", "[unit][agree]") {

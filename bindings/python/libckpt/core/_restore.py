@@ -125,15 +125,16 @@ class Targets:
         if missing and not of_a_share:
             raise errors.InvalidArgument(
                 f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
-                f"{', '.join(missing[:5])}; with strict=False they stay as they are"
+                f"{', '.join(missing[:5])}. Has the model or a name changed? Restore with the "
+                "model that was saved, or with strict=False, which leaves them as they are"
             )
         for name in filter(there.__contains__, wanted):
             form = _tensors.stored_form(wanted[name])
             if _wanted(name) not in self._shared and form != there[name]:
                 raise errors.InvalidArgument(
                     f'restore step {step}: tensor "{name}" is {form[0]} {list(form[1])} here and '
-                    f"{there[name][0]} {list(there[name][1])} there; with strict=False it stays as "
-                    "it is"
+                    f"{there[name][0]} {list(there[name][1])} there. Has the model changed? With "
+                    "strict=False it stays as it is"
                 )
 
     def _target(self, name, type_name, shape, tensor):
