@@ -1,8 +1,10 @@
 // Goal:   what `ckpt` prints and its exit codes are what people and scripts may rely on.
 // Method: a trainer in this process saves through the real ckptd, in a directory of its own; then
 //         the real program `ckpt` is run, command by command, also where nothing is as it should.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/fanotify.h>
 #include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -153,20 +155,28 @@ void flip_a_byte(const std::string& path, std::streamoff offset) {
   REQUIRE(file.good());
 }
 
-// Does something, once, when another process has opened `path`.
+// Does something, once, when another process opens `path`, which it does not get before that is
+// done. Only root may hold up others: without it the process may get on meanwhile.
 class OnceOpened {
  public:
-  OnceOpened(const std::string& path, std::function<void()> action) : events_(::inotify_init1(0)) {
+  OnceOpened(const std::string& path, std::function<void()> action)
+      : holds_(::fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC | FAN_NONBLOCK, O_RDONLY)),
+        events_(holds_ >= 0 ? holds_ : ::inotify_init1(IN_CLOEXEC)) {
     REQUIRE(events_ >= 0);
-    REQUIRE(::inotify_add_watch(events_, path.c_str(), IN_OPEN) >= 0);
+    const bool is_watched = holds_ >= 0 ? ::fanotify_mark(holds_, FAN_MARK_ADD, FAN_OPEN_PERM,
+                                                          AT_FDCWD, path.c_str()) == 0
+                                        : ::inotify_add_watch(events_, path.c_str(), IN_OPEN) >= 0;
+    REQUIRE(is_watched);
     thread_ = std::thread([this, action = std::move(action)] {
       pollfd opened{events_, POLLIN, 0};
-      if (::poll(&opened, 1, static_cast<int>(patience.count())) == 1) action();
+      if (::poll(&opened, 1, static_cast<int>(patience.count())) != 1) return;
+      action();
+      if (holds_ >= 0) let_through();
     });
   }
   ~OnceOpened() {
     finish();
-    ::close(events_);
+    ::close(events_);  // Whatever else opened it is let through.
   }
   OnceOpened(const OnceOpened&) = delete;
   OnceOpened& operator=(const OnceOpened&) = delete;
@@ -175,6 +185,18 @@ class OnceOpened {
   }
 
  private:
+  // Whoever waits by now; later ones are not held up.
+  void let_through() {
+    (void)::fanotify_mark(holds_, FAN_MARK_FLUSH, 0, AT_FDCWD, nullptr);
+    fanotify_event_metadata event{};
+    while (::read(holds_, &event, sizeof(event)) == static_cast<ssize_t>(sizeof(event))) {
+      const fanotify_response allowed{event.fd, FAN_ALLOW};
+      [[maybe_unused]] const auto written = ::write(holds_, &allowed, sizeof(allowed));
+      ::close(event.fd);
+    }
+  }
+
+  int holds_;  // Negative: we may not.
   int events_;
   std::thread thread_;
 };
