@@ -118,13 +118,14 @@ bool Peers::is_live(const std::string& node) const {
 
 const format::LiveNode* Peers::decreed(const std::string& node) const {
   const format::Decree& decree = job_.decree();
-  const bool is_known =
-      peers_.contains(node) && !job_.is_coordinator() && decree.coordinator == job_.coordinator();
-  if (!is_known) return nullptr;
   const auto live = std::lower_bound(
       decree.live.begin(), decree.live.end(), node,
       [](const format::LiveNode& one, const std::string& name) { return one.name < name; });
-  return live != decree.live.end() && live->name == node ? &*live : nullptr;
+  const bool is_listed = live != decree.live.end() && live->name == node && peers_.contains(node);
+  // Last, since it looks at all nodes where none is heard, and this is asked for each of them.
+  const bool is_known =
+      is_listed && decree.coordinator != job_.node() && decree.coordinator == job_.coordinator();
+  return is_known ? &*live : nullptr;
 }
 
 bool Peers::may_come(const std::string& node) const {

@@ -229,6 +229,10 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
     connection->close();
     feed_connections_.erase(target);
   }
+  if (sent && *sent == replicate::Delivery::declined) {
+    // One of us is behind: a step that both know to be of no use is not offered at all.
+    co_return fail(Errc::unavailable, target + " has no use for it, as far as it knows");
+  }
   if (sent) {
     std::set<Copy>& given = given_[target];
     given.insert(copy);

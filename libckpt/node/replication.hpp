@@ -94,7 +94,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   std::vector<std::string> targets_;
   std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.
   std::set<std::string> fed_;                    // Targets whose coroutine runs.
-  std::map<std::string, std::set<Copy>> given_;  // By target: verified there, or refused.
+  std::map<std::string, std::set<Copy>> given_;  // By target: verified there.
   std::map<std::string, Owed> owed_;             // By target.
   std::map<std::string, std::uint64_t> target_boots_;
   std::map<std::uint64_t, Receiving> receiving_;  // By ticket.
