@@ -1,13 +1,18 @@
 // Goal:   what a trainer and its daemon tell one another arrives as it was sent, and no bytes,
 //         however damaged, are believed or allocated for.
-// Method: send one message of each kind through encode and decode and compare the encodings; then
-//         cut, grow and flip the bytes of a rich one, and require a refusal or the same meaning.
+// Method: send one message of each kind through encode and decode and compare the encodings, also
+//         with those in tests/golden (`unit_wire "[write-golden]"` writes them anew, for another
+//         version of the protocol); then cut, grow and flip the bytes of a rich one, and require a
+//         refusal or the same meaning.
 #include "wire/control_codec.hpp"
 
 #include <catch2/catch.hpp>
 #include <ckpt/version.hpp>
+#include <fstream>
+#include <iterator>
 
 #include "base/units.hpp"
+#include "format/codec.hpp"
 
 namespace ckpt::wire::control {
 namespace {
@@ -120,7 +125,38 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local6.control_messages";
+
+// One of each kind as it travels: its kind, the length of its body, its body.
+std::string golden_bytes() {
+  format::Writer out;
+  auto all = one_of_each();
+  all.front() = Hello{6, "0.1.0"};
+  for (const Message& message : all) {
+    const auto encoded = encode(message).value();
+    out.u32(encoded.kind);
+    out.count(encoded.body.size());
+    out.raw(encoded.body);
+  }
+  const auto bytes = out.take();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 }  // namespace
+
+TEST_CASE("control codec: today's encoder makes yesterday's bytes", "[unit][wire]") {
+  std::ifstream file(golden_path, std::ios::binary);
+  const std::string stored((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+  REQUIRE_FALSE(stored.empty());
+  CHECK((stored == golden_bytes()));
+}
+
+TEST_CASE("control codec: golden bytes, written anew", "[.][write-golden]") {
+  std::ofstream file(golden_path, std::ios::binary | std::ios::trunc);
+  file << golden_bytes();
+  CHECK(file.good());
+}
 
 TEST_CASE("control codec: every kind of message arrives as it was sent", "[unit][wire]") {
   const auto all = one_of_each();
