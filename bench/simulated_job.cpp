@@ -21,6 +21,7 @@ namespace bench {
 namespace {
 
 namespace asio = ckpt::asio;
+namespace control = ckpt::wire::control;
 namespace node = ckpt::node;
 using ckpt::Duration;
 
@@ -41,38 +42,34 @@ double thread_microseconds() {
 
 // A rank that starts fresh, captures one step, and then does nothing.
 struct SimulatedJob::Trainer final : node::SessionEvents {
-  void slots_ready(std::vector<ckpt::arena::SlotMemory*>) override {}
-  void slots_failed(ckpt::Error error) override {
-    std::fprintf(stderr, "scale: no Slots: %s\n", error.message().c_str());
-    std::exit(2);
+  void slots_ready(std::vector<node::ReadySlot> all) override { slots = std::move(all); }
+  void tell(control::Event event) override {
+    if (const auto* failed = std::get_if<control::SlotsFailed>(&event)) {
+      std::fprintf(stderr, "scale: no Slots: %s\n", failed->result.error().message().c_str());
+      std::exit(2);
+    }
+    if (const auto* granted = std::get_if<control::Granted>(&event)) capture(granted->slot);
+    if (const auto* reached = std::get_if<control::LevelReached>(&event))
+      is_committed = is_committed || reached->level == ckpt::Level::committed;
   }
-  void slot_granted(std::uint32_t slot) override {
+  void capture(std::uint32_t slot) {
     if (has_captured) return;
     has_captured = true;
-    node::Filled filled;
-    filled.slot = slot;
-    filled.step = first_step;
-    filled.layout_version = 1;
-    asio::post(*context, [this, it = std::move(filled)]() mutable {
-      const bool is_done = engine->begin(session, it.slot, first_step).has_value() &&
-                           engine->filled(session, std::move(it)).has_value();
-      has_captured = is_done;
+    asio::post(*context, [this, slot] {
+      const control::Begin begin{slot, slots.at(slot).generation, first_step};
+      control::Filled filled;
+      filled.slot = slot;
+      filled.generation = begin.generation;
+      filled.step = first_step;
+      has_captured = engine->call(session, begin).has_value() &&
+                     engine->call(session, std::move(filled)).has_value();
     });
   }
-  void next_capture(ckpt::Step) override {}
-  void level_reached(ckpt::Step, ckpt::Level level) override {
-    is_committed = is_committed || level == ckpt::Level::committed;
-  }
-  void step_dropped(ckpt::Step) override {}
-  void restore_offered(node::SlotOffer) override {}
-  void begun(node::Begun) override {}
-  void closed(ckpt::Status) override {}
-  void fenced(std::string) override {}
-  void noticed(node::Notice) override {}
 
   asio::io_context* context = nullptr;
   node::Engine* engine = nullptr;
   node::SessionId session{};
+  std::vector<node::ReadySlot> slots;
   bool has_captured = false;
   bool is_committed = false;
 };
@@ -168,8 +165,8 @@ void SimulatedJob::attach_ranks(Machine& machine, std::size_t index, std::uint32
     auto layout = ckpt::format::make_layout(std::span(&spec, 1), request.rank, 0, 1);
     const bool is_ready = *attached && layout;
     if (is_ready) trainer->session = (*attached)->session;
-    if (!is_ready || !machine.engine->set_layout(trainer->session, *layout) ||
-        !machine.engine->start_fresh(trainer->session, 1)) {
+    if (!is_ready || !machine.engine->call(trainer->session, control::SetLayout{*layout}) ||
+        !machine.engine->call(trainer->session, control::StartFresh{1})) {
       std::fprintf(stderr, "scale: rank %u cannot attach\n", request.rank);
       std::exit(2);
     }

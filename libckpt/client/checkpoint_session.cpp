@@ -302,7 +302,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   if (asked) asked = slots_.ask_for_restore();
   if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), step.has_value()));
   std::optional<Error> refusal;
-  const SessionLink::CopyOut copy = [&](const node::SlotOffer& offer,
+  const SessionLink::CopyOut copy = [&](const control::Offer& offer,
                                         std::span<const std::byte> slot) {
     CKPT_ASSERT(offer.record != nullptr);
     Status copied = copy_out(*offer.record, slot, choose);

@@ -15,14 +15,11 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "base/overloaded.hpp"
 #include "client/attach_message.hpp"
 #include "os/mapped_segments.hpp"
 #include "wire/control_codec.hpp"
 
 namespace ckpt::client {
-
-namespace control = wire::control;
 
 namespace {
 
@@ -89,8 +86,8 @@ void DaemonLink::say_goodbye() {
   goodbye_alarm_ = clock_->call_at(clock_->after(goodbye_time), [this] { thread_.stop(); });
 }
 
-void DaemonLink::post(control::Message message) {
-  asio::post(thread_.executor(), [this, it = std::move(message)]() mutable {
+void DaemonLink::post(control::Call call) {
+  asio::post(thread_.executor(), [this, it = std::move(call)]() mutable {
     if (!is_stopping_) carry_out(std::move(it));
   });
 }
@@ -105,7 +102,6 @@ void DaemonLink::let_go(MappedSlot slot) {
 // Whoever took our place waits until we cannot write into the Slots any more. We may live on for
 // long: it is told as soon as the capture under way, if there is one, has ended.
 void DaemonLink::make_way() {
-  is_fenced_ = true;
   mapped_.clear();
   incoming_.clear();
   if (has_left_ || !state_->forget_idle_slots()) return;
@@ -117,8 +113,9 @@ void DaemonLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
   asio::post(thread_.executor(), [this, it = std::move(pins)] { pins_ = it; });
 }
 
-void DaemonLink::carry_out(control::Message message) {
-  if (auto* skipped = std::get_if<control::Skipped>(&message)) skipped->step = state_->next_skip();
+void DaemonLink::carry_out(control::Call call) {
+  if (auto* skipped = std::get_if<control::Skipped>(&call)) skipped->step = state_->next_skip();
+  control::Message message = control::to_message(std::move(call));
   remembered_.said(message);
   if (is_attached_) enqueue(std::move(message));
 }
@@ -259,7 +256,7 @@ DetachedTask DaemonLink::send_all(std::uint64_t connection_number) {
       hang_up("the daemon read nothing for ten minutes");
     if (!sent) connection_.close();  // serve() sees the end of it, and does what is to be done.
     if (!sent) co_return;
-    if (std::holds_alternative<control::FilledSlot>(message)) CKPT_POINT("notify.sent");
+    if (std::holds_alternative<control::Filled>(message)) CKPT_POINT("notify.sent");
   }
 }
 
@@ -275,45 +272,27 @@ Task<void> DaemonLink::serve() {
 }
 
 Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptors) {
-  Status status;
-  std::visit(
-      Overloaded{
-          [&](control::SlotSegments& it) { status = take_segments(it, std::move(descriptors)); },
-          [&](control::SlotsReady& it) { status = take(it); },
-          [&](control::SlotsFailed& it) { state_->slots_failed(std::move(it.result).error()); },
-          [&](control::Granted& it) { state_->slot_granted(it.slot); },
-          [&](control::NextCapture& it) { state_->next_capture(it.step); },
-          [&](control::LevelReached& it) { state_->level_reached(it.step, it.level); },
-          [&](control::StepDropped& it) { state_->step_dropped(it.step); },
-          [&](control::Filling& it) {
-            state_->restore_filling({it.bytes, it.bytes_total, std::move(it.source_name)});
-          },
-          [&](control::Offer& it) {
-            state_->restore_offered(
-                {it.ask, it.offer, it.slot, it.record, it.source, std::move(it.source_name)});
-          },
-          [&](control::Begun& it) { take(std::move(it)); },
-          [&](control::Closed& it) {
-            remembered_.closed();
-            state_->closed(std::move(it.result));
-          },
-          [&](control::Fenced& it) {
-            is_stopping_ = true;  // For good: another process has our place.
-            state_->fenced(std::move(it.reason));
-            make_way();
-          },
-          [&](control::Notice& it) {
-            state_->noticed(
-                {std::move(it.waiting), std::move(it.degraded), std::move(it.unstorable)});
-          },
-          [&](control::Answer& it) { state_->status_told(std::move(it.json)); },
-          [&](auto&) {
-            status = fail(Errc::corruption, fmt::format("the daemon said {} to a trainer",
-                                                        control::name_of(message)));
-          },
-      },
-      message);
-  return status;
+  if (const auto* segments = std::get_if<control::SlotSegments>(&message))
+    return take_segments(*segments, std::move(descriptors));
+  if (const auto* ready = std::get_if<control::SlotsReady>(&message)) return take(*ready);
+  const auto name = control::name_of(message);
+  auto event = control::to_event(std::move(message));
+  if (!event) return fail(Errc::corruption, fmt::format("the daemon said {} to a trainer", name));
+  note(*event);
+  state_->tell(std::move(*event));
+  if (is_fenced_) make_way();
+  return {};
+}
+
+// What the next daemon must be told, or not.
+void DaemonLink::note(const control::Event& event) {
+  if (std::holds_alternative<control::Closed>(event)) remembered_.closed();
+  if (std::holds_alternative<control::Fenced>(event))
+    is_stopping_ = is_fenced_ = true;  // For good: another process has our place.
+  const auto* begun = std::get_if<control::Begun>(&event);
+  if (begun == nullptr) return;
+  remembered_.begun(*begun, attach_.continuation ? attach_.continuation->timeline : 0);
+  if (begun->result) attach_.continuation = {begun->start_id, begun->timeline};
 }
 
 Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vector<os::Fd> fds) {
@@ -353,23 +332,6 @@ Status DaemonLink::take(control::SlotsReady ready) {
   }
   state_->slots_ready(mapped_);
   return {};
-}
-
-void DaemonLink::take(control::Begun begun) {
-  remembered_.begun(begun, attach_.timeline);
-  node::Begun event;
-  event.ask = begun.ask;
-  event.start_id = begun.start_id;
-  event.timeline = begun.timeline;
-  event.restored = begun.restored;
-  event.reason = std::move(begun.reason);
-  if (!begun.result) event.error = begun.result.error();
-  if (begun.result) {
-    attach_.has_continuation = true;
-    attach_.start_id = begun.start_id;
-    attach_.timeline = begun.timeline;
-  }
-  state_->begun(std::move(event));
 }
 
 Result<std::unique_ptr<SessionLink>> open_daemon_link(const Options& options, Deadline deadline) {

@@ -31,12 +31,12 @@ namespace ckpt::client {
 
 class DaemonLink final : public EngineSide {
  public:
-  DaemonLink(const Options& options, os::RuntimeDirectory directory, wire::control::Attach attach,
+  DaemonLink(const Options& options, os::RuntimeDirectory directory, control::Attach attach,
              std::shared_ptr<LinkState> state, Deadline open_deadline);
   ~DaemonLink() override;
 
   void start();
-  void post(wire::control::Message message) override;
+  void post(control::Call call) override;
   void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) override;
   void let_go(MappedSlot slot) override;
 
@@ -50,7 +50,7 @@ class DaemonLink final : public EngineSide {
   DetachedTask run();
   DetachedTask send_all(std::uint64_t connection_number);
   Task<void> attach_once();
-  Task<wire::control::Message> receive(Time deadline);
+  Task<control::Message> receive(Time deadline);
   // Until the connection ends, which is the error.
   Task<void> serve();
   void lose(const Error& error);
@@ -58,17 +58,17 @@ class DaemonLink final : public EngineSide {
   void say_goodbye();
   void make_way();
 
-  void carry_out(wire::control::Message message);
-  void enqueue(wire::control::Message message);
+  void carry_out(control::Call call);
+  void enqueue(control::Message message);
   void hang_up(std::string why);  // On a daemon that may be alive.
 
-  Status take(wire::control::Message message, std::vector<os::Fd> descriptors);
-  Status take(wire::control::SlotsReady ready);
-  void take(wire::control::Begun begun);
-  Status take_segments(const wire::control::SlotSegments& segments, std::vector<os::Fd> fds);
+  Status take(control::Message message, std::vector<os::Fd> descriptors);
+  Status take(control::SlotsReady ready);
+  void note(const control::Event& event);
+  Status take_segments(const control::SlotSegments& segments, std::vector<os::Fd> fds);
 
   std::shared_ptr<LinkState> state_;
-  wire::control::Attach attach_;
+  control::Attach attach_;
   SnapThread thread_;
   std::unique_ptr<Clock> clock_;
   const std::string daemon_log_;

@@ -15,8 +15,6 @@
 
 namespace ckpt::client {
 
-namespace control = wire::control;
-
 namespace {
 
 constexpr Duration stop_time = std::chrono::seconds(5);
@@ -92,31 +90,25 @@ EmbeddedLink::~EmbeddedLink() {
 }
 
 DetachedTask EmbeddedLink::attach() {
-  auto request = node::make_request(attach_);
-  if (!request) {
-    state_->refused(std::move(request).error());
-    co_return;
-  }
   // It may block: this engine has nobody else to serve yet.
-  auto secret = node::read_secret(attach_);
+  auto secret = node::read_secret(attach_.secret_file);
   if (!secret) {
     state_->refused(std::move(secret).error());
     co_return;
   }
-  request->secret = std::move(*secret);
-  request->process = ::getpid();
-  auto attached = co_await machine_->engine->attach(std::move(*request), *this);
+  node::AttachRequest request{attach_, std::move(*secret), ::getpid()};
+  auto attached = co_await machine_->engine->attach(std::move(request), *this);
   if (!attached) {
     state_->refused(std::move(attached).error());
     co_return;
   }
-  calls_.emplace(*machine_->engine, attached->session);
+  session_ = attached->session;
   state_->attached(attached->run);
 }
 
 DetachedTask EmbeddedLink::stop_engine() {
-  if (calls_) machine_->engine->detach(calls_->session());
-  calls_.reset();
+  if (session_) machine_->engine->detach(*session_);
+  session_.reset();
   mapped_.clear();
   auto stopped = co_await machine_->engine->stop(stop_time);
   if (!stopped) log_warning("stop the embedded engine: {}", stopped.error().message());
@@ -124,12 +116,12 @@ DetachedTask EmbeddedLink::stop_engine() {
   thread_.stop();
 }
 
-void EmbeddedLink::post(control::Message message) {
-  asio::post(thread_.executor(), [this, it = std::move(message)]() mutable {
+void EmbeddedLink::post(control::Call call) {
+  asio::post(thread_.executor(), [this, it = std::move(call)]() mutable {
     if (auto* skipped = std::get_if<control::Skipped>(&it)) skipped->step = state_->next_skip();
-    if (!calls_) return;
+    if (!session_) return;
     const auto name = control::name_of(it);
-    const Status status = calls_->carry_out(std::move(it));
+    const Status status = machine_->engine->call(*session_, std::move(it));
     if (!status) log_warning("{}: {}", name, status.error().message());
   });
 }
@@ -142,10 +134,9 @@ void EmbeddedLink::let_go(MappedSlot slot) {
   asio::post(thread_.executor(), [held = std::move(slot)] {});
 }
 
-Result<MappedSlot> EmbeddedLink::map_slot(arena::SlotMemory& memory,
-                                          std::uint64_t generation) const {
+Result<MappedSlot> EmbeddedLink::map_slot(const node::ReadySlot& slot) const {
   std::vector<os::Segment> segments;
-  for (const arena::SegmentView& view : memory.segments()) {
+  for (const arena::SegmentView& view : slot.memory->segments()) {
     CKPT_TRY(auto fd, os::duplicate(view.fd));
     segments.push_back({std::move(fd), view.bytes});
   }
@@ -154,16 +145,15 @@ Result<MappedSlot> EmbeddedLink::map_slot(arena::SlotMemory& memory,
   CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(segments), options));
   CKPT_CHECK(mapped.map_pages(prefault_threads_));
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
-  return MappedSlot{generation, owner->bytes(), pins_ ? pins_->hold(owner->bytes(), owner) : owner};
+  return MappedSlot{slot.generation, owner->bytes(),
+                    pins_ ? pins_->hold(owner->bytes(), owner) : owner};
 }
 
-void EmbeddedLink::slots_ready(std::vector<arena::SlotMemory*> memories) {
-  // The engine may grant before attach() has returned to us, but makes no Slots without a layout.
-  const auto& generations = calls_->number_slots(memories);
-  mapped_.resize(memories.size());
-  for (std::size_t index = 0; index < memories.size(); ++index) {
-    if (mapped_[index].generation == generations[index] && mapped_[index].owner) continue;
-    auto mapped = map_slot(*memories[index], generations[index]);
+void EmbeddedLink::slots_ready(std::vector<node::ReadySlot> slots) {
+  mapped_.resize(slots.size());
+  for (std::size_t index = 0; index < slots.size(); ++index) {
+    if (mapped_[index].generation == slots[index].generation && mapped_[index].owner) continue;
+    auto mapped = map_slot(slots[index]);
     if (!mapped) return state_->slots_failed(std::move(mapped).error());
     mapped_[index] = std::move(*mapped);
   }

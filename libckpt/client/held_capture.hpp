@@ -13,13 +13,13 @@
 #include <optional>
 
 #include "base/monitor.hpp"
-#include "node/engine.hpp"
+#include "wire/control_calls.hpp"
 
 namespace ckpt::client {
 
 // What there is to tell of a capture.
 struct CopiedCapture {
-  node::Filled filled;
+  wire::control::Filled filled;
   std::uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
 };

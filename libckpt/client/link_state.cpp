@@ -9,12 +9,11 @@
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "base/overloaded.hpp"
 #include "client/restore_teller.hpp"
 #include "os/process.hpp"
 
 namespace ckpt::client {
-
-namespace {}  // namespace
 
 template <class Change>
 auto LinkState::change(Change change) {
@@ -92,7 +91,7 @@ void LinkState::fenced(std::string reason) {
   refused(Error(Errc::unavailable, fmt::format("{} was taken over: {}", who_, reason)));
 }
 
-void LinkState::noticed(node::Notice notice) {
+void LinkState::noticed(control::Notice notice) {
   const std::string before = change([&](LinkView& view) {
     view.waiting = std::move(notice.waiting);
     view.unstorable = std::move(notice.unstorable);
@@ -120,8 +119,24 @@ void LinkState::heard_again() {
   if (silence) log_info("{}: the daemon, pid {}, answers again", who_, silence->process);
 }
 
-void LinkState::status_told(std::string json) {
-  change([&](LinkView& view) { view.status = std::move(json); });
+void LinkState::tell(control::Event event) {
+  std::visit(Overloaded{
+                 [this](control::SlotsFailed& it) { slots_failed(std::move(it.result).error()); },
+                 [this](control::Granted& it) { slot_granted(it.slot); },
+                 [this](control::NextCapture& it) { next_capture(it.step); },
+                 [this](control::LevelReached& it) { level_reached(it.step, it.level); },
+                 [this](control::StepDropped& it) { step_dropped(it.step); },
+                 [this](control::Filling& it) { restore_filling(std::move(it)); },
+                 [this](control::Offer& it) { restore_offered(std::move(it)); },
+                 [this](control::Begun& it) { begun(std::move(it)); },
+                 [this](control::Notice& it) { noticed(std::move(it)); },
+                 [this](control::Answer& it) {
+                   change([&](LinkView& view) { view.status = std::move(it.json); });
+                 },
+                 [this](control::Closed& it) { closed(std::move(it.result)); },
+                 [this](control::Fenced& it) { fenced(std::move(it.reason)); },
+             },
+             event);
 }
 
 void LinkState::slots_ready(std::vector<MappedSlot> slots) {
@@ -160,15 +175,15 @@ void LinkState::step_dropped(Step step) {
   change([&](LinkView& view) { view.levels.dropped(step); });
 }
 
-void LinkState::restore_filling(node::Filling filling) {
+void LinkState::restore_filling(control::Filling filling) {
   change([&](LinkView& view) { view.filling = std::move(filling); });
 }
 
-void LinkState::restore_offered(node::SlotOffer offer) {
+void LinkState::restore_offered(control::Offer offer) {
   change([&](LinkView& view) { view.offer(std::move(offer)); });
 }
 
-void LinkState::begun(node::Begun begun) {
+void LinkState::begun(control::Begun begun) {
   LinkView::Released released;
   change([&](LinkView& view) { released = view.begin(std::move(begun)); });
 }
@@ -323,7 +338,7 @@ std::uint64_t LinkState::ask_begin() {
 
 std::optional<std::uint64_t> LinkState::ask_fresh() {
   return change([](LinkView& view) -> std::optional<std::uint64_t> {
-    if (view.begun && !view.begun->error) return std::nullopt;
+    if (view.begun && view.begun->result) return std::nullopt;
     view.begun.reset();
     return ++view.ask;
   });
@@ -331,10 +346,10 @@ std::optional<std::uint64_t> LinkState::ask_fresh() {
 
 Status LinkState::wait_fresh(Deadline deadline) const {
   CKPT_CHECK(wait_for(deadline, "start with the other ranks", [](const LinkView& view) {
-    return view.begun && (view.begun->error || view.slots.has_fitting_grant());
+    return view.begun && (!view.begun->result || view.slots.has_fitting_grant());
   }));
   CKPT_TRY(const auto answer, begun_answer());
-  if (answer.error) return fail(Error(*answer.error));
+  if (!answer.result) return fail(Error(answer.result.error()));
   return {};
 }
 
@@ -353,8 +368,8 @@ Result<std::optional<OfferedSlot>> LinkState::wait_offer(Deadline deadline,
   });
 }
 
-Result<node::Begun> LinkState::begun_answer() const {
-  return view_.read([&](const LinkView& view) -> Result<node::Begun> {
+Result<control::Begun> LinkState::begun_answer() const {
+  return view_.read([&](const LinkView& view) -> Result<control::Begun> {
     if (view.begun) return *view.begun;
     return fail(Errc::unavailable, who_ + ": the session has not begun");
   });

@@ -32,18 +32,18 @@ class LinkState {
   void lost(const std::string& reason);  // The engine is gone; a new one may come.
   void refused(Error error);             // There will be none.
   void slots_ready(std::vector<MappedSlot> slots);
+  void tell(control::Event event);  // One of those below.
   void slots_failed(Error error);
   void slot_granted(std::uint32_t slot);
   void next_capture(Step step);
   void level_reached(Step step, Level level);
   void step_dropped(Step step);
-  void restore_filling(node::Filling filling);
-  void restore_offered(node::SlotOffer offer);
-  void begun(node::Begun begun);
+  void restore_filling(control::Filling filling);
+  void restore_offered(control::Offer offer);
+  void begun(control::Begun begun);
   void closed(Status status);
   void fenced(std::string reason);
-  void noticed(node::Notice notice);
-  void status_told(std::string json);
+  void noticed(control::Notice notice);
   void silent(Silence silence);  // It is there, and does not answer.
   void heard_again();
   void forget_slots();  // Whatever still maps them lets go.
@@ -79,7 +79,7 @@ class LinkState {
   // The next offer, or none: the restore has ended, see `begun_answer`. While it waits, `watch` is
   // told how the engine gets on, and ends it by answering false.
   Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {});
-  Result<node::Begun> begun_answer() const;
+  Result<control::Begun> begun_answer() const;
 
   Status ask_status();  // Before the engine is asked. Errors: unavailable (there is none now).
   Result<std::string> wait_status(Deadline deadline) const;

@@ -47,11 +47,11 @@ void LinkView::reach(Step step, Level level) {
     if (each <= level) counter = std::max(counter, std::optional(step));
 }
 
-LinkView::Released LinkView::begin(node::Begun answer) {
+LinkView::Released LinkView::begin(control::Begun answer) {
   Released released;
   released.slots = slots.void_grants();
   if (answer.ask != ask) return released;  // The answer to what was given up.
-  if (!answer.error && identity.timeline != answer.timeline) {
+  if (answer.result && identity.timeline != answer.timeline) {
     // Steps of another timeline say nothing of this one's.
     std::optional<Step> restored;
     if (answer.restored) restored = answer.restored->step;
@@ -59,12 +59,12 @@ LinkView::Released LinkView::begin(node::Begun answer) {
     next_capture = Step{};
     counters.captured = counters.replicated = counters.committed = counters.durable = std::nullopt;
   }
-  if (!answer.error) identity.timeline = answer.timeline;
+  if (answer.result) identity.timeline = answer.timeline;
   begun = std::move(answer);
   return released;
 }
 
-void LinkView::offer(node::SlotOffer offered) {
+void LinkView::offer(control::Offer offered) {
   if (offered.ask != ask) return;  // For a restore that was given up.
   filling.reset();
   MappedSlot mapped = slots.mapped(offered.slot);

@@ -19,9 +19,11 @@
 #include "client/deadline.hpp"
 #include "client/session_slots.hpp"
 #include "client/step_levels.hpp"
-#include "node/engine.hpp"
+#include "wire/control_message.hpp"
 
 namespace ckpt::client {
+
+namespace control = wire::control;
 
 // Silence: the daemon is there, and does not answer.
 struct Silence {
@@ -31,7 +33,7 @@ struct Silence {
 };
 
 struct OfferedSlot {
-  node::SlotOffer offer;
+  control::Offer offer;
   MappedSlot slot;
 };
 
@@ -59,8 +61,8 @@ struct LinkView {
 
   Released lose(const std::string& reason);  // The engine is gone; a new one may come.
   void reach(Step step, Level level);
-  Released begin(node::Begun answer);
-  void offer(node::SlotOffer offered);
+  Released begin(control::Begun answer);
+  void offer(control::Offer offered);
 
   bool is_over() const { return phase == Phase::ended; }
   bool is_lost(Step step) const;
@@ -82,9 +84,9 @@ struct LinkView {
   Step next_capture{};
 
   std::uint64_t ask = 0;  // What was asked last; answers to anything before are late.
-  std::optional<node::Begun> begun;
+  std::optional<control::Begun> begun;
   std::deque<OfferedSlot> offers;
-  std::optional<node::Filling> filling;  // Since it was asked, or the last offer.
+  std::optional<control::Filling> filling;  // Since it was asked, or the last offer.
   std::optional<Status> closed;
   std::optional<std::string> status;  // The engine's answer to the newest question.
 

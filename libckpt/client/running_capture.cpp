@@ -80,7 +80,7 @@ CopiedCapture RunningCapture::copied(const snapshot::Captured& captured) const {
   CopiedCapture copied;
   copied.bytes = captured.bytes;
   copied.took = captured.took;
-  node::Filled& filled = copied.filled;
+  control::Filled& filled = copied.filled;
   filled.slot = slot_.slot;
   filled.step = captured.step;
   filled.layout_version = layout_.version;

@@ -10,7 +10,6 @@
 
 namespace ckpt::client {
 
-namespace control = wire::control;
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
@@ -67,9 +66,7 @@ void SessionLink::keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) {
 Status SessionLink::set_layout(const format::Layout& layout, Deadline deadline) {
   CKPT_CHECK(check_process());
   state_->ask_layout(layout.slot_bytes);
-  control::SetLayout message;
-  message.layout = layout;
-  side_->post(std::move(message));
+  side_->post(control::SetLayout{layout});
   return state_->wait_slots(deadline);
 }
 
@@ -106,47 +103,27 @@ std::optional<TakenSlot> SessionLink::take_slot(Step step) {
   auto taken = state_->take_slot(step);
   if (!taken) return taken;
   CKPT_POINT("slot.acquired");
-  control::Begin begin;
-  begin.slot = taken->slot;
-  begin.generation = taken->generation;
-  begin.step = step;
-  side_->post(begin);
+  side_->post(control::Begin{taken->slot, taken->generation, step});
   return taken;
 }
 
 void SessionLink::arrived(const TakenSlot& taken, std::uint64_t bytes) {
-  if (is_forked()) return;
-  control::Arrived message;
-  message.slot = taken.slot;
-  message.generation = taken.generation;
-  message.bytes = bytes;
-  side_->post(message);
+  if (!is_forked()) side_->post(control::Arrived{taken.slot, taken.generation, bytes});
 }
 
-void SessionLink::filled(const TakenSlot& taken, node::Filled filled) {
+void SessionLink::filled(const TakenSlot& taken, control::Filled filled) {
   if (is_forked()) return;
   CKPT_POINT("publish.before");
-  control::FilledSlot message;
-  message.slot = taken.slot;
-  message.generation = taken.generation;
-  message.step = filled.step;
-  message.layout_version = filled.layout_version;
-  message.blob_bytes = filled.blob_bytes;
-  message.blobs = std::move(filled.blobs);
-  message.blob_names = std::move(filled.blob_names);
-  message.chunk_bytes = filled.chunk_bytes;
-  message.chunk_crcs = std::move(filled.chunk_crcs);
-  side_->post(std::move(message));
+  filled.slot = taken.slot;
+  filled.generation = taken.generation;
+  side_->post(std::move(filled));
   side_->let_go(state_->give_back(taken));
   CKPT_POINT("publish.after");
 }
 
 void SessionLink::abandon(const TakenSlot& taken) {
   if (is_forked()) return;
-  control::Abandon message;
-  message.slot = taken.slot;
-  message.generation = taken.generation;
-  side_->post(message);
+  side_->post(control::Abandon{taken.slot, taken.generation});
   side_->let_go(state_->give_back(taken));
 }
 
@@ -160,13 +137,8 @@ void SessionLink::passed(Step step) {
   if (!is_forked()) state_->skipped(step);
 }
 
-void SessionLink::step_time(const node::StepTime& steps) {
-  if (is_forked()) return;
-  control::StepTime message;
-  message.steps = steps.steps;
-  message.time = steps.time;
-  message.during_capture = steps.during_capture;
-  side_->post(message);
+void SessionLink::step_time(const control::StepTime& steps) {
+  if (!is_forked()) side_->post(steps);
 }
 
 Status SessionLink::ask_restore(std::optional<Step> wanted, Deadline deadline) {
@@ -184,7 +156,7 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
     CKPT_TRY(auto next, state_->wait_offer(deadline, watch_));
     if (!next) break;
     CKPT_POINT("load.offer");
-    const node::SlotOffer& offer = next->offer;
+    const control::Offer& offer = next->offer;
     const std::uint64_t bytes = offer.record ? offer.record->bytes : 0;
     control::RestoreResult answer;
     answer.offer = offer.offer;
@@ -207,7 +179,7 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
   }
 
   CKPT_TRY(const auto begun, state_->begun_answer());
-  if (begun.error) return fail(Error(*begun.error));
+  if (!begun.result) return fail(Error(begun.result.error()));
   // Some Slots are freed by what was begun: the first save finds one.
   if (is_ready()) {
     (void)state_->wait_fresh(std::min(deadline, steady_clock::now() + grant_wait_max));
@@ -252,10 +224,8 @@ std::optional<Step> SessionLink::newest_lost() const {
 Status SessionLink::close(Deadline deadline) {
   CKPT_CHECK(check_process());
   state_->ask_close();
-  control::Close message;
   const auto left = duration_cast<milliseconds>(deadline - steady_clock::now());
-  message.deadline = std::max(left, milliseconds(0));
-  side_->post(message);
+  side_->post(control::Close{std::max(left, milliseconds(0))});
   return state_->wait_closed(deadline);
 }
 

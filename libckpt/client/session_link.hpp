@@ -21,7 +21,6 @@
 #include "client/link_state.hpp"
 #include "device/memory_pins.hpp"
 #include "format/layout.hpp"
-#include "node/engine.hpp"
 #include "wire/control_message.hpp"
 
 namespace ckpt::client {
@@ -36,7 +35,7 @@ class EngineSide {
   // Carried out on ckpt-snap, in the order of the calls. While the engine is away, captures are
   // forgotten; the layout, and what the session waits for, are told to the next engine. What a
   // `skipped` says is asked of the LinkState when its turn comes.
-  virtual void post(wire::control::Message message) = 0;
+  virtual void post(control::Call call) = 0;
   // See SessionLink.
   virtual void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) { (void)pins; }
   // Lets a mapping go, which can take long, on ckpt-snap.
@@ -82,13 +81,13 @@ class SessionLink final {
   // The first `bytes` of the Slot stand as they will be sealed: the engine may take their
   // checksums.
   void arrived(const TakenSlot& taken, std::uint64_t bytes);
-  void filled(const TakenSlot& taken, node::Filled filled);
+  void filled(const TakenSlot& taken, control::Filled filled);
   void abandon(const TakenSlot& taken);
   void skipped(Step step);
   // No capture was due: nobody has to wait for the step.
   void passed(Step step);
   // How long steps took, so that the engine gives way to training.
-  void step_time(const node::StepTime& steps);
+  void step_time(const control::StepTime& steps);
 
   // Asks for a restore, and waits until the Slots for it are mapped. The wait ends as soon as the
   // restore is over, so that a job with nothing to restore does not wait. Errors: those of
@@ -96,7 +95,7 @@ class SessionLink final {
   Status ask_restore(std::optional<Step> wanted, Deadline deadline);
   // Runs what was asked for: `copy_out` is called on this thread for each offer, with the Slot's
   // bytes, and answers ok or why this copy is bad. Then: from where, or the error for all ranks.
-  using CopyOut = std::function<Status(const node::SlotOffer& offer, std::span<const std::byte>)>;
+  using CopyOut = std::function<Status(const control::Offer& offer, std::span<const std::byte>)>;
   Result<Restored> restore(const CopyOut& copy_out, Deadline deadline);
   // Restores from now on report their progress to `watch` while they wait, and end where it gives
   // up.

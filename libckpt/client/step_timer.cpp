@@ -11,7 +11,8 @@ void StepTimer::begin(Step step, TimePoint now, bool is_capturing) {
   during_capture_ = is_capturing;
 }
 
-std::optional<node::StepTime> StepTimer::step_ended(Step step, TimePoint now, bool is_capturing) {
+std::optional<wire::control::StepTime> StepTimer::step_ended(Step step, TimePoint now,
+                                                             bool is_capturing) {
   if (!began_ || step < first_) {
     begin(step, now, is_capturing);
     return std::nullopt;
@@ -19,7 +20,7 @@ std::optional<node::StepTime> StepTimer::step_ended(Step step, TimePoint now, bo
   const std::uint64_t steps = number(step) - number(first_);
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(now - *began_) - paused_;
   if (steps == 0 || time < measured_min) return std::nullopt;
-  node::StepTime measured;
+  wire::control::StepTime measured;
   measured.time = time;
   measured.during_capture = during_capture_;
   begin(step, now, is_capturing);

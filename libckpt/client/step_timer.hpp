@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "node/engine.hpp"
+#include "wire/control_calls.hpp"
 
 namespace ckpt::client {
 
@@ -40,7 +40,7 @@ class StepTimer {
   };
 
   // The steps up to `step` have ended: how long they took, when that is long enough to be told.
-  std::optional<node::StepTime> step_ended(Step step, TimePoint now, bool is_capturing);
+  std::optional<wire::control::StepTime> step_ended(Step step, TimePoint now, bool is_capturing);
   void paused(std::chrono::nanoseconds duration) { paused_ += duration; }
   void capture_began() { during_capture_ = true; }
   // After a restore: the next steps are the first ones again.

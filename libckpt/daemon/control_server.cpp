@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "wire/control_codec.hpp"
@@ -156,9 +157,17 @@ Task<void> ControlServer::serve_trainer(Connection connection, control::Attach r
       co_return Status();
     }
     const auto name = control::name_of(*message);
-    auto status = session->carry_out(std::move(*message));
+    const Status status = carry_out(*session, std::move(*message));
     if (!status) log_warning("{} {}: {}", session->name(), name, status.error().message());
   }
+}
+
+Status ControlServer::carry_out(const TrainerSession& session, control::Message message) {
+  const auto name = control::name_of(message);
+  auto call = control::to_call(std::move(message));
+  if (!call) return fail(Errc::invalid_argument, fmt::format("{} is no call of a trainer", name));
+  CKPT_ASSERT(session.session().has_value());
+  return engine_.call(*session.session(), std::move(*call));
 }
 
 Task<ControlServer::Session> ControlServer::attach(Connection connection, control::Attach attach) {
@@ -169,12 +178,13 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
                    "so it could not detect its death; run both in one container");
   }
   CKPT_CO_TRY(auto process, os::open_process({peer.pid, attach.start_time}));
-  std::function<Result<std::string>()> read_secret = [attach] { return node::read_secret(attach); };
-  CKPT_CO_TRY(auto request, node::make_request(attach));
+  node::AttachRequest request{attach, {}, peer.pid};
   if (!attach.secret_file.empty()) {
+    std::function<Result<std::string>()> read_secret = [file = attach.secret_file] {
+      return node::read_secret(file);
+    };
     CKPT_CO_TRY(request.secret, co_await secret_files_.run(read_secret));
   }
-  request.process = peer.pid;
   const TrainerSession::Identity identity{attach.job, attach.rank, peer.pid};
   // First, so that a newcomer that is refused does not cost the older one its life.
   CKPT_CO_CHECK(engine_.check_attach(request));
@@ -182,7 +192,7 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
 
   auto session = std::make_shared<TrainerSession>(clock_, connection, identity, std::move(process));
   CKPT_CO_TRY(const auto attached, co_await engine_.attach(std::move(request), *session));
-  session->attached(engine_, attached);
+  session->attached(attached);
   sessions_.push_back(session);
   share_cores();
   const std::weak_ptr<TrainerSession> watched = session;

@@ -65,6 +65,7 @@ class ControlServer {
   DetachedTask serve(Connection connection);
   Task<void> greet(Connection connection);
   Task<void> serve_trainer(Connection connection, wire::control::Attach attach);
+  Status carry_out(const TrainerSession& session, wire::control::Message message);
   Task<void> answer(Connection connection, wire::control::Message question);
   Task<wire::control::Answer> answer_to(wire::control::Message question);
   Task<Session> attach(Connection connection, wire::control::Attach attach);

@@ -32,8 +32,8 @@ std::string TrainerSession::name() const {
   return fmt::format("job={} rank={} pid={}", identity_.job, identity_.rank, identity_.pid);
 }
 
-void TrainerSession::attached(node::Engine& engine, const node::Attached& attached) {
-  calls_.emplace(engine, attached.session);
+void TrainerSession::attached(const node::Attached& attached) {
+  session_ = attached.session;
   control::AttachAnswer answer;
   answer.session = static_cast<std::uint64_t>(attached.session);
   answer.run = attached.run;
@@ -41,16 +41,6 @@ void TrainerSession::attached(node::Engine& engine, const node::Attached& attach
   CKPT_ASSERT(encoded.has_value());
   outgoing_.push_front(std::move(*encoded));
   outgoing_changed_.notify_all();
-}
-
-Status TrainerSession::carry_out(control::Message message) {
-  CKPT_ASSERT(calls_.has_value());
-  return calls_->carry_out(std::move(message));
-}
-
-std::optional<node::SessionId> TrainerSession::session() const {
-  if (!calls_) return std::nullopt;
-  return calls_->session();
 }
 
 Status TrainerSession::watch(const asio::any_io_executor& executor, std::function<void()> gone) {
@@ -107,13 +97,12 @@ void TrainerSession::enqueue(control::Message message, std::vector<os::Fd> descr
   outgoing_changed_.notify_all();
 }
 
-Status TrainerSession::enqueue_segments(std::uint32_t slot, std::uint64_t generation,
-                                        arena::SlotMemory& memory) {
-  const auto all = memory.segments();
+Status TrainerSession::enqueue_segments(std::uint32_t slot, const node::ReadySlot& ready) {
+  const auto all = ready.memory->segments();
   control::SlotSegments message;
   message.slot = slot;
-  message.generation = generation;
-  message.capacity = memory.bytes().size();
+  message.generation = ready.generation;
+  message.capacity = ready.memory->bytes().size();
   message.count_of_all = static_cast<std::uint32_t>(all.size());
   for (std::size_t first = 0; first < all.size(); first += os::local_descriptors_max) {
     const std::size_t end = std::min(all.size(), first + os::local_descriptors_max);
@@ -131,76 +120,20 @@ Status TrainerSession::enqueue_segments(std::uint32_t slot, std::uint64_t genera
   return {};
 }
 
-void TrainerSession::slots_ready(std::vector<arena::SlotMemory*> memories) {
+void TrainerSession::slots_ready(std::vector<node::ReadySlot> slots) {
   CKPT_POINT("slots.told");
-  CKPT_ASSERT(calls_.has_value());  // The engine makes no Slots before a layout is set.
-  const auto& generations = calls_->number_slots(memories);
-  told_generations_.resize(memories.size());
-  for (std::uint32_t slot = 0; slot < memories.size(); ++slot) {
-    if (told_generations_[slot] == generations[slot]) continue;
-    const Status status = enqueue_segments(slot, generations[slot], *memories[slot]);
-    if (!status) return slots_failed(status.error());
-    told_generations_[slot] = generations[slot];
+  told_generations_.resize(slots.size());
+  for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
+    if (told_generations_[slot] == slots[slot].generation) continue;
+    Status status = enqueue_segments(slot, slots[slot]);
+    if (!status) return tell(control::SlotsFailed{std::move(status)});
+    told_generations_[slot] = slots[slot].generation;
   }
-  enqueue(control::SlotsReady{static_cast<std::uint32_t>(memories.size())});
+  enqueue(control::SlotsReady{static_cast<std::uint32_t>(slots.size())});
 }
 
-void TrainerSession::slots_failed(Error error) {
-  enqueue(control::SlotsFailed{fail(std::move(error))});
-}
-void TrainerSession::slot_granted(std::uint32_t slot) {
-  enqueue(control::Granted{slot});
-}
-void TrainerSession::next_capture(Step step) {
-  enqueue(control::NextCapture{step});
-}
-void TrainerSession::level_reached(Step step, Level level) {
-  enqueue(control::LevelReached{step, level});
-}
-void TrainerSession::step_dropped(Step step) {
-  enqueue(control::StepDropped{step});
-}
-
-void TrainerSession::restore_filling(node::Filling filling) {
-  enqueue(control::Filling{filling.bytes, filling.bytes_total, std::move(filling.source_name)});
-}
-
-void TrainerSession::restore_offered(node::SlotOffer offer) {
-  control::Offer message;
-  message.ask = offer.ask;
-  message.offer = offer.offer;
-  message.slot = offer.slot;
-  message.source = offer.source;
-  message.source_name = std::move(offer.source_name);
-  message.record = std::move(offer.record);
-  enqueue(std::move(message));
-}
-
-void TrainerSession::begun(node::Begun begun) {
-  control::Begun message;
-  message.ask = begun.ask;
-  message.start_id = begun.start_id;
-  message.timeline = begun.timeline;
-  message.restored = begun.restored;
-  message.reason = std::move(begun.reason);
-  if (begun.error) message.result = fail(std::move(*begun.error));
-  enqueue(std::move(message));
-}
-
-void TrainerSession::closed(Status status) {
-  enqueue(control::Closed{std::move(status)});
-}
-void TrainerSession::fenced(std::string reason) {
-  enqueue(control::Fenced{std::move(reason)});
-}
-void TrainerSession::noticed(node::Notice notice) {
-  enqueue(control::Notice{std::move(notice.waiting), std::move(notice.degraded),
-                          std::move(notice.unstorable)});
-}
-void TrainerSession::status_told(std::string json) {
-  control::Answer answer;
-  answer.json = std::move(json);
-  enqueue(std::move(answer));
+void TrainerSession::tell(control::Event event) {
+  enqueue(control::to_message(std::move(event)));
 }
 
 }  // namespace ckpt::daemon

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/signal.hpp"
-#include "node/session_calls.hpp"
+#include "node/engine.hpp"
 #include "os/local_socket.hpp"
 #include "os/process.hpp"
 
@@ -41,9 +41,8 @@ class TrainerSession final : public node::SessionEvents {
   std::string name() const;  // "job=gpt2 rank=3 pid=4711"
 
   // The answer to attach goes out before what the engine said meanwhile.
-  void attached(node::Engine& engine, const node::Attached& attached);
-  Status carry_out(wire::control::Message message);
-  std::optional<node::SessionId> session() const;
+  void attached(const node::Attached& attached);
+  const std::optional<node::SessionId>& session() const { return session_; }
 
   // Sends what the events queue, until the connection ends.
   static DetachedTask send_all(std::shared_ptr<TrainerSession> self);
@@ -51,30 +50,19 @@ class TrainerSession final : public node::SessionEvents {
   // Calls `gone` once when the process is gone, and not after the session.
   Status watch(const asio::any_io_executor& executor, std::function<void()> gone);
 
-  void slots_ready(std::vector<arena::SlotMemory*> memories) override;
-  void slots_failed(Error error) override;
-  void slot_granted(std::uint32_t slot) override;
-  void next_capture(Step step) override;
-  void level_reached(Step step, Level level) override;
-  void step_dropped(Step step) override;
-  void restore_filling(node::Filling filling) override;
-  void restore_offered(node::SlotOffer offer) override;
-  void begun(node::Begun begun) override;
-  void closed(Status status) override;
-  void fenced(std::string reason) override;
-  void noticed(node::Notice notice) override;
-  void status_told(std::string json) override;
+  void slots_ready(std::vector<node::ReadySlot> slots) override;
+  void tell(wire::control::Event event) override;
 
  private:
   void enqueue(wire::control::Message message, std::vector<os::Fd> descriptors = {});
-  Status enqueue_segments(std::uint32_t slot, std::uint64_t generation, arena::SlotMemory& memory);
+  Status enqueue_segments(std::uint32_t slot, const node::ReadySlot& ready);
 
   Clock& clock_;
   std::shared_ptr<os::LocalConnection> connection_;
   Identity identity_;
   os::Fd process_;
   std::optional<os::ProcessWatch> watch_;
-  std::optional<node::SessionCalls> calls_;  // Once attached.
+  std::optional<node::SessionId> session_;  // Once attached.
 
   std::deque<os::LocalMessage> outgoing_;
   Signal outgoing_changed_;

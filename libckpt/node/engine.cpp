@@ -13,6 +13,7 @@
 #include "node/peers.hpp"
 #include "node/replication.hpp"
 #include "wire/peer_acceptor.hpp"
+#include "wire/secret.hpp"
 
 namespace ckpt::node {
 
@@ -37,17 +38,12 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
     const auto found = sessions.find(id);
     return found == sessions.end() ? nullptr : found->second.get();
   }
-  template <class Call>
-  Status with_job(SessionId id, const char* what, Call call) {
-    Job* job = job_of(id);
-    if (job == nullptr) return fail(Errc::not_found, std::string(what) + ": no such session");
-    return call(*job);
-  }
   Task<std::shared_ptr<Job>> find_or_open(AttachRequest request);
   void listen_for(const Job& job, const AttachRequest& request);
   asio::awaitable<void> listen(std::string address);
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
   asio::awaitable<void> sweep();
+  static Status check_nodes(const AttachRequest& request);
   static bool makes_way(const Job& job, const AttachRequest& newcomer);
   void let_go(std::shared_ptr<Job> job, const char* why);
   asio::awaitable<void> stop_job(std::shared_ptr<Job> job);
@@ -90,7 +86,7 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
   opening.insert(request.job);
   std::shared_ptr<Job> job = Job::make(held_context, request);
   // The node that will coordinate looks at all that lies in the directory.
-  const bool is_first = request.nodes.empty() || request.nodes.front().name == request.node;
+  const bool is_first = request.nodes.front().name == request.node;
   auto status = co_await job->open(is_first);
   opening.erase(request.job);
   opened.notify_all();
@@ -99,8 +95,16 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
   co_return job;
 }
 
+Result<std::string> read_secret(const std::string& secret_file) {
+  if (secret_file.empty()) return std::string();
+  CKPT_TRY(const auto secret, wire::Secret::read_file(secret_file));
+  const auto bytes = secret.bytes();
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
   const std::shared_ptr<State> state = state_;
+  CKPT_CO_CHECK(State::check_nodes(request));
   if (state->is_stopping) co_return fail(Errc::unavailable, "attach: the daemon is ending");
   CKPT_CO_TRY(auto job, co_await state->find_or_open(request));
   CKPT_CO_TRY(Attached attached, job->attach(request, events));
@@ -109,7 +113,14 @@ Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
   co_return attached;
 }
 
+// It comes from another process, and a job is named by its list of nodes.
+Status Engine::State::check_nodes(const AttachRequest& request) {
+  if (!request.nodes.empty()) return {};
+  return fail(Errc::invalid_argument, "attach: without any node");
+}
+
 Status Engine::check_attach(const AttachRequest& request) const {
+  CKPT_CHECK(State::check_nodes(request));
   const auto job = state_->jobs.find(request.job);
   if (job == state_->jobs.end() || State::makes_way(*job->second, request)) return {};
   return job->second->check_attach(request);
@@ -214,75 +225,11 @@ asio::awaitable<void> Engine::State::stop_job(std::shared_ptr<Job> job) {
   if (!stopped) log_warning("job={} {}", job->shape().job, stopped.error().message());
 }
 
-Status Engine::set_layout(SessionId session, format::Layout layout) {
-  return state_->with_job(session, "set the layout",
-                          [&](Job& job) { return job.set_layout(session, std::move(layout)); });
-}
-
-Status Engine::begin(SessionId session, std::uint32_t slot, Step step) {
-  return state_->with_job(session, "begin a capture",
-                          [&](Job& job) { return job.begin(session, slot, step); });
-}
-
-Status Engine::arrived(SessionId session, std::uint32_t slot, std::uint64_t bytes) {
-  return state_->with_job(session, "take account of what arrived",
-                          [&](Job& job) { return job.arrived(session, slot, bytes); });
-}
-
-Status Engine::step_time(SessionId session, StepTime steps) {
-  return state_->with_job(session, "take a step time",
-                          [&](Job& job) { return job.step_time(session, steps); });
-}
-
-Status Engine::filled(SessionId session, Filled filled) {
-  return state_->with_job(session, "seal a capture",
-                          [&](Job& job) { return job.filled(session, std::move(filled)); });
-}
-
-Status Engine::abandon(SessionId session, std::uint32_t slot) {
-  return state_->with_job(session, "abandon a capture",
-                          [&](Job& job) { return job.abandon(session, slot); });
-}
-
-Status Engine::skipped(SessionId session, Step step) {
-  return state_->with_job(session, "skip a step",
-                          [&](Job& job) { return job.skipped(session, step); });
-}
-
-Status Engine::start_fresh(SessionId session, std::uint64_t ask) {
-  return state_->with_job(session, "start",
-                          [&](Job& job) { return job.start_fresh(session, ask); });
-}
-
-Status Engine::ask_restore(SessionId session, std::uint64_t ask, std::optional<Step> wanted) {
-  return state_->with_job(session, "restore",
-                          [&](Job& job) { return job.ask_restore(session, ask, wanted); });
-}
-
-Status Engine::restore_result(SessionId session, std::uint64_t offer, Status result) {
-  return state_->with_job(session, "restore", [&](Job& job) {
-    return job.restore_result(session, offer, std::move(result));
-  });
-}
-
-Status Engine::restored_ok(SessionId session, Step step) {
-  return state_->with_job(session, "confirm the restore",
-                          [&](Job& job) { return job.restored_ok(session, step); });
-}
-
-Status Engine::flush(SessionId session, Step step) {
-  return state_->with_job(session, "flush", [&](Job& job) { return job.flush(session, step); });
-}
-
-Status Engine::ask_status(SessionId session) {
-  return state_->with_job(session, "ask status", [&](Job& job) {
-    job.tell_status(session);
-    return Status();
-  });
-}
-
-Status Engine::close(SessionId session, Duration deadline) {
-  return state_->with_job(session, "close", [&](Job& job) { return job.close(session, deadline); });
+Status Engine::call(SessionId session, control::Call call) {
+  Job* job = state_->job_of(session);
+  if (job == nullptr)
+    return fail(Errc::not_found, fmt::format("{}: no such session", control::name_of(call)));
+  return job->call(session, std::move(call));
 }
 
 void Engine::detach(SessionId session) {

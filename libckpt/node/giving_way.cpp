@@ -45,7 +45,7 @@ GivingWay::Seen GivingWay::look() const {
   return seen;
 }
 
-void GivingWay::step_time(std::uint32_t rank, const StepTime& steps) {
+void GivingWay::step_time(std::uint32_t rank, const control::StepTime& steps) {
   if (steps.steps == 0 || steps.time <= Duration(0)) return;
   const Seen now = look();
   silent_from_ = now.at + std::max(silence_min, silence_steps * steps.time);

@@ -44,7 +44,7 @@ class GivingWay {
   // The same of copies that peers send, which this node does not slow down.
   std::shared_ptr<void> begin_receiving();
 
-  void step_time(std::uint32_t rank, const StepTime& steps);
+  void step_time(std::uint32_t rank, const control::StepTime& steps);
   void forget(std::uint32_t rank) { seen_.erase(rank), control_.forget(rank); }
   // Looks at everything again. `is_ending`: the daemon is, and flushes. `copies`: of each rank.
   void update(const std::map<std::uint32_t, Rank>& ranks, bool is_ending, std::size_t copies);

@@ -6,8 +6,7 @@
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
 //   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, decrees
 //   job_start.cpp     a shard for a restore      job_storage.hpp   flush, publish, catalog
-// Also job_end.cpp, job_view.cpp. Beside it: Peers (connections), Replication (copies), GivingWay.
-// Threads:   the engine's. Lifetime: shared by its coroutines; stop() ends them.
+// Also job_end, job_view. Threads: the engine's. Lifetime: shared by its coroutines until stop().
 #pragma once
 
 #include <map>
@@ -52,29 +51,17 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_closing() const;   // All trainers that came have closed, or none got in.
   bool is_finished() const;  // Ended, or without a trainer for the idle limit, and stored.
   void free_memory(const std::string& why);
+  nlohmann::json status() const;  // This and the next: job_status.cpp.
+  nlohmann::json recover() const;
   void touch();                           // Something changed: look at everything, soon.
   Signal& changed() { return changed_; }  // After each update.
 
   // --- trainers (job_sessions.cpp) ---
   Status check_attach(const AttachRequest& request) const;
   Result<Attached> attach(const AttachRequest& request, SessionEvents& events);
-  Status set_layout(SessionId id, format::Layout layout);
-  Status start_fresh(SessionId id, std::uint64_t ask);
-  Status ask_restore(SessionId id, std::uint64_t ask, std::optional<Step> wanted);
-  Status restore_result(SessionId id, std::uint64_t offer, Status result);
-  Status restored_ok(SessionId id, Step step);
-  Status flush(SessionId id, Step step);
-  Status close(SessionId id, Duration deadline);
+  Status call(SessionId id, control::Call call);  // As Engine::call.
   void detach(SessionId id);
   bool has_trainer() const;
-
-  // --- captures (job_slots.cpp) ---
-  Status begin(SessionId id, std::uint32_t slot, Step step);
-  Status filled(SessionId id, Filled filled);
-  Status arrived(SessionId id, std::uint32_t slot, std::uint64_t bytes);
-  Status abandon(SessionId id, std::uint32_t slot);
-  Status skipped(SessionId id, Step step);
-  Status step_time(SessionId id, const StepTime& steps);
 
   // --- other nodes (job_agreement.cpp); called by Peers ---
   void report_received(format::NodeReport report);
@@ -101,10 +88,6 @@ class Job : public std::enable_shared_from_this<Job> {
   Replication& replication() { return *replication_; }
   EngineContext& context() { return context_; }
   GivingWay& giving_way() { return giving_way_; }
-  // job_status.cpp
-  nlohmann::json status() const;
-  void tell_status(SessionId id);
-  nlohmann::json recover() const;
 
  private:
   // job.cpp, job_end.cpp
@@ -112,11 +95,24 @@ class Job : public std::enable_shared_from_this<Job> {
   void update();
   void check_invariants() const;
   void note_idle();
-
+  Status carry_out(Caller by, control::SetLayout it);  // These: as Engine::call.
+  Status carry_out(Caller by, control::Begin it);
+  Status carry_out(Caller by, control::Filled it);
+  Status carry_out(Caller by, control::Abandon it);
+  Status carry_out(Caller by, control::Arrived it);
+  Status carry_out(Caller by, control::Skipped it);
+  Status carry_out(Caller by, control::StepTime it);
+  Status carry_out(Caller by, control::StartFresh it);
+  Status carry_out(Caller by, control::AskRestore it);
+  Status carry_out(Caller by, control::RestoreResult it);
+  Status carry_out(Caller by, control::RestoredOk it);
+  Status carry_out(Caller by, control::Flush it);
+  Status carry_out(Caller by, control::AskStatus it);
+  Status carry_out(Caller by, control::Close it);
   // job_sessions.cpp
   void adopt_shape(const AttachRequest& request);
   Session* find(SessionId id, Rank** rank = nullptr);
-  Result<Session*> active(SessionId id, Rank** rank, const char* what);
+  Result<Caller> active(SessionId id, std::string_view what);
   void fence_all(std::int64_t attaching_process);
   void fence(Rank& rank, std::unique_ptr<Session> older);
   bool refuse_without_peers(Session& session, const char* what);
@@ -124,8 +120,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
   bool is_flush_awaited(const Session& session) const;
-  std::string waiting() const;   // What a start waits for, and degraded: what the job lacks; with
-  std::string degraded() const;  // what this node alone knows. Empty: nothing.
+  std::string waiting() const;  // This and the next: with what this node alone knows.
+  std::string degraded() const;
   std::string waiting_of(const Rank& rank) const;
   void tell_notice(const Rank& rank);
 
@@ -135,8 +131,12 @@ class Job : public std::enable_shared_from_this<Job> {
   void grant_slots(Rank& rank);
   void revoke_grants(Rank& rank);
   void abandon_fillings(std::uint32_t rank, SessionId filler);
+  Status begin(Caller by, OwnSlot& own, Step step);
+  Status fill(Caller by, OwnSlot& own, control::Filled filled);
+  OwnSlot* slot_of(Caller by, std::uint32_t slot, std::uint64_t generation);  // Null: replaced.
   Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
-                                                               format::ShardId id, Filled& filled);
+                                                               format::ShardId id,
+                                                               control::Filled& filled);
   asio::awaitable<void> checksum_and_seal(SessionId id, std::shared_ptr<arena::Slot> slot,
                                           format::ShardRecord record, std::vector<Crc32> taken);
   void seal(Session* session, arena::Slot& slot, std::shared_ptr<const format::ShardRecord> record);

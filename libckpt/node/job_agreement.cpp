@@ -291,7 +291,8 @@ void Job::obey(const format::Decree& decree) {
   for (auto& [number_of_rank, rank] : ranks_) {
     if (!rank.session || rank.session->events == nullptr) continue;
     for (const format::StepId& at : decree.dropped) {
-      if (at.timeline == rank.session->timeline) rank.session->events->step_dropped(at.step);
+      if (at.timeline == rank.session->timeline)
+        rank.session->events->tell(control::StepDropped{at.step});
     }
   }
   if (decree.flush) storage_->write(*decree.flush);  // Holds the shards before any is freed.
@@ -319,8 +320,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->phase = StartPhase::idle;
     if (session->trained_before) session->train_on();
     revoke_grants(rank);
-    session->events->begun({session->ask, start.start_id, 0, std::nullopt,
-                            Error(start.outcome.error(), start.reason), start.reason});
+    session->events->tell(control::Begun{session->ask, start.start_id, 0, std::nullopt,
+                                         fail(start.outcome.error(), start.reason), start.reason});
   } else if (start.outcome.is_go() && (is_ready || !start.base)) {
     CKPT_POINT("load.done");
     CKPT_ASSERT(!session->is_fenced);
@@ -336,8 +337,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->next_capture_told.reset();
     session->restored_ok = false;
     revoke_grants(rank);
-    session->events->begun(
-        {session->ask, start.start_id, start.timeline, start.base, std::nullopt, start.reason});
+    session->events->tell(control::Begun{session->ask, start.start_id, start.timeline, start.base,
+                                         Status(), start.reason});
     tell_levels(*session);
     // Another node may have stored the base since we read the catalog.
     if (start.base && start.base == durable_ && !storage_->is_published(*start.base))

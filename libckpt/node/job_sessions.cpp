@@ -142,9 +142,9 @@ void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   if (older->events == nullptr) return;  // Its process is gone already.
   log_warning("job={} rank={} session={:x} fenced by a newer trainer", shape_.job, rank.rank,
               static_cast<std::uint64_t>(older->id));
-  older->events->fenced(
-      "a newer trainer with the same job name and rank attached; a different run needs another job "
-      "name");
+  older->events->tell(
+      control::Fenced{"a newer trainer with the same job name and rank attached; a different run "
+                      "needs another job name"});
   rank.fenced.push_back(std::move(older));
 }
 
@@ -159,31 +159,35 @@ Session* Job::find(SessionId id, Rank** rank) {
   return nullptr;
 }
 
-Result<Session*> Job::active(SessionId id, Rank** rank, const char* what) {
-  Session* session = find(id, rank);
+Result<Caller> Job::active(SessionId id, std::string_view what) {
+  Rank* rank = nullptr;
+  Session* session = find(id, &rank);
   if (session == nullptr) {
     return fail(Errc::not_found, fmt::format("{}: no such session in job {}", what, shape_.job));
   }
   if (session->is_fenced) {
     return fail(Errc::unavailable, fmt::format("{}: fenced by a newer trainer of job {} rank {}",
-                                               what, shape_.job, (*rank)->rank));
+                                               what, shape_.job, rank->rank));
   }
   session->check_invariants();
-  return session;
+  return Caller{*session, *rank};
 }
 
-Status Job::set_layout(SessionId id, format::Layout layout) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "set the layout"));
-  CKPT_CHECK(format::validate(layout));
-  const std::uint64_t bytes = layout.slot_bytes;
-  const std::uint32_t version = layout.version;
-  session->layouts[version] = std::make_shared<const format::Layout>(std::move(layout));
-  while (session->layouts.size() > Session::layouts_max)
-    session->layouts.erase(session->layouts.begin());
-  rank->wanted_slot_bytes = std::max(bytes, page_bytes);
-  rank->slots_failure.reset();
-  session->slots_told = false;
+Status Job::call(SessionId id, control::Call call) {
+  CKPT_TRY(const Caller by, active(id, control::name_of(call)));
+  return std::visit([&](auto& it) { return carry_out(by, std::move(it)); }, call);
+}
+
+Status Job::carry_out(Caller by, control::SetLayout it) {
+  CKPT_CHECK(format::validate(it.layout));
+  const std::uint64_t bytes = it.layout.slot_bytes;
+  const std::uint32_t version = it.layout.version;
+  auto& layouts = by.session.layouts;
+  layouts[version] = std::make_shared<const format::Layout>(std::move(it.layout));
+  while (layouts.size() > Session::layouts_max) layouts.erase(layouts.begin());
+  by.rank.wanted_slot_bytes = std::max(bytes, page_bytes);
+  by.rank.slots_failure.reset();
+  by.session.slots_told = false;
   touch();
   return {};
 }
@@ -195,78 +199,69 @@ bool Job::refuse_without_peers(Session& session, const char* what) {
               fmt::format("{} job {}: no secret: its {} nodes cannot agree on a step; give all of "
                           "them the same secret_file",
                           what, shape_.job, shape_.nodes.size()));
-  session.events->begun({session.ask, 0, 0, std::nullopt, std::move(error), {}});
+  session.events->tell(control::Begun{session.ask, 0, 0, std::nullopt, fail(std::move(error)), {}});
   return true;
 }
 
-Status Job::start_fresh(SessionId id, std::uint64_t ask) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "start"));
-  session->ask = ask;
-  if (refuse_without_peers(*session, "start")) return {};
-  if (session->phase == StartPhase::running || session->is_asking_after_training()) {
-    if (session->phase != StartPhase::running) session->withdraw(context_.random.next());
-    if (session->events != nullptr) {
-      revoke_grants(*rank);
-      session->events->begun(
-          {ask, session->current_start, session->timeline, std::nullopt, std::nullopt, {}});
+Status Job::carry_out(Caller by, control::StartFresh it) {
+  Session& session = by.session;
+  session.ask = it.ask;
+  if (refuse_without_peers(session, "start")) return {};
+  if (session.phase == StartPhase::running || session.is_asking_after_training()) {
+    if (session.phase != StartPhase::running) session.withdraw(context_.random.next());
+    if (session.events != nullptr) {
+      revoke_grants(by.rank);
+      session.events->tell(control::Begun{
+          it.ask, session.current_start, session.timeline, std::nullopt, Status(), {}});
     }
-  } else if (session->phase != StartPhase::fresh) {
-    session->phase = StartPhase::fresh;
-    session->asker = context_.random.next();
+  } else if (session.phase != StartPhase::fresh) {
+    session.phase = StartPhase::fresh;
+    session.asker = context_.random.next();
   }
   touch();
   return {};
 }
 
-Status Job::ask_restore(SessionId id, std::uint64_t ask, std::optional<Step> wanted) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "restore"));
-  session->ask = ask;
-  if (refuse_without_peers(*session, "restore")) return {};
+Status Job::carry_out(Caller by, control::AskRestore it) {
+  Session& session = by.session;
+  session.ask = it.ask;
+  if (refuse_without_peers(session, "restore")) return {};
   CKPT_POINT("load.select");
-  session->trained_before =
-      session->phase == StartPhase::running || session->is_asking_after_training();
-  session->asker = context_.random.next();
-  session->phase = StartPhase::asks;
-  session->wanted = wanted;
-  session->attempt = 0;
-  session->current_start = 0;
-  session->copy_result.reset();
-  session->failure.clear();
+  session.trained_before =
+      session.phase == StartPhase::running || session.is_asking_after_training();
+  session.asker = context_.random.next();
+  session.phase = StartPhase::asks;
+  session.wanted = it.wanted;
+  session.attempt = 0;
+  session.current_start = 0;
+  session.copy_result.reset();
+  session.failure.clear();
   // What storage holds may have changed since it was read.
   storage_->forget_catalog();
   touch();
   return {};
 }
 
-Status Job::restore_result(SessionId id, std::uint64_t offer, Status result) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "restore"));
-  session->copy_result.emplace(offer, std::move(result));
+Status Job::carry_out(Caller by, control::RestoreResult it) {
+  by.session.copy_result.emplace(it.offer, std::move(it.result));
   touch();
   return {};
 }
 
-Status Job::restored_ok(SessionId id, Step) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "confirm the restore"));
-  session->restored_ok = true;
+Status Job::carry_out(Caller by, control::RestoredOk) {
+  by.session.restored_ok = true;
   touch();
   return {};
 }
 
-Status Job::step_time(SessionId id, const StepTime& steps) {
-  Rank* rank = nullptr;
-  CKPT_CHECK(active(id, &rank, "take a step time"));
-  giving_way_.step_time(rank->rank, steps);
+Status Job::carry_out(Caller by, control::StepTime it) {
+  giving_way_.step_time(by.rank.rank, it);
   return {};
 }
 
-Status Job::flush(SessionId id, Step step) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "flush"));
-  session->flush_wanted = std::max(session->flush_wanted.value_or(step), step);
+Status Job::carry_out(Caller by, control::Flush it) {
+  auto& wanted = by.session.flush_wanted;
+  wanted = std::max(wanted.value_or(it.step), it.step);
   touch();
   return {};
 }
@@ -280,11 +275,10 @@ bool Job::is_flush_awaited(const Session& session) const {
   return committed_ && *committed_ >= wanted && (!durable_ || *durable_ < wanted);
 }
 
-Status Job::close(SessionId id, Duration deadline) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "close"));
-  if (session->is_asking_after_training()) session->withdraw(context_.random.next());
-  if (!session->close_deadline) session->close_deadline = context_.seams.clock.after(deadline);
+Status Job::carry_out(Caller by, control::Close it) {
+  Session& session = by.session;
+  if (session.is_asking_after_training()) session.withdraw(context_.random.next());
+  if (!session.close_deadline) session.close_deadline = context_.seams.clock.after(it.deadline);
   touch();
   return {};
 }
@@ -314,23 +308,23 @@ void Job::settle_closing(Rank& rank) {
   if (ended_at_ || session->phase != StartPhase::running) {
     session->is_closed = true;
     tell_levels(*session);  // What was flushed is known before the end is.
-    if (session->events != nullptr) session->events->closed({});
+    if (session->events != nullptr) session->events->tell(control::Closed{});
   } else if (is_settled && !decree_.unstorable.empty() && !is_flushed(true)) {
     session->is_closed = true;
     if (session->events == nullptr) return;
-    session->events->closed(
-        fail(Errc::exhausted,
-             fmt::format("close job {} rank {}: {}", shape_.job, rank.rank, decree_.unstorable)));
+    session->events->tell(
+        control::Closed{fail(Errc::exhausted, fmt::format("close job {} rank {}: {}", shape_.job,
+                                                          rank.rank, decree_.unstorable))});
   } else if (context_.seams.clock.now() >= *session->close_deadline) {
     session->is_closed = true;
     if (session->events == nullptr) return;
-    session->events->closed(
+    session->events->tell(control::Closed{
         fail(Errc::unavailable,
              fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
                          shape_.job, rank.rank,
                          !degraded().empty() ? degraded()
                          : is_settled        ? "other ranks have not closed, or storage is slow"
-                                             : "a capture is not committed yet")));
+                                             : "a capture is not committed yet"))});
   }
 }
 
@@ -381,7 +375,7 @@ void Job::tell_levels(Session& session) {
                             reached == session.durable_before && !storage_->is_published(*base);
     if (is_doubted) return;
     told = reached;
-    session.events->level_reached(reached->step, level);
+    session.events->tell(control::LevelReached{reached->step, level});
   };
   tell(committed_, session.committed_told, Level::committed);
   tell(durable_, session.durable_told, Level::durable);
@@ -414,10 +408,10 @@ std::string Job::waiting_of(const Rank& rank) const {
 void Job::tell_notice(const Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  Notice notice{waiting_of(rank), degraded(), decree_.unstorable};
+  control::Notice notice{waiting_of(rank), degraded(), decree_.unstorable};
   if (notice == session->notice_told) return;
   session->notice_told = notice;
-  session->events->noticed(std::move(notice));
+  session->events->tell(std::move(notice));
 }
 
 }  // namespace ckpt::node

@@ -25,7 +25,7 @@ void Job::prepare_slots(Rank& rank) {
   if (own.is_allocating || session->slots_told) return;
   if (rank.slots_failure) {
     session->slots_told = true;
-    session->events->slots_failed(*rank.slots_failure);
+    session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
   }
   if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < own_slot_count_) {
@@ -33,11 +33,12 @@ void Job::prepare_slots(Rank& rank) {
                    make_slots(rank.rank, own_slot_count_, rank.wanted_slot_bytes), asio::detached);
     return;
   }
-  std::vector<arena::SlotMemory*> memories;
+  std::vector<ReadySlot> slots;
   // What is granted stays so: the trainer may be about to say that it has begun to fill it.
-  for (const OwnSlot& own_slot : own.slots) memories.push_back(&own_slot.slot->memory());
+  for (const OwnSlot& own_slot : own.slots)
+    slots.push_back({&own_slot.slot->memory(), session->generation_of(own_slot)});
   session->slots_told = true;
-  session->events->slots_ready(std::move(memories));
+  session->events->slots_ready(std::move(slots));
 }
 
 asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t count,
@@ -62,7 +63,7 @@ void Job::grant_slots(Rank& rank) {
   }
   if (decree_.next_capture != Step{} && session->next_capture_told != decree_.next_capture) {
     session->next_capture_told = decree_.next_capture;
-    session->events->next_capture(decree_.next_capture);
+    session->events->tell(control::NextCapture{decree_.next_capture});
   }
   if (context_.captures != Captures::granted) return;
   auto& slots = slots_.own(rank.rank).slots;
@@ -70,7 +71,7 @@ void Job::grant_slots(Rank& rank) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
     CKPT_ASSERT(!slots[index].filler);
     slots[index].is_granted = true;
-    session->events->slot_granted(index);
+    session->events->tell(control::Granted{index});
   }
 }
 
@@ -80,63 +81,68 @@ void Job::revoke_grants(Rank& rank) {
   for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
 }
 
-Status Job::begin(SessionId id, std::uint32_t slot, Step step) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "begin a capture"));
+OwnSlot* Job::slot_of(Caller by, std::uint32_t slot, std::uint64_t generation) {
+  auto& slots = slots_.own(by.rank.rank).slots;
+  const bool is_current =
+      slot < slots.size() && by.session.generation_of(slots[slot]) == generation;
+  return is_current ? &slots[slot] : nullptr;
+}
+
+Status Job::carry_out(Caller by, control::Begin it) {
+  OwnSlot* own = slot_of(by, it.slot, it.generation);
+  const Status begun = own == nullptr ? Status() : begin(by, *own, it.step);
+  // Without a begin there will be no capture: the other ranks must not wait for it.
+  if (own == nullptr || !begun) CKPT_CHECK(carry_out(by, control::Skipped{it.step}));
+  return begun;
+}
+
+Status Job::begin(Caller by, OwnSlot& own, Step step) {
+  Session& session = by.session;
   if (context_.captures == Captures::refused) {
     return fail(Errc::unavailable, fmt::format("begin step {}: the daemon ends", number(step)));
   }
-  auto& slots = slots_.own(rank->rank).slots;
-  if (slot >= slots.size() || !slots[slot].is_granted) {
+  if (!own.is_granted) {
     return fail(Errc::invalid_argument,
-                fmt::format("begin step {}: Slot {} is not granted", number(step), slot));
+                fmt::format("begin step {}: its Slot is not granted", number(step)));
   }
-  if (session->last_seen && step <= *session->last_seen) {
+  if (session.last_seen && step <= *session.last_seen) {
     return fail(Errc::invalid_argument,
                 fmt::format("begin step {}: steps grow within a timeline, and {} was seen",
-                            number(step), number(*session->last_seen)));
+                            number(step), number(*session.last_seen)));
   }
-  CKPT_ASSERT(slots[slot].slot->state() == Slot::State::free);
-  slots[slot].is_granted = false;
-  CKPT_ASSERT(!slots[slot].filler);
-  slots[slot].filler = id;
-  slots[slot].early.reset();
-  slots[slot].slot->begin_fill({{session->timeline, step}, rank->rank});
-  session->last_seen = step;
+  CKPT_ASSERT(own.slot->state() == Slot::State::free);
+  own.is_granted = false;
+  CKPT_ASSERT(!own.filler);
+  own.filler = session.id;
+  own.early.reset();
+  own.slot->begin_fill({{session.timeline, step}, by.rank.rank});
+  session.last_seen = step;
   touch();
   return {};
 }
 
-Status Job::arrived(SessionId id, std::uint32_t slot, std::uint64_t bytes) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "take account of what arrived"));
-  (void)session;
-  auto& slots = slots_.own(rank->rank).slots;
-  if (slot >= slots.size() || slots[slot].filler != id ||
-      slots[slot].slot->state() != Slot::State::filling) {
-    return fail(Errc::invalid_argument, fmt::format("Slot {} is not being filled", slot));
+Status Job::carry_out(Caller by, control::Arrived it) {
+  OwnSlot* own = slot_of(by, it.slot, it.generation);
+  if (own == nullptr) return {};
+  if (own->filler != by.session.id || own->slot->state() != Slot::State::filling)
+    return fail(Errc::invalid_argument, fmt::format("Slot {} is not being filled", it.slot));
+  if (!own->early) {
+    own->early = std::make_shared<EarlyChecksums>(context_.executor, context_.seams.compute,
+                                                  own->slot, context_.chunk_bytes());
   }
-  OwnSlot& own = slots[slot];
-  if (!own.early) {
-    own.early = std::make_shared<EarlyChecksums>(context_.executor, context_.seams.compute,
-                                                 own.slot, context_.chunk_bytes());
-  }
-  own.early->arrived(bytes);
+  own->early->arrived(it.bytes);
   return {};
 }
 
-Status Job::abandon(SessionId id, std::uint32_t slot) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "abandon a capture"));
-  (void)session;
-  auto& slots = slots_.own(rank->rank).slots;
-  if (slot >= slots.size() || slots[slot].filler != id ||
-      slots[slot].slot->state() != Slot::State::filling) {
+Status Job::carry_out(Caller by, control::Abandon it) {
+  OwnSlot* own = slot_of(by, it.slot, it.generation);
+  if (own == nullptr) return {};
+  if (own->filler != by.session.id || own->slot->state() != Slot::State::filling) {
     return fail(Errc::invalid_argument,
-                fmt::format("abandon Slot {}: it is not being filled", slot));
+                fmt::format("abandon Slot {}: it is not being filled", it.slot));
   }
-  slots[slot].slot->abandon();
-  slots[slot].filler.reset();
+  own->slot->abandon();
+  own->filler.reset();
   touch();
   return {};
 }
@@ -149,10 +155,8 @@ void Job::abandon_fillings(std::uint32_t rank, SessionId filler) {
   }
 }
 
-Status Job::skipped(SessionId id, Step step) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "skip a step"));
-  session->last_seen = std::max(session->last_seen.value_or(Step{}), step);
+Status Job::carry_out(Caller by, control::Skipped it) {
+  by.session.last_seen = std::max(by.session.last_seen.value_or(Step{}), it.step);
   touch();
   return {};
 }
@@ -160,7 +164,7 @@ Status Job::skipped(SessionId id, Step step) {
 // Of the timeline in which the capture began: a restore may have begun another one since.
 Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session& session,
                                                                   format::ShardId id,
-                                                                  Filled& filled) {
+                                                                  control::Filled& filled) {
   const auto layout = session.layouts.find(filled.layout_version);
   if (layout == session.layouts.end()) {
     return fail(Errc::invalid_argument, fmt::format("seal step {}: unknown layout version {}",
@@ -182,23 +186,26 @@ Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session&
   return std::make_shared<const format::ShardRecord>(std::move(record));
 }
 
-Status Job::filled(SessionId id, Filled filled) {
-  Rank* rank = nullptr;
-  CKPT_TRY(Session * session, active(id, &rank, "seal a capture"));
-  auto& slots = slots_.own(rank->rank).slots;
-  if (filled.slot >= slots.size() || slots[filled.slot].filler != id ||
-      slots[filled.slot].slot->state() != Slot::State::filling ||
-      slots[filled.slot].slot->id().at.step != filled.step) {
+Status Job::carry_out(Caller by, control::Filled it) {
+  OwnSlot* own = slot_of(by, it.slot, it.generation);
+  // Its begin was skipped, or its Slot went with the ones that a bigger layout replaced.
+  if (own == nullptr) return carry_out(by, control::Skipped{it.step});
+  return fill(by, *own, std::move(it));
+}
+
+Status Job::fill(Caller by, OwnSlot& own, control::Filled filled) {
+  if (own.filler != by.session.id || own.slot->state() != Slot::State::filling ||
+      own.slot->id().at.step != filled.step) {
     return fail(Errc::invalid_argument, fmt::format("seal step {}: Slot {} is not being filled",
                                                     number(filled.step), filled.slot));
   }
   CKPT_POINT("snap.accept");
-  const std::shared_ptr<Slot> slot = slots[filled.slot].slot;
-  slots[filled.slot].filler.reset();
-  const std::shared_ptr<EarlyChecksums> early = std::move(slots[filled.slot].early);
+  const std::shared_ptr<Slot> slot = own.slot;
+  own.filler.reset();
+  const std::shared_ptr<EarlyChecksums> early = std::move(own.early);
   std::vector<Crc32> taken;
   if (early) taken = early->take();
-  auto described = record_of(*session, slot->id(), filled);
+  auto described = record_of(by.session, slot->id(), filled);
   if (!described) {
     slot->abandon();  // Nobody fills it any more, so nobody else would.
     touch();
@@ -207,7 +214,8 @@ Status Job::filled(SessionId id, Filled filled) {
   std::shared_ptr<const format::ShardRecord> record = std::move(*described);
   slot->filled();
   if (record->chunk_crcs.empty() && record->bytes > 0) {
-    asio::co_spawn(context_.executor, checksum_and_seal(id, slot, *record, std::move(taken)),
+    asio::co_spawn(context_.executor,
+                   checksum_and_seal(by.session.id, slot, *record, std::move(taken)),
                    asio::detached);
     return {};
   }
@@ -216,10 +224,10 @@ Status Job::filled(SessionId id, Filled filled) {
     slot->abandon();
     touch();
     return fail(Errc::invalid_argument,
-                fmt::format("seal step {} rank {}: {}", number(filled.step), rank->rank,
+                fmt::format("seal step {} rank {}: {}", number(filled.step), by.rank.rank,
                             valid ? "larger than its Slot" : valid.error().message()));
   }
-  seal(session, *slot, std::move(record));
+  seal(&by.session, *slot, std::move(record));
   return {};
 }
 
@@ -273,7 +281,7 @@ void Job::seal(Session* session, Slot& slot, std::shared_ptr<const format::Shard
   // A restore may have begun another timeline while the checksums were taken.
   const bool is_of_now = session != nullptr && session->timeline == timeline;
   if (is_of_now && session->events != nullptr) {
-    session->events->level_reached(step, Level::captured);
+    session->events->tell(control::LevelReached{step, Level::captured});
   }
   touch();
 }

@@ -164,10 +164,14 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
   session->copy_result.reset();
   // An answer that is late is one to an earlier offer, which may have been another step.
   const std::uint64_t number_of_offer = context_.random.next();
-  SlotOffer offered{
-      session->ask,          number_of_offer, static_cast<std::uint32_t>(place - slots.begin()),
-      lease.shared_record(), source,          std::move(name)};
-  session->events->restore_offered(std::move(offered));
+  control::Offer offered;
+  offered.ask = session->ask;
+  offered.offer = number_of_offer;
+  offered.slot = static_cast<std::uint32_t>(place - slots.begin());
+  offered.source = source;
+  offered.source_name = std::move(name);
+  offered.record = lease.shared_record();
+  session->events->tell(std::move(offered));
   const Time deadline = context_.seams.clock.after(context_.options.restore_collect_deadline);
   while (true) {
     if (!is_waiting()) {
@@ -237,7 +241,7 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
 // Tells the trainer at once, and then now and then, how far the Slot is that it waits for.
 BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint64_t bytes_total) {
   struct Told {
-    Filling filling;
+    control::Filling filling;
     Time next;
   };
   Clock& clock = context_.seams.clock;
@@ -249,8 +253,7 @@ BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint
     if (clock.now() < told->next) return;
     told->next = clock.after(filling_interval);
     Session* session = find(id);
-    if (session != nullptr && session->events != nullptr)
-      session->events->restore_filling(told->filling);
+    if (session != nullptr && session->events != nullptr) session->events->tell(told->filling);
   };
   tell(0);
   return tell;

@@ -257,10 +257,9 @@ json Job::status() const {
   return status;
 }
 
-void Job::tell_status(SessionId id) {
-  const Session* session = find(id);
-  if (session != nullptr && session->events != nullptr)
-    session->events->status_told(status().dump());
+Status Job::carry_out(Caller by, control::AskStatus) {
+  if (by.session.events != nullptr) by.session.events->tell(control::Answer{{}, status().dump()});
+  return {};
 }
 
 json Job::recover() const {

@@ -15,6 +15,7 @@
 #include "arena/slot.hpp"
 #include "base/assert.hpp"
 #include "node/engine.hpp"
+#include "node/slot_table.hpp"
 
 namespace ckpt::node {
 
@@ -44,6 +45,11 @@ struct Session {
   std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
 
+  // The name of a Slot in its calls. Sessions never share one, since their ids are random.
+  std::uint64_t generation_of(const OwnSlot& own) const {
+    return static_cast<std::uint64_t>(id) + own.number;
+  }
+
   void check_invariants() const {
     using enum format::StartPhase;
     CKPT_ASSERT(id != SessionId{});
@@ -63,7 +69,7 @@ struct Session {
   }
 
   // As it was when it goes on after a restart of the daemon, or after a restore that failed.
-  void continue_as(const Continuation& continues) {
+  void continue_as(const control::Continuation& continues) {
     phase = format::StartPhase::running;
     current_start = finished_start = continues.start_id;
     timeline = continues.timeline;
@@ -102,7 +108,7 @@ struct Session {
   bool slots_told = false;
   std::optional<format::StepId> committed_told, durable_told;
   std::optional<Step> next_capture_told;
-  Notice notice_told;
+  control::Notice notice_told;
 };
 
 struct Rank {
@@ -111,6 +117,12 @@ struct Rank {
   std::vector<std::unique_ptr<Session>> fenced;  // Their processes may still be alive.
   std::optional<Error> slots_failure;            // Why its Slots could not be made.
   std::uint64_t wanted_slot_bytes = 0;           // Of the newest layout; 0: none was told.
+};
+
+// Caller: the session that calls, and its rank. Both stay while the call is carried out.
+struct Caller {
+  Session& session;
+  Rank& rank;
 };
 
 }  // namespace ckpt::node

@@ -113,7 +113,7 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
       check_invariants();
       co_return fail(std::move(slot).error());
     }
-    own_slots.slots.push_back(OwnSlot{std::move(*slot), false, nullptr, std::nullopt});
+    own_slots.slots.push_back(OwnSlot{std::move(*slot), ++own_made_, false, nullptr, std::nullopt});
   }
   own_slots.is_allocating = false;
   check_invariants();

@@ -22,6 +22,7 @@ namespace ckpt::node {
 
 struct OwnSlot {
   std::shared_ptr<arena::Slot> slot;
+  std::uint64_t number = 0;               // Which one of all that were made for this job.
   bool is_granted = false;                // Free, and the session may begin to fill it.
   std::shared_ptr<EarlyChecksums> early;  // Of the filling under way, where it is told of.
   std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
@@ -85,6 +86,7 @@ class SlotTable {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::uint64_t bytes_ = 0;             // Of all Slots, and those that are being made.
   std::uint64_t being_made_bytes_ = 0;  // Of those whose memory is asked for.
+  std::uint64_t own_made_ = 0;          // How many own Slots were made so far.
 };
 
 }  // namespace ckpt::node

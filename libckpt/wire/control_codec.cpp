@@ -1,5 +1,3 @@
-// Each message names its fields once, in the order of libckpt/docs/protocol.md; the Encoder and the
-// Decoder both walk that list, so that the two cannot differ.
 #include "wire/control_codec.hpp"
 
 #include <fmt/format.h>
@@ -7,10 +5,22 @@
 #include <algorithm>
 #include <array>
 #include <ckpt/version.hpp>
-#include <tuple>
 
 #include "base/assert.hpp"
+#include "format/field_codec.hpp"
 #include "format/layout_codec.hpp"
+
+namespace ckpt {
+
+// Both are in the public headers, which know nothing of any encoding.
+auto fields(format::Is<Interval> auto& it) {
+  return format::field_list(it.steps, it.time);
+}
+auto fields(format::Is<Node> auto& it) {
+  return format::field_list(it.name, it.failure_domain, it.address);
+}
+
+}  // namespace ckpt
 
 namespace ckpt::wire::control {
 
@@ -19,143 +29,13 @@ namespace {
 // Of an error's text; longer ones are cut.
 constexpr std::size_t error_bytes_max = 64 * 1024;
 
-using format::Is;
-
-auto fields(Is<Interval> auto& it) {
-  return std::tie(it.steps, it.time);
-}
-auto fields(Is<Node> auto& it) {
-  return std::tie(it.name, it.failure_domain, it.address);
-}
-
-auto fields(Is<Hello> auto& it) {
-  return std::tie(it.protocol, it.software);
-}
-auto fields(Is<Attach> auto& it) {
-  return std::tie(it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes, it.node,
-                  it.incarnation, it.save_mem_interval, it.save_storage_interval, it.max_ckpt_num,
-                  it.replicas, it.own_slots, it.flush_rate, it.replica_rate, it.secret_file,
-                  it.has_continuation, it.start_id, it.timeline);
-}
-auto fields(Is<SetLayout> auto& it) {
-  return std::tie(it.layout);
-}
-auto fields(Is<Begin> auto& it) {
-  return std::tie(it.slot, it.generation, it.step);
-}
-auto fields(Is<FilledSlot> auto& it) {
-  return std::tie(it.slot, it.generation, it.step, it.layout_version, it.blob_bytes, it.blobs,
-                  it.blob_names, it.chunk_bytes, it.chunk_crcs);
-}
-auto fields(Is<Abandon> auto& it) {
-  return std::tie(it.slot, it.generation);
-}
-auto fields(Is<Arrived> auto& it) {
-  return std::tie(it.slot, it.generation, it.bytes);
-}
-auto fields(Is<Flush> auto& it) {
-  return std::tie(it.step);
-}
-auto fields(Is<Notice> auto& it) {
-  return std::tie(it.waiting, it.degraded, it.unstorable);
-}
-auto fields(Is<Filling> auto& it) {
-  return std::tie(it.bytes, it.bytes_total, it.source_name);
-}
-auto fields(Is<StepTime> auto& it) {
-  return std::tie(it.steps, it.time, it.during_capture);
-}
-auto fields(Is<Skipped> auto& it) {
-  return std::tie(it.step);
-}
-auto fields(Is<StartFresh> auto& it) {
-  return std::tie(it.ask);
-}
-auto fields(Is<AskRestore> auto& it) {
-  return std::tie(it.ask, it.wanted);
-}
-auto fields(Is<RestoreResult> auto& it) {
-  return std::tie(it.offer, it.result);
-}
-auto fields(Is<RestoredOk> auto& it) {
-  return std::tie(it.step);
-}
-auto fields(Is<Close> auto& it) {
-  return std::tie(it.deadline);
-}
-auto fields(Is<Goodbye> auto&) {
-  return std::tuple<>();
-}
-auto fields(Is<AttachAnswer> auto& it) {
-  return std::tie(it.result, it.session, it.run);
-}
-auto fields(Is<SlotSegments> auto& it) {
-  return std::tie(it.slot, it.generation, it.capacity, it.first, it.count_of_all, it.bytes);
-}
-auto fields(Is<SlotsReady> auto& it) {
-  return std::tie(it.count);
-}
-auto fields(Is<SlotsFailed> auto& it) {
-  return std::tie(it.result);
-}
-auto fields(Is<Granted> auto& it) {
-  return std::tie(it.slot);
-}
-auto fields(Is<NextCapture> auto& it) {
-  return std::tie(it.step);
-}
-auto fields(Is<LevelReached> auto& it) {
-  return std::tie(it.step, it.level);
-}
-auto fields(Is<StepDropped> auto& it) {
-  return std::tie(it.step);
-}
-auto fields(Is<Offer> auto& it) {
-  return std::tie(it.ask, it.offer, it.slot, it.source, it.source_name, it.record);
-}
-auto fields(Is<Begun> auto& it) {
-  return std::tie(it.ask, it.start_id, it.timeline, it.restored, it.result, it.reason);
-}
-auto fields(Is<Closed> auto& it) {
-  return std::tie(it.result);
-}
-auto fields(Is<Fenced> auto& it) {
-  return std::tie(it.reason);
-}
-auto fields(Is<AskStatus> auto&) {
-  return std::tuple<>();
-}
-auto fields(Is<AskRecover> auto& it) {
-  return std::tie(it.job);
-}
-auto fields(Is<Stop> auto& it) {
-  return std::tie(it.deadline, it.flush);
-}
-auto fields(Is<Drop> auto& it) {
-  return std::tie(it.job);
-}
-auto fields(Is<Answer> auto& it) {
-  return std::tie(it.result, it.json);
-}
-
-class Encoder {
+class Encoder : public format::FieldWriter<Encoder> {
  public:
-  format::Writer& out() { return out_; }
+  using FieldWriter::FieldWriter;
+  using FieldWriter::put;
 
-  void put(bool value) { out_.boolean(value); }
-  void put(std::uint32_t value) { out_.u32(value); }
-  void put(std::uint64_t value) { out_.u64(value); }
-  void put(const std::string& value) { out_.string(value); }
-  void put(const Digest& value) { out_.digest(value); }
-  void put(Step value) { out_.u64(number(value)); }
-  void put(Level value) { out_.u8(static_cast<std::uint8_t>(value)); }
-  void put(RestoreSource value) { out_.u8(static_cast<std::uint8_t>(value)); }
-  void put(std::chrono::milliseconds value) {
-    out_.u64(static_cast<std::uint64_t>(std::max<std::int64_t>(value.count(), 0)));
-  }
-  void put(std::chrono::nanoseconds value) {
-    out_.u64(static_cast<std::uint64_t>(std::max<std::int64_t>(value.count(), 0)));
-  }
+  void put(std::chrono::milliseconds value) { put_count(value.count()); }
+  void put(std::chrono::nanoseconds value) { put_count(value.count()); }
   void put(const format::Layout& value) { format::write(out_, value); }
   void put(const std::shared_ptr<const format::ShardRecord>& value) {
     CKPT_ASSERT(value != nullptr);
@@ -167,21 +47,18 @@ class Encoder {
     out_.u8(value ? 0 : static_cast<std::uint8_t>(value.error().code()));
     out_.string(value ? std::string_view() : std::string_view(text_of(value.error())));
   }
-  template <class T>
-  void put(const std::vector<T>& values) {
-    out_.list(values, [this](const T& value) { put(value); });
-  }
-  template <class T>
-  void put(const std::optional<T>& value) {
-    out_.optional(value, [this](const T& it) { put(it); });
-  }
-  template <class Struct>
-    requires requires(const Struct& it) { fields(it); }
-  void put(const Struct& it) {
-    std::apply([this](const auto&... field) { (this->put(field), ...); }, fields(it));
+  // Both numbers travel in any case.
+  void put(const std::optional<Continuation>& value) {
+    const Continuation it = value.value_or(Continuation{});
+    put(value.has_value());
+    put(it.start_id);
+    put(it.timeline);
   }
 
  private:
+  void put_count(std::int64_t value) {
+    out_.u64(static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0)));
+  }
   // The cause is a number of the sender's process; its text is what can travel.
   static std::string text_of(const Error& error) {
     std::string text = error.text();
@@ -189,26 +66,15 @@ class Encoder {
     if (text.size() > error_bytes_max) text.resize(error_bytes_max);
     return text;
   }
-
-  format::Writer out_;
 };
 
-class Decoder {
+class Decoder : public format::FieldReader<Decoder> {
  public:
-  Decoder(std::span<const std::byte> body, std::string_view what) : in_(body, what) {}
-  Status finish() { return in_.finish(); }
+  using FieldReader::FieldReader;
+  using FieldReader::take;
 
-  void take(bool& value) { value = in_.boolean(); }
-  void take(std::uint32_t& value) { value = in_.u32(); }
-  void take(std::uint64_t& value) { value = in_.u64(); }
   // A string's only limit is that of the body around it.
   void take(std::string& value) { value = in_.string(os::local_body_bytes_max); }
-  void take(Digest& value) { value = in_.digest(); }
-  void take(Step& value) { value = Step{in_.u64()}; }
-  void take(Level& value) { value = in_.enumerator(Level::captured, Level::durable); }
-  void take(RestoreSource& value) {
-    value = in_.enumerator(RestoreSource::own_memory, RestoreSource::storage);
-  }
   void take(std::chrono::milliseconds& value) {
     // A hundred years: longer than any interval, and far from overflowing in nanoseconds' sums.
     constexpr std::uint64_t longest = 100ull * 365 * 24 * 3600 * 1000;
@@ -234,77 +100,43 @@ class Decoder {
       return in_.fail_here("an error code that is not in its enumeration");
     if (code != 0) value = fail(static_cast<Errc>(code), std::move(text));
   }
-  template <class T>
-  void take(std::vector<T>& values) {
-    values = in_.list<T>(encoded_bytes_min<T>(), [this] {
-      T value{};
-      take(value);
-      return value;
-    });
+  void take(std::optional<Continuation>& value) {
+    const bool is_there = in_.boolean();
+    Continuation it;
+    take(it.start_id);
+    take(it.timeline);
+    if (is_there) value = it;
   }
-  template <class T>
-  void take(std::optional<T>& value) {
-    value = in_.optional<T>([this] {
-      T it{};
-      take(it);
-      return it;
-    });
-  }
-  template <class Struct>
-    requires requires(Struct& it) { fields(it); }
-  void take(Struct& it) {
-    std::apply([this](auto&... field) { (this->take(field), ...); }, fields(it));
-  }
-
- private:
-  template <class T>
-  static constexpr std::size_t encoded_bytes_min() {
-    if (std::is_same_v<T, Node>) return 3 * sizeof(std::uint32_t);
-    if (std::is_same_v<T, std::string>) return sizeof(std::uint32_t);
-    return sizeof(T);
-  }
-
-  format::Reader in_;
 };
-
-constexpr std::size_t kind_count = std::variant_size_v<AnyMessage>;
-constexpr std::array<std::string_view, kind_count> names = {
-    "hello",        "attach",        "set_layout",    "begin",          "filled",       "abandon",
-    "skipped",      "start_fresh",   "ask_restore",   "restore_result", "restored_ok",  "close",
-    "goodbye",      "attach_answer", "slot_segments", "slots_ready",    "slots_failed", "granted",
-    "next_capture", "level_reached", "step_dropped",  "offer",          "begun",        "closed",
-    "fenced",       "ask_status",    "ask_recover",   "stop",           "drop",         "answer",
-    "arrived",      "flush",         "notice",        "filling",        "step_time"};
-
-template <class Wanted, std::size_t index = 0>
-constexpr std::uint16_t kind_of() {
-  if constexpr (std::is_same_v<std::variant_alternative_t<index, AnyMessage>, Wanted>)
-    return index + 1;
-  else
-    return kind_of<Wanted, index + 1>();
-}
 
 template <class Type>
 Result<Message> decode_as(std::span<const std::byte> body) {
   Type message;
-  Decoder in(body, names[kind_of<Type>() - 1]);
-  in.take(message);
+  format::Reader in(body, Type::kind.name);
+  Decoder(in).take(message);
   CKPT_CHECK(in.finish());
   return Message(std::move(message));
 }
 
 using DecodeFunction = Result<Message> (*)(std::span<const std::byte>);
-template <std::size_t... index>
-constexpr std::array<DecodeFunction, kind_count> decode_functions(std::index_sequence<index...>) {
-  return {&decode_as<std::variant_alternative_t<index, AnyMessage>>...};
+constexpr std::size_t kind_count = std::variant_size_v<AnyMessage>;
+
+// By the kind's number, less one: the numbers have no gap, and none is given twice.
+template <class... Kinds>
+constexpr std::array<DecodeFunction, kind_count> decode_functions(std::variant<Kinds...>*) {
+  std::array<DecodeFunction, kind_count> functions{};
+  ((functions.at(Kinds::kind.number - 1u) = &decode_as<Kinds>), ...);
+  return functions;
 }
+constexpr auto functions = decode_functions(static_cast<AnyMessage*>(nullptr));
+static_assert(std::ranges::count(functions, nullptr) == 0);
 
 }  // namespace
 
 Result<os::LocalMessage> encode(const Message& message) {
-  Encoder encoder;
-  std::visit([&](const auto& it) { encoder.put(it); }, message);
-  os::LocalMessage encoded(static_cast<std::uint16_t>(message.index() + 1), encoder.out().take());
+  format::Writer out;
+  std::visit([&](const auto& it) { Encoder(out).put(it); }, message);
+  os::LocalMessage encoded(kind_of(message).number, out.take());
   if (encoded.body.size() > os::local_body_bytes_max) {
     return fail(Errc::exhausted, fmt::format("send {} of {} bytes: at most {}", name_of(message),
                                              encoded.body.size(), os::local_body_bytes_max));
@@ -313,7 +145,6 @@ Result<os::LocalMessage> encode(const Message& message) {
 }
 
 Result<Message> decode(const os::LocalMessage& message) {
-  static constexpr auto functions = decode_functions(std::make_index_sequence<kind_count>());
   if (message.kind == 0 || message.kind > kind_count)
     return fail(Errc::corruption, fmt::format("a message of unknown kind {}", message.kind));
   CKPT_TRY(auto decoded, functions[message.kind - 1u](message.body));
@@ -330,10 +161,6 @@ Result<Message> decode(const os::LocalMessage& message) {
     if (failed->result) return fail(Errc::corruption, "slots_failed: without an error");
   }
   return decoded;
-}
-
-std::string_view name_of(const Message& message) {
-  return names[message.index()];
 }
 
 Hello our_hello() {

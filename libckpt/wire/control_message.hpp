@@ -1,44 +1,63 @@
-// ControlMessage: one message between the daemon and a trainer or the command line, of any kind.
+// ControlMessage: one message between the daemon and a trainer or the command line, of any kind;
+// Call and Event: one of those that trainer and engine exchange.
 //
 // Copies and moves of a variant of so many kinds are tables of functions, which cost each file that
 // makes one a second or two to compile: these are made once.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
+#include "wire/control_calls.hpp"
+#include "wire/control_events.hpp"
 #include "wire/control_messages.hpp"
 
 namespace ckpt::wire::control {
 
-// The order is the protocol's: a message's kind is its place here, counted from 1.
-using AnyMessage =
-    std::variant<Hello, Attach, SetLayout, Begin, FilledSlot, Abandon, Skipped, StartFresh,
-                 AskRestore, RestoreResult, RestoredOk, Close, Goodbye, AttachAnswer, SlotSegments,
-                 SlotsReady, SlotsFailed, Granted, NextCapture, LevelReached, StepDropped, Offer,
-                 Begun, Closed, Fenced, AskStatus, AskRecover, Stop, Drop, Answer, Arrived, Flush,
-                 Notice, Filling, StepTime>;
-
-template <class Kind, class Any>
+template <class It, class Any>
 inline constexpr bool is_kind_of = false;
-template <class Kind, class... Kinds>
-inline constexpr bool is_kind_of<Kind, std::variant<Kinds...>> =
-    (std::is_same_v<Kind, Kinds> || ...);
+template <class It, class... Kinds>
+inline constexpr bool is_kind_of<It, std::variant<Kinds...>> = (std::is_same_v<It, Kinds> || ...);
 
-struct Message : AnyMessage {
-  Message();
-  template <class Kind>
-    requires is_kind_of<Kind, AnyMessage>
-  Message(Kind it) : AnyMessage(std::in_place_type<Kind>, std::move(it)) {}
-  Message(const Message& other);
-  Message(Message&& other) noexcept;
-  Message& operator=(const Message& other);
-  Message& operator=(Message&& other) noexcept;
-  ~Message();
+template <class... Lists>
+struct Joined;
+template <class... A, class... B, class... C>
+struct Joined<std::variant<A...>, std::variant<B...>, std::variant<C...>> {
+  using Type = std::variant<A..., B..., C...>;
 };
+using AnyMessage = Joined<AnyOther, AnyCall, AnyEvent>::Type;
 
+template <class Any>
+struct OneOf : Any {
+  OneOf();
+  template <class It>
+    requires is_kind_of<It, Any>
+  OneOf(It it) : Any(std::in_place_type<It>, std::move(it)) {}
+  OneOf(const OneOf& other);
+  OneOf(OneOf&& other) noexcept;
+  OneOf& operator=(const OneOf& other);
+  OneOf& operator=(OneOf&& other) noexcept;
+  ~OneOf();
+};
+extern template struct OneOf<AnyCall>;
+extern template struct OneOf<AnyEvent>;
+extern template struct OneOf<AnyMessage>;
+
+using Call = OneOf<AnyCall>;
+using Event = OneOf<AnyEvent>;
+using Message = OneOf<AnyMessage>;
+
+Message to_message(Call call);
+Message to_message(Event event);
+// None: it is of another kind.
+std::optional<Call> to_call(Message message);
+std::optional<Event> to_event(Message message);
+
+const Kind& kind_of(const Message& message);
 std::string_view name_of(const Message& message);  // "attach"
+std::string_view name_of(const Call& call);
 
 }  // namespace ckpt::wire::control

@@ -8,6 +8,7 @@
 #include "base/assert.hpp"
 #include "base/checksum.hpp"
 #include "base/log.hpp"
+#include "base/overloaded.hpp"
 
 namespace ckpt::sim {
 
@@ -77,7 +78,7 @@ TrainerPlan SimTrainer::plan_to_train_on() const {
   CKPT_ASSERT(is_training());
   TrainerPlan plan = plan_;
   plan.trains_on = TrainsOn{began_, done_};
-  plan.request.continuation = node::Continuation{began_.start_id, timeline_};
+  plan.request.continuation = control::Continuation{began_.start_id, timeline_};
   return plan;
 }
 
@@ -89,7 +90,7 @@ Task<void> SimTrainer::attach() {
     engine_->detach(*session_);  // The daemon sees that the process is gone.
     co_return fail(Errc::cancelled, "killed");
   }
-  CKPT_CO_CHECK(engine_->set_layout(*session_, layout_));
+  CKPT_CO_CHECK(call(control::SetLayout{layout_}));
   co_return Status{};
 }
 
@@ -97,20 +98,20 @@ Task<void> SimTrainer::begin() {
   for (const Step step : plan_.looked_at) {
     CKPT_CO_CHECK(co_await look_at(step));
   }
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, ++ask_, plan_.wanted));
+  CKPT_CO_CHECK(call(control::AskRestore{++ask_, plan_.wanted}));
   const Time deadline = clock_.after(begin_deadline);
   while (!begun_) {
-    if (offer_ && !memories_.empty()) {
+    if (offer_ && !slots_.empty()) {
       CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(20)));
       if (is_dead_) co_return fail(Errc::cancelled, "killed");
-      const node::SlotOffer offer = *std::exchange(offer_, std::nullopt);
-      CKPT_CO_CHECK(engine_->restore_result(*session_, offer.offer, check(offer)));
+      const control::Offer offer = *std::exchange(offer_, std::nullopt);
+      CKPT_CO_CHECK(call(control::RestoreResult{offer.offer, check(offer)}));
     }
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));
     if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
     if (clock_.now() > deadline) co_return fail(Errc::unavailable, "did not begin in time");
   }
-  if (begun_->error) co_return fail(*begun_->error);
+  if (!begun_->result) co_return begun_->result;
   timeline_ = begun_->timeline;
   done_ = begun_->restored ? begun_->restored->step : Step{0};
   began_ = *begun_;
@@ -120,7 +121,7 @@ Task<void> SimTrainer::begin() {
 
 // Asks for a step, and for another one as soon as it is offered this one, or cannot have it.
 Task<void> SimTrainer::look_at(Step step) {
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, ++ask_, step));
+  CKPT_CO_CHECK(call(control::AskRestore{++ask_, step}));
   const Time deadline = clock_.after(look_time_max);
   while (!offer_ && !begun_ && clock_.now() < deadline) {
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));
@@ -132,8 +133,8 @@ Task<void> SimTrainer::look_at(Step step) {
 }
 
 // I2: the bytes are checked against what was captured, not only against their checksums.
-Status SimTrainer::check(const node::SlotOffer& offer) {
-  const auto bytes = memories_.at(offer.slot)->bytes();
+Status SimTrainer::check(const control::Offer& offer) {
+  const auto bytes = slots_.at(offer.slot).memory->bytes();
   for (std::size_t index = 0; index < offer.record->chunk_crcs.size(); ++index) {
     const format::Extent chunk = offer.record->chunk(index);
     if (crc32(bytes.subspan(chunk.offset, chunk.bytes)) != offer.record->chunk_crcs[index]) {
@@ -163,14 +164,14 @@ Task<void> SimTrainer::train() {
     }
     if (!is_due(step)) {
       oracle_.skipped(plan_.group, {timeline_, step});
-      if (number(done_) > 0) CKPT_CO_CHECK(engine_->skipped(*session_, done_));
+      if (number(done_) > 0) CKPT_CO_CHECK(call(control::Skipped{done_}));
       done_ = step;
       continue;
     }
     const bool skips = plan_.skip_one_in != 0 && random_.one_in(plan_.skip_one_in);
     if (skips || granted_.empty() || step < next_capture_) {
       oracle_.skipped(plan_.group, {timeline_, step});
-      CKPT_CO_CHECK(engine_->skipped(*session_, step));
+      CKPT_CO_CHECK(call(control::Skipped{step}));
     } else {
       const std::uint32_t slot = granted_.front();
       granted_.erase(granted_.begin());
@@ -178,7 +179,7 @@ Task<void> SimTrainer::train() {
       CKPT_CO_CHECK(co_await capture(step, slot));
     }
     done_ = step;
-    if (step >= Step{3} && has_restored) (void)engine_->restored_ok(*session_, step);
+    if (step >= Step{3} && has_restored) (void)call(control::RestoredOk{step});
   }
 }
 
@@ -193,12 +194,12 @@ Task<void> SimTrainer::retract() {
   const bool has_base = begun_->restored.has_value();
   std::optional<Step> wanted;
   if (random_.one_in(2)) wanted = Step{1'000'000};  // Nobody ever had it.
-  CKPT_CO_CHECK(engine_->ask_restore(*session_, ++ask_, wanted));
+  CKPT_CO_CHECK(call(control::AskRestore{++ask_, wanted}));
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(200)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
   offer_.reset();
-  CKPT_CO_CHECK(engine_->start_fresh(*session_, ++ask_));
-  const bool goes_on = !begun_->error && begun_->timeline == timeline_;
+  CKPT_CO_CHECK(call(control::StartFresh{++ask_}));
+  const bool goes_on = begun_->result && begun_->timeline == timeline_;
   if (!goes_on && has_base) {
     oracle_.violated(fmt::format("rank {}: a restore that was given up moved it from timeline {}",
                                  rank(), timeline_));
@@ -208,8 +209,9 @@ Task<void> SimTrainer::retract() {
 }
 
 Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
-  CKPT_CO_CHECK(engine_->begin(*session_, slot, step));
-  const auto bytes = memories_.at(slot)->bytes();
+  const std::uint64_t generation = slots_.at(slot).generation;
+  CKPT_CO_CHECK(call(control::Begin{slot, generation, step}));
+  const auto bytes = slots_.at(slot).memory->bytes();
   const format::Extent tensor = layout_.tensors.at(0).extent;
   format::HeaderFacts facts;
   facts.job = plan_.request.job;
@@ -225,8 +227,9 @@ Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(10)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
   fill_expected(bytes.subspan(tensor.offset, tensor.bytes), rank(), timeline_, step);
-  node::Filled filled;
+  control::Filled filled;
   filled.slot = slot;
+  filled.generation = generation;
   filled.step = step;
   filled.chunk_bytes = plan_.chunk_bytes;
   if (!random_.one_in(plan_.lets_daemon_hash_one_in)) {
@@ -237,56 +240,62 @@ Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
     }
   }
   ++captures_;
-  CKPT_CO_CHECK(engine_->filled(*session_, std::move(filled)));
+  CKPT_CO_CHECK(call(std::move(filled)));
   co_return Status{};
 }
 
 void SimTrainer::wake_as_zombie() {
   if (!session_) return;
-  const Status begun = engine_->begin(*session_, 0, Step{1'000'000});
-  const Status asked = engine_->ask_restore(*session_, 1, std::nullopt);
+  const Status begun = call(control::Begin{0, 0, Step{1'000'000}});
+  const Status asked = call(control::AskRestore{1, std::nullopt});
   if (begun || asked) {
     oracle_.violated(fmt::format("I5: a fenced trainer of rank {} was obeyed", rank()));
   }
 }
 
-void SimTrainer::slots_ready(std::vector<arena::SlotMemory*> memories) {
+void SimTrainer::slots_ready(std::vector<node::ReadySlot> slots) {
   // Grants of Slots that were replaced, which they are all at once, are void; the others hold.
-  const std::size_t bytes = memories.front()->bytes().size();
+  const std::size_t bytes = slots.front().memory->bytes().size();
   if (slot_bytes_ != bytes) granted_.clear();
   slot_bytes_ = bytes;
-  memories_ = std::move(memories);
+  slots_ = std::move(slots);
 }
 
-void SimTrainer::slots_failed(Error) {
-  has_failed_ = true;
+void SimTrainer::tell(control::Event event) {
+  std::visit(Overloaded{
+                 [&](control::SlotsFailed&) { has_failed_ = true; },
+                 [&](control::Granted& it) { granted_.push_back(it.slot); },
+                 [&](control::NextCapture& it) { next_capture_ = it.step; },
+                 [&](control::LevelReached& it) { take(it); },
+                 [&](control::StepDropped& it) {
+                   if (!is_dead_) oracle_.dropped(plan_.group, {timeline_, it.step});
+                 },
+                 [&](control::Offer& it) { take(std::move(it)); },
+                 [&](control::Begun& it) { take(std::move(it)); },
+                 [&](control::Closed&) { is_closed_ = true; },
+                 [&](control::Fenced&) { is_fenced_ = true; }, [](auto&) {},  // For people.
+             },
+             event);
 }
 
-void SimTrainer::slot_granted(std::uint32_t slot) {
-  granted_.push_back(slot);
-}
-
-void SimTrainer::level_reached(Step step, Level level) {
+void SimTrainer::take(control::LevelReached reached) {
+  const auto [step, level] = reached;
   if (is_dead_) return;
   // Of the step that was restored the levels are told as well.
   const bool is_base = base_ && step <= base_->step;
-  const bool has_begun = begun_ && !begun_->error;
+  const bool has_begun = begun_ && begun_->result;
   const std::uint64_t timeline = has_begun ? begun_->timeline : timeline_;
   oracle_.reached(rank(), is_base ? base_->timeline : timeline, step, level);
 }
 
-void SimTrainer::step_dropped(Step step) {
-  if (!is_dead_) oracle_.dropped(plan_.group, {timeline_, step});
-}
-
-void SimTrainer::restore_offered(node::SlotOffer offer) {
+void SimTrainer::take(control::Offer offer) {
   if (offer.ask == ask_) offer_ = std::move(offer);
 }
 
-void SimTrainer::begun(node::Begun begun) {
+void SimTrainer::take(control::Begun begun) {
   if (begun.ask != ask_) return;  // Of a restore that it waits for no longer.
   granted_.clear();               // The restore may have taken them; what is free is granted again.
-  if (!begun.error && begun.timeline != timeline_) {
+  if (begun.result && begun.timeline != timeline_) {
     next_capture_ = Step{};
     captured_for_.reset();
   }

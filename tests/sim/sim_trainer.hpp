@@ -16,11 +16,13 @@
 
 namespace ckpt::sim {
 
+namespace control = wire::control;
+
 // Oracle: what the world must be told, and what it then checks.
 class Oracle {
  public:
   virtual ~Oracle() = default;
-  virtual void began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) = 0;
+  virtual void began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) = 0;
   virtual void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) = 0;
   // A rank will not have the step, or all have given it up.
   virtual void skipped(std::uint64_t group, format::StepId at) = 0;
@@ -30,7 +32,7 @@ class Oracle {
 
 // A trainer whose daemon was started again trains on in its timeline.
 struct TrainsOn {
-  node::Begun begun;
+  control::Begun begun;
   Step done{};
 };
 
@@ -81,24 +83,19 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::optional<node::SessionId> session() const { return session_; }
   const std::string& machine() const { return plan_.machine; }
   std::uint64_t captures() const { return captures_; }
-  void close(Duration deadline) { (void)engine_->close(*session_, deadline); }
+  void close(std::chrono::milliseconds deadline) { (void)call(control::Close{deadline}); }
   bool is_closed() const { return is_closed_; }
   // A zombie wakes and goes on as if nothing had happened. Everything must be refused.
   void wake_as_zombie();
 
-  void slots_ready(std::vector<arena::SlotMemory*> memories) override;
-  void slots_failed(Error error) override;
-  void slot_granted(std::uint32_t slot) override;
-  void next_capture(Step step) override { next_capture_ = step; }
-  void level_reached(Step step, Level level) override;
-  void step_dropped(Step step) override;
-  void noticed(node::Notice) override {}
-  void restore_offered(node::SlotOffer offer) override;
-  void begun(node::Begun begun) override;
-  void closed(Status) override { is_closed_ = true; }
-  void fenced(std::string) override { is_fenced_ = true; }
+  void slots_ready(std::vector<node::ReadySlot> slots) override;
+  void tell(control::Event event) override;
 
  private:
+  void take(control::LevelReached reached);
+  void take(control::Offer offer);
+  void take(control::Begun begun);
+  Status call(control::Call call) { return engine_->call(*session_, std::move(call)); }
   Task<void> attach();
   Task<void> begin();
   bool is_due(Step step) const;
@@ -107,7 +104,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Task<void> retract();
   Task<void> capture(Step step, std::uint32_t slot);
   Task<void> pause(Duration least, Duration most);
-  Status check(const node::SlotOffer& offer);
+  Status check(const control::Offer& offer);
 
   TrainerPlan plan_;
   std::shared_ptr<node::Engine> engine_;
@@ -116,12 +113,12 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Random random_;
   format::Layout layout_;
   std::optional<node::SessionId> session_;
-  std::vector<arena::SlotMemory*> memories_;
+  std::vector<node::ReadySlot> slots_;
   std::size_t slot_bytes_ = 0;
   std::vector<std::uint32_t> granted_;
-  std::optional<node::SlotOffer> offer_;
-  std::optional<node::Begun> begun_;
-  node::Begun began_;                   // The answer that it trains by.
+  std::optional<control::Offer> offer_;
+  std::optional<control::Begun> begun_;
+  control::Begun began_;                // The answer that it trains by.
   std::optional<format::StepId> base_;  // What was restored.
   std::uint64_t ask_ = 0;               // The number of what it asked last.
   Step next_capture_{};

@@ -455,7 +455,7 @@ void World::violated(const std::string& what) {
   }
 }
 
-void World::began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) {
+void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) {
   if (group != group_) return;  // A launch that is over.
   const auto [entry, is_first] = groups_.try_emplace(group, Group{begun.restored, begun.timeline});
   if (!is_first) {
@@ -517,7 +517,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
 // I4: the first restore after a promise reaches what was called durable, whatever else was lost. A
 // later one may go back behind it: without progress the step is suspect. A file that could not be
 // read once is passed by, too.
-void World::check_durable(const node::Begun& begun) {
+void World::check_durable(const control::Begun& begun) {
   const bool is_demanded = std::exchange(durable_is_demanded_, false);
   if (!durable_ || (begun.restored && *begun.restored >= *durable_)) return;
   const bool is_older = begun.restored && begun.restored->step < durable_->step;

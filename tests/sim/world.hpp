@@ -52,7 +52,7 @@ class World final : public Oracle {
   ~World() override;
   Outcome run();
 
-  void began(std::uint32_t rank, std::uint64_t group, const node::Begun& begun) override;
+  void began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) override;
   void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) override;
   void skipped(std::uint64_t group, format::StepId at) override;
   void dropped(std::uint64_t group, format::StepId at) override;
@@ -95,7 +95,7 @@ class World final : public Oracle {
   void memory_lost(const std::string& node);
 
   // Checks.
-  void check_durable(const node::Begun& begun);
+  void check_durable(const control::Begun& begun);
   void check_storage();
   void check_converges();
   void check_checkpoints();

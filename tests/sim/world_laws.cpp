@@ -79,7 +79,7 @@ void World::check_close() {
   is_training_paused_ = true;  // A trainer that closes begins no other step.
   advance(std::chrono::seconds(2));
   if (random_.one_in(2)) disk_.stall_until(now_ + std::chrono::hours(1));
-  const Duration deadline = std::chrono::seconds(1 + random_.below(10));
+  const std::chrono::seconds deadline(1 + random_.below(10));
   std::vector<std::shared_ptr<SimTrainer>> closing;
   for (const auto& trainer : trainers_) {
     if (!trainer || !trainer->is_training()) continue;
@@ -90,7 +90,7 @@ void World::check_close() {
   for (const auto& trainer : closing) {
     if (trainer->is_dead() || trainer->is_closed()) continue;
     violated(fmt::format("deadline: rank {} waits for its close, beyond {} s", trainer->rank(),
-                         deadline / std::chrono::seconds(1)));
+                         deadline.count()));
   }
   is_training_paused_ = false;
   disk_.stall_until(now_);

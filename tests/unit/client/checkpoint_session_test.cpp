@@ -1151,7 +1151,7 @@ TEST_CASE("checkpoint session: step times are told between saves, unless yield i
       REQUIRE(outcome.value() == SaveOutcome::not_due);
     }
   }
-  for (const auto& steps : told.node->step_times) {
+  for (const control::StepTime& steps : told.node->step_times) {
     REQUIRE(steps.steps > 0);
     REQUIRE(steps.time >= StepTimer::measured_min);
     REQUIRE_FALSE(steps.during_capture);

@@ -68,7 +68,7 @@ void capture(SessionLink& link, const format::Layout& layout, Step step) {
     std::memset(granted->bytes.data() + member.extent.offset, static_cast<int>(number(step)),
                 member.extent.bytes);
   }
-  node::Filled filled;
+  control::Filled filled;
   filled.slot = granted->slot;
   filled.step = step;
   filled.layout_version = layout.version;
@@ -88,7 +88,7 @@ Step restored_step(SessionLink& link, const format::Layout& layout,
                    RestoreSource from = RestoreSource::own_memory) {
   REQUIRE(link.set_layout(layout, soon()));
   std::optional<int> value;
-  const SessionLink::CopyOut copy_out = [&](const node::SlotOffer&,
+  const SessionLink::CopyOut copy_out = [&](const control::Offer&,
                                             std::span<const std::byte> bytes) {
     value = static_cast<int>(bytes.front());
     for (const auto& member : layout.members) {
@@ -178,7 +178,7 @@ bool capture_in_child(SessionLink& link, const format::Layout& layout, Step last
     const auto granted = take(link, Step{step});
     if (!granted) return false;
     std::memset(granted->bytes.data(), static_cast<int>(step), layout.slot_bytes);
-    node::Filled filled;
+    control::Filled filled;
     filled.slot = granted->slot;
     filled.step = Step{step};
     filled.chunk_bytes = default_chunk_bytes;

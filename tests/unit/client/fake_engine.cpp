@@ -63,7 +63,7 @@ void FakeNode::take(control::Begin& message) {
   taken.push_back(message.step);
 }
 
-void FakeNode::take(control::FilledSlot& message) {
+void FakeNode::take(control::Filled& message) {
   if (message.generation != generation_) return;  // Of a daemon that died.
   keep(message);
   state().level_reached(message.step, Level::captured);
@@ -74,7 +74,7 @@ void FakeNode::take(control::FilledSlot& message) {
   state().slot_granted(message.slot);
 }
 
-void FakeNode::keep(control::FilledSlot& filled) {
+void FakeNode::keep(control::Filled& filled) {
   format::ShardRecord record;
   record.job = "fake";
   record.run = fake_run;
@@ -115,7 +115,7 @@ void FakeNode::take(control::Skipped& message) {
 
 void FakeNode::begin(std::uint64_t ask, std::optional<format::StepId> restored) {
   is_running_ = true;
-  node::Begun begun;
+  control::Begun begun;
   begun.ask = ask;
   begun.timeline = timeline_;
   begun.restored = restored;
@@ -142,7 +142,7 @@ void FakeNode::offer_next() {
     auto with_shard = slots_;
     with_shard.push_back(slot_of(generation_, shard.bytes));
     state().slots_ready(with_shard);
-    node::SlotOffer offer;
+    control::Offer offer;
     offer.ask = restore_.ask;
     offer.offer = restore_.next;
     offer.slot = static_cast<std::uint32_t>(slots_.size());
@@ -156,9 +156,9 @@ void FakeNode::offer_next() {
 
 void FakeNode::refuse(Error error) {
   is_running_ = false;
-  node::Begun begun;
+  control::Begun begun;
   begun.ask = restore_.ask;
-  begun.error = std::move(error);
+  begun.result = fail(std::move(error));
   state().begun(std::move(begun));
 }
 
@@ -231,13 +231,13 @@ FakeEngine::~FakeEngine() {
   if (late_grants_.joinable()) late_grants_.join();
 }
 
-void FakeEngine::post(control::Message message) {
-  if (std::holds_alternative<control::FilledSlot>(message) && node_->on_filled) node_->on_filled();
+void FakeEngine::post(control::Call call) {
+  if (std::holds_alternative<control::Filled>(call) && node_->on_filled) node_->on_filled();
   const std::lock_guard lock(node_->mutex);
-  if (auto* skipped = std::get_if<control::Skipped>(&message)) skipped->step = state_->next_skip();
-  if (node_->is_away_ && !std::holds_alternative<control::Skipped>(message)) return;
-  std::visit([&](auto& each) { node_->take(each); }, message);
-  if (!node_->grants_late || !std::holds_alternative<control::SetLayout>(message)) return;
+  if (auto* skipped = std::get_if<control::Skipped>(&call)) skipped->step = state_->next_skip();
+  if (node_->is_away_ && !std::holds_alternative<control::Skipped>(call)) return;
+  std::visit([&](auto& each) { node_->take(each); }, call);
+  if (!node_->grants_late || !std::holds_alternative<control::SetLayout>(call)) return;
   node_->grants_late = false;
   late_grants_ = std::thread([this] {
     const std::lock_guard later(node_->mutex);

@@ -75,12 +75,12 @@ class FakeNode {
   void begin(std::uint64_t ask, std::optional<format::StepId> restored);
   void refuse(Error error);
   void offer_next();
-  void keep(wire::control::FilledSlot& filled);
+  void keep(wire::control::Filled& filled);
 
   void take(wire::control::SetLayout& message);
   void take(wire::control::StartFresh& message);
   void take(wire::control::Begin& message);
-  void take(wire::control::FilledSlot& message);
+  void take(wire::control::Filled& message);
   void take(wire::control::Abandon& message);
   void take(wire::control::Skipped& message);
   void take(wire::control::AskRestore& message);
@@ -109,7 +109,7 @@ class FakeEngine final : public client::EngineSide {
   FakeEngine(const FakeEngine&) = delete;
   FakeEngine& operator=(const FakeEngine&) = delete;
 
-  void post(wire::control::Message message) override;
+  void post(wire::control::Call call) override;
   void let_go(client::MappedSlot slot) override { (void)slot; }
 
  private:

@@ -30,7 +30,7 @@ struct Session {
     state.slots_ready({slot(10, slot_bytes), slot(11, slot_bytes)});
   }
   void begin(std::uint64_t timeline = 1, std::optional<format::StepId> restored = {}) {
-    node::Begun begun;
+    control::Begun begun;
     begun.ask = ask;
     begun.timeline = timeline;
     begun.restored = restored;
@@ -344,7 +344,7 @@ TEST_CASE("link state: a status is the answer to this question, or why there is 
   session.begin();
   REQUIRE(session.state.ask_status());
   CHECK(session.state.wait_status(passed).error().code() == Errc::unavailable);
-  session.state.status_told("{1}");
+  session.state.tell(control::Answer{{}, "{1}"});
   CHECK(session.state.wait_status(passed).value() == "{1}");
   REQUIRE(session.state.ask_status());
   CHECK_FALSE(session.state.wait_status(passed));  // What was told before is old.
@@ -512,7 +512,7 @@ TEST_CASE("link state: offers come in order, then the answer", "[unit][client]")
   session.ask = session.state.ask_begin();
   CHECK(session.state.wait_offer(passed).error().code() == Errc::unavailable);
   for (std::uint32_t slot = 0; slot < 3; ++slot) {
-    node::SlotOffer offer;
+    control::Offer offer;
     offer.ask = session.ask;
     offer.offer = slot + 1;
     offer.slot = slot;
@@ -533,10 +533,10 @@ TEST_CASE("link state: a late answer to what was given up answers nothing", "[un
   REQUIRE(given_up);
   session.ask = session.state.ask_begin();
   REQUIRE(session.ask != *given_up);
-  node::Begun late;
+  control::Begun late;
   late.ask = *given_up;
   session.state.begun(late);  // It would say that there is nothing to restore.
-  node::SlotOffer offer;
+  control::Offer offer;
   offer.ask = *given_up;
   session.state.restore_offered(offer);
   CHECK(session.state.wait_offer(passed).error().code() == Errc::unavailable);
@@ -556,12 +556,12 @@ TEST_CASE("link state: a fresh start needs the answer and a grant", "[unit][clie
   session.state.slot_granted(0);
   CHECK(session.state.wait_fresh(passed));
   session.ask = session.state.ask_begin();
-  node::Begun failed;
+  control::Begun failed;
   failed.ask = session.ask;
-  failed.error = Error(Errc::corruption, "no good copy");
+  failed.result = fail(Errc::corruption, "no good copy");
   session.state.begun(failed);
   CHECK(session.state.wait_fresh(passed).error().code() == Errc::corruption);
-  CHECK(session.state.begun_answer()->error);
+  CHECK_FALSE(session.state.begun_answer()->result);
 }
 
 TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][client]") {
@@ -600,11 +600,11 @@ TEST_CASE("link state: nothing below the next capture is captured", "[unit][clie
 
 TEST_CASE("link state: what was agreed in one timeline does not bind the next", "[unit][client]") {
   Session session;
-  session.state.begun({0, 1, 1, std::nullopt, std::nullopt});
+  session.state.begun({0, 1, 1, std::nullopt, {}, {}});
   session.state.next_capture(Step{1000});
-  session.state.begun({0, 1, 1, std::nullopt, std::nullopt});  // Told again: the same timeline.
+  session.state.begun({0, 1, 1, std::nullopt, {}, {}});  // Told again: the same timeline.
   CHECK(session.state.next_capture() == Step{1000});
-  session.state.begun({0, 2, 2, format::StepId{1, Step{5}}, std::nullopt});
+  session.state.begun({0, 2, 2, format::StepId{1, Step{5}}, {}, {}});
   CHECK(session.state.next_capture() == Step{0});
 }
 

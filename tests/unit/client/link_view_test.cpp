@@ -37,7 +37,7 @@ TEST_CASE("link view: an engine that is away has a reason and no Slots", "[unit]
 TEST_CASE("link view: an answer answers what was asked last", "[unit][client]") {
   LinkView view;
   view.ask = 2;
-  node::Begun answer;
+  control::Begun answer;
   answer.ask = 1;
   (void)view.begin(answer);  // A late one.
   CHECK_FALSE(view.begun);

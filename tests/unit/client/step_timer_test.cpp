@@ -13,8 +13,8 @@ using std::chrono::seconds;
 class TimerScene {
  public:
   // A step of so long ends, and a save for it begins, which takes `held`.
-  std::optional<node::StepTime> step(milliseconds duration, milliseconds held = {},
-                                     std::uint64_t steps = 1) {
+  std::optional<wire::control::StepTime> step(milliseconds duration, milliseconds held = {},
+                                              std::uint64_t steps = 1) {
     now_ += duration;
     number_ += steps;
     const auto measured = timer.step_ended(Step{number_}, now_, is_capturing);

@@ -12,9 +12,9 @@ TEST_CASE("ask before Slots: a job that begins does not wait for them", "[unit][
   disk.put_directory("/scratch");
   test::OneRank rank(disk);
   REQUIRE(rank.attach_only());
-  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
-  CHECK_FALSE(rank.answer->error);
+  CHECK(rank.answer->result);
   CHECK_FALSE(rank.answer->restored);
   CHECK(rank.times_ready == 0);
   REQUIRE(rank.tell_layout(rank.tensor_bytes, 1));
@@ -29,12 +29,12 @@ TEST_CASE("ask before Slots: what there is waits for them", "[unit][node]") {
   test::save_two_steps(disk);
   test::OneRank rank(disk);
   REQUIRE(rank.attach_only());
-  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
   rank.clock.advance(std::chrono::seconds(30));
   REQUIRE_FALSE(rank.answer);
   REQUIRE(rank.tell_layout(rank.tensor_bytes, 1));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
-  REQUIRE((rank.answer->error ? rank.answer->error->message() : "") == "");
+  REQUIRE((rank.answer->result ? "" : rank.answer->result.error().message()) == "");
   REQUIRE(rank.answer->restored);
   CHECK(rank.answer->restored->step == Step{2});
 }
@@ -48,12 +48,12 @@ TEST_CASE("ask before Slots: without a place for its bytes a restore ends for al
   rank.may_lack_slots = true;
   rank.tensor_bytes = 64 * MiB;
   REQUIRE(rank.attach());
-  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
-  REQUIRE(rank.answer->error);
-  CHECK(rank.answer->error->code() == Errc::invalid_argument);
-  CHECK(rank.answer->error->text().find("rank 0") != std::string::npos);
-  CHECK(rank.answer->error->text().find("may use 16.0 MiB") != std::string::npos);
+  REQUIRE_FALSE(rank.answer->result);
+  CHECK(rank.answer->result.error().code() == Errc::invalid_argument);
+  CHECK(rank.answer->result.error().text().find("rank 0") != std::string::npos);
+  CHECK(rank.answer->result.error().text().find("may use 16.0 MiB") != std::string::npos);
 }
 
 TEST_CASE("ask before Slots: a failure of what is not wanted any more is none", "[unit][node]") {
@@ -69,7 +69,7 @@ TEST_CASE("ask before Slots: a failure of what is not wanted any more is none", 
     for (int run = 0; run < handlers; ++run) rank.context.poll_one();
     rank.memory.allocations_left.reset();
     REQUIRE(rank.tell_layout(3 * KiB, 2));
-    REQUIRE(rank.engine->start_fresh(rank.session, 1));
+    REQUIRE(rank.engine->call(rank.session, control::StartFresh{1}));
     REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
   }
 }

@@ -60,7 +60,7 @@ TEST_CASE("attach: a newer list of nodes fences what is left of the older one", 
   auto attached = test::finish(
       stopped.clock, test::start(stopped.context, stopped.engine->attach(request, newer)));
   REQUIRE(attached);
-  const Status begun = stopped.engine->start_fresh(stopped.session, 1);
+  const Status begun = stopped.engine->call(stopped.session, control::StartFresh{1});
   REQUIRE_FALSE(begun);
   CHECK(begun.error().code() == (request.process == 17 ? Errc::not_found : Errc::unavailable));
   // The older one is reported to nobody.

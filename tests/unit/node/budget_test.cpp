@@ -37,8 +37,8 @@ TEST_CASE("budget: all of a rank's Slots together are what does not fit", "[unit
   REQUIRE(attached);
   const format::TensorSpec weight{
       "weight", DType::u8, {64 * static_cast<std::int64_t>(MiB)}, "", ""};
-  REQUIRE(engine.set_layout(attached->session,
-                            format::make_layout(std::span(&weight, 1), 0, 0).value()));
+  const auto layout = format::make_layout(std::span(&weight, 1), 0, 0).value();
+  REQUIRE(engine.call(attached->session, control::SetLayout{layout}));
   clock.advance(std::chrono::seconds(1));
 
   REQUIRE(rank.no_slots);

@@ -40,20 +40,20 @@ TEST_CASE("capture order: a step is begun once", "[unit][node]") {
   REQUIRE(rank.begin_fresh());
   REQUIRE(rank.begin_capture(Step{4}));
   const std::uint32_t other = rank.granted.front();
-  require_refused(rank.engine->begin(rank.session, other, Step{4}));
-  require_refused(rank.engine->begin(rank.session, other, Step{3}));
-  CHECK(rank.engine->begin(rank.session, other, Step{5}));
+  require_refused(rank.engine->call(rank.session, rank.begin_of(other, Step{4})));
+  require_refused(rank.engine->call(rank.session, rank.begin_of(other, Step{3})));
+  CHECK(rank.engine->call(rank.session, rank.begin_of(other, Step{5})));
 }
 
 TEST_CASE("capture order: a step that was skipped is not begun any more", "[unit][node]") {
   Fresh fresh;
   test::OneRank& rank = fresh.rank;
   REQUIRE(rank.begin_fresh());
-  REQUIRE(rank.engine->skipped(rank.session, Step{4}));
-  require_refused(rank.engine->begin(rank.session, rank.granted.front(), Step{4}));
-  REQUIRE(rank.engine->skipped(rank.session, Step{2}));  // Late, and no way back.
-  require_refused(rank.engine->begin(rank.session, rank.granted.front(), Step{3}));
-  CHECK(rank.engine->begin(rank.session, rank.granted.front(), Step{5}));
+  REQUIRE(rank.engine->call(rank.session, control::Skipped{Step{4}}));
+  require_refused(rank.engine->call(rank.session, rank.begin_of(rank.granted.front(), Step{4})));
+  REQUIRE(rank.engine->call(rank.session, control::Skipped{Step{2}}));  // Late, and no way back.
+  require_refused(rank.engine->call(rank.session, rank.begin_of(rank.granted.front(), Step{3})));
+  CHECK(rank.engine->call(rank.session, rank.begin_of(rank.granted.front(), Step{5})));
 }
 
 TEST_CASE("capture order: a Slot that was not granted is not begun", "[unit][node]") {
@@ -62,8 +62,11 @@ TEST_CASE("capture order: a Slot that was not granted is not begun", "[unit][nod
   REQUIRE(rank.begin_fresh());
   const std::uint32_t slot = rank.granted.front();
   REQUIRE(rank.begin_capture(Step{4}));
-  require_refused(rank.engine->begin(rank.session, slot, Step{5}));  // It is being filled.
-  require_refused(rank.engine->begin(rank.session, 99, Step{5}));
+  require_refused(
+      rank.engine->call(rank.session, rank.begin_of(slot, Step{5})));  // It is being filled.
+  // There is no such Slot, or no longer: the step is skipped, and not begun any more.
+  REQUIRE(rank.engine->call(rank.session, control::Begin{99, 0, Step{6}}));
+  require_refused(rank.engine->call(rank.session, rank.begin_of(rank.granted.front(), Step{6})));
 }
 
 TEST_CASE("capture order: a capture of an older timeline is not told in the newer one",
@@ -77,7 +80,7 @@ TEST_CASE("capture order: a capture of an older timeline is not told in the newe
   // with nothing committed, all begin anew.
   rank.capture(Step{4});
   rank.answer.reset();
-  REQUIRE(rank.engine->ask_restore(rank.session, 2, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{2, std::nullopt}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
   REQUIRE(rank.captured == Step{});  // They are still being taken.
   REQUIRE(rank.answer->timeline > older);
@@ -92,7 +95,7 @@ TEST_CASE("capture order: a capture that outlives a restore keeps its timeline",
   const std::uint64_t older = rank.answer->timeline;
   REQUIRE(rank.begin_capture(Step{4}));
   rank.answer.reset();
-  REQUIRE(rank.engine->ask_restore(rank.session, 2, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{2, std::nullopt}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
   REQUIRE(rank.answer->timeline > older);
   REQUIRE(rank.end_capture(Step{4}));

@@ -94,7 +94,7 @@ TEST_CASE("catalog reads: a step that was replaced under its name is seen by the
     rank.answer.reset();
     rank.granted.clear();
     // The memory of both steps rots: only storage is left.
-    for (std::uint32_t slot = 0; slot < rank.memories.size(); ++slot)
+    for (std::uint32_t slot = 0; slot < rank.slots.size(); ++slot)
       std::ranges::fill(rank.tensor_in(slot), std::byte{});
     rank.verifies_offers = true;
     return rank.restore();
@@ -146,14 +146,15 @@ TEST_CASE("catalog reads: a node that does not coordinate reads no manifest", "[
     for (const std::uint32_t rank : {0u, 1u}) {
       const Status attached = hosts.attach(rank, names, {0, 1}, "/scratch/job");
       REQUIRE((attached ? "" : attached.error().message()) == "");
-      REQUIRE(hosts.engines[rank]->ask_restore(hosts.ranks[rank].session, 1, std::nullopt));
+      REQUIRE(hosts.engines[rank]->call(hosts.ranks[rank].session,
+                                        control::AskRestore{1, std::nullopt}));
     }
     hosts.clock.advance(std::chrono::seconds(10));
     for (const std::uint64_t step : {1, 2, 3}) CHECK(reads_of(hosts.disk, step) == 1);
   }
   SECTION("before it may take itself for the coordinator") {
     REQUIRE(hosts.attach(1, names, {0, 1}, "/scratch/job"));
-    REQUIRE(hosts.engines[1]->ask_restore(hosts.ranks[1].session, 1, std::nullopt));
+    REQUIRE(hosts.engines[1]->call(hosts.ranks[1].session, control::AskRestore{1, std::nullopt}));
     hosts.clock.advance(std::chrono::seconds(1));
     for (const std::uint64_t step : {1, 2, 3}) CHECK(reads_of(hosts.disk, step) == 0);
     hosts.clock.advance(std::chrono::seconds(10));

@@ -19,7 +19,8 @@ Status attach_elsewhere(test::OneRank& rank) {
 
 void close_all(test::Hosts& hosts) {
   for (std::size_t host = 0; host < hosts.ranks.size(); ++host)
-    REQUIRE(hosts.engines[host]->close(hosts.ranks[host].session, std::chrono::seconds(60)));
+    REQUIRE(hosts.engines[host]->call(hosts.ranks[host].session,
+                                      control::Close{std::chrono::seconds(60)}));
   REQUIRE(hosts.pass_until([&] {
     return std::all_of(hosts.ranks.begin(), hosts.ranks.end(),
                        [](const test::Rank& rank) { return rank.end.has_value(); });
@@ -62,7 +63,7 @@ TEST_CASE("closed job: while its newest step is stored the next run is asked to 
   rank.capture(Step{1});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
   disk.set_latency(std::chrono::seconds(1), std::chrono::seconds(1));
-  REQUIRE(rank.engine->close(rank.session, std::chrono::seconds(60)));
+  REQUIRE(rank.engine->call(rank.session, control::Close{std::chrono::seconds(60)}));
   rank.engine->detach(rank.session);  // It does not wait for the end.
   const Status refused = attach_elsewhere(rank);
   REQUIRE_FALSE(refused);
@@ -112,7 +113,8 @@ TEST_CASE("closed job: a node that does not hear of the end holds the others up 
   test::Hosts hosts({"left", "middle", "right"});
   REQUIRE(hosts.begin(names, order, "/scratch/job"));
   for (std::size_t host = 0; host < hosts.ranks.size(); ++host)
-    REQUIRE(hosts.engines[host]->close(hosts.ranks[host].session, std::chrono::seconds(20)));
+    REQUIRE(hosts.engines[host]->call(hosts.ranks[host].session,
+                                      control::Close{std::chrono::seconds(20)}));
   const auto has_ended = [&] { return hosts.ranks[0].end.has_value(); };
   hosts.network.partition_one_way("left", "right");  // It reports, and hears nothing.
   REQUIRE(hosts.pass_until(has_ended));

@@ -61,7 +61,7 @@ struct TwoNodes {
           test::finish(clock, test::start(context, engines[rank]->attach(request, ranks[rank])));
       REQUIRE(attached);
       ranks[rank].session = attached->session;
-      REQUIRE(engines[rank]->ask_restore(ranks[rank].session, 1, std::nullopt));
+      REQUIRE(engines[rank]->call(ranks[rank].session, control::AskRestore{1, std::nullopt}));
     }
     const Time limit = clock.after(std::chrono::seconds(60));
     while (clock.now() < limit && !(ranks[0].answer && ranks[1].answer)) clock.advance_to_next();

@@ -17,18 +17,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 struct NoEvents : node::SessionEvents {
-  void slots_ready(std::vector<arena::SlotMemory*>) override {}
-  void slots_failed(Error) override {}
-  void slot_granted(std::uint32_t) override {}
-  void next_capture(Step) override {}
-  void level_reached(Step, Level) override {}
-  void step_dropped(Step) override {}
-  void restore_filling(node::Filling) override {}
-  void restore_offered(node::SlotOffer) override {}
-  void begun(node::Begun) override {}
-  void closed(Status) override {}
-  void noticed(node::Notice) override {}
-  void fenced(std::string) override {}
+  void slots_ready(std::vector<node::ReadySlot>) override {}
+  void tell(control::Event) override {}
 };
 
 class GivingWayScene {
@@ -202,7 +192,7 @@ TEST_CASE("giving way: an engine keeps to flush_rate, but for its last flush", "
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
   REQUIRE(rank.clock.now() - began > seconds(1));
   began = store(Step{3});
-  REQUIRE(rank.engine->close(rank.session, seconds(60)));
+  REQUIRE(rank.engine->call(rank.session, control::Close{seconds(60)}));
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{3}; }));
   REQUIRE(rank.clock.now() - began < seconds(1));
 }

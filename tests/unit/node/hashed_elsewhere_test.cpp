@@ -23,7 +23,7 @@ TEST_CASE_METHOD(Stored, "hashed elsewhere: sealing and flushing", "[unit][node]
   rank.capture(Step{1});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
   REQUIRE(rank.compute.runs() == before + 1);
-  REQUIRE(rank.engine->flush(rank.session, Step{1}));
+  REQUIRE(rank.engine->call(rank.session, control::Flush{Step{1}}));
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
   REQUIRE(rank.compute.runs() > before + 1);
 }
@@ -35,7 +35,9 @@ TEST_CASE_METHOD(Stored, "hashed elsewhere: what is told of as it arrives", "[un
   REQUIRE(rank.begin_fresh());
   const std::uint64_t before = rank.compute.runs();
   REQUIRE(rank.begin_capture(Step{1}));
-  REQUIRE(rank.engine->arrived(rank.session, rank.filling, 4 * MiB));
+  const std::uint64_t generation = rank.slots.at(rank.filling).generation;
+  const control::Arrived arrived{rank.filling, generation, 4 * MiB};
+  REQUIRE(rank.engine->call(rank.session, arrived));
   REQUIRE(rank.pass_until([&] { return rank.compute.runs() == before + 1; }));
   REQUIRE(rank.end_capture(Step{1}));
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
@@ -63,7 +65,7 @@ TEST_CASE_METHOD(Stored, "hashed elsewhere: a copy within the node's memory", "[
   REQUIRE(rank.pass_until([&] { return rank.times_ready == 2; }));
   const std::uint64_t before = rank.compute.runs();
   rank.answer.reset();
-  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
   REQUIRE(rank.answer->restored);
   REQUIRE(rank.compute.runs() == before + 1);

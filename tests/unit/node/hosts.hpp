@@ -74,7 +74,7 @@ struct Hosts {
     for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
       const Status attached = attach(rank, names, order, dir);
       REQUIRE((attached ? "" : attached.error().message()) == "");
-      REQUIRE(engines[rank]->ask_restore(ranks[rank].session, 1, std::nullopt));
+      REQUIRE(engines[rank]->call(ranks[rank].session, control::AskRestore{1, std::nullopt}));
     }
     const auto is_same = [&](const Rank& rank) {
       return rank.answer && rank.answer->timeline == ranks[0].answer->timeline;

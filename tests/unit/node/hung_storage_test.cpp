@@ -51,7 +51,7 @@ TEST_CASE("hung storage: nothing older is restored than what is known to be stor
   const Time hangs_from = rank.clock.now();
   disk.stall_until(hangs_from + std::chrono::minutes(2));
   // The memory of step 2 rots: what is left is on storage.
-  for (std::uint32_t slot = 0; slot < rank.memories.size(); ++slot)
+  for (std::uint32_t slot = 0; slot < rank.slots.size(); ++slot)
     std::ranges::fill(rank.tensor_in(slot), std::byte{});
   rank.engine->detach(rank.session);
   rank.answer.reset();

@@ -7,7 +7,7 @@
 
 #include "unit/node/one_rank.hpp"
 
-namespace ckpt {
+namespace ckpt::node {
 
 TEST_CASE("restore: a late answer to an offer does not count for the next one", "[unit][node]") {
   test::MemoryDisk disk(1);
@@ -16,19 +16,19 @@ TEST_CASE("restore: a late answer to an offer does not count for the next one", 
   rank.begin_and_store_two_steps();
   rank.keeps_offers = true;
   rank.answer.reset();
-  REQUIRE(rank.engine->ask_restore(rank.session, 2, Step{1}));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{2, Step{1}}));
   REQUIRE(rank.pass_until([&] { return rank.offers.size() == 1; }));
-  REQUIRE(rank.engine->ask_restore(rank.session, 3, Step{2}));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{3, Step{2}}));
   REQUIRE(rank.pass_until([&] { return rank.offers.size() == 2; }));
   REQUIRE(rank.offers[0].record->id.at.step == Step{1});
   REQUIRE(rank.offers[1].record->id.at.step == Step{2});
 
-  REQUIRE(rank.engine->restore_result(rank.session, rank.offers[0].offer, {}));
+  REQUIRE(rank.engine->call(rank.session, control::RestoreResult{rank.offers[0].offer, {}}));
   const Time soon = rank.clock.after(std::chrono::seconds(1));
   (void)rank.pass_until([&] { return rank.answer.has_value() || rank.clock.now() >= soon; });
   CHECK_FALSE(rank.answer);
 
-  REQUIRE(rank.engine->restore_result(rank.session, rank.offers[1].offer, {}));
+  REQUIRE(rank.engine->call(rank.session, control::RestoreResult{rank.offers[1].offer, {}}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
   REQUIRE(rank.answer->restored);
   CHECK(rank.answer->restored->step == Step{2});
@@ -36,4 +36,4 @@ TEST_CASE("restore: a late answer to an offer does not count for the next one", 
   CHECK(rank.offers[1].ask == 3);
 }
 
-}  // namespace ckpt
+}  // namespace ckpt::node

@@ -3,7 +3,6 @@
 //         carries so few bytes in a second that a shard takes minutes.
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
-#include <deque>
 
 #include "base/units.hpp"
 #include "node/engine.hpp"
@@ -19,22 +18,12 @@ using Catch::Contains;
 namespace ckpt::node {
 namespace {
 
-struct Trainer final : test::Rank {
-  void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
-  void level_reached(Step step, Level level) override {
-    if (level == Level::committed) committed = std::max(committed, step);
-  }
-
-  std::deque<std::uint32_t> granted;
-  Step committed{};
-};
-
 struct TwoTrainers {
   struct Node {
     std::unique_ptr<wire::Network> front;
     std::unique_ptr<test::SimCompute> compute;
     std::unique_ptr<Engine> engine;
-    Trainer trainer;
+    test::Rank trainer;
   };
 
   explicit TwoTrainers(std::uint64_t with_replica_rate = 0) : replica_rate(with_replica_rate) {
@@ -73,19 +62,13 @@ struct TwoTrainers {
     const format::TensorSpec spec{"weight", DType::u8, {4 * MiB}, "", ""};
     auto layout = format::make_layout(std::span(&spec, 1), number, 0, 1);
     REQUIRE(layout);
-    REQUIRE(node.engine->set_layout(node.trainer.session, *layout));
-    REQUIRE(node.engine->start_fresh(node.trainer.session, 1));
+    REQUIRE(node.engine->call(node.trainer.session, control::SetLayout{*layout}));
+    REQUIRE(node.engine->call(node.trainer.session, control::StartFresh{1}));
   }
   void capture(Step step) {
     for (Node& node : nodes) {
-      Filled filled;
       REQUIRE_FALSE(node.trainer.granted.empty());
-      filled.slot = node.trainer.granted.front();
-      filled.step = step;
-      filled.layout_version = 1;
-      node.trainer.granted.pop_front();
-      REQUIRE(node.engine->begin(node.trainer.session, filled.slot, step));
-      REQUIRE(node.engine->filled(node.trainer.session, std::move(filled)));
+      REQUIRE(node.trainer.capture_in(*node.engine, step));
     }
   }
   template <class Claim>
@@ -171,7 +154,7 @@ TEST_CASE("copies: they keep to replica_rate, but for the last ones of a job", "
   began = two.clock.now();
   two.capture(Step{2});
   for (auto& node : two.nodes)
-    REQUIRE(node.engine->close(node.trainer.session, std::chrono::seconds(60)));
+    REQUIRE(node.engine->call(node.trainer.session, control::Close{std::chrono::seconds(60)}));
   REQUIRE(two.pass_until([&](auto& node) { return node.trainer.committed == Step{2}; }));
   CHECK(two.clock.now() - began < std::chrono::seconds(1));
 }

@@ -46,22 +46,15 @@ class CountedNetwork final : public wire::Network {
 };
 
 struct Trainer final : test::Rank {
-  void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
-  void level_reached(Step step, Level level) override {
-    if (level == Level::committed) committed = std::max(committed, step);
-    if (level == Level::durable) durable = std::max(durable, step);
-  }
-  void restore_offered(SlotOffer offer) override {
+  void offered(control::Offer offer) override {
     source = offer.source_name;
     asio::post(*context, [this, number = offer.offer] {
-      REQUIRE(engine->restore_result(session, number, {}));
+      REQUIRE(engine->call(session, control::RestoreResult{number, {}}));
     });
   }
 
   asio::io_context* context = nullptr;
   Engine* engine = nullptr;
-  std::deque<std::uint32_t> granted;
-  Step committed{}, durable{};
   std::string source;  // Of the newest offer.
 };
 
@@ -117,7 +110,7 @@ struct World {
     const format::TensorSpec spec{"weight", DType::u8, {tensor_bytes}, "", ""};
     auto layout = format::make_layout(std::span(&spec, 1), own.rank, 0, 1);
     REQUIRE(layout);
-    REQUIRE(node.engine->set_layout(node.trainer.session, *layout));
+    REQUIRE(node.engine->call(node.trainer.session, control::SetLayout{*layout}));
     return node;
   }
   void stop(OneNode& node) {
@@ -132,19 +125,13 @@ struct World {
   void begin_all() {
     for (std::size_t number = 0; number < nodes.size(); ++number) {
       Trainer& trainer = open(number).trainer;
-      REQUIRE(trainer.engine->start_fresh(trainer.session, 1));
+      REQUIRE(trainer.engine->call(trainer.session, control::StartFresh{1}));
     }
     REQUIRE(all_of([](const Trainer& trainer) { return trainer.granted.size() >= 2; }));
   }
   void capture_on_all(Step step) {
     for (OneNode& node : nodes) {
-      Filled filled;
-      filled.slot = node.trainer.granted.front();
-      filled.step = step;
-      filled.layout_version = 1;
-      node.trainer.granted.pop_front();
-      REQUIRE(node.engine->begin(node.trainer.session, filled.slot, step));
-      REQUIRE(node.engine->filled(node.trainer.session, std::move(filled)));
+      REQUIRE(node.trainer.capture_in(*node.engine, step));
     }
   }
   // Those of `started` are engines that know nothing.
@@ -154,7 +141,7 @@ struct World {
     for (OneNode& node : nodes) {
       node.front->dials.clear();
       node.trainer.answer.reset();
-      REQUIRE(node.engine->ask_restore(node.trainer.session, 2, std::nullopt));
+      REQUIRE(node.engine->call(node.trainer.session, control::AskRestore{2, std::nullopt}));
     }
     REQUIRE(all_of([](const Trainer& trainer) { return trainer.answer.has_value(); }));
   }

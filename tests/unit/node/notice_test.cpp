@@ -38,7 +38,7 @@ TEST_CASE("notice: a rank that restores alone is told whom it waits for", "[unit
     auto attached = test::finish(clock, test::start(context, engine.attach(request, rank)));
     REQUIRE(attached);
     rank.session = attached->session;
-    REQUIRE(engine.ask_restore(rank.session, 1, std::nullopt));
+    REQUIRE(engine.call(rank.session, control::AskRestore{1, std::nullopt}));
     clock.advance(std::chrono::seconds(1));
   };
 
@@ -104,7 +104,7 @@ struct TwoNodes {
         test::finish(clock, test::start(context, node.engine->attach(request, node.rank)));
     REQUIRE(attached);
     node.rank.session = attached->session;
-    REQUIRE(node.engine->ask_restore(node.rank.session, 1, std::nullopt));
+    REQUIRE(node.engine->call(node.rank.session, control::AskRestore{1, std::nullopt}));
   }
   ~TwoNodes() {
     for (Node& node : nodes)

@@ -6,22 +6,21 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <deque>
 #include <string>
 
 #include "base/checksum.hpp"
 #include "base/random.hpp"
 #include "base/units.hpp"
-#include "node/engine.hpp"
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
 #include "support/pending.hpp"
 #include "support/sim_compute.hpp"
 #include "support/sim_network.hpp"
+#include "unit/node/rank.hpp"
 
 namespace ckpt::test {
 
-class OneRank final : public node::SessionEvents {
+class OneRank final : public Rank {
  public:
   explicit OneRank(MemoryDisk& used, std::uint64_t bytes = 3 * KiB,
                    node::EngineOptions options = {})
@@ -57,11 +56,11 @@ class OneRank final : public node::SessionEvents {
     tensor_bytes = bytes;
     const format::TensorSpec spec{"weight", DType::u8, {static_cast<std::int64_t>(bytes)}, "", ""};
     CKPT_TRY(layout, format::make_layout(std::span(&spec, 1), 0, 0, version));
-    return engine->set_layout(session, layout);
+    return engine->call(session, control::SetLayout{layout});
   }
   Status begin_fresh() {
     CKPT_CHECK(attach());
-    CKPT_CHECK(engine->start_fresh(session, 1));
+    CKPT_CHECK(engine->call(session, control::StartFresh{1}));
     REQUIRE(pass_until([this] { return answer.has_value() && granted.size() >= 2; }));
     return {};
   }
@@ -76,26 +75,24 @@ class OneRank final : public node::SessionEvents {
   // The step that was restored, after its bytes were compared with those that were captured then.
   Result<Step> restore() {
     CKPT_CHECK(attach());
-    CKPT_CHECK(engine->ask_restore(session, 1, std::nullopt));
+    CKPT_CHECK(engine->call(session, control::AskRestore{1, std::nullopt}));
     REQUIRE(pass_until([this] { return answer.has_value(); }));
-    if (answer->error) return fail(Error(*answer->error));
+    if (!answer->result) return fail(Error(answer->result.error()));
     if (!answer->restored) return fail(Errc::not_found, "nothing was restored");
     return answer->restored->step;
   }
   Status begin_capture(Step step) {
     REQUIRE_FALSE(granted.empty());
-    CKPT_CHECK(engine->begin(session, granted.front(), step));
+    CKPT_CHECK(engine->call(session, begin_of(granted.front(), step)));
     filling = granted.front();
     granted.pop_front();
     fill(tensor_in(filling), step);
     return {};
   }
   Status end_capture(Step step) {
-    node::Filled filled;
-    filled.slot = filling;
-    filled.step = step;
+    control::Filled filled = filled_of(filling, step);
     filled.layout_version = layout.version;
-    return engine->filled(session, std::move(filled));
+    return engine->call(session, std::move(filled));
   }
   void capture(Step step) {
     REQUIRE(begin_capture(step));
@@ -114,8 +111,8 @@ class OneRank final : public node::SessionEvents {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(content.next());
   }
   // As the library does while it copies.
-  bool matches_checksums(const node::SlotOffer& offer) {
-    const auto bytes = memories.at(offer.slot)->bytes();
+  bool matches_checksums(const control::Offer& offer) {
+    const auto bytes = bytes_of(offer.slot);
     for (std::size_t index = 0; index < offer.record->chunk_crcs.size(); ++index) {
       const format::Extent chunk = offer.record->chunk(index);
       if (crc32(bytes.subspan(chunk.offset, chunk.bytes)) != offer.record->chunk_crcs[index])
@@ -123,48 +120,34 @@ class OneRank final : public node::SessionEvents {
     }
     return true;
   }
+  std::span<std::byte> bytes_of(std::uint32_t slot) const { return slots.at(slot).memory->bytes(); }
   std::span<std::byte> tensor_in(std::uint32_t slot) {
     const format::Extent extent = layout.tensors.at(0).extent;
-    return memories.at(slot)->bytes().subspan(extent.offset, extent.bytes);
+    return bytes_of(slot).subspan(extent.offset, extent.bytes);
   }
 
-  void slots_ready(std::vector<arena::SlotMemory*> all) override {
-    memories = std::move(all);
-    ++times_ready;
+  void tell(control::Event event) override {
+    const auto* failed = std::get_if<control::SlotsFailed>(&event);
+    if (failed != nullptr && !may_lack_slots) FAIL(failed->result.error().message());
+    Rank::tell(std::move(event));
   }
-  void slots_failed(Error error) override {
-    if (!may_lack_slots) FAIL(error.message());
-    no_slots.emplace(std::move(error));
-  }
-  void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
-  void next_capture(Step) override {}
-  void level_reached(Step step, Level level) override {
-    if (level == Level::captured) captured = std::max(captured, step);
-    if (level == Level::committed) committed = std::max(committed, step);
-    if (level == Level::durable) durable = std::max(durable, step);
-  }
-  void step_dropped(Step) override {}
-  void restore_filling(node::Filling it) override { fillings.push_back(std::move(it)); }
-  void restore_offered(node::SlotOffer offer) override {
+  void offered(control::Offer offer) override {
     if (keeps_offers) return offers.push_back(std::move(offer));
     if (verifies_offers && !matches_checksums(offer)) {
       ++offers_refused;
       asio::post(context, [this, number = offer.offer] {
-        REQUIRE(engine->restore_result(session, number, fail(Errc::corruption, "a flipped bit")));
+        REQUIRE(answer_offer(number, fail(Errc::corruption, "a flipped bit")));
       });
       return;
     }
     std::vector<std::byte> expected(tensor_bytes);
     fill(expected, offer.record->id.at.step);
     is_wrong = is_wrong || !std::ranges::equal(expected, tensor_in(offer.slot));
-    asio::post(context, [this, number = offer.offer] {
-      REQUIRE(engine->restore_result(session, number, {}));
-    });
+    asio::post(context, [this, number = offer.offer] { REQUIRE(answer_offer(number, {})); });
   }
-  void begun(node::Begun value) override { answer = std::move(value); }
-  void closed(Status status) override { end = std::move(status); }
-  void noticed(node::Notice it) override { notice = std::move(it); }
-  void fenced(std::string) override {}
+  Status answer_offer(std::uint64_t number, Status result) {
+    return engine->call(session, control::RestoreResult{number, std::move(result)});
+  }
 
   MemoryDisk& disk;
   asio::io_context context;
@@ -176,22 +159,12 @@ class OneRank final : public node::SessionEvents {
   std::unique_ptr<wire::Network> front;
   std::unique_ptr<node::Engine> engine;
   node::AttachRequest request;
-  node::SessionId session{};
   format::Layout layout;
   std::uint64_t tensor_bytes;
-  std::vector<arena::SlotMemory*> memories;
-  std::size_t times_ready = 0;
-  std::deque<std::uint32_t> granted;
   std::uint32_t filling = 0;
-  Step captured{}, committed{}, durable{};
-  std::optional<node::Begun> answer;
-  std::vector<node::Filling> fillings;
   bool keeps_offers = false;  // And does not answer them.
-  std::vector<node::SlotOffer> offers;
-  std::optional<Status> end;  // The answer to close().
-  node::Notice notice;
+  std::vector<control::Offer> offers;
   bool may_lack_slots = false;
-  std::optional<Error> no_slots;
   bool verifies_offers = false;
   std::size_t offers_refused = 0;
   bool is_wrong = false;  // Bytes were offered that were not captured for their step.

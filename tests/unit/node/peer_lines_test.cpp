@@ -45,7 +45,7 @@ struct OneNode {
     attached.emplace(test::start(*context, engine->attach(request, rank)));
     clock.poll();
     REQUIRE(attached->result());
-    REQUIRE(engine->start_fresh(attached->result()->session, 1));
+    REQUIRE(engine->call(attached->result()->session, control::StartFresh{1}));
   }
   ~OneNode() {  // As a kill: what is suspended dies where it stands.
     line_context.reset();

@@ -27,9 +27,9 @@ void forget_levels(test::OneRank& rank) {
 // The levels are told with the answer, and before a Slot is granted.
 void restore_again(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) {
   forget_levels(rank);
-  REQUIRE(rank.engine->ask_restore(rank.session, 1, wanted));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, wanted}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
-  REQUIRE_FALSE(rank.answer->error);
+  REQUIRE(rank.answer->result);
   REQUIRE(rank.answer->restored);
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("restored levels: from memory a step is committed, and stored for who 
   CHECK(rank.durable == Step{});
   CHECK_FALSE(directory.has(1));
   const std::uint64_t waited_for = GENERATE(0, 1);  // One before it is stored by it.
-  REQUIRE(rank.engine->flush(rank.session, Step{waited_for}));
+  REQUIRE(rank.engine->call(rank.session, control::Flush{Step{waited_for}}));
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
   CHECK(directory.has(1));
 }
@@ -72,7 +72,7 @@ TEST_CASE("restored levels: who waits for a step after the restored one stores t
   rank.capture(Step{1});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
   restore_again(rank);
-  REQUIRE(rank.engine->flush(rank.session, Step{2}));
+  REQUIRE(rank.engine->call(rank.session, control::Flush{Step{2}}));
   REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
   rank.capture(Step{2});
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
@@ -129,7 +129,7 @@ TEST_CASE("restored levels: a step whose directory was removed is not durable", 
 TEST_CASE("restored levels: a daemon that starts again knows the step that was restored",
           "[unit][node]") {
   Directory directory;
-  std::optional<Continuation> continuation;
+  std::optional<control::Continuation> continuation;
   {
     test::OneRank rank(directory.disk);
     rank.begin_and_store_two_steps();

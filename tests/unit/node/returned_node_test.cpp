@@ -7,7 +7,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
-#include <deque>
 
 #include "base/units.hpp"
 #include "node/engine.hpp"
@@ -25,20 +24,10 @@ namespace {
 const std::string secret_of_both = "the secret of both nodes, long enough to be one";
 constexpr std::uint64_t tensor_bytes = 256 * KiB;
 
-struct Trainer final : test::Rank {
-  void slot_granted(std::uint32_t slot) override { granted.push_back(slot); }
-  void level_reached(Step step, Level level) override {
-    if (level == Level::committed) committed = std::max(committed, step);
-  }
-
-  std::deque<std::uint32_t> granted;
-  Step committed{};
-};
-
 struct OneNode {
   std::unique_ptr<wire::Network> front;
   std::unique_ptr<Engine> engine;
-  Trainer trainer;
+  test::Rank trainer;
 };
 
 struct World {
@@ -70,7 +59,7 @@ struct World {
     const format::TensorSpec spec{"weight", DType::u8, {tensor_bytes}, "", ""};
     auto layout = format::make_layout(std::span(&spec, 1), request.rank, 0, 1);
     REQUIRE(layout);
-    REQUIRE(node.engine->set_layout(node.trainer.session, *layout));
+    REQUIRE(node.engine->call(node.trainer.session, control::SetLayout{*layout}));
   }
   void stop(OneNode& node) {
     if (!node.engine) return;
@@ -97,14 +86,8 @@ struct World {
 };
 
 void capture(OneNode& node, Step step) {
-  Filled filled;
   REQUIRE_FALSE(node.trainer.granted.empty());
-  filled.slot = node.trainer.granted.front();
-  filled.step = step;
-  filled.layout_version = 1;
-  node.trainer.granted.pop_front();
-  REQUIRE(node.engine->begin(node.trainer.session, filled.slot, step));
-  REQUIRE(node.engine->filled(node.trainer.session, std::move(filled)));
+  REQUIRE(node.trainer.capture_in(*node.engine, step));
 }
 
 // Node A's daemon, as far as the test plays it.
@@ -160,7 +143,7 @@ TEST_CASE("returned node: it gets its copy of the last step again, with nothing 
   world.open(world.a, "A", 7);
   world.open(world.b, "B", 8);
   for (OneNode* node : {&world.a, &world.b})
-    REQUIRE(node->engine->start_fresh(node->trainer.session, 1));
+    REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
   REQUIRE(world.pass_until(
       [&] { return world.a.trainer.granted.size() >= 2 && world.b.trainer.granted.size() >= 2; }));
   capture(world.a, Step{1});
@@ -170,7 +153,7 @@ TEST_CASE("returned node: it gets its copy of the last step again, with nothing 
   world.stop(world.b);
   world.network.kill("B");
   const std::uint64_t before = world.network.bytes_delivered("A", "B");
-  world.b.trainer = Trainer{};
+  world.b.trainer = test::Rank{};
   world.open(world.b, "B", 9);
   CHECK(world.pass_until(
       [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));

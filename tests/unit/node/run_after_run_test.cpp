@@ -22,9 +22,9 @@ struct Directory {
   void save_two_steps() { test::save_two_steps(disk); }
 
   // Asks once more, which reads the directory again.
-  node::Begun ask(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) const {
+  control::Begun ask(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) const {
     rank.answer.reset();
-    REQUIRE(rank.engine->ask_restore(rank.session, 1, wanted));
+    REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, wanted}));
     REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
     return *rank.answer;
   }
@@ -78,9 +78,9 @@ TEST_CASE("run after run: nobody begins anew because storage could not be read",
   directory.disk.set_hook(
       [](std::string_view verb, const std::string&) { return verb == "list" ? EIO : 0; });
   directory.ask(rank);
-  REQUIRE(rank.answer->error);
-  CHECK(rank.answer->error->code() == Errc::unavailable);
-  CHECK(rank.answer->error->text().find("storage cannot be read") != std::string::npos);
+  REQUIRE_FALSE(rank.answer->result);
+  CHECK(rank.answer->result.error().code() == Errc::unavailable);
+  CHECK(rank.answer->result.error().text().find("storage cannot be read") != std::string::npos);
   directory.disk.set_hook({});
   directory.ask(rank);
   REQUIRE(rank.answer->restored);
@@ -111,9 +111,9 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   test::OneRank rank(directory.disk);
   REQUIRE(rank.attach());
   directory.ask(rank);
-  REQUIRE(rank.answer->error);
-  CHECK(rank.answer->error->code() == Errc::corruption);
-  CHECK(rank.answer->error->text().find("history of the job's timelines is lost") !=
+  REQUIRE_FALSE(rank.answer->result);
+  CHECK(rank.answer->result.error().code() == Errc::corruption);
+  CHECK(rank.answer->result.error().text().find("history of the job's timelines is lost") !=
         std::string::npos);
   rank.clock.advance(std::chrono::seconds(5));
   CHECK(there() == damaged);  // Who knows nothing has nothing better to put in its place.
@@ -198,15 +198,15 @@ TEST_CASE("run after run: what a restore abandons is recorded, or it is refused"
       return verb != "read_small" && is_history ? EROFS : 0;
     });
     directory.ask(back, Step{1});
-    REQUIRE(back.answer->error);
-    CHECK(back.answer->error->code() == Errc::io);
-    CHECK(back.answer->error->text().find("step 2 on storage would have to be abandoned") !=
+    REQUIRE_FALSE(back.answer->result);
+    CHECK(back.answer->result.error().code() == Errc::io);
+    CHECK(back.answer->result.error().text().find("step 2 on storage would have to be abandoned") !=
           std::string::npos);
     directory.ask(back);  // The newest abandons nothing.
     REQUIRE(back.answer->restored);
     CHECK(back.answer->restored->step == Step{2});
     directory.ask(back, Step{1});
-    REQUIRE(back.answer->error);
+    REQUIRE_FALSE(back.answer->result);
     directory.disk.set_hook({});
     directory.ask(back, Step{1});
     REQUIRE(back.answer->restored);
@@ -248,7 +248,7 @@ TEST_CASE("run after run: a base that is stored at once is not cleared away with
     REQUIRE(rank.pass_until([&] { return rank.committed == Step{step}; }));
     rank.granted.clear();  // They are granted anew.
     REQUIRE(directory.ask(rank).restored->step == Step{step});
-    REQUIRE(rank.engine->flush(rank.session, Step{step}));
+    REQUIRE(rank.engine->call(rank.session, control::Flush{Step{step}}));
     REQUIRE(rank.pass_until([&] { return directory.disk.exists(step_directory(step)); }));
     CHECK(rank.engine->status_json().find("No such file") == std::string::npos);
     REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
@@ -273,7 +273,7 @@ TEST_CASE("run after run: what is being written aside is not taken for left behi
     const auto restored = rank.restore();
     REQUIRE(restored);
     REQUIRE(*restored == Step{step});
-    REQUIRE(rank.engine->restored_ok(rank.session, Step{step}));
+    REQUIRE(rank.engine->call(rank.session, control::RestoredOk{Step{step}}));
     REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
     rank.capture(Step{step + 1});
     close(rank);

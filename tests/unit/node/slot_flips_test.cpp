@@ -43,13 +43,13 @@ Outcome restore_after_flip(bool has_storage, std::size_t at) {
   }
   Outcome outcome;
   outcome.slot_bytes = format::covered_bytes(rank.layout, 0);
-  const std::span<std::byte> slot = rank.memories.at(rank.filling)->bytes();
+  const std::span<std::byte> slot = rank.bytes_of(rank.filling);
   slot[at % outcome.slot_bytes] ^= static_cast<std::byte>(1 << (at % 8));
   rank.answer.reset();
-  REQUIRE(rank.engine->ask_restore(rank.session, 1, std::nullopt));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
   if (rank.answer->restored) outcome.step = rank.answer->restored->step;
-  outcome.error = rank.answer->error;
+  if (!rank.answer->result) outcome.error = rank.answer->result.error();
   outcome.is_wrong = rank.is_wrong;
   outcome.refused = rank.offers_refused;
   return outcome;

@@ -27,7 +27,7 @@ TEST_CASE("slots kept: restores of older steps that were given up cost no commit
 
   rank.keeps_offers = true;
   for (const std::uint64_t older : {1, 2, 3}) {  // Each takes a Slot, and there are three in all.
-    REQUIRE(rank.engine->ask_restore(rank.session, older + 1, Step{older}));
+    REQUIRE(rank.engine->call(rank.session, control::AskRestore{older + 1, Step{older}}));
     REQUIRE(rank.pass_until([&] { return rank.offers.size() == older; }));
     REQUIRE(rank.offers.back().record->id.at.step == Step{older});
   }
@@ -46,9 +46,10 @@ TEST_CASE("slots kept: a Slot that was not granted is not written into", "[unit]
   test::OneRank rank(disk);
   REQUIRE(rank.begin_fresh());
   REQUIRE(rank.begin_capture(Step{1}));
-  REQUIRE(rank.engine->abandon(rank.session, rank.filling));
+  const std::uint64_t generation = rank.slots.at(rank.filling).generation;
+  REQUIRE(rank.engine->call(rank.session, control::Abandon{rank.filling, generation}));
   // It is free, and not granted again yet.
-  const Status refused = rank.engine->begin(rank.session, rank.filling, Step{2});
+  const Status refused = rank.engine->call(rank.session, rank.begin_of(rank.filling, Step{2}));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::invalid_argument);
 }

@@ -57,7 +57,7 @@ TEST_CASE_METHOD(TooLarge, "too large to store: the trainer learns it with its f
 TEST_CASE_METHOD(TooLarge, "too large to store: close fails at once, and the memory stays",
                  "[unit][node]") {
   const Time before = rank->clock.now();
-  REQUIRE(rank->engine->close(rank->session, std::chrono::minutes(10)));
+  REQUIRE(rank->engine->call(rank->session, control::Close{std::chrono::minutes(10)}));
   REQUIRE(rank->pass_until([&] { return rank->end.has_value(); }));
   CHECK(rank->clock.now() < before + std::chrono::seconds(2));
   REQUIRE_FALSE(rank->end->has_value());

@@ -122,13 +122,13 @@ TEST_CASE("two daemons: a vote knows what the other has abandoned, however slowl
   older.begin_and_store_two_steps();
   test::OneRank newer(disk);
   REQUIRE(newer.attach());
-  REQUIRE(newer.engine->ask_restore(newer.session, 1, Step{1}));
+  REQUIRE(newer.engine->call(newer.session, control::AskRestore{1, Step{1}}));
   REQUIRE(newer.pass_until([&] { return newer.answer.has_value(); }));
   REQUIRE(newer.answer->restored);
 
   disk.set_latency(std::chrono::seconds(1), std::chrono::seconds(1));  // Longer than a heartbeat.
   older.answer.reset();
-  REQUIRE(older.engine->ask_restore(older.session, 2, std::nullopt));
+  REQUIRE(older.engine->call(older.session, control::AskRestore{2, std::nullopt}));
   REQUIRE(older.pass_until([&] { return older.answer.has_value(); }));
   REQUIRE(older.answer->restored);
   CHECK(older.answer->restored->step == Step{1});

@@ -6,7 +6,7 @@
 namespace ckpt::test {
 
 inline void close(OneRank& rank) {
-  REQUIRE(rank.engine->close(rank.session, std::chrono::seconds(60)));
+  REQUIRE(rank.engine->call(rank.session, control::Close{std::chrono::seconds(60)}));
   REQUIRE(rank.pass_until([&rank] { return rank.end.has_value(); }));
   REQUIRE((*rank.end ? "" : rank.end->error().message()) == "");
 }

@@ -55,14 +55,12 @@ Attach full_attach() {
   attach.flush_rate = 500 * MiB;
   attach.replica_rate = 2 * GiB;
   attach.secret_file = "/etc/secret";
-  attach.has_continuation = true;
-  attach.start_id = 2;
-  attach.timeline = 3;
+  attach.continuation = Continuation{2, 3};
   return attach;
 }
 
-FilledSlot full_filled() {
-  FilledSlot filled;
+Filled full_filled() {
+  Filled filled;
   filled.slot = 1;
   filled.generation = 77;
   filled.step = Step{900};
@@ -163,11 +161,11 @@ TEST_CASE("control codec: every kind of message arrives as it was sent", "[unit]
   REQUIRE(all.size() == std::variant_size_v<AnyMessage>);
   for (std::size_t index = 0; index < all.size(); ++index) {
     INFO(name_of(all[index]));
-    REQUIRE(all[index].index() == index);
+    REQUIRE(kind_of(all[index]).number == index + 1);
     const auto message = sent(all[index]);
     const auto back = decode(message);
     REQUIRE(back);
-    CHECK(back->index() == index);
+    CHECK(kind_of(*back).number == index + 1);
     CHECK(encode(*back)->body == message.body);
   }
 }
