@@ -50,6 +50,11 @@ void Replication::stop() {
 void Replication::wake() {
   if (is_stopping_) return;
   choose_targets();
+  // A restore may bring back what targets have freed since; what they still have is sent no second
+  // time when it is offered again.
+  const std::uint64_t timeline = agree::newest_timeline(job_.history());
+  if (timeline != given_in_) given_.clear();
+  given_in_ = timeline;
   for (const std::string& target : targets_) {
     if (!fed_.insert(target).second) continue;
     asio::co_spawn(job_.context().executor, feed(target), asio::detached);

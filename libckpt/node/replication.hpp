@@ -95,6 +95,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.
   std::set<std::string> fed_;                    // Targets whose coroutine runs.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there.
+  std::uint64_t given_in_ = 0;                   // Which timeline was the newest then.
   std::map<std::string, Owed> owed_;             // By target.
   std::map<std::string, std::uint64_t> target_boots_;
   std::map<std::uint64_t, Receiving> receiving_;  // By ticket.

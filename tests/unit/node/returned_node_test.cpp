@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "base/units.hpp"
 #include "node/engine.hpp"
@@ -24,13 +25,23 @@ namespace {
 const std::string secret_of_both = "the secret of both nodes, long enough to be one";
 constexpr std::uint64_t tensor_bytes = 256 * KiB;
 
+// Takes what it is offered.
+struct Trainer final : test::Rank {
+  void offered(control::Offer offer) override {
+    CHECK(engine->call(session, control::RestoreResult{offer.offer, {}}));
+  }
+  Engine* engine = nullptr;
+};
+
 struct OneNode {
   std::unique_ptr<wire::Network> front;
   std::unique_ptr<Engine> engine;
-  test::Rank trainer;
+  Trainer trainer;
 };
 
 struct World {
+  explicit World(std::uint64_t network_seed = 1, std::string with_directory = {})
+      : directory(std::move(with_directory)), network(network_seed) {}
   ~World() {
     for (OneNode* node : {&a, &b}) stop(*node);
     clock.advance(std::chrono::seconds(10));
@@ -51,10 +62,13 @@ struct World {
     request.node = name;
     request.own_slots = 4;
     request.secret = secret_of_both;
+    request.dir = directory;
+    if (!directory.empty()) request.save_storage_interval.steps = 1;
     auto attached =
         test::finish(clock, test::start(context, node.engine->attach(request, node.trainer)));
-    REQUIRE(attached);
+    REQUIRE((attached ? "" : attached.error().message()) == "");
     node.trainer.session = attached->session;
+    node.trainer.engine = node.engine.get();
     run = attached->run;
     const format::TensorSpec spec{"weight", DType::u8, {tensor_bytes}, "", ""};
     auto layout = format::make_layout(std::span(&spec, 1), request.rank, 0, 1);
@@ -75,12 +89,13 @@ struct World {
     return claim();
   }
 
+  const std::string directory;
   asio::io_context context;
   test::FakeClock clock{context};
   test::HeapSource memory;
   test::MemoryDisk disk{1};
   test::MemoryFileSystem files{disk, &clock};
-  test::SimNetwork network{1};
+  test::SimNetwork network;
   OneNode a, b;
   format::RunId run;
 };
@@ -88,6 +103,13 @@ struct World {
 void capture(OneNode& node, Step step) {
   REQUIRE_FALSE(node.trainer.granted.empty());
   REQUIRE(node.trainer.capture_in(*node.engine, step));
+}
+
+std::size_t copies_of(Step step, const OneNode& node) {
+  const auto status = nlohmann::json::parse(node.engine->status_json());
+  for (const auto& one : status.at("jobs").at(0).at("steps"))
+    if (one.at("step") == number(step)) return one.at("copies");
+  return 0;
 }
 
 // Node A's daemon, as far as the test plays it.
@@ -153,10 +175,40 @@ TEST_CASE("returned node: it gets its copy of the last step again, with nothing 
   world.stop(world.b);
   world.network.kill("B");
   const std::uint64_t before = world.network.bytes_delivered("A", "B");
-  world.b.trainer = test::Rank{};
+  world.b.trainer = Trainer{};
   world.open(world.b, "B", 9);
   CHECK(world.pass_until(
       [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
+}
+
+// The restored step is older than the committed one. Where the lines break when the first node
+// begins with it, the other may be offered its copy before it hears of that.
+TEST_CASE("returned node: a copy of a restored step is brought to a peer that hears of it later",
+          "[unit][node]") {
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    World world(seed, "/job");
+    world.open(world.a, "A", 7);
+    world.open(world.b, "B", 8);
+    const auto both = [&](auto claim) {
+      return world.pass_until([&] { return claim(world.a.trainer) && claim(world.b.trainer); });
+    };
+    for (OneNode* node : {&world.a, &world.b})
+      REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
+    for (const std::uint64_t step : {1, 2}) {
+      REQUIRE(both([](Trainer& trainer) { return trainer.granted.size() >= 2; }));
+      capture(world.a, Step{step});
+      capture(world.b, Step{step});
+      REQUIRE(both([&](Trainer& trainer) { return trainer.durable == Step{step}; }));
+    }
+    for (OneNode* node : {&world.a, &world.b}) {
+      node->trainer.answer.reset();
+      REQUIRE(node->engine->call(node->trainer.session, control::AskRestore{2, Step{1}}));
+    }
+    REQUIRE(world.pass_until([&] { return world.a.trainer.answer.has_value(); }));
+    world.network.reset_streams("A", "B");
+    REQUIRE(both([](Trainer& trainer) { return trainer.answer && trainer.answer->restored; }));
+    CHECK(world.pass_until([&] { return copies_of(Step{1}, world.a) == 2; }));
+  }
 }
 
 TEST_CASE("returned node: a shard that is being received is taken from nobody else",
