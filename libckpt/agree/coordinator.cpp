@@ -206,6 +206,9 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
     decree_.waiting = "a rank could not get its shard: tried again in a moment";
     return;
   }
+  const bool is_voted = !decree_.start || decree_.start->start_id != start.start_id ||
+                        decree_.start->attempt != start.attempt;
+  if (is_voted) is_vote_blind_ = start.base && !view.published;
   attempted_at_ = now;
   log_info(
       "job={} start={:x} attempt={} timeline={} base={} go={} {}", view.shape.job, start.start_id,
@@ -222,7 +225,8 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
 }
 
 void Coordinator::go(const ClusterView& view, const format::Start& start) {
-  untold_.emplace(Untold{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}});
+  untold_.emplace(Untold{
+      start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, is_vote_blind_});
   decree_.history = merge(decree_.history, {format::TimelineStart{start.timeline, start.base}});
   untold_->abandons = newest_abandoned(view);
   decree_.dropped.clear();
@@ -420,6 +424,7 @@ void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
   flush_history_ = std::move(untold_->flush_history);
   flush_parts_ = std::move(untold_->flush_parts);
   publishing_ = std::move(untold_->publishing);
+  storage_asked_at_.reset();  // The next vote has patience with it again.
   untold_.reset();
   check_invariants();
 }

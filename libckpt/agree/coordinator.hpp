@@ -55,6 +55,7 @@ struct Untold {
   std::optional<FlushParts> flush_parts;
   std::optional<Publishing> publishing;
   std::optional<format::StepId> abandons;  // The newest good stored step that it abandons.
+  bool is_blind = false;                   // Its step was chosen without what storage holds.
 };
 
 class Coordinator {
@@ -127,6 +128,7 @@ class Coordinator {
   std::vector<Candidate> candidates_;
   std::optional<Time> asked_since_;       // Ranks wait to begin since then.
   std::optional<Time> storage_asked_at_;  // It has not said what it holds since then.
+  bool is_vote_blind_ = false;            // The newest vote was held without it.
   Time attempted_at_{};                   // When the Start last changed.
   std::optional<Time> flush_not_before_;
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.

@@ -80,6 +80,23 @@ bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& sta
   return true;
 }
 
+// False: it may go all the same. Somebody who knows nothing of us has trained since our memory was
+// new: what he stored would be abandoned for the older step that we chose without looking.
+bool refuse_blind(agree::Coordinator& coordinator, const format::Start& start,
+                  std::uint64_t timeline) {
+  const agree::Untold* untold = coordinator.untold();
+  const bool is_refused = untold != nullptr && untold->start_id == start.start_id &&
+                          untold->is_blind && timeline != start.timeline;
+  if (!is_refused) return false;
+  coordinator.refuse(
+      start.start_id,
+      Error(Errc::unavailable,
+            fmt::format("restore step {}: storage did not answer when it was chosen, and another "
+                        "daemon has begun timeline {} of this job there: restore again",
+                        number(start.base->step), start.timeline)));
+  return true;
+}
+
 }  // namespace
 
 void Job::build_report() {
@@ -180,7 +197,7 @@ void Job::coordinate() {
   obey(decree);
 }
 
-// Errors: unavailable (storage did not answer in time).
+// Errors: unavailable (storage did not answer in time), cancelled (the start was refused).
 Task<void> Job::claim_timeline(format::Start start, Time deadline) {
   auto timeline =
       co_await within(context_.executor, context_.seams.clock, deadline, "claim a timeline",
@@ -190,6 +207,8 @@ Task<void> Job::claim_timeline(format::Start start, Time deadline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
                 timeline.error().message());
     timeline = start.timeline + agree::unclaimed_distance(context_.random);
+  } else if (refuse_blind(coordinator_, start, *timeline)) {
+    co_return fail(Errc::cancelled, "the restore was refused");
   } else if (*timeline != start.timeline) {
     log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
                 shape_.job, start.start_id, *timeline, start.timeline);
@@ -208,6 +227,10 @@ asio::awaitable<void> Job::announce() {
   if (coordinator_.untold() != nullptr) {
     format::Start unclaimed = *coordinator_.decree().start;
     stored = co_await claim_timeline(std::move(unclaimed), deadline);
+    if (!stored && stored.error().code() == Errc::cancelled) {  // There is no start to record.
+      is_announcing_ = false;
+      co_return touch();
+    }
   }
   const format::SharedStart start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;

@@ -63,6 +63,39 @@ TEST_CASE("hung storage: nothing older is restored than what is known to be stor
   CHECK_FALSE(rank.is_wrong);
 }
 
+TEST_CASE("hung storage: old memory gives way to what was stored elsewhere meanwhile",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank older(disk);
+  older.begin_and_store_two_steps();
+  older.engine->detach(older.session);
+  older.answer.reset();
+  {
+    test::OneRank elsewhere(disk);
+    elsewhere.request.save_storage_interval.steps = 1;
+    const auto there = elsewhere.restore();
+    REQUIRE((there ? "" : there.error().message()) == "");
+    REQUIRE(*there == Step{2});
+    REQUIRE(elsewhere.pass_until([&] { return !elsewhere.granted.empty(); }));
+    elsewhere.capture(Step{3});
+    REQUIRE(elsewhere.pass_until([&] { return elsewhere.durable == Step{3}; }));
+  }
+  // Storage answers again after the step was chosen, and before the timeline is claimed.
+  disk.stall_until(older.clock.after(std::chrono::seconds(4)));
+  const auto blind = older.restore();
+  REQUIRE_FALSE(blind);
+  CHECK(blind.error().code() == Errc::unavailable);
+  CHECK_THAT(blind.error().text(),
+             Contains("another daemon has begun timeline 2 of this job there: restore again"));
+
+  older.engine->detach(older.session);
+  older.answer.reset();
+  const auto restored = older.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{3});
+}
+
 TEST_CASE("hung storage: a record of timelines that hangs is reported", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
