@@ -129,8 +129,9 @@ class Trainer:
             self._still_runs()
 
     def wait_until_captured_after(self, step):
-        """Until its log tells of a capture of a later step: on a busy machine some are skipped."""
-        told = re.compile(r" step (\d+) captured in ")
+        """Until its log has a capture of a later step: on a busy machine some are skipped. One that
+        is only copied so far dies with the process: nobody has judged it."""
+        told = re.compile(r" step (\d+) captured in .*, (?:captured|replicated|committed|durable)\n")
         while not any(int(found) > step for found in told.findall(self.log.read_text())):
             self._still_runs()
 

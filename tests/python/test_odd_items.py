@@ -15,6 +15,7 @@ import pathlib
 import random
 import re
 import signal
+import sys
 import threading
 
 import pytest
@@ -23,6 +24,7 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
 import libckpt  # noqa: E402
+from libckpt.core import _mutations  # noqa: E402
 
 Pair = collections.namedtuple("Pair", "one other")
 
@@ -643,6 +645,25 @@ def test_training_goes_on_while_another_thread_waits_for_a_level(job):
     end.set()
     session.close()  # The waiter finds it closed.
     waiter.join()
+
+
+def test_what_a_capture_reads_is_kept_though_a_waiting_thread_lets_go():
+    class Client:
+        def hold(self, is_held):
+            pass
+
+    mutations = _mutations.Mutations(Client())
+    memory = [object()]
+    mutations.begin(1, {}, memory)
+    mutations.memory = None  # As a wait in another thread does once the capture before has ended.
+    mutations.began(True)
+    assert mutations.memory is memory
+
+
+def test_room_for_a_step_is_made_without_numpy(job, monkeypatch):
+    session = job()
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    session._tensors.reserve({}, {}, 1 << 20, None)
 
 
 def test_two_jobs_of_one_process_have_each_their_own(job):

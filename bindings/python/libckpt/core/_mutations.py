@@ -64,7 +64,7 @@ class Mutations:
     def __init__(self, client, is_debugged=False):
         self.names = set()  # Tensors that were ever written during a capture.
         self.memory = None  # Keeps alive what a capture may still read.
-        self._memory_before = None
+        self._memory_before = self._memory_next = None
         self._client = client
         self._is_debugged = is_debugged
         self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
@@ -77,7 +77,8 @@ class Mutations:
 
     def begin(self, step, tensors, memory):
         """Call before the save of the step. It leaves `tensors` for later, and reads `memory`."""
-        self._memory_before, self.memory = self.memory, (self.memory, memory)
+        self._memory_before, self._memory_next = self.memory, memory
+        self.memory = (self._memory_before, memory)
         holds = bool(tensors)
         self._capture = None
         if holds:
@@ -88,9 +89,10 @@ class Mutations:
 
     def began(self, is_started):
         """Call after the save."""
-        # If it started, the copies before have ended.
-        self.memory = self.memory[1] or None if is_started else self._memory_before
-        self._memory_before = None
+        # If it started, the copies before have ended. A thread that waits may have let go of what
+        # is kept meanwhile: the capture before had ended for it.
+        self.memory = self._memory_next or None if is_started else self._memory_before
+        self._memory_before = self._memory_next = None
         if not is_started:
             self._capture = None
         elif self._capture is not None:

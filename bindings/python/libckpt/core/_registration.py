@@ -5,6 +5,8 @@ steps that are known to come.
 """
 
 import contextlib
+import ctypes
+import mmap
 import os
 
 from libckpt import _native, errors
@@ -224,8 +226,9 @@ class Registration:
 
     def _prepare_with_room(self, room, prepare):
         # Only its size counts: nobody reads or writes the memory, so that it takes none.
-        untouched = _tensors.host_bytes("U8", (room,))
-        stand_in = (ROOM, untouched.ctypes.data, "U8", (room,), -1, False)
+        untouched = mmap.mmap(-1, room)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(untouched))
+        stand_in = (ROOM, address, "U8", (room,), -1, False)
         tensors, archives = self._registered
         self.client.update([*tensors, stand_in], archives)
         try:
