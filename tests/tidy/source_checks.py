@@ -12,7 +12,7 @@ COLUMNS_MAX = 100
 FLOORS = [
     ("include",),
     ("base",),
-    ("os", "format"),
+    ("os", "format", "plan"),
     ("device", "arena", "wire", "storage"),
     ("snapshot", "flush", "replicate", "agree"),
     ("node",),

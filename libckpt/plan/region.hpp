@@ -1,0 +1,71 @@
+// Region: some elements of a tensor: those that a shard holds, or those that a reader wants.
+//
+// A box with an offset and a shape in each dimension, or a range of the tensor as it is flattened
+// in row-major order. A box of no dimensions is the one element of a scalar.
+#pragma once
+
+#include <ckpt/result.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace ckpt::plan {
+
+using Shape = std::span<const std::uint64_t>;
+
+struct Box {
+  std::vector<std::uint64_t> offset;
+  std::vector<std::uint64_t> shape;  // As long as `offset`.
+  std::uint64_t end(std::size_t dimension) const { return offset[dimension] + shape[dimension]; }
+  bool operator==(const Box&) const = default;
+};
+
+struct FlatRange {
+  std::uint64_t begin = 0;
+  std::uint64_t count = 0;
+  bool operator==(const FlatRange&) const = default;
+};
+
+using Region = std::variant<Box, FlatRange>;
+
+Box whole(Shape tensor);
+// The number of elements. The shape of a tensor that exists never overflows.
+std::uint64_t count_of(Shape shape);
+std::uint64_t count_of(const Region& region);
+
+// Errors: invalid_argument (another number of dimensions than the tensor's, or outside of it).
+Status check_inside(const Region& region, Shape tensor);
+
+// The same elements as boxes without a common element, in flattened order. At most two for each
+// dimension; none of them is empty.
+std::vector<Box> boxes_of(const Region& region, Shape tensor);
+
+// From the box's first element to behind its last one, in the flattened tensor. Not of an empty
+// box.
+FlatRange span_of(const Box& box, Shape tensor);
+
+// The elements that both have; nothing: there is none.
+std::optional<Box> intersection(const Box& one, const Box& other);
+// Appends what is left of `box` without `hole`, which lies inside of it.
+void subtract(const Box& box, const Box& hole, std::vector<Box>& rest);
+
+// As an index in Python, "[512:1024, :]", for errors.
+std::string describe(const Box& box, Shape tensor);
+
+// Addresses: where an element of a region lies, counted in elements from the region's first byte.
+// The address of an element is the sum of its indices, each times the stride of its dimension, plus
+// the base. This sum may wrap on the way, but not in the end.
+struct Addresses {
+  std::uint64_t base = 0;
+  std::vector<std::uint64_t> strides;
+  std::uint64_t of(std::span<const std::uint64_t> index) const;
+};
+// `order` names the dimensions of a box from the slowest to the fastest in memory; empty:
+// row-major.
+Addresses addresses_of(const Region& region, Shape tensor, std::span<const std::uint8_t> order);
+
+}  // namespace ckpt::plan

@@ -1,0 +1,95 @@
+// Goal:   a flat range is taken apart into few boxes, in order; and what lies outside is refused.
+// Method: ranges of small tensors, all of them; the elements of their boxes are counted one by one.
+#include <catch2/catch.hpp>
+
+#include "plan/piece_index.hpp"
+#include "plan/region.hpp"
+
+namespace ckpt::plan {
+namespace {
+
+std::vector<std::uint64_t> elements_of(const std::vector<Box>& boxes, Shape shape) {
+  std::vector<std::uint64_t> elements;
+  const std::uint64_t count = count_of(shape);
+  for (const Box& box : boxes) {
+    for (std::uint64_t element = 0; element < count; ++element) {
+      std::uint64_t rest = element;
+      bool is_inside = true;
+      for (std::size_t d = shape.size(); d-- > 0; rest /= shape[d]) {
+        const std::uint64_t at = rest % shape[d];
+        is_inside = is_inside && box.offset[d] <= at && at < box.end(d);
+      }
+      if (is_inside) elements.push_back(element);
+    }
+  }
+  return elements;
+}
+
+}  // namespace
+
+TEST_CASE("region: a range is few boxes, in flattened order", "[unit][plan]") {
+  const auto shape = GENERATE(values<std::vector<std::uint64_t>>(
+      {{}, {7}, {1, 1}, {3, 4}, {1, 5}, {5, 1}, {2, 3, 4}, {3, 1, 2, 2}}));
+  const std::uint64_t count = count_of(shape);
+  for (std::uint64_t begin = 0; begin <= count; ++begin) {
+    for (std::uint64_t size = 0; size <= count - begin; ++size) {
+      const std::vector<Box> boxes = boxes_of(FlatRange{begin, size}, shape);
+      std::vector<std::uint64_t> expected;
+      for (std::uint64_t i = 0; i < size; ++i) expected.push_back(begin + i);
+      REQUIRE(elements_of(boxes, shape) == expected);
+      REQUIRE(boxes.size() <= std::max<std::size_t>(1, 2 * shape.size() - (shape.empty() ? 0 : 1)));
+    }
+  }
+}
+
+TEST_CASE("region: what is outside of its tensor is refused", "[unit][plan]") {
+  const std::vector<std::uint64_t> shape = {4, 6};
+  CHECK(check_inside(Box{{0, 6}, {4, 0}}, shape));
+  CHECK(check_inside(FlatRange{24, 0}, shape));
+  CHECK_FALSE(check_inside(Box{{0, 0}, {5, 6}}, shape));
+  CHECK_FALSE(check_inside(Box{{1, 0}, {4, 6}}, shape));
+  CHECK_FALSE(check_inside(Box{{0}, {4}}, shape));
+  CHECK_FALSE(check_inside(Box{{UINT64_MAX, 0}, {2, 6}}, shape));
+  CHECK_FALSE(check_inside(FlatRange{24, 1}, shape));
+  CHECK_FALSE(check_inside(FlatRange{UINT64_MAX, 2}, shape));
+}
+
+TEST_CASE("region: an index refuses what is no tensor and no order", "[unit][plan]") {
+  PieceIndex index;
+  const std::vector<std::uint64_t> shape = {4, 6};
+  const std::vector<std::uint64_t> huge = {UINT64_MAX, 2};
+  const auto refused = [&](const Piece& piece) {
+    const Status added = index.add(piece);
+    return !added && added.error().code() == Errc::invalid_argument;
+  };
+  CHECK(refused({"w", DType::f32, huge, FlatRange{0, 1}, {}, 0, 0}));
+  CHECK(refused({"w", DType::f32, shape, whole(shape), {0, 0}, 0, 0}));
+  CHECK(refused({"w", DType::f32, shape, whole(shape), {0, 2}, 0, 0}));
+  CHECK(refused({"w", DType::f32, shape, whole(shape), {0}, 0, 0}));
+  CHECK(refused({"w", DType::f32, shape, FlatRange{0, 24}, {1, 0}, 0, 0}));
+  CHECK(refused({"w", DType::f32, shape, Box{{0, 0}, {4, 7}}, {}, 0, 0}));
+  CHECK(index.size() == 0);
+  CHECK(index.add({"w", DType::f32, shape, whole(shape), {1, 0}, 0, 0}));
+  CHECK(index.size() == 1);
+}
+
+TEST_CASE("region: a piece takes less than 100 bytes of the index", "[unit][plan]") {
+  PieceIndex index;
+  const std::vector<std::uint64_t> shape = {4096, 4096};
+  constexpr std::uint32_t holders = 1024;
+  for (int tensor = 0; tensor < 50; ++tensor) {
+    for (std::uint32_t holder = 0; holder < holders; ++holder) {
+      REQUIRE(index.add({"layer." + std::to_string(tensor),
+                         DType::f32,
+                         shape,
+                         Box{{holder * 4, 0}, {4, 4096}},
+                         {},
+                         holder,
+                         0}));
+    }
+  }
+  index.finish();
+  CHECK(index.bytes_used() < 100 * index.size());
+}
+
+}  // namespace ckpt::plan
