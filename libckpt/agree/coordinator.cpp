@@ -182,11 +182,8 @@ bool Coordinator::is_storage_late(const ClusterView& view, Time now) const {
 }
 
 void Coordinator::decide_beginning(const ClusterView& view, Time now) {
-  if (view.published) {
-    storage_asked_at_.reset();
-  } else if (!storage_asked_at_) {
-    storage_asked_at_ = now;
-  }
+  if (view.published) storage_asked_at_.reset();
+  if (!view.published && !storage_asked_at_) storage_asked_at_ = now;
   StartState state{decree_.start, decree_.history, decree_.restore_counts,
                    options_.restores_without_progress_max, is_storage_late(view, now)};
   const bool may_wait =
@@ -206,9 +203,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
     decree_.waiting = "a rank could not get its shard: tried again in a moment";
     return;
   }
-  const bool is_voted = !decree_.start || decree_.start->start_id != start.start_id ||
-                        decree_.start->attempt != start.attempt;
-  if (is_voted) is_vote_blind_ = start.base && !view.published;
+  if (start.outcome.is_pending()) is_vote_blind_ = !view.published;
   attempted_at_ = now;
   log_info(
       "job={} start={:x} attempt={} timeline={} base={} go={} {}", view.shape.job, start.start_id,
@@ -225,8 +220,9 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
 }
 
 void Coordinator::go(const ClusterView& view, const format::Start& start) {
-  untold_.emplace(Untold{
-      start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, is_vote_blind_});
+  untold_.emplace(
+      Untold{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, {}});
+  untold_->is_blind = start.base && is_vote_blind_;
   decree_.history = merge(decree_.history, {format::TimelineStart{start.timeline, start.base}});
   untold_->abandons = newest_abandoned(view);
   decree_.dropped.clear();

@@ -131,7 +131,8 @@ class Trainer:
     def wait_until_captured_after(self, step):
         """Until its log has a capture of a later step: on a busy machine some are skipped. One that
         is only copied so far dies with the process: nobody has judged it."""
-        told = re.compile(r" step (\d+) captured in .*, (?:captured|replicated|committed|durable)\n")
+        levels = "captured|replicated|committed|durable"
+        told = re.compile(rf" step (\d+) captured in .*, (?:{levels})\n")
         while not any(int(found) > step for found in told.findall(self.log.read_text())):
             self._still_runs()
 

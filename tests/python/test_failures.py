@@ -169,7 +169,7 @@ TEXTS = [  # What is done, what it raises, and what its text names: the thing an
     (
         lambda session: session.restore({"t": torch.ones(2)}),
         libckpt.InvalidArgument,
-        r'tensor "t" is F32 \[2\] here and F32 \[3\] there. Has the model changed\? With strict=False',
+        r'tensor "t" is F32 \[2\] here and F32 \[3\] there\. .* With strict=False',
     ),
     (
         lambda session: session.restore({"n": {}}),
