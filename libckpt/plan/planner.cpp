@@ -84,8 +84,10 @@ class Planner {
         chosen.back() = {&held, holder.tier};
       }
     }
-    std::stable_sort(chosen.begin(), chosen.end(),
-                     [](const Choice& a, const Choice& b) { return a.tier < b.tier; });
+    // All of them lie in one list: within a tier they keep its order.
+    std::sort(chosen.begin(), chosen.end(), [](const Choice& a, const Choice& b) {
+      return a.tier != b.tier ? a.tier < b.tier : a.held < b.held;
+    });
     return chosen;
   }
 
