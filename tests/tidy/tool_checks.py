@@ -3,7 +3,12 @@
 import concurrent.futures
 import json
 import os
+import pathlib
 import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "mutation"))
+import mutants  # noqa: E402
 
 FORMAT = "/usr/bin/clang-format-19"
 TIDY = "/usr/bin/clang-tidy-19"
@@ -41,6 +46,25 @@ def scripts(tree):
             compile(tree.text(path), path, "exec")
         except (SyntaxError, ValueError) as error:
             findings.append(f"{path}:{getattr(error, 'lineno', 1)}: {error}")
+    return findings
+
+
+def mutants_apply(tree):
+    """Each planted mistake finds its place: otherwise the gate fails on it, one day in ten."""
+    findings = []
+    for path in tree.files(".txt", under=("tests/mutation/mutants/",)):
+        try:
+            module = pathlib.PurePath(path).name.partition(".")[0]
+            found = mutants.read_file(module, tree.text(path))
+        except mutants.BadMutant as error:
+            findings.append(f"{path}:1: {error}")
+            continue
+        for mutant in found:
+            source = f"libckpt/{mutant.path}"
+            try:
+                mutant.plant(tree.text(source) if tree.exists(source) else "")
+            except mutants.BadMutant as error:
+                findings.append(f"{path}:1: {mutant.label}: {error}")
     return findings
 
 
@@ -83,4 +107,5 @@ def clang_tidy(tree):
 CHECKS = {
     "formatting": formatting,
     "scripts": scripts,
+    "mutants": mutants_apply,
 }

@@ -1,0 +1,2 @@
+int answer() { return 42; }
+int other() { return 42; }
