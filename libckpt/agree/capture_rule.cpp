@@ -92,6 +92,8 @@ std::optional<Step> CaptureRule::by_time(const ClusterView& view, std::uint64_t 
     pace_ = Pace{now, newest};
     due_at_ = now + notice_;
   }
+  // A training that begins anew may have made any number of steps before it came to us.
+  if (pace_->step == 0) pace_ = Pace{now, newest};
   if (now < due_at_ || is_outstanding(view, timeline, outstanding)) return std::nullopt;
   const Step ordered = order(view, timeline, outstanding, now);
   pace_ = Pace{now, newest};

@@ -72,3 +72,17 @@ TEST_CASE("capture rule: while steps are skipped in a row, each order is further
     CHECK(order_after_skip(rule, scene, Step{reached}) == reached + 20);
   }
 }
+
+TEST_CASE("capture rule: a training that begins anew at a late step is not taken for a fast one",
+          "[unit][agree]") {
+  agree::CaptureRule rule(std::chrono::milliseconds(300));
+  Scene scene(2);
+  scene.view.shape.save_mem_interval.steps = 0;
+  scene.view.shape.save_mem_interval.time = std::chrono::seconds(30);
+  rule.begin(0, std::chrono::seconds(30), now);
+  scene.train(2, 1'000'000);
+  CHECK_FALSE(rule.by_time(scene.view, 2, Step{}, now + std::chrono::seconds(1)));
+  scene.train(2, 1'000'029);  // A step takes a second.
+  const auto ordered = rule.by_time(scene.view, 2, Step{}, now + std::chrono::seconds(30));
+  CHECK(ordered == Step{1'000'031});
+}
