@@ -224,7 +224,7 @@ TEST_CASE("checkpoint session: memory may go when save, or guard, has returned",
 
 TEST_CASE("checkpoint session: a tensor is free when remove has returned", "[unit][client]") {
   Trainer trainer;
-  trainer.add("guarded", 32 * MiB);  // Long enough to be copied while it is overwritten.
+  trainer.add("guarded", 128 * MiB);  // Long enough to be copied while it is overwritten.
   auto& memory = *trainer.memory.at("guarded");
   std::ranges::fill(memory, std::byte{1});
   const auto expected = trainer.contents();
