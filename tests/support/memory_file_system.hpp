@@ -48,7 +48,8 @@ class MemoryDisk {
   void set_hook(std::function<int(std::string_view verb, const std::string& path)> hook);
 
   std::uint64_t operations() const { return operations_; }
-  std::uint64_t read_faults() const { return read_faults_; }  // Reads that fail_at() let fail.
+  // Reads, and openings to read, that fail_at() let fail.
+  std::uint64_t read_faults() const { return read_faults_; }
   const std::vector<std::string>& log() const { return log_; }
   void clear_log() { log_.clear(); }
 
