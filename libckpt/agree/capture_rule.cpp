@@ -92,7 +92,7 @@ std::optional<Step> CaptureRule::by_time(const ClusterView& view, std::uint64_t 
     pace_ = Pace{now, newest};
     due_at_ = now + notice_;
   }
-  // A training that begins anew may have made any number of steps before it came to us.
+  // A training that starts without a base may begin at any step number.
   if (pace_->step == 0) pace_ = Pace{now, newest};
   if (now < due_at_ || is_outstanding(view, timeline, outstanding)) return std::nullopt;
   const Step ordered = order(view, timeline, outstanding, now);

@@ -55,7 +55,7 @@ struct Untold {
   std::optional<FlushParts> flush_parts;
   std::optional<Publishing> publishing;
   std::optional<format::StepId> abandons;  // The newest good stored step that it abandons.
-  bool is_blind = false;                   // Its step was chosen without what storage holds.
+  bool is_blind = false;                   // Its step was chosen without storage.
 };
 
 class Coordinator {

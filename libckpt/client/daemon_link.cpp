@@ -284,7 +284,7 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
   return {};
 }
 
-// What the next daemon must be told, or not.
+// Updates what the next daemon must receive.
 void DaemonLink::note(const control::Event& event) {
   if (std::holds_alternative<control::Closed>(event)) remembered_.closed();
   if (std::holds_alternative<control::Fenced>(event))

@@ -23,11 +23,11 @@ namespace ckpt::plan {
 struct Piece {
   std::string_view name;
   DType dtype = DType::u8;
-  Shape shape;  // Of the whole tensor.
+  Shape shape;  // The whole tensor's shape.
   Region region;
-  std::vector<std::uint8_t> order;  // Of a box's dimensions, slowest first; empty: row-major.
+  std::vector<std::uint8_t> order;  // A box's dimensions, slowest first; empty: row-major.
   std::uint32_t holder = 0;
-  std::uint64_t offset = 0;  // Of its first byte, among the holder's bytes.
+  std::uint64_t offset = 0;  // Where its first byte lies in the holder's bytes.
 };
 
 class PieceIndex {
@@ -37,7 +37,7 @@ class PieceIndex {
     DType dtype = DType::u8;
     std::vector<std::uint64_t> shape;
   };
-  // What a holder has of a tensor.
+  // One holder's part of a tensor.
   struct Held {
     Region region;
     std::span<const std::uint8_t> order;
@@ -48,11 +48,11 @@ class PieceIndex {
   // Errors: invalid_argument (outside of the tensor; an order that is none; over a limit),
   // corruption (another holder has the name with another type or shape). The text names the tensor.
   Status add(const Piece& piece);
-  void finish();  // All were added: what follows may be called.
+  void finish();  // Call once after the last add() and before the calls below.
 
   const Tensor* find(std::string_view name) const;
-  // Those that may overlap the elements of `range`. Their order depends on what was added, and not
-  // on the order in which it was.
+  // Returns the parts that may overlap `range`, in an order that does not depend on the order of
+  // the add() calls.
   std::vector<Held> overlapping(const Tensor& tensor, const FlatRange& range) const;
   std::size_t size() const { return count_; }
   std::size_t bytes_used() const;

@@ -13,9 +13,9 @@ namespace {
 
 using Held = PieceIndex::Held;
 
-// Holders of one and the same region, which stand in for one another.
+// The holder that gives a region. Holders of the same region are interchangeable.
 struct Choice {
-  const Held* held = nullptr;  // The one that gives it.
+  const Held* held = nullptr;
   std::uint8_t tier = 0;
 };
 
@@ -100,7 +100,7 @@ class Planner {
     return rank(one) < rank(other);
   }
 
-  // What is still missing after the piece has given what it has of it.
+  // Copies the part of `missing` that the piece holds, and returns the rest.
   std::vector<Box> take(std::uint32_t number, const Want& want, const Held& held,
                         const Addresses& to, std::vector<Box> missing) {
     const std::uint64_t element_bytes = size_of(want.dtype);

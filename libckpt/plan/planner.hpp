@@ -22,7 +22,7 @@ namespace ckpt::plan {
 struct Want {
   std::string name;
   DType dtype = DType::u8;
-  std::vector<std::uint64_t> shape;  // Of the whole tensor.
+  std::vector<std::uint64_t> shape;  // The whole tensor's shape.
   Region region;
   std::vector<std::uint8_t> order;  // As in Piece.
 };
@@ -55,7 +55,7 @@ struct PlanRules {
 Result<Plan> make_plan(const PieceIndex& index, std::span<const Want> wants,
                        const PlanRules& rules);
 
-// "w[512:1024, :]": what is in no shard.
+// Names the elements that no shard has: "w[512:1024, :]".
 std::string describe(const Gap& gap, std::span<const Want> wants);
 
 }  // namespace ckpt::plan

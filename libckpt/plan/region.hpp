@@ -1,4 +1,4 @@
-// Region: some elements of a tensor: those that a shard holds, or those that a reader wants.
+// Region: some elements of a tensor, held by a shard or wanted by a reader.
 //
 // A box with an offset and a shape in each dimension, or a range of the tensor as it is flattened
 // in row-major order. A box of no dimensions is the one element of a scalar.
@@ -44,13 +44,12 @@ Status check_inside(const Region& region, Shape tensor);
 // dimension; none of them is empty.
 std::vector<Box> boxes_of(const Region& region, Shape tensor);
 
-// From the box's first element to behind its last one, in the flattened tensor. Not of an empty
-// box.
+// Returns the flat range from the first to the last element of a box that is not empty.
 FlatRange span_of(const Box& box, Shape tensor);
 
-// The elements that both have; nothing: there is none.
+// Returns the common elements; nothing if there are none.
 std::optional<Box> intersection(const Box& one, const Box& other);
-// Appends what is left of `box` without `hole`, which lies inside of it.
+// Appends the rest of `box` without `hole`, which lies inside it.
 void subtract(const Box& box, const Box& hole, std::vector<Box>& rest);
 
 // As an index in Python, "[512:1024, :]", for errors.

@@ -1,7 +1,7 @@
-// ControlCalls: what an attached trainer asks of its node's engine, with or without a daemon.
+// ControlCalls: the requests of an attached trainer to its node's engine, with or without a daemon.
 //
-// A call names a Slot with the generation that came with its memory, so that a call that crossed a
-// new set of Slots, or a new daemon, on its way does not hit another Slot of the same number.
+// A call names a Slot with the generation that came with its memory. So a late call, from before a
+// new set of Slots or a new daemon, does not hit another Slot of the same number.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 namespace ckpt::wire::control {
 
 // Makes (or keeps) the Slots for this layout in the background. Answered by slots_ready or
-// slots_failed. Slots already granted or filled of an older version stay valid.
+// slots_failed. Granted or filled Slots of an older version stay valid.
 struct SetLayout {
   static constexpr Kind kind{3, "set_layout"};
   format::Layout layout;
@@ -37,7 +37,7 @@ struct Begin {
     return format::field_list(it.slot, it.generation, it.step);
   }
 };
-// It is complete in its Slot; from here on the trainer may die.
+// The capture is complete in its Slot; from here on the trainer may die.
 struct Filled {
   static constexpr Kind kind{5, "filled"};
   std::uint32_t slot = 0;
@@ -62,8 +62,8 @@ struct Abandon {
     return format::field_list(it.slot, it.generation);
   }
 };
-// Now and then while a Slot is filled: its first `bytes` are as they will be sealed, so that their
-// checksums can be taken meanwhile.
+// Sent now and then while a Slot is filled: its first `bytes` are final, so the engine can compute
+// their checksums meanwhile.
 struct Arrived {
   static constexpr Kind kind{31, "arrived"};
   std::uint32_t slot = 0;
@@ -78,12 +78,12 @@ struct Skipped {
   Step step{};
   friend auto fields(format::Is<Skipped> auto& it) { return format::field_list(it.step); }
 };
-// With a save, due or not: how long steps took since the last one, without calls of libckpt.
+// Sent with a save, due or not: the time of the steps since the last one, without calls of libckpt.
 // Flushes and copies give way when training slows down.
 struct StepTime {
   static constexpr Kind kind{35, "step_time"};
   std::uint32_t steps = 1;
-  std::chrono::nanoseconds time{0};  // Of all of them.
+  std::chrono::nanoseconds time{0};  // For all steps together.
   bool during_capture = false;
   friend auto fields(format::Is<StepTime> auto& it) {
     return format::field_list(it.steps, it.time, it.during_capture);
@@ -91,8 +91,8 @@ struct StepTime {
 };
 
 // Slots are granted only after Begun: a session either restores or starts fresh, with all ranks.
-// The answers carry `ask`, the trainer's number of what it asked: they may be late, and it may have
-// asked anew. Answered by Begun.
+// The answers carry `ask`, the trainer's number of the request: an answer may be late, after a
+// newer request. Answered by Begun.
 struct StartFresh {
   static constexpr Kind kind{8, "start_fresh"};
   std::uint64_t ask = 0;
@@ -107,7 +107,7 @@ struct AskRestore {
     return format::field_list(it.ask, it.wanted);
   }
 };
-// Of the newest offer. ok: verified and copied. corruption: this copy is bad, offer another.
+// Answers the newest offer. ok: verified and copied. corruption: this copy is bad, offer another.
 struct RestoreResult {
   static constexpr Kind kind{10, "restore_result"};
   std::uint64_t offer = 0;
@@ -122,14 +122,14 @@ struct RestoredOk {
   friend auto fields(format::Is<RestoredOk> auto& it) { return format::field_list(it.step); }
 };
 
-// The trainer waits until `step` is stored: the newest committed step that is not older is flushed
-// now, whatever the interval says.
+// The trainer waits until `step` is stored. The engine flushes the newest committed step now, if it
+// is not older, whatever the interval says.
 struct Flush {
   static constexpr Kind kind{32, "flush"};
   Step step{};
   friend auto fields(format::Is<Flush> auto& it) { return format::field_list(it.step); }
 };
-// How the session's job stands. Answered by Answer. The command line asks the same of the daemon.
+// Asks for the state of the session's job. Answered by Answer. The command line sends it, too.
 struct AskStatus {
   static constexpr Kind kind{26, "ask_status"};
   friend auto fields(format::Is<AskStatus> auto&) { return format::field_list(); }

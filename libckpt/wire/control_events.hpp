@@ -1,7 +1,7 @@
-// ControlEvents: what an engine says to a trainer's session, with or without a daemon between them.
+// ControlEvents: an engine's messages to a trainer's session, with or without a daemon.
 //
-// Beside them the Slots themselves are announced: in the engine's process by their memory, over the
-// socket by SlotSegments and SlotsReady.
+// The Slots themselves are announced apart from these: in the engine's process by their memory,
+// over the socket by SlotSegments and SlotsReady.
 #pragma once
 
 #include <ckpt/outcome.hpp>
@@ -50,22 +50,22 @@ struct StepDropped {
   friend auto fields(format::Is<StepDropped> auto& it) { return format::field_list(it.step); }
 };
 
-// A few times a second, while the shard that a restore waits for is brought.
+// Sent a few times a second, while a restore waits for its shard.
 struct Filling {
   static constexpr Kind kind{34, "filling"};
-  std::uint64_t bytes = 0;  // Of the shard, in a Slot and verified.
+  std::uint64_t bytes = 0;  // In a Slot and verified.
   std::uint64_t bytes_total = 0;
   std::string source_name;  // As in Offer.
   friend auto fields(format::Is<Filling> auto& it) {
     return format::field_list(it.bytes, it.bytes_total, it.source_name);
   }
 };
-// A shard to copy into the trainer's tensors. Only the answer to the newest one counts.
+// A shard to copy into the trainer's tensors. Only the answer to the newest offer counts.
 struct Offer {
   static constexpr Kind kind{22, "offer"};
   std::uint64_t ask = 0;    // As given in AskRestore.
-  std::uint64_t offer = 0;  // Which one it is: random.
-  std::uint32_t slot = 0;   // One of the session's own Slots: its memory is mapped there.
+  std::uint64_t offer = 0;  // Its random number.
+  std::uint32_t slot = 0;   // One of the session's own Slots, which the trainer has mapped.
   RestoreSource source = RestoreSource::own_memory;
   std::string source_name;
   std::shared_ptr<const format::ShardRecord> record;
@@ -76,13 +76,13 @@ struct Offer {
         it.source_name, it.record);
   }
 };
-// How the session starts: the answer to AskRestore, or to StartFresh.
+// The start of the session: the answer to AskRestore, or to StartFresh.
 struct Begun {
   static constexpr Kind kind{23, "begun"};
   std::uint64_t ask = 0;       // As given in AskRestore or StartFresh.
   std::uint64_t start_id = 0;  // Kept by the trainer for its Continuation.
   std::uint64_t timeline = 0;
-  std::optional<format::StepId> restored;  // None: nothing to restore (not_found), or nobody asked.
+  std::optional<format::StepId> restored;  // None: nothing to restore, or a fresh start.
   Status result;                           // An error: the restore failed for all ranks.
   std::string reason;                      // Why this step, and not a newer one; for people.
   friend auto fields(format::Is<Begun> auto& it) {
@@ -90,11 +90,11 @@ struct Begun {
   }
 };
 
-// Sent whenever one of them changes; for people. Empty: nothing.
+// Sent whenever a field changes; for people. Empty: nothing.
 struct Notice {
   static constexpr Kind kind{33, "notice"};
-  std::string waiting;     // What the session's calls wait for.
-  std::string degraded;    // What the job lacks, or why its steps are not stored.
+  std::string waiting;     // Why the session's calls wait.
+  std::string degraded;    // Missing protection, or why steps are not stored.
   std::string unstorable;  // Why no step can be stored: a wait for one fails with it.
   friend auto fields(format::Is<Notice> auto& it) {
     return format::field_list(it.waiting, it.degraded, it.unstorable);

@@ -89,8 +89,8 @@ class Mutations:
 
     def began(self, is_started):
         """Call after the save."""
-        # If it started, the copies before have ended. A thread that waits may have let go of what
-        # is kept meanwhile: the capture before had ended for it.
+        # If it started, the copies before have ended. Another thread may have cleared `memory`
+        # meanwhile: a wait does that once the capture before has ended.
         self.memory = self._memory_next or None if is_started else self._memory_before
         self._memory_before = self._memory_next = None
         if not is_started:
