@@ -10,8 +10,6 @@
 #include "base/log.hpp"
 #include "node/context.hpp"
 #include "node/job.hpp"
-#include "node/peers.hpp"
-#include "node/replication.hpp"
 #include "wire/peer_acceptor.hpp"
 #include "wire/secret.hpp"
 
@@ -84,7 +82,7 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
   if (found != jobs.end() && !makes_way(*found->second, request)) co_return found->second;
   if (found != jobs.end()) let_go(found->second, "another run of that name has come");
   opening.insert(request.job);
-  std::shared_ptr<Job> job = Job::make(held_context, request);
+  const auto job = std::make_shared<Job>(held_context, request);
   // The node that will coordinate looks at all that lies in the directory.
   const bool is_first = request.nodes.front().name == request.node;
   auto status = co_await job->open(is_first);
@@ -127,7 +125,7 @@ Status Engine::check_attach(const AttachRequest& request) const {
 }
 
 void Engine::State::listen_for(const Job& job, const AttachRequest& request) {
-  if (job.secret().empty() || job.shape().nodes.size() < 2) return;
+  if (job.facts().secret.empty() || job.facts().shape.nodes.size() < 2) return;
   std::string address = context.options.listen_address;
   if (address.empty()) {
     for (const Node& node : request.nodes) {
@@ -145,12 +143,13 @@ asio::awaitable<void> Engine::State::listen(std::string address) {
   options->find_secret = [this](const std::string& name) -> std::shared_ptr<const wire::Secret> {
     const auto job = jobs.find(name);
     if (job == jobs.end()) return nullptr;
-    auto secret = wire::Secret::make(std::as_bytes(std::span(job->second->secret())));
+    auto secret = wire::Secret::make(std::as_bytes(std::span(job->second->facts().secret)));
     return secret ? std::make_shared<const wire::Secret>(std::move(*secret)) : nullptr;
   };
   options->find_self = [this](const std::string& name) {
     const auto job = jobs.find(name);
-    return job == jobs.end() ? wire::Self{} : wire::Self{job->second->node(), job->second->boot()};
+    return job == jobs.end() ? wire::Self{}
+                             : wire::Self{job->second->facts().node, job->second->facts().boot};
   };
   LogLimit complaint(60.0);
   while (!is_stopping) {
@@ -185,10 +184,8 @@ void Engine::State::admit(std::shared_ptr<wire::Connection> connection,
   const auto job = jobs.find(identity.job);
   if (is_stopping || job == jobs.end()) {
     connection->close();
-  } else if (identity.purpose == wire::Purpose::control) {
-    job->second->peers().admit(std::move(connection), std::move(identity));
   } else {
-    job->second->replication().admit(std::move(connection), std::move(identity));
+    job->second->admit(std::move(connection), std::move(identity));
   }
 }
 
@@ -208,11 +205,11 @@ asio::awaitable<void> Engine::State::sweep() {
 
 // A job that is over keeps its name from nobody.
 bool Engine::State::makes_way(const Job& job, const AttachRequest& newcomer) {
-  return job.directory() != newcomer.dir && job.is_closing() && job.is_finished();
+  return job.facts().directory != newcomer.dir && job.is_closing() && job.is_finished();
 }
 
 void Engine::State::let_go(std::shared_ptr<Job> job, const char* why) {
-  jobs.erase(job->shape().job);
+  jobs.erase(job->facts().shape.job);
   std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
   job->free_memory(why);
   asio::co_spawn(context.executor, stop_job(std::move(job)), asio::detached);
@@ -222,7 +219,7 @@ asio::awaitable<void> Engine::State::stop_job(std::shared_ptr<Job> job) {
   const std::shared_ptr<State> self = shared_from_this();
   const Time deadline = context.seams.clock.after(job_stop_time);
   auto stopped = co_await job->stop(deadline);
-  if (!stopped) log_warning("job={} {}", job->shape().job, stopped.error().message());
+  if (!stopped) log_warning("job={} {}", job->facts().shape.job, stopped.error().message());
 }
 
 Status Engine::call(SessionId session, control::Call call) {
@@ -270,7 +267,7 @@ Status Engine::drop(const std::string& name) {
 
 bool Engine::is_idle() const {
   return std::all_of(state_->jobs.begin(), state_->jobs.end(), [](const auto& entry) {
-    return !entry.second->has_trainer() && entry.second->slots().bytes() == 0;
+    return !entry.second->has_trainer() && entry.second->slot_bytes() == 0;
   });
 }
 

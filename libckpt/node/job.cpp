@@ -10,19 +10,16 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/job_storage.hpp"
-#include "node/peers.hpp"
-#include "node/replication.hpp"
 
 namespace ckpt::node {
 
 namespace {
 
-agree::CoordinatorOptions coordinator_options(const EngineContext& context,
-                                              const AttachRequest& request, std::uint64_t boot) {
+agree::CoordinatorOptions coordinator_options(const JobFacts& facts) {
+  const EngineContext& context = facts.context;
   agree::CoordinatorOptions options;
-  options.node = request.node;
-  options.boot = boot;
+  options.node = facts.node;
+  options.boot = facts.boot;
   options.restores_without_progress_max = context.options.restores_without_progress_max;
   options.flush_stalled_after = context.options.flush_stalled_after;
   options.manifest_bytes_max = context.options.manifest_bytes_max;
@@ -36,64 +33,63 @@ std::uint64_t next_boot(EngineContext& context) {
   return context.options.boot + (context.jobs_opened++ << 32);
 }
 
-}  // namespace
-
-std::shared_ptr<Job> Job::make(SharedContext context, const AttachRequest& first) {
-  auto job = std::make_shared<Job>(std::move(context), first);
-  // They keep plain references to the job: it owns them.
-  job->peers_ = std::make_unique<Peers>(*job);
-  job->replication_ = std::make_unique<Replication>(*job);
-  job->storage_ = std::make_unique<JobStorage>(*job);
-  return job;
+JobFacts first_facts(EngineContext& context, const AttachRequest& request) {
+  JobFacts facts{.context = context, .boot = next_boot(context)};
+  facts.shape.job = request.job;
+  facts.node = request.node;
+  facts.directory = request.dir;
+  return facts;
 }
+
+}  // namespace
 
 Job::Job(SharedContext context, const AttachRequest& first)
     : held_context_(std::move(context)),
-      context_(*held_context_),
-      boot_(next_boot(context_)),
-      node_(first.node),
-      directory_(first.dir),
-      slots_(context_, first.job),
-      giving_way_(context_.seams.clock, first.job),
-      changed_(context_.seams.clock),
-      stopped_(context_.seams.clock),
-      idle_(context_.options.job_idle_limit),
-      coordinator_(coordinator_options(context_, first, boot_)) {
-  shape_.job = first.job;
-  idle_.seen(context_.seams.clock.now());
+      facts_(first_facts(*held_context_, first)),
+      changed_(facts_.clock()),
+      stopped_(facts_.clock()),
+      slots_(facts_.context, first.job),
+      giving_way_(facts_.clock(), first.job),
+      peers_(facts_, *this),
+      replication_(facts_, *this, slots_, peers_, giving_way_),
+      storage_(facts_, *this, slots_, giving_way_, peers_,
+               [this](const format::Timelines& stored) { learn_history(stored); }),
+      idle_(facts_.context.options.job_idle_limit),
+      coordinator_(coordinator_options(facts_)) {
+  idle_.seen(facts_.clock().now());
 }
-
-Job::~Job() = default;
 
 Task<void> Job::open(bool is_first) {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  if (directory_.empty()) {
+  peers_.open();
+  if (facts_.directory.empty()) {
     // Without a directory nothing can carry a UUID: the job's name and the user are the run.
-    const std::string identity = fmt::format("{}\n{}", shape_.job, ::getuid());
-    shape_.run = digest_of(std::as_bytes(std::span(identity)));
+    const std::string identity = fmt::format("{}\n{}", facts_.shape.job, ::getuid());
+    facts_.shape.run = digest_of(std::as_bytes(std::span(identity)));
   } else {
-    CKPT_CO_TRY(shape_.run, co_await storage_->open(shape_.job, is_first));
-    history_ = agree::merge(history_, storage_->stored_history());
-    restore_counts_ = agree::merge(restore_counts_, storage_->stored_counts());
-    counts_announced_ = restore_counts_;
+    CKPT_CO_TRY(facts_.shape.run, co_await storage_.open(facts_.shape.job, is_first));
+    facts_.history = agree::merge(facts_.history, storage_.stored_history());
+    facts_.restore_counts = agree::merge(facts_.restore_counts, storage_.stored_counts());
+    counts_announced_ = facts_.restore_counts;
   }
-  opened_at_ = context_.seams.clock.now();
+  opened_at_ = facts_.clock().now();
   is_opened_ = true;
-  asio::co_spawn(context_.executor, heartbeat(), asio::detached);
-  log_info("job={} node={} run={} dir={} opened", shape_.job, node_, to_hex(shape_.run),
-           directory_.empty() ? "none" : directory_);
+  asio::co_spawn(facts_.context.executor, heartbeat(), asio::detached);
+  log_info("job={} node={} run={} dir={} opened", facts_.shape.job, facts_.node,
+           to_hex(facts_.shape.run), facts_.directory.empty() ? "none" : facts_.directory);
   co_return Status{};
 }
 
 asio::awaitable<void> Job::heartbeat() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  Clock& clock = context_.seams.clock;
+  Clock& clock = facts_.clock();
   while (!gate_.is_stopping()) {
     touch();
     // Not a sleep: whoever stops the job does not wait for its next beat.
-    auto waited = co_await stopped_.wait_until(clock.after(context_.options.heartbeat_interval));
+    auto waited =
+        co_await stopped_.wait_until(clock.after(facts_.context.options.heartbeat_interval));
     if (!waited) co_return;
   }
 }
@@ -101,7 +97,7 @@ asio::awaitable<void> Job::heartbeat() {
 void Job::touch() {
   if (is_update_posted_ || gate_.is_stopping()) return;
   is_update_posted_ = true;
-  asio::post(context_.executor, [self = shared_from_this()] {
+  asio::post(facts_.context.executor, [self = shared_from_this()] {
     self->is_update_posted_ = false;
     if (!self->gate_.is_stopping() && self->is_opened_) self->update();
   });
@@ -131,18 +127,34 @@ void Job::update() {
   }
   build_report();
   coordinate();
-  if (decree_.start) {
-    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree_.start);
+  if (facts_.decree.start) {
+    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
   }
   // A copy may have come after the decree that gave its step up, which is not sent again.
   retire_useless();
   build_report();  // What was obeyed shows at once.
-  giving_way_.update(ranks_, is_flush_wanted_, replication_->targets().size());
+  giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
   for (const auto& [number_of_rank, rank] : ranks_) tell_notice(rank);
   check_invariants();
-  replication_->wake();
-  peers_->wake();
+  replication_.wake();
+  peers_.wake(report_);
   changed_.notify_all();
+}
+
+std::shared_ptr<void> Job::hold() {
+  return shared_from_this();
+}
+
+JobLife::Work Job::begin_work() {
+  return {shared_from_this(), gate_.enter()};
+}
+
+void Job::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {
+  if (identity.purpose == wire::Purpose::control) {
+    peers_.admit(std::move(connection), std::move(identity));
+  } else {
+    replication_.admit(std::move(connection), std::move(identity));
+  }
 }
 
 Task<void> Job::stop(Time deadline) {
@@ -151,10 +163,10 @@ Task<void> Job::stop(Time deadline) {
   gate_.stop();
   changed_.close();
   stopped_.close();
-  peers_->stop();
-  replication_->stop();
-  storage_->stop();
-  auto drained = co_await gate_.drained(context_.seams.clock, deadline);
+  peers_.stop();
+  replication_.stop();
+  storage_.stop();
+  auto drained = co_await gate_.drained(facts_.clock(), deadline);
   if (!drained) co_return fail(std::move(drained).error());
   co_return Status{};
 }

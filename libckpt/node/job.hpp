@@ -20,26 +20,23 @@
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
 #include "format/run_files.hpp"
-#include "node/context.hpp"
 #include "node/giving_way.hpp"
-#include "node/heard_nodes.hpp"
 #include "node/held.hpp"
 #include "node/idle_watch.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/job_storage.hpp"
+#include "node/peers.hpp"
+#include "node/replication.hpp"
 #include "node/seen_cluster.hpp"
 #include "node/session.hpp"
 #include "node/slot_table.hpp"
 
 namespace ckpt::node {
 
-class Peers;
-class Replication;
-class JobStorage;
-
-class Job : public std::enable_shared_from_this<Job> {
+class Job final : public JobLife, public std::enable_shared_from_this<Job> {
  public:
-  static std::shared_ptr<Job> make(SharedContext context, const AttachRequest& first);
   Job(SharedContext context, const AttachRequest& first);
-  ~Job();
 
   // --- life (job.cpp, job_end.cpp) ---
   Task<void> open(bool is_first);  // Of all nodes. Reads the directory; heartbeats begin. Once.
@@ -53,8 +50,10 @@ class Job : public std::enable_shared_from_this<Job> {
   void free_memory(const std::string& why);
   nlohmann::json status() const;  // This and the next: job_status.cpp.
   nlohmann::json recover() const;
-  void touch();                           // Something changed: look at everything, soon.
-  Signal& changed() { return changed_; }  // After each update.
+  void touch() override;
+  Signal& changed() override { return changed_; }
+  std::shared_ptr<void> hold() override;
+  Work begin_work() override;
 
   // --- trainers (job_sessions.cpp) ---
   Status check_attach(const AttachRequest& request) const;
@@ -63,31 +62,10 @@ class Job : public std::enable_shared_from_this<Job> {
   void detach(SessionId id);
   bool has_trainer() const;
 
-  // --- other nodes (job_agreement.cpp); called by Peers ---
-  void report_received(format::NodeReport report);
-  void decree_received(format::Decree decree);
-  void peer_stated(const std::string& node, std::uint64_t boot, std::uint64_t number);
-  const format::NodeReport& report() const { return report_; }
-  const format::Decree& decree() const { return decree_; }
-  bool is_coordinator() const;
-  std::string coordinator() const;  // The lowest live node of the list.
-
-  // --- what parts of the job ask one another ---
-  const agree::JobShape& shape() const { return shape_; }
-  const Digest& members() const { return members_; }
-  const std::string& node() const { return node_; }
-  std::uint64_t boot() const { return boot_; }  // Of this job: a new one whenever it is opened.
-  const std::string& secret() const { return secret_; }
-  const std::string& directory() const { return directory_; }
-  const agree::History& history() const { return history_; }
-  void learn_history(const format::Timelines& stored);
-  const std::optional<format::StepId>& committed() const { return committed_; }
-  const std::optional<format::StepId>& durable() const { return durable_; }
-  SlotTable& slots() { return slots_; }
-  Peers& peers() { return *peers_; }
-  Replication& replication() { return *replication_; }
-  EngineContext& context() { return context_; }
-  GivingWay& giving_way() { return giving_way_; }
+  const JobFacts& facts() const { return facts_; }
+  std::uint64_t slot_bytes() const { return slots_.bytes(); }
+  // A connection that a peer opened and authenticated.
+  void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
 
  private:
   // job.cpp, job_end.cpp
@@ -143,6 +121,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void retire_useless();
 
   // job_agreement.cpp
+  void learn_history(const format::Timelines& stored);
   void build_report();
   const agree::ClusterView& view() const;
   void coordinate();
@@ -166,35 +145,26 @@ class Job : public std::enable_shared_from_this<Job> {
   Task<SlotFilled> fill_from_storage(format::ShardId id, Digest digest, SessionId for_whom);
 
   const SharedContext held_context_;  // A coroutine may hold a dropped job beyond the engine.
-  EngineContext& context_;
-  const std::uint64_t boot_;
-  agree::JobShape shape_;
-  Digest members_;  // agree::members_digest(shape_).
-  std::string node_, directory_, secret_;
+  JobFacts facts_;
+  StopGate gate_;
+  Signal changed_, stopped_;  // The second is only closed.
   SlotTable slots_;
   GivingWay giving_way_;
   std::map<std::uint32_t, Rank> ranks_;  // Those whose trainers were attached here.
+  Peers peers_;
+  Replication replication_;
+  JobStorage storage_;
   std::uint32_t own_slot_count_ = 2;
-  std::unique_ptr<Peers> peers_;
-  std::unique_ptr<Replication> replication_;
-  std::unique_ptr<JobStorage> storage_;
-  StopGate gate_;
-  Signal changed_, stopped_;  // The second is only closed.
   bool is_update_posted_ = false, is_opened_ = false, is_expired_ = false;
   Time opened_at_{};
-  std::optional<Time> ended_at_;
   IdleWatch idle_;
-  HeardNodes heard_;          // This and all that follows: agreement.
+  // This and all that follows: agreement.
   mutable SeenCluster seen_;  // By view(), as it was then.
   format::NodeReport report_;
-  format::Decree decree_;  // Newest obeyed.
   agree::Coordinator coordinator_;
   std::optional<std::uint64_t> start_announced_;        // Its history was stored, or could not be.
   std::vector<format::RestoreCount> counts_announced_;  // As stored, or as they should have been.
   bool was_coordinator_ = false, is_announcing_ = false, is_flush_wanted_ = false;
-  agree::History history_;
-  std::vector<format::RestoreCount> restore_counts_;
-  std::optional<format::StepId> committed_, durable_;
 };
 
 }  // namespace ckpt::node

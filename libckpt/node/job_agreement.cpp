@@ -13,9 +13,6 @@
 #include "base/log.hpp"
 #include "base/within.hpp"
 #include "node/job.hpp"
-#include "node/job_storage.hpp"
-#include "node/peers.hpp"
-#include "node/replication.hpp"
 
 namespace ckpt::node {
 
@@ -101,16 +98,16 @@ bool refuse_blind(agree::Coordinator& coordinator, const format::Start& start,
 
 void Job::build_report() {
   format::NodeReport report;
-  report.job = shape_.job;
-  report.run = shape_.run;
-  report.node = node_;
-  report.boot = boot_;
+  report.job = facts_.shape.job;
+  report.run = facts_.shape.run;
+  report.node = facts_.node;
+  report.boot = facts_.boot;
   report.sequence = report_.sequence;
-  report.incarnation = shape_.incarnation;
-  report.members = members_;
-  report.world_size = shape_.world_size;
+  report.incarnation = facts_.shape.incarnation;
+  report.members = facts_.members;
+  report.world_size = facts_.shape.world_size;
   report.has_trainer = has_trainer();
-  report.has_ended = ended_at_.has_value();
+  report.has_ended = facts_.ended_at.has_value();
   for (const auto& [number_of_rank, rank] : ranks_) {
     if (rank.session) {
       report.ranks.push_back(report_of_rank(rank, *rank.session, slots_.own(number_of_rank)));
@@ -121,14 +118,14 @@ void Job::build_report() {
     report.holdings.push_back(
         {record.id, slot.digest(), record.bytes, record.world_size, is_own, slot.manifest_bytes()});
   });
-  if (durable_) report.durable.push_back(*durable_);
-  const auto& damaged = storage_->damaged();
+  if (facts_.durable) report.durable.push_back(*facts_.durable);
+  const auto& damaged = storage_.damaged();
   report.damaged.assign(damaged.begin(), damaged.end());
-  report.history = history_;
-  report.restore_counts = restore_counts_;
-  report.committed = committed_;
-  report.start = decree_.start;
-  report.flush = storage_->flush_report();
+  report.history = facts_.history;
+  report.restore_counts = facts_.restore_counts;
+  report.committed = facts_.committed;
+  report.start = facts_.decree.start;
+  report.flush = storage_.flush_report();
   report.flush.is_wanted = is_flush_wanted_ || is_expired_ ||
                            std::any_of(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
                              return entry.second.session && is_flush_awaited(*entry.second.session);
@@ -138,42 +135,29 @@ void Job::build_report() {
   report_ = std::move(report);
 }
 
-// The first that is heard; one that was not tried yet may be it: then nobody decides for a moment.
-std::string Job::coordinator() const {
-  for (const Node& node : shape_.nodes) {
-    const bool is_it = node.name == node_ || peers_->is_heard(node.name);
-    if (is_it || peers_->may_come(node.name)) return node.name;
-  }
-  return node_;
-}
-
-bool Job::is_coordinator() const {
-  return coordinator() == node_;
-}
-
 void Job::learn_history(const format::Timelines& stored) {
-  history_ = agree::merge(history_, stored.history);
-  restore_counts_ = agree::fill_in(restore_counts_, stored.restore_counts);
+  facts_.history = agree::merge(facts_.history, stored.history);
+  facts_.restore_counts = agree::fill_in(facts_.restore_counts, stored.restore_counts);
 }
 
 void Job::coordinate() {
-  if (!is_coordinator()) {
+  if (!peers_.is_coordinator()) {
     if (was_coordinator_) {
       coordinator_.step_down();
-      storage_->forget_published();
+      storage_.forget_published();
     }
     was_coordinator_ = false;
     return follow();
   }
   was_coordinator_ = true;
   const agree::ClusterView& look = view();
-  coordinator_.decide(look, context_.seams.clock.now());
+  coordinator_.decide(look, facts_.clock().now());
   // A node takes itself for the coordinator until it has heard the others: that is too early.
-  const bool is_first = look.expected.empty() || look.expected.front() == node_;
-  if (is_first || coordinator_.needs_published()) storage_->need_catalog();
+  const bool is_first = look.expected.empty() || look.expected.front() == facts_.node;
+  if (is_first || coordinator_.needs_published()) storage_.need_catalog();
   if (auto publishing = coordinator_.publishing()) {
-    storage_->publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
-      coordinator_.published(flush_id, status, context_.seams.clock.now());
+    storage_.publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
+      coordinator_.published(flush_id, status, facts_.clock().now());
       touch();
     });
   }
@@ -185,11 +169,11 @@ void Job::coordinate() {
   // Not for a job that nobody trains here: it may have gone on elsewhere by now.
   const bool is_in_use = decree.ended || agree::has_trainers(look);
   const bool is_due =
-      is_in_use && (decree.restore_counts != counts_announced_ || storage_->is_history_due());
-  if (shape_.has_storage && (is_new_start || is_due)) {
+      is_in_use && (decree.restore_counts != counts_announced_ || storage_.is_history_due());
+  if (facts_.shape.has_storage && (is_new_start || is_due)) {
     if (!is_announcing_) {
       is_announcing_ = true;
-      asio::co_spawn(context_.executor, announce(), asio::detached);
+      asio::co_spawn(facts_.context.executor, announce(), asio::detached);
     }
     // The new timeline fences older steps on storage first; only then may anybody train on it.
     if (is_new_start || decree.ended) return;
@@ -200,18 +184,18 @@ void Job::coordinate() {
 // Errors: unavailable (storage did not answer in time), cancelled (the start was refused).
 Task<void> Job::claim_timeline(format::Start start, Time deadline) {
   auto timeline =
-      co_await within(context_.executor, context_.seams.clock, deadline, "claim a timeline",
-                      storage_->claim_timeline(start), shared_from_this());
-  const bool is_late = !timeline && context_.seams.clock.now() >= deadline;
+      co_await within(facts_.context.executor, facts_.clock(), deadline, "claim a timeline",
+                      storage_.claim_timeline(start), shared_from_this());
+  const bool is_late = !timeline && facts_.clock().now() >= deadline;
   if (!timeline) {
-    log_warning("job={} timeline {} not claimed in the directory: {}", shape_.job, start.timeline,
-                timeline.error().message());
-    timeline = start.timeline + agree::unclaimed_distance(context_.random);
+    log_warning("job={} timeline {} not claimed in the directory: {}", facts_.shape.job,
+                start.timeline, timeline.error().message());
+    timeline = start.timeline + agree::unclaimed_distance(facts_.context.random);
   } else if (refuse_blind(coordinator_, start, *timeline)) {
     co_return fail(Errc::cancelled, "the restore was refused");
   } else if (*timeline != start.timeline) {
     log_warning("job={} start={:x} goes in timeline {}: another daemon has begun timeline {}",
-                shape_.job, start.start_id, *timeline, start.timeline);
+                facts_.shape.job, start.start_id, *timeline, start.timeline);
   }
   coordinator_.claimed(start.start_id, *timeline);
   if (is_late) co_return fail(Errc::unavailable, "storage did not answer in time");
@@ -222,7 +206,7 @@ asio::awaitable<void> Job::announce() {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
   // Nobody trains before it is over: storage that hangs must not keep a restore from memory.
-  const Time deadline = context_.seams.clock.after(record_patience);
+  const Time deadline = facts_.clock().after(record_patience);
   Status stored;
   if (coordinator_.untold() != nullptr) {
     format::Start unclaimed = *coordinator_.decree().start;
@@ -237,12 +221,12 @@ asio::awaitable<void> Job::announce() {
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
   // What nobody waits for any more must not be written once storage answers.
   if (stored) {
-    stored = co_await within(context_.executor, context_.seams.clock, deadline, "store timelines",
-                             storage_->store_history(history, counts), shared_from_this());
+    stored = co_await within(facts_.context.executor, facts_.clock(), deadline, "store timelines",
+                             storage_.store_history(history, counts), shared_from_this());
   }
   is_announcing_ = false;
   if (!stored) {
-    storage_->store_history_later(stored.error());
+    storage_.store_history_later(stored.error());
     if (start && withdraw_unrecorded(coordinator_, view(), *start)) co_return touch();
     if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return touch();
   }
@@ -252,64 +236,52 @@ asio::awaitable<void> Job::announce() {
     start_announced_ = start->start_id;
     // Its base may be on its way to storage by now.
     const auto& flush = coordinator_.decree().flush;
-    storage_->discard_older(start->timeline, flush ? flush->work_directory : std::string());
+    storage_.discard_older(start->timeline, flush ? flush->work_directory : std::string());
   }
-  touch();
-}
-
-void Job::report_received(format::NodeReport report) {
-  heard_.report_received(std::move(report));
-  touch();
-}
-
-void Job::peer_stated(const std::string& node, std::uint64_t boot, std::uint64_t number) {
-  heard_.stated(node, boot, number);
-  touch();
-}
-
-void Job::decree_received(format::Decree decree) {
-  heard_.decree_received(std::move(decree));
   touch();
 }
 
 // A node that we know to be outranked by a live one has no say.
 void Job::follow() {
-  const format::Decree* decree = heard_.decree_of(coordinator(), shape_, members_);
+  const format::Decree* decree =
+      peers_.heard_nodes().decree_of(peers_.coordinator(), facts_.shape, facts_.members);
   if (decree == nullptr) return;
-  const bool is_older = decree->coordinator == decree_.coordinator &&
-                        decree->coordinator_boot == decree_.coordinator_boot &&
-                        decree->sequence <= decree_.sequence;
+  const bool is_older = decree->coordinator == facts_.decree.coordinator &&
+                        decree->coordinator_boot == facts_.decree.coordinator_boot &&
+                        decree->sequence <= facts_.decree.sequence;
   if (!is_older) obey(*decree);
 }
 
 void Job::obey(const format::Decree& decree) {
-  const bool is_same = decree.coordinator == decree_.coordinator &&
-                       decree.coordinator_boot == decree_.coordinator_boot &&
-                       decree.sequence == decree_.sequence;
+  const bool is_same = decree.coordinator == facts_.decree.coordinator &&
+                       decree.coordinator_boot == facts_.decree.coordinator_boot &&
+                       decree.sequence == facts_.decree.sequence;
   if (is_same) return;
   // A coordinator that has just taken over, or was started anew, knows less than we do. It learns
   // from our report what we know, unless we forget it here.
-  format::SharedStart start = agree::newer(decree_.start, decree.start);
+  format::SharedStart start = agree::newer(facts_.decree.start, decree.start);
   // Of our own decrees a later one has a higher number, whoever coordinated meanwhile.
-  const bool are_ours = decree.coordinator == node_ && decree_.coordinator == node_ &&
-                        decree.coordinator_boot == boot_ && decree_.coordinator_boot == boot_;
-  CKPT_ASSERT(!are_ours || decree.sequence > decree_.sequence);
-  decree_ = decree;
-  decree_.start = std::move(start);
-  history_ = agree::merge(history_, decree.history);
-  restore_counts_ = agree::fill_in(decree.restore_counts, restore_counts_);
-  if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
-  if (decree.committed && (!committed_ || *committed_ < *decree.committed)) {
+  const bool are_ours =
+      decree.coordinator == facts_.node && facts_.decree.coordinator == facts_.node &&
+      decree.coordinator_boot == facts_.boot && facts_.decree.coordinator_boot == facts_.boot;
+  CKPT_ASSERT(!are_ours || decree.sequence > facts_.decree.sequence);
+  facts_.decree = decree;
+  facts_.decree.start = std::move(start);
+  facts_.history = agree::merge(facts_.history, decree.history);
+  facts_.restore_counts = agree::fill_in(decree.restore_counts, facts_.restore_counts);
+  if (facts_.committed && facts_.is_fenced(*facts_.committed)) facts_.committed.reset();
+  if (decree.committed && (!facts_.committed || *facts_.committed < *decree.committed)) {
     CKPT_POINT("commit.before");
-    committed_ = decree.committed;
+    facts_.committed = decree.committed;
     CKPT_POINT("commit.after");
   }
-  if (committed_ && agree::is_fenced(history_, *committed_)) committed_.reset();
-  if (decree.durable) durable_ = decree.durable;
-  if (durable_ && agree::is_fenced(history_, *durable_)) durable_.reset();
-  CKPT_ASSERT(!committed_ || !agree::is_fenced(history_, *committed_));
-  if (decree_.start) {  // Ranks that begin learn the levels of their base, which are known now.
-    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *decree_.start);
+  if (facts_.committed && facts_.is_fenced(*facts_.committed)) facts_.committed.reset();
+  if (decree.durable) facts_.durable = decree.durable;
+  if (facts_.durable && facts_.is_fenced(*facts_.durable)) facts_.durable.reset();
+  CKPT_ASSERT(!facts_.committed || !facts_.is_fenced(*facts_.committed));
+  if (facts_.decree
+          .start) {  // Ranks that begin learn the levels of their base, which are known now.
+    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
   }
   for (auto& [number_of_rank, rank] : ranks_) {
     if (!rank.session || rank.session->events == nullptr) continue;
@@ -318,10 +290,10 @@ void Job::obey(const format::Decree& decree) {
         rank.session->events->tell(control::StepDropped{at.step});
     }
   }
-  if (decree.flush) storage_->write(*decree.flush);  // Holds the shards before any is freed.
+  if (decree.flush) storage_.write(*decree.flush);  // Holds the shards before any is freed.
   retire_useless();
-  if (decree.ended && !ended_at_) {
-    ended_at_ = context_.seams.clock.now();
+  if (decree.ended && !facts_.ended_at) {
+    facts_.ended_at = facts_.clock().now();
     free_memory("the job has ended");
   }
   touch();
@@ -352,7 +324,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->current_start = start.start_id;
     session->finished_start = start.start_id;
     session->timeline = start.timeline;
-    session->durable_before = durable_;
+    session->durable_before = facts_.durable;
     session->committed_told.reset();
     session->durable_told.reset();
     session->last_seen.reset();
@@ -364,8 +336,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
                                          Status(), start.reason});
     tell_levels(*session);
     // Another node may have stored the base since we read the catalog.
-    if (start.base && start.base == durable_ && !storage_->is_published(*start.base))
-      storage_->look_for(*start.base);
+    if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
+      storage_.look_for(*start.base);
   } else if (start.outcome.is_go()) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
@@ -376,7 +348,8 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     }
     CKPT_ASSERT(start.base.has_value());
     session->is_copying = true;
-    asio::co_spawn(context_.executor, bring_shard(rank.rank, session->id, start), asio::detached);
+    asio::co_spawn(facts_.context.executor, bring_shard(rank.rank, session->id, start),
+                   asio::detached);
   }
 }
 

@@ -13,8 +13,6 @@
 #include "agree/timelines.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
-#include "node/job_storage.hpp"
-#include "node/replication.hpp"
 
 namespace ckpt::node {
 
@@ -28,7 +26,7 @@ constexpr Duration commit_patience = std::chrono::seconds(3);
 }  // namespace
 
 bool Job::is_closing() const {
-  if (ended_at_ || ranks_.empty()) return true;
+  if (facts_.ended_at || ranks_.empty()) return true;
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
     return entry.second.session && entry.second.session->close_deadline;
   });
@@ -36,15 +34,19 @@ bool Job::is_closing() const {
 
 bool Job::is_finished() const {
   if (has_trainer()) return false;
-  const Time now = context_.seams.clock.now();
-  if (ended_at_) {
-    const Duration since = now - *ended_at_;
-    if (shape_.nodes.size() == 1 || secret_.empty() || since >= ended_linger) return true;
+  const Time now = facts_.clock().now();
+  if (facts_.ended_at) {
+    const Duration since = now - *facts_.ended_at;
+    if (facts_.shape.nodes.size() == 1 || facts_.secret.empty() || since >= ended_linger)
+      return true;
     // Others than the node that decreed the end only let that one know.
-    if (decree_.coordinator != node_) return since >= context_.options.heartbeat_interval;
-    return std::all_of(shape_.nodes.begin(), shape_.nodes.end(), [this](const Node& node) {
-      return node.name == node_ || heard_.has_ended(node.name, shape_.run);
-    });
+    if (facts_.decree.coordinator != facts_.node)
+      return since >= facts_.context.options.heartbeat_interval;
+    return std::all_of(facts_.shape.nodes.begin(), facts_.shape.nodes.end(),
+                       [this](const Node& node) {
+                         return node.name == facts_.node ||
+                                peers_.heard_nodes().has_ended(node.name, facts_.shape.run);
+                       });
   }
   // Its first trainer was refused: it holds a name, and nothing else.
   if (ranks_.empty() && slots_.bytes() == 0) return idle_.since(now) >= ended_linger;
@@ -53,15 +55,16 @@ bool Job::is_finished() const {
 
 // Trainers of other nodes count: what this node holds is theirs, too.
 void Job::note_idle() {
-  const Time now = context_.seams.clock.now();
-  const bool is_attended = decree_.has_trainer && decree_.coordinator == coordinator();
+  const Time now = facts_.clock().now();
+  const bool is_attended =
+      facts_.decree.has_trainer && facts_.decree.coordinator == peers_.coordinator();
   if (has_trainer() || is_attended) idle_.seen(now);
   const bool was_expired = is_expired_;
-  is_expired_ = !ended_at_ && idle_.is_expired(now);
+  is_expired_ = !facts_.ended_at && idle_.is_expired(now);
   if (!is_expired_ || was_expired) return;
-  log_info("job={} has had no trainer for {}: {}", shape_.job, idle_.limit_text(),
+  log_info("job={} has had no trainer for {}: {}", facts_.shape.job, idle_.limit_text(),
            is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
-  if (is_coordinator()) storage_->read_catalog();  // Another daemon may have stored it.
+  if (peers_.is_coordinator()) storage_.read_catalog();  // Another daemon may have stored it.
 }
 
 std::string IdleWatch::limit_text() const {
@@ -72,32 +75,32 @@ std::string IdleWatch::limit_text() const {
 
 void Job::free_memory(const std::string& why) {
   const Held all = held();
-  const std::string what = fmt::format("job={} memory freed: {} ({})", shape_.job,
+  const std::string what = fmt::format("job={} memory freed: {} ({})", facts_.shape.job,
                                        arena::human_bytes(slots_.bytes()), why);
   if (!all.lost) {
     log_info("{}", what);
-  } else if (is_expired_ && !directory_.empty()) {
+  } else if (is_expired_ && !facts_.directory.empty()) {
     log_error("{}: step {} IS LOST on this node, it could not be stored in {}: {}", what,
-              number(all.lost->step), directory_,
-              storage_->flush_failures() > 0 ? storage_->flush_failure()
-                                             : "some node's part of it is missing");
+              number(all.lost->step), facts_.directory,
+              storage_.flush_failures() > 0 ? storage_.flush_failure()
+                                            : "some node's part of it is missing");
   } else {
     log_warning("{}: step {} was in memory alone", what, number(all.lost->step));
   }
-  replication_->memory_freed();
+  replication_.memory_freed();
   slots_.free_all();
-  committed_.reset();
+  facts_.committed.reset();
 }
 
 Held Job::held() const {
   Held held;
-  held.job = shape_.job;
-  held.directory = directory_;
-  held.durable = durable_;
+  held.job = facts_.shape.job;
+  held.directory = facts_.directory;
+  held.durable = facts_.durable;
   slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
     const format::StepId at = slot.id().at;
-    if (slot.is_retiring() || agree::is_fenced(history_, at)) return;
-    if (durable_ && at <= *durable_) return;
+    if (slot.is_retiring() || facts_.is_fenced(at)) return;
+    if (facts_.durable && at <= *facts_.durable) return;
     if (!held.lost || at > *held.lost) held.lost = at;
   });
   return held;
@@ -113,30 +116,31 @@ bool Job::is_flushed(bool wait_for_commits) const {
     const Settled settled = settled_of(rank);
     if (!settled.is_filled || (wait_for_commits && !settled.is_committed)) return false;
   }
-  if (directory_.empty() || !committed_ || agree::is_fenced(history_, *committed_)) return true;
-  return durable_ && *durable_ >= *committed_;
+  if (facts_.directory.empty() || !facts_.committed || facts_.is_fenced(*facts_.committed))
+    return true;
+  return facts_.durable && *facts_.durable >= *facts_.committed;
 }
 
 Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   const std::shared_ptr<Job> self = shared_from_this();
-  Clock& clock = context_.seams.clock;
+  Clock& clock = facts_.clock();
   // A step that other ranks will never capture stays uncommitted, and is not waited for.
   const Time commits_until = std::min(deadline, clock.after(commit_patience));
-  const std::uint64_t failed_before = storage_->flush_failures();
+  const std::uint64_t failed_before = storage_.flush_failures();
   while (!is_flushed(clock.now() < commits_until)) {
-    const bool has_failed = storage_->flush_failures() - failed_before >= failures_max;
-    if (!decree_.unstorable.empty())
+    const bool has_failed = storage_.flush_failures() - failed_before >= failures_max;
+    if (!facts_.decree.unstorable.empty())
       co_return fail(Errc::exhausted,
-                     fmt::format("flush job {}: {}", shape_.job, decree_.unstorable));
+                     fmt::format("flush job {}: {}", facts_.shape.job, facts_.decree.unstorable));
     if (has_failed || clock.now() >= deadline) {
       const Held all = held();
-      const bool has_tried = storage_->flush_failures() > failed_before;
+      const bool has_tried = storage_.flush_failures() > failed_before;
       co_return fail(has_failed ? Errc::io : Errc::unavailable,
                      fmt::format("flush job {}: step {} is not durable, {} is: {}", all.job,
                                  all.lost ? number(all.lost->step) : 0,
                                  all.durable ? fmt::format("step {}", number(all.durable->step))
                                              : std::string("no step"),
-                                 has_tried ? storage_->flush_failure() : "not done in time"));
+                                 has_tried ? storage_.flush_failure() : "not done in time"));
     }
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());

@@ -5,7 +5,11 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/job.hpp"
+#include "node/giving_way.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/peers.hpp"
+#include "node/slot_table.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
@@ -31,8 +35,8 @@ void JobStorage::write(const format::FlushOrder& order) {
   // Also without a part for us: the coordinator then removes what earlier attempts left.
   if (is_writing_ || (to_write_.empty() && !is_new)) return;
   is_writing_ = true;
-  asio::co_spawn(job_.context().executor, run_write(order), asio::detached);
-  if (is_new) asio::co_spawn(job_.context().executor, let_go(order.flush_id), asio::detached);
+  asio::co_spawn(facts_.context.executor, run_write(order), asio::detached);
+  if (is_new) asio::co_spawn(facts_.context.executor, let_go(order.flush_id), asio::detached);
 }
 
 // Copies are held from the order on: a newer commit must not free them. What hangs must not take
@@ -43,7 +47,7 @@ void JobStorage::take_parts(const format::FlushOrder& order) {
   const auto work = storage::parse_work_directory(order.work_directory);
   for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
     const format::FlushWriter& writer = order.writers[rank];
-    if (writer.node != job_.node() || !taken_.insert({rank, writer.turn}).second) continue;
+    if (writer.node != facts_.node || !taken_.insert({rank, writer.turn}).second) continue;
     const Part part{rank, writer.turn};
     if (work && work->at == order.at) {
       to_write_.push_back(Shard{part, {}, {}, false});
@@ -68,7 +72,7 @@ void JobStorage::begin_flush(const format::FlushOrder& order) {
 }
 
 void JobStorage::hold(format::StepId at, Shard& shard) const {
-  job_.slots().for_each_sealed([&](arena::Slot& slot, bool is_own) {
+  slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     if (shard.lease || slot.id() != format::ShardId{at, shard.part.rank}) return;
     CKPT_ASSERT(slot.record() != nullptr);
     shard.lease.emplace(slot.shared_from_this());
@@ -80,27 +84,27 @@ void JobStorage::hold(format::StepId at, Shard& shard) const {
 // False: the flush is over, or the part was given to another node.
 bool JobStorage::is_ours(std::uint64_t flush_id, Part part) const {
   return flush_report_.flush_id == flush_id && part.rank < flush_writers_.size() &&
-         flush_writers_[part.rank] == format::FlushWriter{job_.node(), part.turn};
+         flush_writers_[part.rank] == format::FlushWriter{facts_.node, part.turn};
 }
 
 void JobStorage::fail_part(Part part, const Error& error) {
   flush_report_.failed.push_back({part.rank, part.turn, error.message()});
   count_failure(error);
-  job_.touch();
+  life_.touch();
 }
 
 // Not for each Chunk: a report that changes is sent to the coordinator.
 void JobStorage::note_progress() {
-  Clock& clock = job_.context().seams.clock;
+  Clock& clock = facts_.clock();
   if (clock.now() < progress_due_) return;
-  progress_due_ = clock.after(job_.context().options.flush_stalled_after / 8);
+  progress_due_ = clock.after(facts_.context.options.flush_stalled_after / 8);
   ++flush_report_.progress;
-  job_.touch();
+  life_.touch();
 }
 
 asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
-  if (!job->is_coordinator()) {
+  const std::shared_ptr<void> held = life_.hold();
+  if (!peers_.is_coordinator()) {
     over_.clear();  // It is the coordinator's to do.
   } else if (!over_.empty()) {
     // First, since the room that they take may be what this one lacks.
@@ -109,7 +113,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     stale.names = std::exchange(over_, {});
     stale.with_files_aside = false;
     auto discarded = co_await discard(std::move(stale));
-    if (!discarded) log_warning("job={} {}", job->shape().job, discarded.error().message());
+    if (!discarded) log_warning("job={} {}", facts_.shape.job, discarded.error().message());
   }
   while (is_part_in_hand_ && flush_report_.flush_id == order.flush_id) {  // Of an older flush.
     auto woken = co_await hand_free_.wait_until(no_deadline);
@@ -133,11 +137,11 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     is_part_in_hand_ = false;
     hand_free_.notify_all();
     if (!written && is_ours(order.flush_id, part)) {
-      log_warning("job={} step={} rank={} not flushed: {}", job->shape().job, number(order.at.step),
+      log_warning("job={} step={} rank={} not flushed: {}", facts_.shape.job, number(order.at.step),
                   part.rank, written.error().message());
       fail_part(part, written.error());
     }
-    job->touch();
+    life_.touch();
   }
   if (flush_report_.flush_id == order.flush_id) is_writing_ = false;
 }
@@ -145,9 +149,9 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
 // Training needs the Slots of other nodes' copies: there is one of each rank to spare. Storage that
 // does not answer must not keep them.
 asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
-  const Clock& clock = job_.context().seams.clock;
-  const Time deadline = job_.context().seams.clock.after(copies_held_for);
+  const std::shared_ptr<void> held = life_.hold();
+  const Clock& clock = facts_.clock();
+  const Time deadline = clock.after(copies_held_for);
   while (clock.now() < deadline) {
     auto woken = co_await hand_free_.wait_until(deadline);
     if (!woken) co_return;
@@ -156,14 +160,14 @@ asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
   for (Shard& shard : to_write_) {
     if (!shard.is_own) shard.lease.reset();
   }
-  job->touch();
+  life_.touch();
 }
 
 // Somebody may have removed the whole directory: what is in memory goes into a new one. Or
 // unmounted it: nothing of it goes into the mount point.
 Task<void> JobStorage::make_work_directory(std::string name) {
   CKPT_CO_CHECK(co_await keep_marker());
-  Status made = co_await job_.context().seams.files.make_directory(site().at(name));
+  Status made = co_await facts_.context.seams.files.make_directory(site().at(name));
   co_return made;
 }
 
@@ -186,14 +190,14 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   watch.progressed = [this, flush_id = order.flush_id] {
     if (flush_report_.flush_id == flush_id) note_progress();
   };
-  WorkMeter::Pass under_way = job_.giving_way().begin(Work::flush);
+  WorkMeter::Pass under_way = giving_way_.begin(Work::flush);
   auto flushed = co_await flusher_.write_shard(std::move(source), path, std::move(watch));
-  under_way.end(job_.context().seams.clock.now());
+  under_way.end(facts_.clock().now());
   CKPT_POINT("flush.data_done");
   if (!flushed) {
     // A node that holds another copy heals it, and writes the part.
     if (flushed.error().code() == Errc::corruption) {
-      job_.slots().quarantine({order.at, part.rank}, shard.digest);
+      slots_.quarantine({order.at, part.rank}, shard.digest);
     }
     co_return fail(std::move(flushed).error());
   }
@@ -207,12 +211,12 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
 void JobStorage::publish(const agree::Publishing& publishing, Answer answer) {
   if (publishing_id_ == publishing.order.flush_id) return;  // Under way.
   publishing_id_ = publishing.order.flush_id;
-  asio::co_spawn(job_.context().executor, run_publish(publishing, std::move(answer)),
+  asio::co_spawn(facts_.context.executor, run_publish(publishing, std::move(answer)),
                  asio::detached);
 }
 
 asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answer answer) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const std::shared_ptr<void> held = life_.hold();
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;
   const bool had_several_writers = publishing.had_several_writers;
@@ -227,7 +231,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
     auto discarded =
         co_await storage::discard_work_directory(site(), work_directory, "its flush failed");
     if (!discarded) {
-      log_warning("job={} {} is left behind: {}", job->shape().job, work_directory,
+      log_warning("job={} {} is left behind: {}", facts_.shape.job, work_directory,
                   discarded.error().message());
     }
   }
@@ -240,38 +244,38 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   CKPT_CO_CHECK(co_await keep_history(publishing.order.at));
   storage::PublishOrder order;
   order.work_name = publishing.order.work_directory;
-  order.job = job_.shape().job;
-  order.run = job_.shape().run;
+  order.job = facts_.shape.job;
+  order.run = facts_.shape.run;
   order.at = publishing.order.at;
-  order.world_size = job_.shape().world_size;
+  order.world_size = facts_.shape.world_size;
   order.digests = publishing.digests;
   if (publishing.had_several_writers) {
     for (const format::FlushWriter& writer : publishing.order.writers)
       order.turns.push_back(writer.turn);
   }
-  order.members = job_.members();
-  for (const Node& node : job_.shape().nodes) order.nodes.push_back(node.name);
+  order.members = facts_.members;
+  for (const Node& node : facts_.shape.nodes) order.nodes.push_back(node.name);
   const std::uint32_t ranks = order.world_size;
   CKPT_CO_TRY(const storage::PublishedStep published,
               co_await storage::publish(site(), std::move(order)));
-  log_info("job={} step={} saved as {} ranks={} bytes={}", job_.shape().job,
+  log_info("job={} step={} saved as {} ranks={} bytes={}", facts_.shape.job,
            number(publishing.order.at.step), published.name, ranks, published.bytes);
   // From here on the step is durable, whatever becomes of the rest.
   auto catalog = co_await load_catalog(std::nullopt);
   if (!catalog) {
-    log_warning("job={} old checkpoints are kept: {}", job_.shape().job, catalog.error().message());
+    log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());
     co_return Status{};
   }
   storage::RetentionOrder retention;
-  retention.run = job_.shape().run;
+  retention.run = facts_.shape.run;
   retention.max_ckpt_num = max_ckpt_num_;
   retention.protected_steps.push_back(publishing.order.at);
   auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
   if (!deleted) {
-    log_warning("job={} old checkpoints are kept: {}", job_.shape().job, deleted.error().message());
+    log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, deleted.error().message());
   } else {
     for (const storage::Checkpoint& checkpoint : *deleted) {
-      log_info("job={} step={} deleted {}: only {} are kept", job_.shape().job,
+      log_info("job={} step={} deleted {}: only {} are kept", facts_.shape.job,
                number(checkpoint.at.step), checkpoint.name, max_ckpt_num_);
     }
   }

@@ -13,9 +13,6 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
-#include "node/job_storage.hpp"
-#include "node/peers.hpp"
-#include "node/replication.hpp"
 
 namespace ckpt::node {
 
@@ -40,58 +37,59 @@ Status Job::check_attach(const AttachRequest& request) const {
                 fmt::format("attach rank {}: node '{}' is not in the job's list of nodes",
                             request.rank, request.node));
   }
-  if (request.incarnation < shape_.incarnation) {
+  if (request.incarnation < facts_.shape.incarnation) {
     return fail(
         Errc::invalid_argument,
         fmt::format("attach rank {}: incarnation {} of the list of nodes is out of date, the "
                     "job has {}: start this trainer with the newest list",
-                    request.rank, request.incarnation, shape_.incarnation));
+                    request.rank, request.incarnation, facts_.shape.incarnation));
   }
-  if (request.dir != directory_ && is_closing()) {
+  if (request.dir != facts_.directory && is_closing()) {
     return fail(Errc::unavailable,
                 fmt::format("attach rank {}: job {} was closed, and is not over yet on this node: "
                             "its newest step is on its way to '{}', or other nodes have not heard "
                             "of the end; ckpt drop {} frees what it holds at once",
-                            request.rank, shape_.job, directory_, shape_.job));
+                            request.rank, facts_.shape.job, facts_.directory, facts_.shape.job));
   }
-  if (request.dir != directory_) {
+  if (request.dir != facts_.directory) {
     return fail(Errc::invalid_argument,
                 fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
                             "the new run another job's name, or free what the old one still holds "
                             "in memory: ckpt drop {}",
-                            request.rank, shape_.job, directory_, request.dir, shape_.job));
+                            request.rank, facts_.shape.job, facts_.directory, request.dir,
+                            facts_.shape.job));
   }
   return {};
 }
 
 void Job::adopt_shape(const AttachRequest& request) {
-  shape_.world_size = request.world_size;
-  shape_.replicas = request.replicas;
-  shape_.incarnation = request.incarnation;
-  shape_.has_storage = !request.dir.empty();
-  shape_.nodes = request.nodes;
-  shape_.save_mem_interval = request.save_mem_interval;
-  shape_.save_storage_interval = request.save_storage_interval;
+  facts_.shape.world_size = request.world_size;
+  facts_.shape.replicas = request.replicas;
+  facts_.shape.incarnation = request.incarnation;
+  facts_.shape.has_storage = !request.dir.empty();
+  facts_.shape.nodes = request.nodes;
+  facts_.shape.save_mem_interval = request.save_mem_interval;
+  facts_.shape.save_storage_interval = request.save_storage_interval;
   seen_.forget();
-  members_ = agree::members_digest(shape_);
-  node_ = request.node;
-  coordinator_.set_node(node_);
-  secret_ = request.secret;
+  facts_.members = agree::members_digest(facts_.shape);
+  facts_.node = request.node;
+  coordinator_.set_node(facts_.node);
+  facts_.secret = request.secret;
   own_slot_count_ =
       std::max(request.own_slots,
                request.dir.empty() ? arena::own_slots_min : arena::own_slots_with_storage);
-  storage_->set_max_ckpt_num(request.max_ckpt_num);
+  storage_.set_max_ckpt_num(request.max_ckpt_num);
   giving_way_.set_rates(request.flush_rate, request.replica_rate);
-  if (shape_.nodes.size() > 1 && secret_.empty()) {
+  if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
     log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
-                shape_.job, shape_.nodes.size());
+                facts_.shape.job, facts_.shape.nodes.size());
   }
 }
 
 Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
   CKPT_CHECK(check_attach(request));
   // Whoever is left of an older list may have its rank on another node by now.
-  if (request.incarnation > shape_.incarnation) fence_all(request.process);
+  if (request.incarnation > facts_.shape.incarnation) fence_all(request.process);
   adopt_shape(request);
   CKPT_POINT("reg.before");
   Rank& rank = ranks_[request.rank];
@@ -103,20 +101,20 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
     if (rank.session) fence(rank, std::move(rank.session));
   }
   auto session = std::make_unique<Session>();
-  session->id = SessionId{context_.random.next() | 1};
-  session->asker = context_.random.next();
+  session->id = SessionId{facts_.context.random.next() | 1};
+  session->asker = facts_.context.random.next();
   session->events = &events;
   session->process = request.process;
   if (request.continuation) session->continue_as(*request.continuation);
-  const Attached attached{session->id, shape_.run};
+  const Attached attached{session->id, facts_.shape.run};
   session->check_invariants();
   CKPT_ASSERT(rank.session == nullptr);
   rank.session = std::move(session);
   rank.slots_failure.reset();
-  ended_at_.reset();
+  facts_.ended_at.reset();
   giving_way_.forget(rank.rank);
-  peers_->members_changed();
-  log_info("job={} rank={} session={:x} attached{}", shape_.job, rank.rank,
+  peers_.members_changed();
+  log_info("job={} rank={} session={:x} attached{}", facts_.shape.job, rank.rank,
            static_cast<std::uint64_t>(attached.session),
            request.continuation ? " to go on after a restart of the daemon" : "");
   CKPT_POINT("reg.after");
@@ -140,7 +138,7 @@ void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   abandon_fillings(rank.rank, older->id);
   revoke_grants(rank);
   if (older->events == nullptr) return;  // Its process is gone already.
-  log_warning("job={} rank={} session={:x} fenced by a newer trainer", shape_.job, rank.rank,
+  log_warning("job={} rank={} session={:x} fenced by a newer trainer", facts_.shape.job, rank.rank,
               static_cast<std::uint64_t>(older->id));
   older->events->tell(
       control::Fenced{"a newer trainer with the same job name and rank attached; a different run "
@@ -163,11 +161,12 @@ Result<Caller> Job::active(SessionId id, std::string_view what) {
   Rank* rank = nullptr;
   Session* session = find(id, &rank);
   if (session == nullptr) {
-    return fail(Errc::not_found, fmt::format("{}: no such session in job {}", what, shape_.job));
+    return fail(Errc::not_found,
+                fmt::format("{}: no such session in job {}", what, facts_.shape.job));
   }
   if (session->is_fenced) {
     return fail(Errc::unavailable, fmt::format("{}: fenced by a newer trainer of job {} rank {}",
-                                               what, shape_.job, rank->rank));
+                                               what, facts_.shape.job, rank->rank));
   }
   session->check_invariants();
   return Caller{*session, *rank};
@@ -194,11 +193,12 @@ Status Job::carry_out(Caller by, control::SetLayout it) {
 
 // Nodes that may not speak to one another cannot agree on a step: said at once, not by a deadline.
 bool Job::refuse_without_peers(Session& session, const char* what) {
-  if (shape_.nodes.size() == 1 || !secret_.empty() || session.events == nullptr) return false;
+  if (facts_.shape.nodes.size() == 1 || !facts_.secret.empty() || session.events == nullptr)
+    return false;
   Error error(Errc::unavailable,
               fmt::format("{} job {}: no secret: its {} nodes cannot agree on a step; give all of "
                           "them the same secret_file",
-                          what, shape_.job, shape_.nodes.size()));
+                          what, facts_.shape.job, facts_.shape.nodes.size()));
   session.events->tell(control::Begun{session.ask, 0, 0, std::nullopt, fail(std::move(error)), {}});
   return true;
 }
@@ -208,7 +208,7 @@ Status Job::carry_out(Caller by, control::StartFresh it) {
   session.ask = it.ask;
   if (refuse_without_peers(session, "start")) return {};
   if (session.phase == StartPhase::running || session.is_asking_after_training()) {
-    if (session.phase != StartPhase::running) session.withdraw(context_.random.next());
+    if (session.phase != StartPhase::running) session.withdraw(facts_.context.random.next());
     if (session.events != nullptr) {
       revoke_grants(by.rank);
       session.events->tell(control::Begun{
@@ -216,7 +216,7 @@ Status Job::carry_out(Caller by, control::StartFresh it) {
     }
   } else if (session.phase != StartPhase::fresh) {
     session.phase = StartPhase::fresh;
-    session.asker = context_.random.next();
+    session.asker = facts_.context.random.next();
   }
   touch();
   return {};
@@ -229,7 +229,7 @@ Status Job::carry_out(Caller by, control::AskRestore it) {
   CKPT_POINT("load.select");
   session.trained_before =
       session.phase == StartPhase::running || session.is_asking_after_training();
-  session.asker = context_.random.next();
+  session.asker = facts_.context.random.next();
   session.phase = StartPhase::asks;
   session.wanted = it.wanted;
   session.attempt = 0;
@@ -237,7 +237,7 @@ Status Job::carry_out(Caller by, control::AskRestore it) {
   session.copy_result.reset();
   session.failure.clear();
   // What storage holds may have changed since it was read.
-  storage_->forget_catalog();
+  storage_.forget_catalog();
   touch();
   return {};
 }
@@ -270,15 +270,16 @@ Status Job::carry_out(Caller by, control::Flush it) {
 bool Job::is_flush_awaited(const Session& session) const {
   if (!session.flush_wanted || session.phase != StartPhase::running) return false;
   format::StepId wanted{session.timeline, *session.flush_wanted};
-  const std::optional<format::StepId> base = agree::base_of(history_, session.timeline);
+  const std::optional<format::StepId> base = agree::base_of(facts_.history, session.timeline);
   if (base && wanted.step <= base->step) wanted = *base;
-  return committed_ && *committed_ >= wanted && (!durable_ || *durable_ < wanted);
+  return facts_.committed && *facts_.committed >= wanted &&
+         (!facts_.durable || *facts_.durable < wanted);
 }
 
 Status Job::carry_out(Caller by, control::Close it) {
   Session& session = by.session;
-  if (session.is_asking_after_training()) session.withdraw(context_.random.next());
-  if (!session.close_deadline) session.close_deadline = context_.seams.clock.after(it.deadline);
+  if (session.is_asking_after_training()) session.withdraw(facts_.context.random.next());
+  if (!session.close_deadline) session.close_deadline = facts_.clock().after(it.deadline);
   touch();
   return {};
 }
@@ -292,7 +293,7 @@ Settled Job::settled_of(const Rank& rank) const {
     const arena::Slot& slot = *own.slot;
     if (slot.state() == State::filling || slot.state() == State::filled) settled.is_filled = false;
     if (slot.state() != State::sealed || slot.is_retiring()) continue;
-    if (!committed_ || slot.id().at > *committed_) settled.is_committed = false;
+    if (!facts_.committed || slot.id().at > *facts_.committed) settled.is_committed = false;
   }
   return settled;
 }
@@ -305,23 +306,23 @@ void Job::settle_closing(Rank& rank) {
   const bool is_settled = settled.is_filled && settled.is_committed;
   session->is_closing = session->is_closing || is_settled;
   // Who never began has captured nothing that others would have to agree on.
-  if (ended_at_ || session->phase != StartPhase::running) {
+  if (facts_.ended_at || session->phase != StartPhase::running) {
     session->is_closed = true;
     tell_levels(*session);  // What was flushed is known before the end is.
     if (session->events != nullptr) session->events->tell(control::Closed{});
-  } else if (is_settled && !decree_.unstorable.empty() && !is_flushed(true)) {
+  } else if (is_settled && !facts_.decree.unstorable.empty() && !is_flushed(true)) {
     session->is_closed = true;
     if (session->events == nullptr) return;
-    session->events->tell(
-        control::Closed{fail(Errc::exhausted, fmt::format("close job {} rank {}: {}", shape_.job,
-                                                          rank.rank, decree_.unstorable))});
-  } else if (context_.seams.clock.now() >= *session->close_deadline) {
+    session->events->tell(control::Closed{
+        fail(Errc::exhausted, fmt::format("close job {} rank {}: {}", facts_.shape.job, rank.rank,
+                                          facts_.decree.unstorable))});
+  } else if (facts_.clock().now() >= *session->close_deadline) {
     session->is_closed = true;
     if (session->events == nullptr) return;
     session->events->tell(control::Closed{
         fail(Errc::unavailable,
              fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
-                         shape_.job, rank.rank,
+                         facts_.shape.job, rank.rank,
                          !degraded().empty() ? degraded()
                          : is_settled        ? "other ranks have not closed, or storage is slow"
                                              : "a capture is not committed yet"))});
@@ -333,7 +334,7 @@ void Job::detach(SessionId id) {
   Session* session = find(id, &rank);
   if (session == nullptr) return;
   CKPT_POINT("detach");
-  log_info("job={} rank={} session={:x} is gone{}", shape_.job, rank->rank,
+  log_info("job={} rank={} session={:x} is gone{}", facts_.shape.job, rank->rank,
            static_cast<std::uint64_t>(id), session->is_closing ? " after closing" : "");
   abandon_fillings(rank->rank, id);
   session->events = nullptr;
@@ -344,12 +345,12 @@ void Job::detach(SessionId id) {
     // A session that closes is reported until all have: the last one ends the job.
     if (!session->close_deadline) rank->session.reset();
   }
-  idle_.seen(context_.seams.clock.now());
+  idle_.seen(facts_.clock().now());
   if (!has_trainer() && !is_closing() && slots_.bytes() > 0) {
     log_info("job={} has no trainer here any more: its memory, {}, is kept for {}, then {}",
-             shape_.job, arena::human_bytes(slots_.bytes()), idle_.limit_text(),
-             directory_.empty() ? "freed: there is no directory to store its steps in"
-                                : "stored and freed");
+             facts_.shape.job, arena::human_bytes(slots_.bytes()), idle_.limit_text(),
+             facts_.directory.empty() ? "freed: there is no directory to store its steps in"
+                                      : "stored and freed");
   }
   touch();
 }
@@ -363,7 +364,7 @@ bool Job::has_trainer() const {
 
 void Job::tell_levels(Session& session) {
   if (session.events == nullptr || session.phase != StartPhase::running) return;
-  const std::optional<format::StepId> base = agree::base_of(history_, session.timeline);
+  const std::optional<format::StepId> base = agree::base_of(facts_.history, session.timeline);
   const auto tell = [&](const std::optional<format::StepId>& reached,
                         std::optional<format::StepId>& told, Level level) {
     // Other steps of older timelines say nothing of what this session has.
@@ -372,27 +373,29 @@ void Job::tell_levels(Session& session) {
     // What was durable when the timeline began may have been removed by hand before. The catalog,
     // which was read for the restore, knows; what is stored since may not be in it.
     const bool is_doubted = reached == base && level == Level::durable &&
-                            reached == session.durable_before && !storage_->is_published(*base);
+                            reached == session.durable_before && !storage_.is_published(*base);
     if (is_doubted) return;
     told = reached;
     session.events->tell(control::LevelReached{reached->step, level});
   };
-  tell(committed_, session.committed_told, Level::committed);
-  tell(durable_, session.durable_told, Level::durable);
+  tell(facts_.committed, session.committed_told, Level::committed);
+  tell(facts_.durable, session.durable_told, Level::durable);
 }
 
 std::string Job::waiting() const {
-  if (is_announcing_) return "the record of timelines is written in " + directory_;
+  if (is_announcing_) return "the record of timelines is written in " + facts_.directory;
   // That a node does not answer may be why a start waits; the coordinator cannot know it of others.
-  return decree_.waiting.empty() ? std::string() : joined(decree_.waiting, peers_->trouble());
+  return facts_.decree.waiting.empty() ? std::string()
+                                       : joined(facts_.decree.waiting, peers_.trouble());
 }
 
 std::string Job::degraded() const {
-  const Time now = context_.seams.clock.now();
-  const std::string copies = joined(replication_->trouble(now), storage_->trouble(now));
-  const std::string at_odds = heard_.at_odds(
-      shape_, members_, node_, [this](const std::string& node) { return peers_->is_live(node); });
-  return joined(joined(joined(decree_.degraded, peers_->trouble()), copies), at_odds);
+  const Time now = facts_.clock().now();
+  const std::string copies = joined(replication_.trouble(now), storage_.trouble(now));
+  const std::string at_odds = peers_.heard_nodes().at_odds(
+      facts_.shape, facts_.members, facts_.node,
+      [this](const std::string& node) { return peers_.is_live(node); });
+  return joined(joined(joined(facts_.decree.degraded, peers_.trouble()), copies), at_odds);
 }
 
 std::string Job::waiting_of(const Rank& rank) const {
@@ -408,7 +411,7 @@ std::string Job::waiting_of(const Rank& rank) const {
 void Job::tell_notice(const Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  control::Notice notice{waiting_of(rank), degraded(), decree_.unstorable};
+  control::Notice notice{waiting_of(rank), degraded(), facts_.decree.unstorable};
   if (notice == session->notice_told) return;
   session->notice_told = notice;
   session->events->tell(std::move(notice));

@@ -29,7 +29,7 @@ void Job::prepare_slots(Rank& rank) {
     return;
   }
   if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < own_slot_count_) {
-    asio::co_spawn(context_.executor,
+    asio::co_spawn(facts_.context.executor,
                    make_slots(rank.rank, own_slot_count_, rank.wanted_slot_bytes), asio::detached);
     return;
   }
@@ -47,7 +47,7 @@ asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t c
   const StopGate::Pass pass = gate_.enter();
   auto made = co_await slots_.make_own(rank_number, count, bytes);
   if (!made) {
-    log_error("job={} rank={} {}", shape_.job, rank_number, made.error().message());
+    log_error("job={} rank={} {}", facts_.shape.job, rank_number, made.error().message());
     Rank& rank = ranks_[rank_number];
     // The trainer may want less by now: that is tried.
     if (rank.wanted_slot_bytes >= bytes) rank.slots_failure.emplace(std::move(made).error());
@@ -61,11 +61,12 @@ void Job::grant_slots(Rank& rank) {
   if (session->phase != StartPhase::running || !session->slots_told || session->close_deadline) {
     return;
   }
-  if (decree_.next_capture != Step{} && session->next_capture_told != decree_.next_capture) {
-    session->next_capture_told = decree_.next_capture;
-    session->events->tell(control::NextCapture{decree_.next_capture});
+  if (facts_.decree.next_capture != Step{} &&
+      session->next_capture_told != facts_.decree.next_capture) {
+    session->next_capture_told = facts_.decree.next_capture;
+    session->events->tell(control::NextCapture{facts_.decree.next_capture});
   }
-  if (context_.captures != Captures::granted) return;
+  if (facts_.context.captures != Captures::granted) return;
   auto& slots = slots_.own(rank.rank).slots;
   for (std::uint32_t index = 0; index < slots.size(); ++index) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
@@ -98,7 +99,7 @@ Status Job::carry_out(Caller by, control::Begin it) {
 
 Status Job::begin(Caller by, OwnSlot& own, Step step) {
   Session& session = by.session;
-  if (context_.captures == Captures::refused) {
+  if (facts_.context.captures == Captures::refused) {
     return fail(Errc::unavailable, fmt::format("begin step {}: the daemon ends", number(step)));
   }
   if (!own.is_granted) {
@@ -127,8 +128,9 @@ Status Job::carry_out(Caller by, control::Arrived it) {
   if (own->filler != by.session.id || own->slot->state() != Slot::State::filling)
     return fail(Errc::invalid_argument, fmt::format("Slot {} is not being filled", it.slot));
   if (!own->early) {
-    own->early = std::make_shared<EarlyChecksums>(context_.executor, context_.seams.compute,
-                                                  own->slot, context_.chunk_bytes());
+    own->early =
+        std::make_shared<EarlyChecksums>(facts_.context.executor, facts_.context.seams.compute,
+                                         own->slot, facts_.context.chunk_bytes());
   }
   own->early->arrived(it.bytes);
   return {};
@@ -171,10 +173,10 @@ Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session&
                                                     number(filled.step), filled.layout_version));
   }
   format::ShardRecord record;
-  record.job = shape_.job;
-  record.run = shape_.run;
+  record.job = facts_.shape.job;
+  record.run = facts_.shape.run;
   record.id = id;
-  record.world_size = shape_.world_size;
+  record.world_size = facts_.shape.world_size;
   record.model = format::fingerprint(*layout->second);
   record.layout = *layout->second;
   record.blob_bytes = filled.blob_bytes;
@@ -214,7 +216,7 @@ Status Job::fill(Caller by, OwnSlot& own, control::Filled filled) {
   std::shared_ptr<const format::ShardRecord> record = std::move(*described);
   slot->filled();
   if (record->chunk_crcs.empty() && record->bytes > 0) {
-    asio::co_spawn(context_.executor,
+    asio::co_spawn(facts_.context.executor,
                    checksum_and_seal(by.session.id, slot, *record, std::move(taken)),
                    asio::detached);
     return {};
@@ -252,18 +254,18 @@ asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot>
                                              format::ShardRecord record, std::vector<Crc32> taken) {
   const std::shared_ptr<Job> self = shared_from_this();
   const StopGate::Pass pass = gate_.enter();
-  record.chunk_bytes = context_.chunk_bytes();
+  record.chunk_bytes = facts_.context.chunk_bytes();
   Status valid = fail(Errc::invalid_argument, "larger than its Slot");
   if (record.bytes <= slot->capacity()) {
     const auto bytes = slot->memory().bytes().first(record.bytes);
-    auto crcs =
-        co_await checksums_of(context_.seams.compute, bytes, record.chunk_bytes, std::move(taken));
+    auto crcs = co_await checksums_of(facts_.context.seams.compute, bytes, record.chunk_bytes,
+                                      std::move(taken));
     if (crcs) record.chunk_crcs = std::move(*crcs);
     valid = crcs ? format::validate(record) : fail(std::move(crcs).error());
   }
   if (slot->state() != Slot::State::filled) co_return;  // Its memory was freed meanwhile.
   if (!valid) {
-    log_error("job={} step={} rank={} not sealed: {}", shape_.job, number(record.id.at.step),
+    log_error("job={} step={} rank={} not sealed: {}", facts_.shape.job, number(record.id.at.step),
               record.id.rank, valid.error().message());
     slot->abandon();
   } else {
@@ -289,23 +291,25 @@ void Job::seal(Session* session, Slot& slot, std::shared_ptr<const format::Shard
 // I1: what the newest committed step needs is never freed; all older and abandoned steps are.
 void Job::retire_useless() {
   const auto is_dropped = [&](format::StepId at) {
-    return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) != decree_.dropped.end();
+    return std::find(facts_.decree.dropped.begin(), facts_.decree.dropped.end(), at) !=
+           facts_.decree.dropped.end();
   };
   // A Start that failed is over where trainers went on as before; else they may ask again.
   const bool is_training = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
     return entry.second.session && entry.second.session->phase == StartPhase::running;
   });
-  const bool is_over = decree_.start && decree_.start->outcome.has_failed() && is_training;
-  const bool is_go = decree_.start && decree_.start->outcome.is_go();
-  const bool is_beginning = decree_.start && !is_go && !is_over;
-  const bool is_fresh = is_go && !decree_.start->base;
+  const bool is_over =
+      facts_.decree.start && facts_.decree.start->outcome.has_failed() && is_training;
+  const bool is_go = facts_.decree.start && facts_.decree.start->outcome.is_go();
+  const bool is_beginning = facts_.decree.start && !is_go && !is_over;
+  const bool is_fresh = is_go && !facts_.decree.start->base;
   slots_.retire_if([&](const format::ShardId& id) {
-    if (committed_ && id.at == *committed_) return false;
+    if (facts_.committed && id.at == *facts_.committed) return false;
     if (is_dropped(id.at)) return true;
     if (is_beginning) return false;  // Any of them may still be voted for.
     // A Start without a base fences nothing, yet its captures need the room.
-    if (is_fresh && id.at.timeline < decree_.start->timeline) return true;
-    return agree::is_fenced(history_, id.at) || (committed_ && id.at < *committed_);
+    if (is_fresh && id.at.timeline < facts_.decree.start->timeline) return true;
+    return facts_.is_fenced(id.at) || (facts_.committed && id.at < *facts_.committed);
   });
 }
 

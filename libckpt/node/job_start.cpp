@@ -14,9 +14,6 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
-#include "node/job_storage.hpp"
-#include "node/peers.hpp"
-#include "node/replication.hpp"
 
 namespace ckpt::node {
 
@@ -90,8 +87,8 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
                                         : StartPhase::failed;
     session->answer(start, phase, offered ? "" : offered.error().message());
     if (!offered) {
-      log_warning("job={} rank={} step={} attempt={} not restored: {}", shape_.job, rank_number,
-                  number(start.base->step), start.attempt, session->failure);
+      log_warning("job={} rank={} step={} attempt={} not restored: {}", facts_.shape.job,
+                  rank_number, number(start.base->step), start.attempt, session->failure);
     }
   }
   touch();
@@ -116,7 +113,7 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
     note("own memory", offered.error());
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
-  for (const CopySource& source : sources_of(start.holders.at(rank), node_)) {
+  for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
     const std::string name = name_of(source);
     Result<std::shared_ptr<Slot>> slot;
     if (const auto* peer = std::get_if<PeerMemory>(&source)) {
@@ -124,7 +121,7 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
     } else if (std::holds_alternative<Storage>(source)) {
       slot = co_await fill_from_storage(shard, digest, id);
       if (!slot && is_damage(slot.error(), start.from_storage))
-        storage_->note_damage(shard, slot.error());
+        storage_.note_damage(shard, slot.error());
     } else {
       slot = co_await fill_from_here(shard, digest, id);
     }
@@ -163,7 +160,7 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
   if (place == slots.end()) co_return fail(Errc::cancelled, "offer a shard: new Slots were made");
   session->copy_result.reset();
   // An answer that is late is one to an earlier offer, which may have been another step.
-  const std::uint64_t number_of_offer = context_.random.next();
+  const std::uint64_t number_of_offer = facts_.context.random.next();
   control::Offer offered;
   offered.ask = session->ask;
   offered.offer = number_of_offer;
@@ -172,7 +169,7 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
   offered.source_name = std::move(name);
   offered.record = lease.shared_record();
   session->events->tell(std::move(offered));
-  const Time deadline = context_.seams.clock.after(context_.options.restore_collect_deadline);
+  const Time deadline = facts_.clock().after(facts_.context.options.restore_collect_deadline);
   while (true) {
     if (!is_waiting()) {
       co_return fail(Errc::cancelled, "offer a shard: the trainer died, or waits no more");
@@ -213,7 +210,7 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
     if (slot.state() != Slot::State::sealed || slot.is_leased() || slot.id().at == id.at) {
       return false;
     }
-    if (committed_ && slot.id().at == *committed_) return false;
+    if (facts_.committed && slot.id().at == *facts_.committed) return false;
     // Steps above the voted one are not complete anywhere; below it, the oldest goes first.
     if (best == nullptr) return true;
     if (best->slot->state() == Slot::State::free) return false;
@@ -244,7 +241,7 @@ BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint
     control::Filling filling;
     Time next;
   };
-  Clock& clock = context_.seams.clock;
+  Clock& clock = facts_.clock();
   auto told = std::make_shared<Told>();
   told->filling = {0, bytes_total, std::move(source_name)};
   told->next = clock.now();
@@ -277,7 +274,7 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest diges
     const auto from = lease.bytes().subspan(chunk.offset, chunk.bytes);
     Crc32 crc = 0;
     std::function<void()> copy = [&crc, to, from] { crc = crc32_copy(to, from); };
-    auto copied = co_await run_on(context_.seams.compute, std::move(copy));
+    auto copied = co_await run_on(facts_.context.seams.compute, std::move(copy));
     if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
     if (!copied) {
       target->abandon();
@@ -299,10 +296,10 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest diges
 Task<std::shared_ptr<Slot>> Job::fill_from_peer(format::ShardId id, Digest digest, std::string peer,
                                                 SessionId for_whom) {
   CKPT_POINT("load.peer.first");
-  CKPT_CO_TRY(auto record, co_await replication_->fetch_record(peer, id, digest));
+  CKPT_CO_TRY(auto record, co_await replication_.fetch_record(peer, id, digest));
   CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
   BytesVerified filled = tell_filling(for_whom, "node " + peer, record->bytes);
-  auto fetched = co_await replication_->fetch(peer, record, target, std::move(filled));
+  auto fetched = co_await replication_.fetch(peer, record, target, std::move(filled));
   CKPT_POINT("load.peer.last");
   if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   if (!fetched) {
@@ -317,11 +314,11 @@ Task<std::shared_ptr<Slot>> Job::fill_from_peer(format::ShardId id, Digest diges
 Task<std::shared_ptr<Slot>> Job::fill_from_storage(format::ShardId id, Digest digest,
                                                    SessionId for_whom) {
   CKPT_POINT("load.disk.read");
-  CKPT_CO_TRY(auto record, co_await storage_->record_of(id, digest));
+  CKPT_CO_TRY(auto record, co_await storage_.record_of(id, digest));
   CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
   BytesVerified filled = tell_filling(for_whom, "storage", record->bytes);
   const std::span<std::byte> place = target->memory().bytes().first(record->bytes);
-  auto read = co_await storage_->read(record, place, std::move(filled));
+  auto read = co_await storage_.read(record, place, std::move(filled));
   CKPT_POINT("load.verify");
   if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
   if (!read) {

@@ -8,9 +8,6 @@
 #include "agree/step_vote.hpp"
 #include "agree/timelines.hpp"
 #include "node/job.hpp"
-#include "node/job_storage.hpp"
-#include "node/peers.hpp"
-#include "node/replication.hpp"
 
 namespace ckpt::node {
 
@@ -203,30 +200,30 @@ json text_or_null(const std::string& text) {
 
 json Job::status() const {
   json status;
-  status["job"] = shape_.job;
-  status["run"] = to_hex(shape_.run);
-  status["node"] = node_;
-  status["directory"] = text_or_null(directory_);
-  status["world_size"] = shape_.world_size;
-  status["coordinator"] = coordinator();
-  status["sees_all_nodes"] = is_coordinator();
-  status["committed"] = to_json(committed_);
-  status["durable"] = to_json(durable_);
+  status["job"] = facts_.shape.job;
+  status["run"] = to_hex(facts_.shape.run);
+  status["node"] = facts_.node;
+  status["directory"] = text_or_null(facts_.directory);
+  status["world_size"] = facts_.shape.world_size;
+  status["coordinator"] = peers_.coordinator();
+  status["sees_all_nodes"] = peers_.is_coordinator();
+  status["committed"] = to_json(facts_.committed);
+  status["durable"] = to_json(facts_.durable);
   status["degraded"] = text_or_null(degraded());
   status["waiting"] = text_or_null(waiting());
-  status["ended"] = ended_at_.has_value();
-  const bool is_waiting = !has_trainer() && !ended_at_ && slots_.bytes() > 0;
-  const Duration kept = idle_.left(context_.seams.clock.now());
+  status["ended"] = facts_.ended_at.has_value();
+  const bool is_waiting = !has_trainer() && !facts_.ended_at && slots_.bytes() > 0;
+  const Duration kept = idle_.left(facts_.clock().now());
   status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
-  status["copies_go_to"] = replication_->targets();
+  status["copies_go_to"] = replication_.targets();
   status["slot_bytes"] = slots_.bytes();
   status["giving_way"] = giving_way_status(giving_way_);
   status["nodes"] = json::array();
-  for (const Node& node : shape_.nodes) {
+  for (const Node& node : facts_.shape.nodes) {
     status["nodes"].push_back({{"name", node.name},
-                               {"failure_domain", agree::domain_of(shape_, node.name)},
+                               {"failure_domain", agree::domain_of(facts_.shape, node.name)},
                                {"address", node.address},
-                               {"live", node.name == node_ || peers_->is_live(node.name)}});
+                               {"live", node.name == facts_.node || peers_.is_live(node.name)}});
   }
   status["ranks"] = ranks_status(ranks_);
   status["slots"] = json::array();
@@ -238,19 +235,19 @@ json Job::status() const {
     if (!is_own) status["slots"].push_back(slot_status(slot.id().rank, false, slot));
   });
   const agree::ClusterView& seen = view();
-  const agree::VoteRules rules{std::nullopt, history_, restore_counts_,
-                               context_.options.restores_without_progress_max};
-  status["steps"] = steps_of(seen, history_, committed_, durable_);
+  const agree::VoteRules rules{std::nullopt, facts_.history, facts_.restore_counts,
+                               facts_.context.options.restores_without_progress_max};
+  status["steps"] = steps_of(seen, facts_.history, facts_.committed, facts_.durable);
   status["if_node_died"] = json::array();
   status["ranks_missing"] = json::array();
   // Only the coordinator has everybody's report.
-  if (is_coordinator()) {
+  if (peers_.is_coordinator()) {
     status["ranks_missing"] = ranks_missing(seen);
     const Step newest = newest_step(seen);
     for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
-      json loss = if_node_died(survival, newest, history_, durable_);
+      json loss = if_node_died(survival, newest, facts_.history, facts_.durable);
       // What it had not saved at its end is no loss of any node's.
-      if (ended_at_) loss["steps_lost"] = 0;
+      if (facts_.ended_at) loss["steps_lost"] = 0;
       status["if_node_died"].push_back(std::move(loss));
     }
   }
@@ -263,14 +260,14 @@ Status Job::carry_out(Caller by, control::AskStatus) {
 }
 
 json Job::recover() const {
-  agree::VoteRules rules{std::nullopt, history_, restore_counts_,
-                         context_.options.restores_without_progress_max};
+  agree::VoteRules rules{std::nullopt, facts_.history, facts_.restore_counts,
+                         facts_.context.options.restores_without_progress_max};
   const agree::Vote outcome = agree::vote(view(), rules);
   json result;
-  result["job"] = shape_.job;
-  result["node"] = node_;
-  result["coordinator"] = coordinator();
-  result["sees_all_nodes"] = is_coordinator();
+  result["job"] = facts_.shape.job;
+  result["node"] = facts_.node;
+  result["coordinator"] = peers_.coordinator();
+  result["sees_all_nodes"] = peers_.is_coordinator();
   result["chosen"] = to_json(outcome.chosen);
   result["reason"] = outcome.reason;
   result["candidates"] = json::array();

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "base/log.hpp"
-#include "node/job.hpp"
+#include "node/giving_way.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
 #include "storage/run_directory.hpp"
@@ -14,32 +16,37 @@ namespace ckpt::node {
 
 namespace {
 
-flush::FlusherOptions flusher_options(Job& job) {
+flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
-  options.throttle = job.giving_way().throttle(Work::flush);
-  options.compute = job.context().seams.compute;
+  options.throttle = giving_way.throttle(Work::flush);
+  options.compute = seams.compute;
   return options;
 }
 
 }  // namespace
 
-JobStorage::JobStorage(Job& job)
-    : job_(job),
-      flusher_(job.context().seams.files, job.context().seams.clock, flusher_options(job)),
-      aside_free_(job.context().seams.clock),
-      hand_free_(job.context().seams.clock) {
-  if (job.directory().empty()) published_.emplace();
+JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
+                       GivingWay& giving_way, const Peers& peers, Learned learned)
+    : facts_(facts),
+      life_(life),
+      slots_(slots),
+      giving_way_(giving_way),
+      peers_(peers),
+      learned_(std::move(learned)),
+      flusher_(facts.context.seams.files, facts.clock(),
+               flusher_options(facts.context.seams, giving_way)),
+      aside_free_(facts.clock()),
+      hand_free_(facts.clock()) {
+  if (facts.directory.empty()) published_.emplace();
 }
 
-JobStorage::~JobStorage() = default;
-
 storage::Site JobStorage::site() const {
-  const Seams& seams = job_.context().seams;
-  return storage::Site(seams.files, seams.clock, job_.directory(), seams.compute);
+  const Seams& seams = facts_.context.seams;
+  return storage::Site(seams.files, seams.clock, facts_.directory, seams.compute);
 }
 
 Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
-  Random& random = job_.context().random;
+  Random& random = facts_.context.random;
   storage::RunOrder order;
   order.job = std::move(job);
   order.fresh_run.high = random.next();
@@ -56,7 +63,7 @@ Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
   CKPT_CO_CHECK(co_await refresh_catalog());
   const std::string orphans =
       storage::describe_orphans({checkpoints_, rejected_}, std::optional(marker.run));
-  if (!orphans.empty()) co_return fail(storage::orphans_error(job_.directory(), orphans));
+  if (!orphans.empty()) co_return fail(storage::orphans_error(facts_.directory, orphans));
   co_return marker.run;
 }
 
@@ -64,7 +71,7 @@ void JobStorage::stop() {
   aside_free_.close();
   hand_free_.close();
   if (flush_report_.flush_id == 0) return;
-  const auto& order = job_.decree().flush;
+  const auto& order = facts_.decree.flush;
   if (order) flusher_.give_up(site().at(order->work_directory));
 }
 
@@ -103,7 +110,7 @@ void JobStorage::note_rejected(std::vector<storage::Rejected> rejected) {
           return known.name == one.name && known.reason == one.reason;
         });
     if (is_known) continue;
-    log_warning("job={} {} is not used: {}", job_.shape().job, one.name, one.reason);
+    log_warning("job={} {} is not used: {}", facts_.shape.job, one.name, one.reason);
   }
   rejected_ = std::move(rejected);
 }
@@ -119,25 +126,25 @@ Task<void> JobStorage::look_up(format::StepId at) {
     checkpoints_.push_back(std::move(found));
   }
   for (const storage::Rejected& rejected : catalog.rejected)
-    log_warning("job={} {} is not used: {}", job_.shape().job, rejected.name, rejected.reason);
+    log_warning("job={} {} is not used: {}", facts_.shape.job, rejected.name, rejected.reason);
   co_return Status{};
 }
 
 void JobStorage::look_for(format::StepId at) {
-  if (job_.directory().empty() || looking_for_ == at) return;
+  if (facts_.directory.empty() || looking_for_ == at) return;
   looking_for_ = at;
-  asio::co_spawn(job_.context().executor, run_look_for(at), asio::detached);
+  asio::co_spawn(facts_.context.executor, run_look_for(at), asio::detached);
 }
 
 asio::awaitable<void> JobStorage::run_look_for(format::StepId at) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const std::shared_ptr<void> held = life_.hold();
   const Status looked = co_await look_up(at);
   if (looking_for_ == at) looking_for_.reset();
   if (!looked) {
-    log_warning("job={} step={} not looked for on storage: {}", job->shape().job, number(at.step),
+    log_warning("job={} step={} not looked for on storage: {}", facts_.shape.job, number(at.step),
                 looked.error().message());
   }
-  job->touch();
+  life_.touch();
 }
 
 bool JobStorage::is_published(format::StepId at) const {
@@ -154,11 +161,11 @@ std::size_t JobStorage::rejected_count() const {
 }
 
 void JobStorage::read_catalog() {
-  if (job_.directory().empty()) return;
+  if (facts_.directory.empty()) return;
   must_read_again_ = is_reading_catalog_;
   if (is_reading_catalog_) return;
   is_reading_catalog_ = true;
-  asio::co_spawn(job_.context().executor, run_read_catalog(), asio::detached);
+  asio::co_spawn(facts_.context.executor, run_read_catalog(), asio::detached);
 }
 
 void JobStorage::need_catalog() {
@@ -166,21 +173,21 @@ void JobStorage::need_catalog() {
 }
 
 void JobStorage::forget_published() {
-  if (!job_.directory().empty()) published_.reset();
+  if (!facts_.directory.empty()) published_.reset();
 }
 
 void JobStorage::forget_catalog() {
-  if (job_.directory().empty()) return;
+  if (facts_.directory.empty()) return;
   published_.reset();
   looked_up_.reset();
   std::erase_if(damaged_,
                 [](const format::Damage& damage) { return damage.code != Errc::corruption; });
   if (is_reading_catalog_) must_read_again_ = true;
-  job_.touch();
+  life_.touch();
 }
 
 asio::awaitable<void> JobStorage::run_read_catalog() {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const std::shared_ptr<void> held = life_.hold();
   do {
     must_read_again_ = false;
     // First: a vote that knows what storage holds must know what of it was abandoned.
@@ -193,7 +200,7 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
     }
     unreadable_ = read ? "" : read.error().message();
     if (!read) {
-      log_warning("job={} storage cannot be read, memory only: {}", job->shape().job,
+      log_warning("job={} storage cannot be read, memory only: {}", facts_.shape.job,
                   read.error().message());
       published_.emplace();  // A restore from memory must not wait for a dead disk.
     }
@@ -201,14 +208,14 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
     if (!history_lost().empty()) history_due_.emplace();
   } while (must_read_again_);
   is_reading_catalog_ = false;
-  job->touch();
+  life_.touch();
 }
 
 void JobStorage::note_damage(format::ShardId id, const Error& error) {
-  log_warning("job={} step={} rank={} on storage is not used: {}", job_.shape().job,
+  log_warning("job={} step={} rank={} on storage is not used: {}", facts_.shape.job,
               number(id.at.step), id.rank, error.message());
   damaged_.insert({id, error.code()});
-  job_.touch();
+  life_.touch();
 }
 
 std::string JobStorage::name_of(format::StepId at) const {
@@ -221,13 +228,13 @@ std::string JobStorage::name_of(format::StepId at) const {
 // Somebody may have cleared the directory, or moved another one there, while we train. Without the
 // marker what we publish would belong to nobody; with another's it would be theirs.
 Task<void> JobStorage::keep_marker() {
-  const std::string& job = job_.shape().job;
+  const std::string& job = facts_.shape.job;
   auto marker = co_await storage::read_run_marker(site());
   if (!marker && marker.error().code() == Errc::not_found) {
     storage::RunOrder order;
     order.job = job;
     order.fresh_run = stored_.run;
-    order.attempt = job_.context().random.next();
+    order.attempt = facts_.context.random.next();
     order.is_running = true;
     order.device = device_;
     marker = co_await storage::open_run_directory(site(), std::move(order));
@@ -247,7 +254,7 @@ Task<void> JobStorage::keep_marker() {
 
 Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_of(format::ShardId id,
                                                                        Digest digest) {
-  if (job_.directory().empty()) co_return fail(Errc::not_found, "the job has no directory");
+  if (facts_.directory.empty()) co_return fail(Errc::not_found, "the job has no directory");
   const std::string known = name_of(id.at);
   if (!known.empty()) {
     auto record = co_await record_in(known, id, digest);
@@ -280,9 +287,9 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   const std::string name = name_of(record->id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   storage::TransferHooks hooks;
-  hooks.compute = job_.context().seams.compute;
+  hooks.compute = facts_.context.seams.compute;
   hooks.verified = std::move(verified);
-  auto read = co_await storage::read_shard(job_.context().seams.files, site().at(name),
+  auto read = co_await storage::read_shard(facts_.context.seams.files, site().at(name),
                                            std::move(record), target, std::move(hooks));
   co_return read;
 }

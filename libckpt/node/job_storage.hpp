@@ -8,7 +8,7 @@
 //   job_flush.cpp      our share of a flush, publishing
 //   job_timelines.cpp  the record of timelines, claims, what earlier attempts left
 //
-// Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
+// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
 
 #include <deque>
@@ -30,12 +30,18 @@
 
 namespace ckpt::node {
 
-class Job;
+class GivingWay;
+struct JobFacts;
+class JobLife;
+class Peers;
+class SlotTable;
 
 class JobStorage {
  public:
-  explicit JobStorage(Job& job);
-  ~JobStorage();
+  // The history that storage has by now: others may have added to it.
+  using Learned = std::function<void(const format::Timelines& stored)>;
+  JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots, GivingWay& giving_way,
+             const Peers& peers, Learned learned);
 
   // The marker and the history, and `with_catalog` what lies there. Errors: those of
   // storage::open_run_directory; corruption (what lies there is of another run).
@@ -137,7 +143,12 @@ class JobStorage {
   storage::Site site() const;
   std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
 
-  Job& job_;
+  const JobFacts& facts_;
+  JobLife& life_;
+  SlotTable& slots_;
+  GivingWay& giving_way_;
+  const Peers& peers_;
+  const Learned learned_;
   flush::Flusher flusher_;
   format::Timelines stored_;
   std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
-#include "node/job.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
 #include "os/path.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
@@ -22,7 +23,7 @@ constexpr Duration aside_long = std::chrono::seconds(10);
 // Since the job was opened here, others may have begun timelines that our memory knows nothing of.
 asio::awaitable<void> JobStorage::learn_history() {
   auto timelines = co_await load_history();
-  if (timelines) job_.learn_history(*timelines);
+  if (timelines) learned_(*timelines);
 }
 
 Task<format::Timelines> JobStorage::load_history() {
@@ -30,7 +31,7 @@ Task<format::Timelines> JobStorage::load_history() {
   history_error_ = timelines ? "" : timelines.error().message();
   has_history_ = timelines && !timelines->history.empty();
   if (!timelines) {
-    log_error("job={} the history of timelines is lost: {}", job_.shape().job, history_error_);
+    log_error("job={} the history of timelines is lost: {}", facts_.shape.job, history_error_);
   }
   co_return timelines;
 }
@@ -39,15 +40,15 @@ std::string JobStorage::history_lost() const {
   if (!history_error_.empty()) return history_error_;
   // Each start records its timeline before anybody trains on it.
   if (has_history_ || !published_ || published_->empty()) return {};
-  return fmt::format("there is none in {}", os::display(job_.directory()));
+  return fmt::format("there is none in {}", os::display(facts_.directory));
 }
 
 void JobStorage::store_history_later(const Error& error) {
   if (history_complaints_.may_speak()) {
-    log_warning("job={} timeline not recorded in the directory, tried again: {}", job_.shape().job,
+    log_warning("job={} timeline not recorded in the directory, tried again: {}", facts_.shape.job,
                 error.message());
   }
-  history_due_ = job_.context().seams.clock.after(history_again_after);
+  history_due_ = facts_.clock().after(history_again_after);
 }
 
 std::string JobStorage::trouble(Time now) const {
@@ -57,7 +58,7 @@ std::string JobStorage::trouble(Time now) const {
 }
 
 bool JobStorage::is_history_due() const {
-  return history_due_ && job_.context().seams.clock.now() >= *history_due_;
+  return history_due_ && facts_.clock().now() >= *history_due_;
 }
 
 // A published step without the record of its timeline would be restored by nobody. Another daemon
@@ -72,23 +73,23 @@ Task<void> JobStorage::keep_history(format::StepId to_publish) {
             "publish step {} of timeline {}: it was abandoned by timeline {}, which another "
             "daemon has begun in {}: end one of the two, or give them different directories",
             number(to_publish.step), to_publish.timeline, agree::newest_timeline(there->history),
-            os::display(job_.directory())));
+            os::display(facts_.directory)));
   }
   // Later ones are recorded when they begin, or not at all.
-  agree::History ours = job_.history();
+  agree::History ours = facts_.history;
   std::erase_if(ours, [&](const format::TimelineStart& start) {
     return start.timeline > to_publish.timeline;
   });
   const bool is_whole =
       there && has_history_ && agree::merge(there->history, ours) == there->history;
   if (is_whole) co_return Status{};
-  auto stored = co_await store_history(std::move(ours), job_.decree().restore_counts);
+  auto stored = co_await store_history(std::move(ours), facts_.decree.restore_counts);
   co_return stored;
 }
 
 Task<std::uint64_t> JobStorage::claim_timeline(format::Start start) {
   CKPT_CO_CHECK(co_await wait_aside_free());
-  aside_since_ = job_.context().seams.clock.now();
+  aside_since_ = facts_.clock().now();
   auto claimed = co_await claim_free_timeline(std::move(start));
   aside_since_.reset();
   aside_free_.notify_all();
@@ -99,7 +100,7 @@ Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
   constexpr int claims_max = 100;  // Whoever takes them all does not mean well.
   storage::Claim claim{start.timeline, start.start_id, 0};
   for (int claims = 0; claims < claims_max; ++claims) {
-    claim.attempt = job_.context().random.next();
+    claim.attempt = facts_.context.random.next();
     CKPT_CO_TRY(const storage::Claimed claimed, co_await storage::claim_timeline(site(), claim));
     if (claimed == storage::Claimed::before) break;
     if (claimed == storage::Claimed::now) {
@@ -122,7 +123,7 @@ Task<void> JobStorage::store_history(agree::History history,
     co_return Status{};
   }
   CKPT_CO_CHECK(co_await wait_aside_free());
-  aside_since_ = job_.context().seams.clock.now();
+  aside_since_ = facts_.clock().now();
   auto stored = co_await add_to_history(std::move(history), std::move(counts));
   aside_since_.reset();
   aside_free_.notify_all();
@@ -149,7 +150,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
       co_return Status{};
     }
   }
-  const std::uint64_t attempt = job_.context().random.next();
+  const std::uint64_t attempt = facts_.context.random.next();
   auto stored = co_await storage::store_timelines(site(), std::move(timelines), attempt);
   if (stored) {
     has_history_ = true;
@@ -161,11 +162,11 @@ Task<void> JobStorage::add_to_history(agree::History history,
 }
 
 void JobStorage::discard_older(std::uint64_t timeline, std::string kept) {
-  asio::co_spawn(job_.context().executor, run_discard(timeline, std::move(kept)), asio::detached);
+  asio::co_spawn(facts_.context.executor, run_discard(timeline, std::move(kept)), asio::detached);
 }
 
 asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::string kept) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const std::shared_ptr<void> held = life_.hold();
   auto discarded = co_await discard_aside();
   if (discarded) {
     storage::StaleAttempts stale;
@@ -176,7 +177,7 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
   }
   if (discarded) discarded = co_await storage::discard_claims(site(), timeline);
   if (discarded) co_return;
-  log_warning("job={} what earlier attempts left stays: {}", job->shape().job,
+  log_warning("job={} what earlier attempts left stays: {}", facts_.shape.job,
               discarded.error().message());
 }
 
@@ -185,7 +186,7 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
 Task<void> JobStorage::discard_aside() {
   CKPT_CO_CHECK(co_await wait_aside_free());
   if (!publishing_.empty()) co_return Status{};
-  aside_since_ = job_.context().seams.clock.now();
+  aside_since_ = facts_.clock().now();
   storage::StaleAttempts stale;
   stale.timelines_below = 0;
   auto discarded = co_await discard(std::move(stale));
@@ -196,7 +197,7 @@ Task<void> JobStorage::discard_aside() {
 
 Task<void> JobStorage::wait_aside_free() {
   while (aside_since_) {
-    const Time soon = job_.context().seams.clock.after(history_again_after);
+    const Time soon = facts_.clock().after(history_again_after);
     CKPT_CO_CHECK(co_await aside_free_.wait_until(soon));
   }
   co_return Status{};
@@ -205,13 +206,13 @@ Task<void> JobStorage::wait_aside_free() {
 Task<void> JobStorage::discard(storage::StaleAttempts stale) {
   // The base may be flushed again by now, which is an attempt of an older timeline.
   stale.is_kept = [this, others = std::move(stale.is_kept)](const std::string& name) {
-    const auto& flush = job_.decree().flush;
+    const auto& flush = facts_.decree.flush;
     return name == publishing_ || (flush && name == flush->work_directory) ||
            (others && others(name));
   };
   CKPT_CO_TRY(const auto removed, co_await storage::discard_stale(site(), std::move(stale)));
   for (const std::string& name : removed)
-    log_info("job={} discarded {}: left by an earlier attempt", job_.shape().job, name);
+    log_info("job={} discarded {}: left by an earlier attempt", facts_.shape.job, name);
   co_return Status{};
 }
 

@@ -1,8 +1,6 @@
 // What the coordinator sees: the reports are kept from look to look (SeenCluster), and what is
 // short is made anew.
 #include "node/job.hpp"
-#include "node/job_storage.hpp"
-#include "node/peers.hpp"
 
 namespace ckpt::node {
 
@@ -15,31 +13,33 @@ constexpr Duration arrival_grace = std::chrono::seconds(3);
 
 const agree::ClusterView& Job::view() const {
   agree::ClusterView& view = seen_.view;
-  view.members = members_;
-  view.published = storage_->published();
-  view.damaged_published = storage_->rejected_count();
-  view.unreadable = storage_->unreadable();
-  view.history_lost = storage_->history_lost();
+  view.members = facts_.members;
+  view.published = storage_.published();
+  view.damaged_published = storage_.rejected_count();
+  view.unreadable = storage_.unreadable();
+  view.history_lost = storage_.history_lost();
   view.expected.clear();
   view.unreported.clear();
   view.all_live = true;
-  const Time now = context_.seams.clock.now();
-  const bool may_still_arrive = now - opened_at_ < arrival_grace && !secret_.empty();
+  const Time now = facts_.clock().now();
+  const bool may_still_arrive = now - opened_at_ < arrival_grace && !facts_.secret.empty();
   std::vector<const format::NodeReport*> reports{&report_};
-  for (const Node& node : shape_.nodes) {
-    if (node.name == node_) {
+  for (const Node& node : facts_.shape.nodes) {
+    if (node.name == facts_.node) {
       view.expected.push_back(node.name);
       continue;
     }
     const format::NodeReport* report =
-        peers_->is_heard(node.name) ? heard_.report_of(node.name, shape_, members_) : nullptr;
+        peers_.is_heard(node.name)
+            ? peers_.heard_nodes().report_of(node.name, facts_.shape, facts_.members)
+            : nullptr;
     if (report != nullptr) reports.push_back(report);
-    const bool is_live = peers_->is_live(node.name);
+    const bool is_live = peers_.is_live(node.name);
     if (report == nullptr && is_live) view.unreported.push_back(node.name);
     if (is_live || may_still_arrive) view.expected.push_back(node.name);
     view.all_live = view.all_live && report != nullptr;
   }
-  seen_.look_at(shape_, reports);
+  seen_.look_at(facts_.shape, reports);
   return view;
 }
 

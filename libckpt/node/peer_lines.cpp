@@ -6,7 +6,6 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "format/codec.hpp"
-#include "node/job.hpp"
 #include "node/peers.hpp"
 
 namespace ckpt::node {
@@ -46,11 +45,11 @@ struct PeerLines::Line {
   std::list<wire::Message> errands;  // Questions, and answers to those of the other end.
 };
 
-PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Job> job,
+PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Peers> peers,
                      LineSettings settings)
     : seams_(std::move(seams)),
       engine_(std::move(engine)),
-      job_(std::move(job)),
+      heard_by_(std::move(peers)),
       settings_(std::move(settings)),
       random_(settings_.boot),
       engine_beat_at_(seams_.clock->now()),
@@ -58,8 +57,8 @@ PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_pt
 
 template <class Call>
 void PeerLines::tell(Call call) {
-  asio::post(engine_, [job = job_, it = std::move(call)]() mutable {
-    if (const auto held = job.lock()) it(held->peers());
+  asio::post(engine_, [peers = heard_by_, it = std::move(call)]() mutable {
+    if (const auto held = peers.lock()) it(*held);
   });
 }
 

@@ -31,7 +31,6 @@
 
 namespace ckpt::node {
 
-class Job;
 class Peers;
 
 // First dials are spread over so much for each node of the list: some hundred in a second.
@@ -67,7 +66,7 @@ struct LineSettings {
 
 class PeerLines : public std::enable_shared_from_this<PeerLines> {
  public:
-  PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Job> job,
+  PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Peers> peers,
             LineSettings settings);
 
   void set_members(std::vector<Node> nodes, std::string self, std::string secret);
@@ -118,7 +117,7 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
 
   LineSeams seams_;
   asio::any_io_executor engine_;
-  std::weak_ptr<Job> job_;
+  std::weak_ptr<Peers> heard_by_;
   LineSettings settings_;
   Random random_;
   std::string self_, secret_;

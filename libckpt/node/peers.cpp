@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "format/codec.hpp"
-#include "node/job.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
 
 namespace ckpt::node {
 
@@ -19,35 +21,34 @@ constexpr Duration first_dial_time = std::chrono::seconds(1);
 // Those under way of one launch, and of the one before.
 constexpr std::size_t starts_max = 8;
 
-LineSeams lines_of(const Job& job, EngineContext& context) {
-  static_cast<void>(job);
+LineSeams lines_of(const EngineContext& context) {
   if (context.seams.lines) return *context.seams.lines;
   return {context.executor, &context.seams.clock, &context.seams.network};
 }
 
 }  // namespace
 
-Peers::Peers(Job& job) : job_(job) {
-  EngineContext& context = job.context();
-  LineSettings settings{job.shape().job, job.boot(), context.options.make_nonce,
+void Peers::open() {
+  EngineContext& context = facts_.context;
+  LineSettings settings{facts_.shape.job, facts_.boot, context.options.make_nonce,
                         context.options.heartbeat_interval, context.options.peer_lost_after};
-  lines_ = std::make_shared<PeerLines>(lines_of(job, context), context.executor,
-                                       job.weak_from_this(), std::move(settings));
+  CKPT_ASSERT(lines_ == nullptr);
+  lines_ =
+      std::make_shared<PeerLines>(lines_of(context), context.executor,
+                                  std::shared_ptr<Peers>(life_.hold(), this), std::move(settings));
 }
-
-Peers::~Peers() = default;
 
 template <class Call>
 void Peers::on_lines(Call call) {
-  asio::post(lines_of(job_, job_.context()).executor,
+  asio::post(lines_of(facts_.context).executor,
              [lines = lines_, it = std::move(call)]() mutable { it(*lines); });
 }
 
 void Peers::members_changed() {
-  if (job_.secret().empty() || is_stopping_) return;  // No secret, no peers.
-  const std::vector<Node>& nodes = job_.shape().nodes;
+  if (facts_.secret.empty() || is_stopping_) return;  // No secret, no peers.
+  const std::vector<Node>& nodes = facts_.shape.nodes;
   std::map<std::string, Peer> before = std::exchange(peers_, {});
-  const bool is_renamed = std::exchange(self_, job_.node()) != job_.node();
+  const bool is_renamed = std::exchange(self_, facts_.node) != facts_.node;
   for (const Node& node : nodes) {
     if (node.name == self_) continue;
     Peer& peer = peers_[node.name];
@@ -62,27 +63,27 @@ void Peers::members_changed() {
     const auto peer = peers_.find(entry.first);
     return peer == peers_.end() || !peer->second.was_tried;  // It is gone, or it is another now.
   });
-  on_lines([nodes, self = job_.node(), secret = job_.secret()](PeerLines& lines) {
+  on_lines([nodes, self = facts_.node, secret = facts_.secret](PeerLines& lines) {
     lines.set_members(nodes, self, secret);
   });
 }
 
-void Peers::wake() {
+void Peers::wake(const format::NodeReport& report) {
   if (is_stopping_ || peers_.empty()) return;
-  Clock& clock = job_.context().seams.clock;
-  if (clock.now() - beat_at_ >= job_.context().options.heartbeat_interval) {
+  Clock& clock = facts_.clock();
+  if (clock.now() - beat_at_ >= facts_.context.options.heartbeat_interval) {
     beat_at_ = clock.now();
     on_lines([](PeerLines& lines) { lines.beat(); });
   }
   Statement statement;
-  const bool leads = job_.is_coordinator();
-  const format::Decree& decree = job_.decree();
-  if (leads && decree.coordinator == job_.node()) {
+  const bool leads = is_coordinator();
+  const format::Decree& decree = facts_.decree;
+  if (leads && decree.coordinator == facts_.node) {
     statement.kind = wire::FrameKind::decree;
     statement.number = decree.sequence;
   } else if (!leads) {
-    statement.number = job_.report().sequence;
-    statement.to = job_.coordinator();
+    statement.number = report.sequence;
+    statement.to = coordinator();
   }
   const bool is_same = statement.kind == stated_.kind && statement.number == stated_.number &&
                        statement.to == stated_.to;
@@ -96,8 +97,8 @@ void Peers::wake() {
       statement.start_body = decree.start.encoded();
     }
   } else if (statement.number != 0) {
-    remember(job_.report().start);
-    statement.body = std::make_shared<const std::vector<std::byte>>(format::encode(job_.report()));
+    remember(report.start);
+    statement.body = std::make_shared<const std::vector<std::byte>>(format::encode(report));
   }
   on_lines([it = std::move(statement)](PeerLines& lines) mutable { lines.state(std::move(it)); });
 }
@@ -105,6 +106,19 @@ void Peers::wake() {
 void Peers::stop() {
   is_stopping_ = true;
   on_lines([](PeerLines& lines) { lines.stop(); });
+}
+
+// The first that is heard; one that was not tried yet may be it: then nobody decides for a moment.
+std::string Peers::coordinator() const {
+  for (const Node& node : facts_.shape.nodes) {
+    const bool is_it = node.name == facts_.node || is_heard(node.name);
+    if (is_it || may_come(node.name)) return node.name;
+  }
+  return facts_.node;
+}
+
+bool Peers::is_coordinator() const {
+  return coordinator() == facts_.node;
 }
 
 bool Peers::is_heard(const std::string& node) const {
@@ -117,14 +131,14 @@ bool Peers::is_live(const std::string& node) const {
 }
 
 const format::LiveNode* Peers::decreed(const std::string& node) const {
-  const format::Decree& decree = job_.decree();
+  const format::Decree& decree = facts_.decree;
   const auto live = std::lower_bound(
       decree.live.begin(), decree.live.end(), node,
       [](const format::LiveNode& one, const std::string& name) { return one.name < name; });
   const bool is_listed = live != decree.live.end() && live->name == node && peers_.contains(node);
   // Last, since it looks at all nodes where none is heard, and this is asked for each of them.
   const bool is_known =
-      is_listed && decree.coordinator != job_.node() && decree.coordinator == job_.coordinator();
+      is_listed && decree.coordinator != facts_.node && decree.coordinator == coordinator();
   return is_known ? &*live : nullptr;
 }
 
@@ -134,7 +148,7 @@ bool Peers::may_come(const std::string& node) const {
   const auto& since = peer->second.watched_since;
   const auto others = static_cast<Duration::rep>(peers_.size());
   const Duration longest = first_dial_time + others * spread_per_node;
-  return !since || job_.context().seams.clock.now() - *since < longest;
+  return !since || facts_.clock().now() - *since < longest;
 }
 
 std::uint64_t Peers::boot_of(const std::string& node) const {
@@ -145,10 +159,10 @@ std::uint64_t Peers::boot_of(const std::string& node) const {
 }
 
 std::string Peers::trouble() const {
-  const Time now = job_.context().seams.clock.now();
+  const Time now = facts_.clock().now();
   std::string all;
   for (const auto& [node, unreached] : unreached_) {
-    if (now - unreached.since < job_.context().options.peer_lost_after) continue;
+    if (now - unreached.since < facts_.context.options.peer_lost_after) continue;
     all += fmt::format("{}node {} is not reached: {}", all.empty() ? "" : "; ", node,
                        unreached.failure);
   }
@@ -156,7 +170,7 @@ std::string Peers::trouble() const {
 }
 
 void Peers::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {
-  const LineSeams seams = lines_of(job_, job_.context());
+  const LineSeams seams = lines_of(facts_.context);
   auto moved = is_stopping_ ? nullptr : seams.network->adopt(connection);
   if (!moved) {
     connection->close();
@@ -172,10 +186,10 @@ Task<std::shared_ptr<wire::Connection>> Peers::dial(std::string node, wire::Purp
   if (peer == peers_.end()) {
     co_return fail(Errc::not_found, "dial node " + node + ": not in the job's list");
   }
-  EngineContext& context = job_.context();
+  EngineContext& context = facts_.context;
   DialTarget target{
-      peer->second.address, job_.shape().job, job_.node(), node,
-      job_.secret(),        job_.boot(),      purpose,     context.options.make_nonce};
+      peer->second.address, facts_.shape.job, facts_.node, node,
+      facts_.secret,        facts_.boot,      purpose,     context.options.make_nonce};
   auto connection =
       co_await dial_peer(context.seams.network, context.seams.clock, std::move(target), boot);
   co_return connection;
@@ -190,14 +204,15 @@ void Peers::heard(const std::string& node, std::uint64_t boot, std::uint64_t sta
   if (std::exchange(peer.boot, boot) != boot) peer.waiting = nullptr;  // It is of the one before.
   peer.is_heard = true;
   unreached_.erase(node);
-  job_.peer_stated(node, boot, stated);
+  heard_.stated(node, boot, stated);
+  life_.touch();
 }
 
 void Peers::lost(const std::string& node) {
   const auto peer = peers_.find(node);
   if (peer == peers_.end()) return;
   peer->second.is_heard = false;
-  job_.touch();
+  life_.touch();
 }
 
 void Peers::attempted(const std::string& node, const std::string& failure) {
@@ -207,10 +222,10 @@ void Peers::attempted(const std::string& node, const std::string& failure) {
   if (failure.empty() || peer->second.is_heard) {
     unreached_.erase(node);
   } else {
-    const Time now = job_.context().seams.clock.now();
+    const Time now = facts_.clock().now();
     unreached_.try_emplace(node, Unreached{now, {}}).first->second.failure = failure;
   }
-  job_.touch();
+  life_.touch();
 }
 
 void Peers::watched(const std::string& node, bool is_it) {
@@ -219,8 +234,8 @@ void Peers::watched(const std::string& node, bool is_it) {
   peer->second.was_tried = false;
   unreached_.erase(node);
   peer->second.watched_since.reset();
-  if (is_it) peer->second.watched_since = job_.context().seams.clock.now();
-  job_.touch();
+  if (is_it) peer->second.watched_since = facts_.clock().now();
+  life_.touch();
 }
 
 void Peers::received(const std::string& node, wire::Message message) {
@@ -245,7 +260,8 @@ void Peers::take_report(const std::string& node, format::NodeReport report) {
     it.start = std::move(known);
     on_lines([node, taken = Taken{wire::FrameKind::report, it.boot, it.sequence}](
                  PeerLines& lines) { lines.take(node, taken); });
-    job_.report_received(std::move(it));
+    heard_.report_received(std::move(it));
+    life_.touch();
   });
 }
 
@@ -255,7 +271,8 @@ void Peers::take_decree(const std::string& node, format::Decree decree) {
     it.start = std::move(known);
     on_lines([node, taken = Taken{wire::FrameKind::decree, it.coordinator_boot, it.sequence}](
                  PeerLines& lines) { lines.take(node, taken); });
-    job_.decree_received(std::move(it));
+    heard_.decree_received(std::move(it));
+    life_.touch();
   });
 }
 

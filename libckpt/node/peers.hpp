@@ -5,7 +5,7 @@
 // coordinator. Both refer to the Start by its digest; one that is not known here is asked for, and
 // what refers to it waits.
 //
-// Threads: the engine's. Lifetime: owned by the Job.
+// Threads: the engine's. Lifetime: the Job's.
 #pragma once
 
 #include <deque>
@@ -16,23 +16,28 @@
 
 #include "base/clock.hpp"
 #include "format/agreement.hpp"
+#include "node/heard_nodes.hpp"
 #include "node/peer_lines.hpp"
 #include "wire/handshake.hpp"
 #include "wire/message.hpp"
 
 namespace ckpt::node {
 
-class Job;
+struct JobFacts;
+class JobLife;
 
 class Peers {
  public:
-  explicit Peers(Job& job);
-  ~Peers();
+  Peers(const JobFacts& facts, JobLife& life) : facts_(facts), life_(life) {}
 
+  void open();  // Once, before anything else.
   void members_changed();
-  void wake();  // The report or the decree may have changed.
+  void wake(const format::NodeReport& report);  // It or the decree may have changed.
   void stop();
 
+  std::string coordinator() const;  // The lowest live node of the list.
+  bool is_coordinator() const;      // We are.
+  const HeardNodes& heard_nodes() const { return heard_; }
   // Heard by ourselves within the limit. We are no peer of ours.
   bool is_heard(const std::string& node) const;
   // Heard by us, or by the coordinator.
@@ -89,7 +94,9 @@ class Peers {
   void received_start(const wire::Message& message);
   void answer_question(const std::string& node, const wire::Message& message);
 
-  Job& job_;
+  const JobFacts& facts_;
+  JobLife& life_;
+  HeardNodes heard_;
   std::shared_ptr<PeerLines> lines_;
   std::map<std::string, Peer> peers_;
   std::map<std::string, Unreached> unreached_;  // Of the peers: few, as each look reads them all.

@@ -7,8 +7,11 @@
 #include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/job.hpp"
+#include "node/giving_way.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
 #include "node/peers.hpp"
+#include "node/slot_table.hpp"
 #include "replicate/placement.hpp"
 #include "replicate/replica_sender.hpp"
 
@@ -35,8 +38,14 @@ replicate::ShardSource source_of(std::shared_ptr<Slot> slot) {
 
 }  // namespace
 
-Replication::Replication(Job& job) : job_(job), changed_(job.context().seams.clock) {}
-Replication::~Replication() = default;
+Replication::Replication(const JobFacts& facts, JobLife& life, SlotTable& slots, Peers& peers,
+                         GivingWay& giving_way)
+    : facts_(facts),
+      life_(life),
+      slots_(slots),
+      peers_(peers),
+      giving_way_(giving_way),
+      changed_(facts.clock()) {}
 
 void Replication::stop() {
   is_stopping_ = true;
@@ -52,36 +61,36 @@ void Replication::wake() {
   choose_targets();
   // A restore may bring back what targets have freed since; what they still have is sent no second
   // time when it is offered again.
-  const std::uint64_t timeline = agree::newest_timeline(job_.history());
+  const std::uint64_t timeline = agree::newest_timeline(facts_.history);
   if (timeline != given_in_) given_.clear();
   given_in_ = timeline;
   for (const std::string& target : targets_) {
     if (!fed_.insert(target).second) continue;
-    asio::co_spawn(job_.context().executor, feed(target), asio::detached);
+    asio::co_spawn(facts_.context.executor, feed(target), asio::detached);
   }
   changed_.notify_all();
 }
 
 void Replication::choose_targets() {
-  const agree::JobShape& shape = job_.shape();
-  const Digest members = job_.members();
-  if (members == placed_for_ && job_.node() == placed_as_) return;
+  const agree::JobShape& shape = facts_.shape;
+  const Digest members = facts_.members;
+  if (members == placed_for_ && facts_.node == placed_as_) return;
   placed_for_ = members;
-  placed_as_ = job_.node();
+  placed_as_ = facts_.node;
   targets_.clear();
   // A name may stand for another host now. What that one was given, its boot tells.
   for (auto& [target, connection] : feed_connections_) {
     if (connection) connection->close();
     connection.reset();
   }
-  if (job_.secret().empty()) return;
+  if (facts_.secret.empty()) return;
   const Digest seed = digest_of(std::as_bytes(std::span(shape.job)));
   const auto placement = replicate::place_replicas(shape.nodes, shape.replicas, seed.low);
   if (!placement.shortfall.empty() && shape.nodes.size() > 1) {
     log_warning("job={} {}", shape.job, placement.shortfall);
   }
   for (std::size_t index = 0; index < shape.nodes.size(); ++index) {
-    if (shape.nodes[index].name != job_.node()) continue;
+    if (shape.nodes[index].name != facts_.node) continue;
     for (const auto target : placement.targets[index]) {
       targets_.push_back(shape.nodes[target].name);
     }
@@ -98,9 +107,9 @@ void Replication::note_boot(const std::string& target, std::uint64_t boot) {
 std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   std::shared_ptr<Slot> next;
   const std::set<Copy>& given = given_[target];
-  job_.slots().for_each_sealed([&](Slot& slot, bool is_own) {
+  slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
-    if (!is_own || is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
+    if (!is_own || facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
     // never have room, must not hold it up.
     const bool is_next =
@@ -111,10 +120,6 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   return next;
 }
 
-bool Replication::is_useless(format::StepId at) const {
-  return agree::is_fenced(job_.history(), at) || (job_.committed() && at < *job_.committed());
-}
-
 void Replication::note_owed(const std::string& target, const Slot* slot) {
   if (slot == nullptr) {
     owed_.erase(target);
@@ -122,13 +127,13 @@ void Replication::note_owed(const std::string& target, const Slot* slot) {
   }
   Owed& owed = owed_[target];
   const Copy copy{slot->id(), slot->digest()};
-  if (owed.copy != copy) owed = {copy, job_.context().seams.clock.now(), {}, {}};
+  if (owed.copy != copy) owed = {copy, facts_.clock().now(), {}, {}};
 }
 
 void Replication::note_failure(const std::string& target, const Error& error) {
   const auto owed = owed_.find(target);
   if (owed == owed_.end()) return;
-  owed->second.failed_at = job_.context().seams.clock.now();
+  owed->second.failed_at = facts_.clock().now();
   owed->second.failure = error.message();
 }
 
@@ -139,11 +144,11 @@ bool Replication::has_failed(const Owed& owed, Time now) {
 bool Replication::is_late(const std::string& target, const Owed& owed, Time now) const {
   const auto& [shard, digest] = owed.copy;
   // A target that is lost is told as such.
-  if (now - owed.since < copy_slow_after || !job_.peers().is_live(target)) return false;
-  if (is_useless(shard.at) || !job_.slots().find(shard, digest)) return false;
+  if (now - owed.since < copy_slow_after || !peers_.is_live(target)) return false;
+  if (facts_.is_useless(shard.at) || !slots_.find(shard, digest)) return false;
   // A large one that gets on is late only when the next one waits for it.
   bool is_late = has_failed(owed, now);
-  job_.slots().for_each_sealed([&](Slot& slot, bool is_own) {
+  slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     is_late = is_late || (is_own && at.timeline == shard.at.timeline && shard.at < at);
   });
@@ -165,16 +170,16 @@ std::string Replication::trouble(Time now) const {
 }
 
 asio::awaitable<void> Replication::feed(std::string target) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
-  Clock& clock = job_.context().seams.clock;
+  const std::shared_ptr<void> held = life_.hold();
+  Clock& clock = facts_.clock();
   Duration backoff = retry_after;
   LogLimit complaint(30.0);
   const auto is_target = [this](const std::string& name) {
     return std::find(targets_.begin(), targets_.end(), name) != targets_.end();
   };
   while (!is_stopping_ && is_target(target)) {
-    note_boot(target, job_.peers().boot_of(target));
-    std::shared_ptr<Slot> slot = job_.peers().is_live(target) ? next_for(target) : nullptr;
+    note_boot(target, peers_.boot_of(target));
+    std::shared_ptr<Slot> slot = peers_.is_live(target) ? next_for(target) : nullptr;
     note_owed(target, slot.get());
     if (!slot) {
       auto woken = co_await changed_.wait_until(clock.after(std::chrono::seconds(1)));
@@ -186,12 +191,12 @@ asio::awaitable<void> Replication::feed(std::string target) {
     if (sent) {
       owed_.erase(target);
       backoff = retry_after;
-      job->touch();
+      life_.touch();
       continue;
     }
     note_failure(target, sent.error());
     if (complaint.may_speak()) {
-      log_info("job={} target={} copy not taken, tried again: {}", job->shape().job, target,
+      log_info("job={} target={} copy not taken, tried again: {}", facts_.shape.job, target,
                sent.error().message());
     }
     auto slept = co_await sleep_until(clock, clock.after(backoff));
@@ -214,7 +219,7 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
   std::shared_ptr<wire::Connection> connection = feed_connections_[target];
   if (!connection) {
     std::uint64_t boot = 0;
-    auto dialed = co_await job_.peers().dial(target, wire::Purpose::data, &boot);
+    auto dialed = co_await peers_.dial(target, wire::Purpose::data, &boot);
     if (!dialed) co_return fail(std::move(dialed).error());
     connection = std::move(*dialed);
     feed_connections_[target] = connection;
@@ -222,11 +227,11 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
   }
   CKPT_POINT("repl.begin");
   replicate::TransferOptions options = transfer_options();
-  options.throttle = job_.giving_way().throttle(Work::copies);
-  WorkMeter::Pass under_way = job_.giving_way().begin(Work::copies);
-  auto sent = co_await replicate::send_shard(*connection, job_.context().seams.clock, source,
-                                             std::move(options));
-  under_way.end(job_.context().seams.clock.now());
+  options.throttle = giving_way_.throttle(Work::copies);
+  WorkMeter::Pass under_way = giving_way_.begin(Work::copies);
+  auto sent =
+      co_await replicate::send_shard(*connection, facts_.clock(), source, std::move(options));
+  under_way.end(facts_.clock().now());
   CKPT_POINT("repl.end");
   const bool is_usable =
       sent ? *sent == replicate::Delivery::applied : sent.error().code() == Errc::exhausted;
@@ -243,22 +248,22 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
     given.insert(copy);
     // Only what is still held can be asked for again.
     std::erase_if(given, [&](const Copy& old) {
-      return job_.committed() && old.first.at < *job_.committed();
+      return facts_.committed && old.first.at < *facts_.committed;
     });
     co_return Status{};
   }
   if (sent.error().code() == Errc::corruption) {
     // Noise on the way must not cost us a good copy: it goes only if it is ours that is damaged.
-    auto damage = co_await replicate::find_damage(job_.context().seams.compute, source);
-    if (damage && *damage) damaged(job_.shape().job, copy.first, copy.second, **damage);
+    auto damage = co_await replicate::find_damage(facts_.context.seams.compute, source);
+    if (damage && *damage) damaged(facts_.shape.job, copy.first, copy.second, **damage);
   }
   co_return fail(std::move(sent).error());
 }
 
 replicate::TransferOptions Replication::transfer_options() const {
   replicate::TransferOptions options;
-  options.timeline = agree::newest_timeline(job_.history());
-  options.compute = job_.context().seams.compute;
+  options.timeline = agree::newest_timeline(facts_.history);
+  options.compute = facts_.context.seams.compute;
   return options;
 }
 
@@ -269,19 +274,18 @@ void Replication::admit(std::shared_ptr<wire::Connection> connection, wire::Peer
     connection->close();
     return;
   }
-  asio::co_spawn(job_.context().executor, serve(std::move(connection), std::move(identity)),
+  asio::co_spawn(facts_.context.executor, serve(std::move(connection), std::move(identity)),
                  asio::detached);
 }
 
 asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> connection,
                                          wire::PeerIdentity identity) {
-  const std::shared_ptr<Job> job = job_.shared_from_this();
+  const std::shared_ptr<void> held = life_.hold();
   served_.insert(connection);
   replicate::ServiceOptions options;
-  auto served =
-      co_await replicate::serve_peer(connection, job_.context().seams.clock, std::move(identity),
-                                     *this, *this, std::move(options));
-  if (!served) log_info("job={} {}", job->shape().job, served.error().message());
+  auto served = co_await replicate::serve_peer(connection, facts_.clock(), std::move(identity),
+                                               *this, *this, std::move(options));
+  if (!served) log_info("job={} {}", facts_.shape.job, served.error().message());
   served_.erase(connection);
 }
 
@@ -289,22 +293,22 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
   const format::ShardRecord& record = *offer.record;
   const std::string what =
       fmt::format("copy of step {} rank {}", number(record.id.at.step), record.id.rank);
-  if (record.job != job_.shape().job || record.run != job_.shape().run) {
+  if (record.job != facts_.shape.job || record.run != facts_.shape.run) {
     return fail(Errc::not_found, what + ": another run");
   }
-  if (record.world_size != job_.shape().world_size || record.id.rank >= record.world_size) {
+  if (record.world_size != facts_.shape.world_size || record.id.rank >= record.world_size) {
     return fail(Errc::cancelled, what + ": another world size");
   }
-  if (agree::is_fenced(job_.history(), record.id.at)) {
+  if (facts_.is_fenced(record.id.at)) {
     return fail(Errc::cancelled, what + ": fenced: its timeline was abandoned");
   }
-  if (job_.committed() && record.id.at < *job_.committed()) {
+  if (facts_.committed && record.id.at < *facts_.committed) {
     return fail(Errc::cancelled, what + ": a newer step is committed");
   }
   replicate::ReplicaTarget target;
   target.ticket = next_ticket_++;
-  target.hold = job_.giving_way().begin_receiving();
-  if (job_.slots().find(record.id, offer.digest)) {
+  target.hold = giving_way_.begin_receiving();
+  if (slots_.find(record.id, offer.digest)) {
     target.applied = replicate::ChunkSet(record.chunk_crcs.size());
     for (std::size_t i = 0; i < record.chunk_crcs.size(); ++i) target.applied.insert(i);
     receiving_[target.ticket] = {nullptr, offer.record, offer.digest, target.applied, target.hold};
@@ -323,9 +327,9 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
     receiving_[target.ticket] = std::move(resumed);
     return target;
   }
-  auto slot = job_.slots().take_replica(record, [job = job_.shared_from_this()] { job->touch(); });
+  auto slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
   if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank)) {
-    slot = job_.slots().take_replica(record, [job = job_.shared_from_this()] { job->touch(); });
+    slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
   }
   if (!slot) return fail(std::move(slot).error());
   (*slot)->begin_fill(record.id);
@@ -359,16 +363,14 @@ Status Replication::sealed(std::uint64_t ticket) {
   receiving_.erase(entry);
   if (!receiving.slot) return {};  // We had it.
   CKPT_POINT("repl.ack.before");
-  const bool is_useless =
-      receiving.is_freed || agree::is_fenced(job_.history(), receiving.record->id.at);
-  if (is_useless) {
+  if (receiving.is_freed || facts_.is_fenced(receiving.record->id.at)) {
     receiving.slot->abandon();
     return fail(Errc::cancelled, "seal a copy: fenced, or its memory was freed");
   }
   receiving.slot->filled();
   receiving.slot->seal(std::move(receiving.record));
   CKPT_POINT("repl.ack.after");
-  job_.touch();
+  life_.touch();
   return {};
 }
 
@@ -395,35 +397,35 @@ void Replication::memory_freed() {
 Result<replicate::ShardSource> Replication::lease(const std::string& job,
                                                   const format::ShardId& shard,
                                                   const Digest& digest) {
-  std::shared_ptr<Slot> slot = job_.slots().find(shard, digest);
-  if (job != job_.shape().job || !slot) {
+  std::shared_ptr<Slot> slot = slots_.find(shard, digest);
+  if (job != facts_.shape.job || !slot) {
     return fail(Errc::not_found, fmt::format("step {} rank {}: no copy on node {}",
-                                             number(shard.at.step), shard.rank, job_.node()));
+                                             number(shard.at.step), shard.rank, facts_.node));
   }
   return source_of(std::move(slot));
 }
 
 void Replication::damaged(const std::string&, const format::ShardId& shard, const Digest& digest,
                           std::size_t chunk) {
-  log_warning("job={} step={} rank={} chunk={} of our copy is damaged", job_.shape().job,
+  log_warning("job={} step={} rank={} chunk={} of our copy is damaged", facts_.shape.job,
               number(shard.at.step), shard.rank, chunk);
-  job_.slots().quarantine(shard, digest);
-  job_.touch();
+  slots_.quarantine(shard, digest);
+  life_.touch();
 }
 
 // --- what we ask of peers ---
 
 Task<std::shared_ptr<wire::Connection>> Replication::fetch_connection(std::string peer) {
   // One for each fetch: restores are rare, and several ranks may fetch at once.
-  return job_.peers().dial(std::move(peer), wire::Purpose::data, nullptr);
+  return peers_.dial(std::move(peer), wire::Purpose::data, nullptr);
 }
 
 Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::string peer,
                                                                            format::ShardId id,
                                                                            Digest digest) {
   CKPT_CO_TRY(auto connection, co_await fetch_connection(std::move(peer)));
-  auto record = co_await replicate::fetch_record(*connection, job_.context().seams.clock, id,
-                                                 digest, transfer_options());
+  auto record =
+      co_await replicate::fetch_record(*connection, facts_.clock(), id, digest, transfer_options());
   connection->close();
   co_return record;
 }
@@ -437,8 +439,8 @@ Task<void> Replication::fetch(std::string peer, std::shared_ptr<const format::Sh
   options.on_chunk = [record, verified](std::size_t index) {
     verified(record->chunk(index).bytes);
   };
-  auto fetched = co_await replicate::fetch_shard(*connection, job_.context().seams.clock, record,
-                                                 bytes, std::move(have), std::move(options));
+  auto fetched = co_await replicate::fetch_shard(*connection, facts_.clock(), record, bytes,
+                                                 std::move(have), std::move(options));
   connection->close();
   co_return fetched;
 }

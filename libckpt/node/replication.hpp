@@ -3,7 +3,7 @@
 // One coroutine for each target sends it our sealed shards, oldest first, until it has verified
 // them. What arrives is written into Slots that no trainer ever has mapped.
 //
-// Threads: the engine's. Lifetime: owned by the Job; its coroutines hold the Job.
+// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
 
 #include <map>
@@ -20,12 +20,16 @@
 
 namespace ckpt::node {
 
-class Job;
+class GivingWay;
+struct JobFacts;
+class JobLife;
+class Peers;
+class SlotTable;
 
 class Replication final : public replicate::ReplicaSink, public replicate::ShardProvider {
  public:
-  explicit Replication(Job& job);
-  ~Replication() override;
+  Replication(const JobFacts& facts, JobLife& life, SlotTable& slots, Peers& peers,
+              GivingWay& giving_way);
 
   void wake();  // There may be something to send, or other targets.
   void stop();
@@ -78,7 +82,6 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   Task<void> send(std::string target, std::shared_ptr<arena::Slot> slot);
   void note_boot(const std::string& target, std::uint64_t boot);
   std::shared_ptr<arena::Slot> next_for(const std::string& target);
-  bool is_useless(format::StepId at) const;
   void note_owed(const std::string& target, const arena::Slot* slot);
   void note_failure(const std::string& target, const Error& error);
   static bool has_failed(const Owed& owed, Time now);
@@ -89,7 +92,11 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   replicate::TransferOptions transfer_options() const;
   bool make_room(std::uint32_t rank);
 
-  Job& job_;
+  const JobFacts& facts_;
+  JobLife& life_;
+  SlotTable& slots_;
+  Peers& peers_;
+  GivingWay& giving_way_;
   Signal changed_;
   std::vector<std::string> targets_;
   std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.

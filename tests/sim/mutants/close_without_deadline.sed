@@ -1,2 +1,2 @@
 # A close waits for storage without end.
-s/context_\.seams\.clock\.now\(\) >= \*session->close_deadline/context_.seams.clock.now() == Time::max()/
+s/facts_\.clock\(\)\.now\(\) >= \*session->close_deadline/facts_.clock().now() == Time::max()/

@@ -1,2 +1,2 @@
 # A restore of an older step may take the Slot of the newest committed one.
-s/if \(committed_ && slot\.id\(\)\.at == \*committed_\) return false;//
+s/if \(facts_\.committed && slot\.id\(\)\.at == \*facts_\.committed\) return false;//

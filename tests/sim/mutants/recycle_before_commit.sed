@@ -1,2 +1,2 @@
 # Frees all but the newest sealed step, committed or not.
-s/if \(committed_ && id\.at == \*committed_\) return false;/if (report_.holdings.size() > 1 \&\& committed_ \&\& id.at <= *committed_) return true;/
+s/if \(facts_\.committed && id\.at == \*facts_\.committed\) return false;/if (report_.holdings.size() > 1 \&\& facts_.committed \&\& id.at <= *facts_.committed) return true;/

@@ -1,0 +1,42 @@
+// JobFacts: what all parts of a job read. The Job and its agreement write it; for everybody else
+// it is const.
+//
+// Threads: the engine's. Lifetime: the Job's.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree/cluster_view.hpp"
+#include "agree/timelines.hpp"
+#include "format/agreement.hpp"
+#include "node/context.hpp"
+
+namespace ckpt::node {
+
+struct JobFacts {
+  EngineContext& context;
+  const std::uint64_t boot;  // Of this job: a new one whenever it is opened.
+
+  // As its trainers attached.
+  agree::JobShape shape;
+  Digest members;  // agree::members_digest(shape).
+  std::string node, directory, secret;
+
+  // As agreed with the other nodes.
+  format::Decree decree;  // Newest obeyed.
+  agree::History history;
+  std::vector<format::RestoreCount> restore_counts;
+  std::optional<format::StepId> committed, durable;
+  std::optional<Time> ended_at;
+
+  Clock& clock() const { return context.seams.clock; }
+  bool is_fenced(format::StepId at) const { return agree::is_fenced(history, at); }
+  // Neither a restore nor a flush needs it any more.
+  bool is_useless(format::StepId at) const {
+    return is_fenced(at) || (committed && at < *committed);
+  }
+};
+
+}  // namespace ckpt::node
