@@ -1,4 +1,4 @@
-# ckpt_mutant(NAME sim_mutant_x SCRIPT mutants/x.sed FILE node/job_slots.cpp
+# ckpt_mutant(NAME sim_mutant_x SCRIPT mutants/x.sed FILE node/captures.cpp
 #             MAIN ckpt_sim_main WORLD ckpt_sim_world [ARGUMENTS ...])
 #
 # A program of MAIN (an object library) and WORLD in which libckpt/FILE has the bug that SCRIPT

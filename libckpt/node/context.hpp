@@ -12,7 +12,7 @@ namespace ckpt::node {
 
 // What trainers may do. An engine that flushes to end grants no more Slots, and takes what is
 // captured in those that were granted; at its end it takes nothing: it would be lost unsaid.
-enum class Captures : std::uint8_t { granted, finished, refused };
+enum class CapturePermission : std::uint8_t { granted, finished, refused };
 
 struct EngineContext {
   asio::any_io_executor executor;
@@ -21,7 +21,7 @@ struct EngineContext {
   arena::MemoryBudget budget;
   Random random;  // For session ids; seeded by options.boot.
   std::uint64_t jobs_opened = 0;
-  Captures captures = Captures::granted;
+  CapturePermission captures = CapturePermission::granted;
 
   std::uint64_t chunk_bytes() const {
     return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;

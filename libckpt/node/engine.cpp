@@ -280,7 +280,7 @@ Task<void> Engine::flush(Duration deadline, std::uint32_t failures_max) {
 Task<void> Engine::State::flush(Duration deadline, std::uint32_t failures_max) {
   const std::shared_ptr<State> self = shared_from_this();
   const Time end = context.seams.clock.after(deadline);
-  context.captures = Captures::finished;
+  context.captures = CapturePermission::finished;
   for (const auto& [name, job] : jobs) job->want_flush(true);
   Status first_failure;
   // While one job is waited for, another may fill the Slots that it was granted: they are few.
@@ -291,7 +291,7 @@ Task<void> Engine::State::flush(Duration deadline, std::uint32_t failures_max) {
       if (!flushed && first_failure) first_failure = std::move(flushed);
     }
   } while (first_failure && std::any_of(jobs.begin(), jobs.end(), is_left));
-  context.captures = first_failure ? Captures::refused : Captures::granted;
+  context.captures = first_failure ? CapturePermission::refused : CapturePermission::granted;
   if (!first_failure) {
     for (const auto& [name, job] : jobs) job->want_flush(false);
   }
@@ -316,7 +316,7 @@ std::string Engine::held_json() const {
 
 Task<void> Engine::stop(Duration deadline) {
   const std::shared_ptr<State> state = state_;
-  state->context.captures = Captures::refused;
+  state->context.captures = CapturePermission::refused;
   const Time end = state->context.seams.clock.after(deadline);
   Status first_failure;
   for (const auto& [name, job] : std::map(state->jobs)) {

@@ -72,8 +72,7 @@ void GivingWay::step_time(std::uint32_t rank, const control::StepTime& steps) {
   apply();
 }
 
-void GivingWay::update(const std::map<std::uint32_t, Rank>& ranks, bool is_ending,
-                       std::size_t copies) {
+void GivingWay::update(const Ranks& ranks, bool is_ending, std::size_t copies) {
   bool is_attached = false, is_closing = is_ending;
   std::uint64_t step_bytes = 0;
   for (const auto& [number_of_rank, rank] : ranks) {

@@ -16,7 +16,7 @@
 
 #include "base/log.hpp"
 #include "base/throttle.hpp"
-#include "node/session.hpp"
+#include "node/ranks.hpp"
 #include "node/work_meter.hpp"
 #include "node/yield_control.hpp"
 
@@ -47,7 +47,7 @@ class GivingWay {
   void step_time(std::uint32_t rank, const control::StepTime& steps);
   void forget(std::uint32_t rank) { seen_.erase(rank), control_.forget(rank); }
   // Looks at everything again. `is_ending`: the daemon is, and flushes. `copies`: of each rank.
-  void update(const std::map<std::uint32_t, Rank>& ranks, bool is_ending, std::size_t copies);
+  void update(const Ranks& ranks, bool is_ending, std::size_t copies);
 
   // What holds now, in bytes per second; 0: no limit.
   std::uint64_t rate(Work work) const { return lane(work).throttle->rate(); }

@@ -15,10 +15,4 @@ struct Held {
   std::optional<format::StepId> lost;  // The newest that is in memory and not on storage.
 };
 
-// Settled: how far the captures of a rank are.
-struct Settled {
-  bool is_filled = true;     // None is under way.
-  bool is_committed = true;  // What was captured is committed, or was given up.
-};
-
 }  // namespace ckpt::node

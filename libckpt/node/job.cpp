@@ -50,6 +50,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       stopped_(facts_.clock()),
       slots_(facts_.context, first.job),
       giving_way_(facts_.clock(), first.job),
+      captures_(facts_, *this, ranks_, slots_),
       peers_(facts_, *this),
       replication_(facts_, *this, slots_, peers_, giving_way_),
       storage_(facts_, *this, slots_, giving_way_, peers_,
@@ -105,14 +106,7 @@ void Job::touch() {
 
 void Job::check_invariants() const {
   slots_.check_invariants();
-  for (const auto& [number_of_rank, rank] : ranks_) {
-    CKPT_ASSERT(rank.rank == number_of_rank);
-    if (rank.session) {
-      CKPT_ASSERT(!rank.session->is_fenced);
-      rank.session->check_invariants();
-    }
-    for (const auto& older : rank.fenced) CKPT_ASSERT(older->is_fenced);
-  }
+  ranks_.check_invariants();
 }
 
 void Job::update() {
@@ -120,8 +114,8 @@ void Job::update() {
   note_idle();
   for (auto& [number_of_rank, rank] : ranks_) {
     settle_closing(rank);
-    prepare_slots(rank);
-    grant_slots(rank);
+    captures_.prepare_slots(rank);
+    captures_.grant_slots(rank);
     // After the Slots that it freed: who hears of a commit finds one.
     if (rank.session) tell_levels(*rank.session);
   }
@@ -131,7 +125,7 @@ void Job::update() {
     for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
   }
   // A copy may have come after the decree that gave its step up, which is not sent again.
-  retire_useless();
+  captures_.retire_useless();
   build_report();  // What was obeyed shows at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
   for (const auto& [number_of_rank, rank] : ranks_) tell_notice(rank);

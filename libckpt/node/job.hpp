@@ -4,8 +4,7 @@
 // reports, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
 //   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
-//   job_slots.cpp     begin, filled, grants      job_agreement.cpp reports, decrees
-//   job_start.cpp     a shard for a restore      job_storage.hpp   flush, publish, catalog
+//   job_start.cpp     a shard for a restore      job_agreement.cpp reports, decrees
 // Also job_end, job_view. Threads: the engine's. Lifetime: shared by its coroutines until stop().
 #pragma once
 
@@ -20,6 +19,7 @@
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
 #include "format/run_files.hpp"
+#include "node/captures.hpp"
 #include "node/giving_way.hpp"
 #include "node/held.hpp"
 #include "node/idle_watch.hpp"
@@ -29,8 +29,6 @@
 #include "node/peers.hpp"
 #include "node/replication.hpp"
 #include "node/seen_cluster.hpp"
-#include "node/session.hpp"
-#include "node/slot_table.hpp"
 
 namespace ckpt::node {
 
@@ -42,7 +40,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Task<void> open(bool is_first);  // Of all nodes. Reads the directory; heartbeats begin. Once.
   Held held() const;
   void want_flush(bool is_wanted);
-  bool is_flushed(bool wait_for_commits) const;
+  bool is_flushed(bool wait_for_commits) const { return captures_.is_flushed(wait_for_commits); }
   Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   Task<void> stop(Time deadline);
   bool is_closing() const;   // All trainers that came have closed, or none got in.
@@ -60,7 +58,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Result<Attached> attach(const AttachRequest& request, SessionEvents& events);
   Status call(SessionId id, control::Call call);  // As Engine::call.
   void detach(SessionId id);
-  bool has_trainer() const;
+  bool has_trainer() const { return ranks_.have_trainer(); }
 
   const JobFacts& facts() const { return facts_; }
   std::uint64_t slot_bytes() const { return slots_.bytes(); }
@@ -73,12 +71,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void update();
   void check_invariants() const;
   void note_idle();
-  Status carry_out(Caller by, control::SetLayout it);  // These: as Engine::call.
-  Status carry_out(Caller by, control::Begin it);
-  Status carry_out(Caller by, control::Filled it);
-  Status carry_out(Caller by, control::Abandon it);
-  Status carry_out(Caller by, control::Arrived it);
-  Status carry_out(Caller by, control::Skipped it);
+  // As Engine::call.
   Status carry_out(Caller by, control::StepTime it);
   Status carry_out(Caller by, control::StartFresh it);
   Status carry_out(Caller by, control::AskRestore it);
@@ -89,12 +82,9 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Status carry_out(Caller by, control::Close it);
   // job_sessions.cpp
   void adopt_shape(const AttachRequest& request);
-  Session* find(SessionId id, Rank** rank = nullptr);
-  Result<Caller> active(SessionId id, std::string_view what);
   void fence_all(std::int64_t attaching_process);
   void fence(Rank& rank, std::unique_ptr<Session> older);
   bool refuse_without_peers(Session& session, const char* what);
-  Settled settled_of(const Rank& rank) const;
   void settle_closing(Rank& rank);
   void tell_levels(Session& session);
   bool is_flush_awaited(const Session& session) const;
@@ -102,23 +92,6 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   std::string degraded() const;
   std::string waiting_of(const Rank& rank) const;
   void tell_notice(const Rank& rank);
-
-  // job_slots.cpp
-  void prepare_slots(Rank& rank);
-  asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
-  void grant_slots(Rank& rank);
-  void revoke_grants(Rank& rank);
-  void abandon_fillings(std::uint32_t rank, SessionId filler);
-  Status begin(Caller by, OwnSlot& own, Step step);
-  Status fill(Caller by, OwnSlot& own, control::Filled filled);
-  OwnSlot* slot_of(Caller by, std::uint32_t slot, std::uint64_t generation);  // Null: replaced.
-  Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
-                                                               format::ShardId id,
-                                                               control::Filled& filled);
-  asio::awaitable<void> checksum_and_seal(SessionId id, std::shared_ptr<arena::Slot> slot,
-                                          format::ShardRecord record, std::vector<Crc32> taken);
-  void seal(Session* session, arena::Slot& slot, std::shared_ptr<const format::ShardRecord> record);
-  void retire_useless();
 
   // job_agreement.cpp
   void learn_history(const format::Timelines& stored);
@@ -150,11 +123,11 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Signal changed_, stopped_;  // The second is only closed.
   SlotTable slots_;
   GivingWay giving_way_;
-  std::map<std::uint32_t, Rank> ranks_;  // Those whose trainers were attached here.
+  Ranks ranks_;
+  Captures captures_;
   Peers peers_;
   Replication replication_;
   JobStorage storage_;
-  std::uint32_t own_slot_count_ = 2;
   bool is_update_posted_ = false, is_opened_ = false, is_expired_ = false;
   Time opened_at_{};
   IdleWatch idle_;

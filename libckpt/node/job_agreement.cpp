@@ -106,7 +106,7 @@ void Job::build_report() {
   report.incarnation = facts_.shape.incarnation;
   report.members = facts_.members;
   report.world_size = facts_.shape.world_size;
-  report.has_trainer = has_trainer();
+  report.has_trainer = ranks_.have_trainer();
   report.has_ended = facts_.ended_at.has_value();
   for (const auto& [number_of_rank, rank] : ranks_) {
     if (rank.session) {
@@ -291,7 +291,7 @@ void Job::obey(const format::Decree& decree) {
     }
   }
   if (decree.flush) storage_.write(*decree.flush);  // Holds the shards before any is freed.
-  retire_useless();
+  captures_.retire_useless();
   if (decree.ended && !facts_.ended_at) {
     facts_.ended_at = facts_.clock().now();
     free_memory("the job has ended");
@@ -314,7 +314,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->finished_start = start.start_id;
     session->phase = StartPhase::idle;
     if (session->trained_before) session->train_on();
-    revoke_grants(rank);
+    captures_.revoke_grants(rank);
     session->events->tell(control::Begun{session->ask, start.start_id, 0, std::nullopt,
                                          fail(start.outcome.error(), start.reason), start.reason});
   } else if (start.outcome.is_go() && (is_ready || !start.base)) {
@@ -331,7 +331,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     session->flush_wanted.reset();  // Of a step that is no more.
     session->next_capture_told.reset();
     session->restored_ok = false;
-    revoke_grants(rank);
+    captures_.revoke_grants(rank);
     session->events->tell(control::Begun{session->ask, start.start_id, start.timeline, start.base,
                                          Status(), start.reason});
     tell_levels(*session);

@@ -26,14 +26,12 @@ constexpr Duration commit_patience = std::chrono::seconds(3);
 }  // namespace
 
 bool Job::is_closing() const {
-  if (facts_.ended_at || ranks_.empty()) return true;
-  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
-    return entry.second.session && entry.second.session->close_deadline;
-  });
+  if (facts_.ended_at) return true;
+  return ranks_.have_all_closed();
 }
 
 bool Job::is_finished() const {
-  if (has_trainer()) return false;
+  if (ranks_.have_trainer()) return false;
   const Time now = facts_.clock().now();
   if (facts_.ended_at) {
     const Duration since = now - *facts_.ended_at;
@@ -50,7 +48,7 @@ bool Job::is_finished() const {
   }
   // Its first trainer was refused: it holds a name, and nothing else.
   if (ranks_.empty() && slots_.bytes() == 0) return idle_.since(now) >= ended_linger;
-  return idle_.is_expired(now) && (is_flushed(false) || idle_.is_given_up(now));
+  return idle_.is_expired(now) && (captures_.is_flushed(false) || idle_.is_given_up(now));
 }
 
 // Trainers of other nodes count: what this node holds is theirs, too.
@@ -58,12 +56,13 @@ void Job::note_idle() {
   const Time now = facts_.clock().now();
   const bool is_attended =
       facts_.decree.has_trainer && facts_.decree.coordinator == peers_.coordinator();
-  if (has_trainer() || is_attended) idle_.seen(now);
+  if (ranks_.have_trainer() || is_attended) idle_.seen(now);
   const bool was_expired = is_expired_;
   is_expired_ = !facts_.ended_at && idle_.is_expired(now);
   if (!is_expired_ || was_expired) return;
-  log_info("job={} has had no trainer for {}: {}", facts_.shape.job, idle_.limit_text(),
-           is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
+  log_info(
+      "job={} has had no trainer for {}: {}", facts_.shape.job, idle_.limit_text(),
+      captures_.is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
   if (peers_.is_coordinator()) storage_.read_catalog();  // Another daemon may have stored it.
 }
 
@@ -111,23 +110,13 @@ void Job::want_flush(bool is_wanted) {
   touch();
 }
 
-bool Job::is_flushed(bool wait_for_commits) const {
-  for (const auto& [number_of_rank, rank] : ranks_) {
-    const Settled settled = settled_of(rank);
-    if (!settled.is_filled || (wait_for_commits && !settled.is_committed)) return false;
-  }
-  if (facts_.directory.empty() || !facts_.committed || facts_.is_fenced(*facts_.committed))
-    return true;
-  return facts_.durable && *facts_.durable >= *facts_.committed;
-}
-
 Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   const std::shared_ptr<Job> self = shared_from_this();
   Clock& clock = facts_.clock();
   // A step that other ranks will never capture stays uncommitted, and is not waited for.
   const Time commits_until = std::min(deadline, clock.after(commit_patience));
   const std::uint64_t failed_before = storage_.flush_failures();
-  while (!is_flushed(clock.now() < commits_until)) {
+  while (!captures_.is_flushed(clock.now() < commits_until)) {
     const bool has_failed = storage_.flush_failures() - failed_before >= failures_max;
     if (!facts_.decree.unstorable.empty())
       co_return fail(Errc::exhausted,

@@ -75,9 +75,9 @@ void Job::adopt_shape(const AttachRequest& request) {
   facts_.node = request.node;
   coordinator_.set_node(facts_.node);
   facts_.secret = request.secret;
-  own_slot_count_ =
-      std::max(request.own_slots,
-               request.dir.empty() ? arena::own_slots_min : arena::own_slots_with_storage);
+  captures_.set_slot_count(std::max(request.own_slots, request.dir.empty()
+                                                           ? arena::own_slots_min
+                                                           : arena::own_slots_with_storage));
   storage_.set_max_ckpt_num(request.max_ckpt_num);
   giving_way_.set_rates(request.flush_rate, request.replica_rate);
   if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
@@ -93,7 +93,6 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   adopt_shape(request);
   CKPT_POINT("reg.before");
   Rank& rank = ranks_[request.rank];
-  rank.rank = request.rank;
   if (rank.session) {
     // The same process may come again over another connection: it cannot race with itself.
     const bool is_same_process = request.process != 0 && rank.session->process == request.process;
@@ -135,8 +134,8 @@ void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   CKPT_ASSERT(older != nullptr);
   CKPT_ASSERT(!older->is_fenced);
   older->is_fenced = true;
-  abandon_fillings(rank.rank, older->id);
-  revoke_grants(rank);
+  captures_.abandon_fillings(rank, older->id);
+  captures_.revoke_grants(rank);
   if (older->events == nullptr) return;  // Its process is gone already.
   log_warning("job={} rank={} session={:x} fenced by a newer trainer", facts_.shape.job, rank.rank,
               static_cast<std::uint64_t>(older->id));
@@ -146,49 +145,15 @@ void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   rank.fenced.push_back(std::move(older));
 }
 
-Session* Job::find(SessionId id, Rank** rank) {
-  for (auto& [number_of_rank, candidate] : ranks_) {
-    if (rank != nullptr) *rank = &candidate;
-    if (candidate.session && candidate.session->id == id) return candidate.session.get();
-    for (auto& fenced : candidate.fenced) {
-      if (fenced->id == id) return fenced.get();
-    }
-  }
-  return nullptr;
-}
-
-Result<Caller> Job::active(SessionId id, std::string_view what) {
-  Rank* rank = nullptr;
-  Session* session = find(id, &rank);
-  if (session == nullptr) {
-    return fail(Errc::not_found,
-                fmt::format("{}: no such session in job {}", what, facts_.shape.job));
-  }
-  if (session->is_fenced) {
-    return fail(Errc::unavailable, fmt::format("{}: fenced by a newer trainer of job {} rank {}",
-                                               what, facts_.shape.job, rank->rank));
-  }
-  session->check_invariants();
-  return Caller{*session, *rank};
-}
-
 Status Job::call(SessionId id, control::Call call) {
-  CKPT_TRY(const Caller by, active(id, control::name_of(call)));
-  return std::visit([&](auto& it) { return carry_out(by, std::move(it)); }, call);
-}
-
-Status Job::carry_out(Caller by, control::SetLayout it) {
-  CKPT_CHECK(format::validate(it.layout));
-  const std::uint64_t bytes = it.layout.slot_bytes;
-  const std::uint32_t version = it.layout.version;
-  auto& layouts = by.session.layouts;
-  layouts[version] = std::make_shared<const format::Layout>(std::move(it.layout));
-  while (layouts.size() > Session::layouts_max) layouts.erase(layouts.begin());
-  by.rank.wanted_slot_bytes = std::max(bytes, page_bytes);
-  by.rank.slots_failure.reset();
-  by.session.slots_told = false;
-  touch();
-  return {};
+  CKPT_TRY(const Caller by, ranks_.active(id, control::name_of(call), facts_.shape.job));
+  const auto carry_out_here = [&](auto& it) -> Status {
+    if constexpr (requires { captures_.carry_out(by, std::move(it)); })
+      return captures_.carry_out(by, std::move(it));
+    else
+      return carry_out(by, std::move(it));
+  };
+  return std::visit(carry_out_here, call);
 }
 
 // Nodes that may not speak to one another cannot agree on a step: said at once, not by a deadline.
@@ -210,7 +175,7 @@ Status Job::carry_out(Caller by, control::StartFresh it) {
   if (session.phase == StartPhase::running || session.is_asking_after_training()) {
     if (session.phase != StartPhase::running) session.withdraw(facts_.context.random.next());
     if (session.events != nullptr) {
-      revoke_grants(by.rank);
+      captures_.revoke_grants(by.rank);
       session.events->tell(control::Begun{
           it.ask, session.current_start, session.timeline, std::nullopt, Status(), {}});
     }
@@ -284,25 +249,11 @@ Status Job::carry_out(Caller by, control::Close it) {
   return {};
 }
 
-Settled Job::settled_of(const Rank& rank) const {
-  using State = arena::Slot::State;
-  Settled settled;
-  const auto own_slots = slots_.all_own().find(rank.rank);
-  if (own_slots == slots_.all_own().end()) return settled;
-  for (const OwnSlot& own : own_slots->second.slots) {
-    const arena::Slot& slot = *own.slot;
-    if (slot.state() == State::filling || slot.state() == State::filled) settled.is_filled = false;
-    if (slot.state() != State::sealed || slot.is_retiring()) continue;
-    if (!facts_.committed || slot.id().at > *facts_.committed) settled.is_committed = false;
-  }
-  return settled;
-}
-
 void Job::settle_closing(Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || !session->close_deadline || session->is_closed) return;
   // A capture that is neither committed nor given up may still become the newest committed step.
-  const Settled settled = settled_of(rank);
+  const Settled settled = captures_.settled(rank);
   const bool is_settled = settled.is_filled && settled.is_committed;
   session->is_closing = session->is_closing || is_settled;
   // Who never began has captured nothing that others would have to agree on.
@@ -310,7 +261,7 @@ void Job::settle_closing(Rank& rank) {
     session->is_closed = true;
     tell_levels(*session);  // What was flushed is known before the end is.
     if (session->events != nullptr) session->events->tell(control::Closed{});
-  } else if (is_settled && !facts_.decree.unstorable.empty() && !is_flushed(true)) {
+  } else if (is_settled && !facts_.decree.unstorable.empty() && !captures_.is_flushed(true)) {
     session->is_closed = true;
     if (session->events == nullptr) return;
     session->events->tell(control::Closed{
@@ -331,35 +282,28 @@ void Job::settle_closing(Rank& rank) {
 
 void Job::detach(SessionId id) {
   Rank* rank = nullptr;
-  Session* session = find(id, &rank);
+  Session* session = ranks_.find(id, &rank);
   if (session == nullptr) return;
   CKPT_POINT("detach");
   log_info("job={} rank={} session={:x} is gone{}", facts_.shape.job, rank->rank,
            static_cast<std::uint64_t>(id), session->is_closing ? " after closing" : "");
-  abandon_fillings(rank->rank, id);
+  captures_.abandon_fillings(*rank, id);
   session->events = nullptr;
   if (session->is_fenced) {
     std::erase_if(rank->fenced, [&](const auto& fenced) { return fenced->id == id; });
   } else {
-    revoke_grants(*rank);
+    captures_.revoke_grants(*rank);
     // A session that closes is reported until all have: the last one ends the job.
     if (!session->close_deadline) rank->session.reset();
   }
   idle_.seen(facts_.clock().now());
-  if (!has_trainer() && !is_closing() && slots_.bytes() > 0) {
+  if (!ranks_.have_trainer() && !is_closing() && slots_.bytes() > 0) {
     log_info("job={} has no trainer here any more: its memory, {}, is kept for {}, then {}",
              facts_.shape.job, arena::human_bytes(slots_.bytes()), idle_.limit_text(),
              facts_.directory.empty() ? "freed: there is no directory to store its steps in"
                                       : "stored and freed");
   }
   touch();
-}
-
-bool Job::has_trainer() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
-    const Rank& rank = entry.second;
-    return !rank.fenced.empty() || (rank.session && rank.session->events != nullptr);
-  });
 }
 
 void Job::tell_levels(Session& session) {

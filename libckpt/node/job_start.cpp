@@ -71,7 +71,7 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
   const StopGate::Pass pass = gate_.enter();
   auto offered = co_await offer_from_any_source(rank_number, id, start);
   Rank* rank = nullptr;
-  Session* session = find(id, &rank);
+  Session* session = ranks_.find(id, &rank);
   if (session == nullptr) co_return;  // The trainer died.
   CKPT_ASSERT(session->is_copying);
   session->is_copying = false;
@@ -147,7 +147,7 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
   Rank* rank_state = nullptr;
   Session* session = nullptr;
   const auto is_waiting = [&] {
-    session = find(id, &rank_state);
+    session = ranks_.find(id, &rank_state);
     return session != nullptr && session->events != nullptr &&
            session->asker == start.sessions.at(rank);
   };
@@ -249,7 +249,7 @@ BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint
     told->filling.bytes += bytes;
     if (clock.now() < told->next) return;
     told->next = clock.after(filling_interval);
-    Session* session = find(id);
+    Session* session = ranks_.find(id);
     if (session != nullptr && session->events != nullptr) session->events->tell(told->filling);
   };
   tell(0);

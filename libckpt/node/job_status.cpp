@@ -149,7 +149,7 @@ json slot_status(std::uint32_t rank, bool is_own, const arena::Slot& slot) {
   return status;
 }
 
-json ranks_status(const std::map<std::uint32_t, Rank>& ranks) {
+json ranks_status(const Ranks& ranks) {
   json list = json::array();
   for (const auto& [number_of_rank, rank] : ranks) {
     if (!rank.session) continue;
@@ -212,7 +212,7 @@ json Job::status() const {
   status["degraded"] = text_or_null(degraded());
   status["waiting"] = text_or_null(waiting());
   status["ended"] = facts_.ended_at.has_value();
-  const bool is_waiting = !has_trainer() && !facts_.ended_at && slots_.bytes() > 0;
+  const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;
   const Duration kept = idle_.left(facts_.clock().now());
   status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
   status["copies_go_to"] = replication_.targets();

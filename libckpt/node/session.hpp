@@ -1,7 +1,5 @@
-// Session: one trainer process as the engine sees it; Rank: those that spoke for one rank.
+// Session: one trainer process as the engine sees it.
 //
-// A rank has at most one session that counts; older ones are fenced and kept only until their
-// process is proven gone, since until then they can still write into the Slots they had mapped.
 // Threads: the engine's.
 #pragma once
 
@@ -109,20 +107,6 @@ struct Session {
   std::optional<format::StepId> committed_told, durable_told;
   std::optional<Step> next_capture_told;
   control::Notice notice_told;
-};
-
-struct Rank {
-  std::uint32_t rank = 0;
-  std::unique_ptr<Session> session;
-  std::vector<std::unique_ptr<Session>> fenced;  // Their processes may still be alive.
-  std::optional<Error> slots_failure;            // Why its Slots could not be made.
-  std::uint64_t wanted_slot_bytes = 0;           // Of the newest layout; 0: none was told.
-};
-
-// Caller: the session that calls, and its rank. Both stay while the call is carried out.
-struct Caller {
-  Session& session;
-  Rank& rank;
 };
 
 }  // namespace ckpt::node

@@ -49,7 +49,7 @@ class GivingWayScene {
   asio::io_context context;
   FakeClock clock{context};
   NoEvents events;
-  std::map<std::uint32_t, node::Rank> ranks;
+  node::Ranks ranks;
   GivingWay giving_way{clock, "job"};
 };
 

@@ -1,23 +1,33 @@
-// Captures: a granted Slot is begun, filled by the trainer, sealed here, and freed when useless.
-//
-// While the process of a fenced session may still be alive, nothing is written into the rank's
-// Slots, by nobody: it has them mapped, and a mapping cannot be revoked.
+#include "node/captures.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "agree/timelines.hpp"
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/job.hpp"
 
 namespace ckpt::node {
 
 using arena::Slot;
 using format::StartPhase;
 
-void Job::prepare_slots(Rank& rank) {
+Status Captures::carry_out(Caller by, control::SetLayout it) {
+  CKPT_CHECK(format::validate(it.layout));
+  const std::uint64_t bytes = it.layout.slot_bytes;
+  const std::uint32_t version = it.layout.version;
+  auto& layouts = by.session.layouts;
+  layouts[version] = std::make_shared<const format::Layout>(std::move(it.layout));
+  while (layouts.size() > Session::layouts_max) layouts.erase(layouts.begin());
+  by.rank.wanted_slot_bytes = std::max(bytes, page_bytes);
+  by.rank.slots_failure.reset();
+  by.session.slots_told = false;
+  life_.touch();
+  return {};
+}
+
+void Captures::prepare_slots(Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr || rank.wanted_slot_bytes == 0) return;
   if (!rank.fenced.empty()) return;  // Their processes still have these Slots mapped.
@@ -28,9 +38,9 @@ void Job::prepare_slots(Rank& rank) {
     session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
   }
-  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < own_slot_count_) {
+  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_) {
     asio::co_spawn(facts_.context.executor,
-                   make_slots(rank.rank, own_slot_count_, rank.wanted_slot_bytes), asio::detached);
+                   make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes), asio::detached);
     return;
   }
   std::vector<ReadySlot> slots;
@@ -41,10 +51,9 @@ void Job::prepare_slots(Rank& rank) {
   session->events->slots_ready(std::move(slots));
 }
 
-asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t count,
-                                      std::uint64_t bytes) {
-  const std::shared_ptr<Job> self = shared_from_this();
-  const StopGate::Pass pass = gate_.enter();
+asio::awaitable<void> Captures::make_slots(std::uint32_t rank_number, std::uint32_t count,
+                                           std::uint64_t bytes) {
+  const JobLife::Work work = life_.begin_work();
   auto made = co_await slots_.make_own(rank_number, count, bytes);
   if (!made) {
     log_error("job={} rank={} {}", facts_.shape.job, rank_number, made.error().message());
@@ -52,10 +61,10 @@ asio::awaitable<void> Job::make_slots(std::uint32_t rank_number, std::uint32_t c
     // The trainer may want less by now: that is tried.
     if (rank.wanted_slot_bytes >= bytes) rank.slots_failure.emplace(std::move(made).error());
   }
-  touch();
+  life_.touch();
 }
 
-void Job::grant_slots(Rank& rank) {
+void Captures::grant_slots(Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
   if (session->phase != StartPhase::running || !session->slots_told || session->close_deadline) {
@@ -66,7 +75,7 @@ void Job::grant_slots(Rank& rank) {
     session->next_capture_told = facts_.decree.next_capture;
     session->events->tell(control::NextCapture{facts_.decree.next_capture});
   }
-  if (facts_.context.captures != Captures::granted) return;
+  if (facts_.context.captures != CapturePermission::granted) return;
   auto& slots = slots_.own(rank.rank).slots;
   for (std::uint32_t index = 0; index < slots.size(); ++index) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
@@ -78,18 +87,18 @@ void Job::grant_slots(Rank& rank) {
 
 // Whoever had them knows: it is gone, or hears that its restore has ended, which may have taken
 // them.
-void Job::revoke_grants(Rank& rank) {
+void Captures::revoke_grants(const Rank& rank) {
   for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
 }
 
-OwnSlot* Job::slot_of(Caller by, std::uint32_t slot, std::uint64_t generation) {
+OwnSlot* Captures::slot_of(Caller by, std::uint32_t slot, std::uint64_t generation) {
   auto& slots = slots_.own(by.rank.rank).slots;
   const bool is_current =
       slot < slots.size() && by.session.generation_of(slots[slot]) == generation;
   return is_current ? &slots[slot] : nullptr;
 }
 
-Status Job::carry_out(Caller by, control::Begin it) {
+Status Captures::carry_out(Caller by, control::Begin it) {
   OwnSlot* own = slot_of(by, it.slot, it.generation);
   const Status begun = own == nullptr ? Status() : begin(by, *own, it.step);
   // Without a begin there will be no capture: the other ranks must not wait for it.
@@ -97,9 +106,9 @@ Status Job::carry_out(Caller by, control::Begin it) {
   return begun;
 }
 
-Status Job::begin(Caller by, OwnSlot& own, Step step) {
+Status Captures::begin(Caller by, OwnSlot& own, Step step) {
   Session& session = by.session;
-  if (facts_.context.captures == Captures::refused) {
+  if (facts_.context.captures == CapturePermission::refused) {
     return fail(Errc::unavailable, fmt::format("begin step {}: the daemon ends", number(step)));
   }
   if (!own.is_granted) {
@@ -118,11 +127,11 @@ Status Job::begin(Caller by, OwnSlot& own, Step step) {
   own.early.reset();
   own.slot->begin_fill({{session.timeline, step}, by.rank.rank});
   session.last_seen = step;
-  touch();
+  life_.touch();
   return {};
 }
 
-Status Job::carry_out(Caller by, control::Arrived it) {
+Status Captures::carry_out(Caller by, control::Arrived it) {
   OwnSlot* own = slot_of(by, it.slot, it.generation);
   if (own == nullptr) return {};
   if (own->filler != by.session.id || own->slot->state() != Slot::State::filling)
@@ -136,7 +145,7 @@ Status Job::carry_out(Caller by, control::Arrived it) {
   return {};
 }
 
-Status Job::carry_out(Caller by, control::Abandon it) {
+Status Captures::carry_out(Caller by, control::Abandon it) {
   OwnSlot* own = slot_of(by, it.slot, it.generation);
   if (own == nullptr) return {};
   if (own->filler != by.session.id || own->slot->state() != Slot::State::filling) {
@@ -145,28 +154,27 @@ Status Job::carry_out(Caller by, control::Abandon it) {
   }
   own->slot->abandon();
   own->filler.reset();
-  touch();
+  life_.touch();
   return {};
 }
 
-void Job::abandon_fillings(std::uint32_t rank, SessionId filler) {
-  for (OwnSlot& own : slots_.own(rank).slots) {
+void Captures::abandon_fillings(const Rank& rank, SessionId filler) {
+  for (OwnSlot& own : slots_.own(rank.rank).slots) {
     if (own.filler != filler) continue;
     if (own.slot->state() == Slot::State::filling) own.slot->abandon();
     own.filler.reset();
   }
 }
 
-Status Job::carry_out(Caller by, control::Skipped it) {
+Status Captures::carry_out(Caller by, control::Skipped it) {
   by.session.last_seen = std::max(by.session.last_seen.value_or(Step{}), it.step);
-  touch();
+  life_.touch();
   return {};
 }
 
 // Of the timeline in which the capture began: a restore may have begun another one since.
-Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session& session,
-                                                                  format::ShardId id,
-                                                                  control::Filled& filled) {
+Result<std::shared_ptr<const format::ShardRecord>> Captures::record_of(
+    const Session& session, format::ShardId id, control::Filled& filled) const {
   const auto layout = session.layouts.find(filled.layout_version);
   if (layout == session.layouts.end()) {
     return fail(Errc::invalid_argument, fmt::format("seal step {}: unknown layout version {}",
@@ -188,14 +196,14 @@ Result<std::shared_ptr<const format::ShardRecord>> Job::record_of(const Session&
   return std::make_shared<const format::ShardRecord>(std::move(record));
 }
 
-Status Job::carry_out(Caller by, control::Filled it) {
+Status Captures::carry_out(Caller by, control::Filled it) {
   OwnSlot* own = slot_of(by, it.slot, it.generation);
   // Its begin was skipped, or its Slot went with the ones that a bigger layout replaced.
   if (own == nullptr) return carry_out(by, control::Skipped{it.step});
   return fill(by, *own, std::move(it));
 }
 
-Status Job::fill(Caller by, OwnSlot& own, control::Filled filled) {
+Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   if (own.filler != by.session.id || own.slot->state() != Slot::State::filling ||
       own.slot->id().at.step != filled.step) {
     return fail(Errc::invalid_argument, fmt::format("seal step {}: Slot {} is not being filled",
@@ -210,7 +218,7 @@ Status Job::fill(Caller by, OwnSlot& own, control::Filled filled) {
   auto described = record_of(by.session, slot->id(), filled);
   if (!described) {
     slot->abandon();  // Nobody fills it any more, so nobody else would.
-    touch();
+    life_.touch();
     return fail(std::move(described).error());
   }
   std::shared_ptr<const format::ShardRecord> record = std::move(*described);
@@ -224,7 +232,7 @@ Status Job::fill(Caller by, OwnSlot& own, control::Filled filled) {
   const Status valid = format::validate(*record);
   if (!valid || record->bytes > slot->capacity()) {
     slot->abandon();
-    touch();
+    life_.touch();
     return fail(Errc::invalid_argument,
                 fmt::format("seal step {} rank {}: {}", number(filled.step), by.rank.rank,
                             valid ? "larger than its Slot" : valid.error().message()));
@@ -250,10 +258,10 @@ Task<std::vector<Crc32>> checksums_of(Compute* compute, std::span<const std::byt
 }  // namespace
 
 // The trainer left the checksums to us. Those of the first Chunks were taken as they arrived.
-asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot> slot,
-                                             format::ShardRecord record, std::vector<Crc32> taken) {
-  const std::shared_ptr<Job> self = shared_from_this();
-  const StopGate::Pass pass = gate_.enter();
+asio::awaitable<void> Captures::checksum_and_seal(SessionId id, std::shared_ptr<Slot> slot,
+                                                  format::ShardRecord record,
+                                                  std::vector<Crc32> taken) {
+  const JobLife::Work work = life_.begin_work();
   record.chunk_bytes = facts_.context.chunk_bytes();
   Status valid = fail(Errc::invalid_argument, "larger than its Slot");
   if (record.bytes <= slot->capacity()) {
@@ -269,13 +277,13 @@ asio::awaitable<void> Job::checksum_and_seal(SessionId id, std::shared_ptr<Slot>
               record.id.rank, valid.error().message());
     slot->abandon();
   } else {
-    Rank* rank = nullptr;
-    seal(find(id, &rank), *slot, std::make_shared<const format::ShardRecord>(std::move(record)));
+    seal(ranks_.find(id), *slot, std::make_shared<const format::ShardRecord>(std::move(record)));
   }
-  touch();
+  life_.touch();
 }
 
-void Job::seal(Session* session, Slot& slot, std::shared_ptr<const format::ShardRecord> record) {
+void Captures::seal(Session* session, Slot& slot,
+                    std::shared_ptr<const format::ShardRecord> record) {
   CKPT_POINT("seal.before");
   const auto [timeline, step] = record->id.at;
   slot.seal(std::move(record));
@@ -285,19 +293,41 @@ void Job::seal(Session* session, Slot& slot, std::shared_ptr<const format::Shard
   if (is_of_now && session->events != nullptr) {
     session->events->tell(control::LevelReached{step, Level::captured});
   }
-  touch();
+  life_.touch();
+}
+
+Settled Captures::settled(const Rank& rank) const {
+  using State = Slot::State;
+  Settled it;
+  const auto own_slots = slots_.all_own().find(rank.rank);
+  if (own_slots == slots_.all_own().end()) return it;
+  for (const OwnSlot& own : own_slots->second.slots) {
+    const Slot& slot = *own.slot;
+    if (slot.state() == State::filling || slot.state() == State::filled) it.is_filled = false;
+    if (slot.state() != State::sealed || slot.is_retiring()) continue;
+    if (!facts_.committed || slot.id().at > *facts_.committed) it.is_committed = false;
+  }
+  return it;
+}
+
+bool Captures::is_flushed(bool wait_for_commits) const {
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    const Settled it = settled(rank);
+    if (!it.is_filled || (wait_for_commits && !it.is_committed)) return false;
+  }
+  if (facts_.directory.empty() || !facts_.committed || facts_.is_fenced(*facts_.committed))
+    return true;
+  return facts_.durable && *facts_.durable >= *facts_.committed;
 }
 
 // I1: what the newest committed step needs is never freed; all older and abandoned steps are.
-void Job::retire_useless() {
+void Captures::retire_useless() {
   const auto is_dropped = [&](format::StepId at) {
     return std::find(facts_.decree.dropped.begin(), facts_.decree.dropped.end(), at) !=
            facts_.decree.dropped.end();
   };
   // A Start that failed is over where trainers went on as before; else they may ask again.
-  const bool is_training = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
-    return entry.second.session && entry.second.session->phase == StartPhase::running;
-  });
+  const bool is_training = ranks_.are_training();
   const bool is_over =
       facts_.decree.start && facts_.decree.start->outcome.has_failed() && is_training;
   const bool is_go = facts_.decree.start && facts_.decree.start->outcome.is_go();
@@ -309,7 +339,7 @@ void Job::retire_useless() {
     if (is_beginning) return false;  // Any of them may still be voted for.
     // A Start without a base fences nothing, yet its captures need the room.
     if (is_fresh && id.at.timeline < facts_.decree.start->timeline) return true;
-    return facts_.is_fenced(id.at) || (facts_.committed && id.at < *facts_.committed);
+    return facts_.is_useless(id.at);
   });
 }
 

@@ -1,0 +1,69 @@
+// Captures: a granted Slot is begun, filled by the trainer, sealed here, and freed when useless.
+//
+// While the process of a fenced session may still be alive, nobody writes into the rank's Slots:
+// it has them mapped, and a mapping cannot be revoked.
+//
+// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "node/early_checksums.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/ranks.hpp"
+#include "node/slot_table.hpp"
+
+namespace ckpt::node {
+
+// Settled: how far the captures of a rank are.
+struct Settled {
+  bool is_filled = true;     // None is under way.
+  bool is_committed = true;  // What was captured is committed, or was given up.
+};
+
+class Captures {
+ public:
+  Captures(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots)
+      : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
+
+  void set_slot_count(std::uint32_t count) { slot_count_ = count; }  // Of each rank.
+  void prepare_slots(Rank& rank);
+  void grant_slots(Rank& rank);
+  void revoke_grants(const Rank& rank);
+  void abandon_fillings(const Rank& rank, SessionId filler);
+
+  // As Engine::call.
+  Status carry_out(Caller by, control::SetLayout it);
+  Status carry_out(Caller by, control::Begin it);
+  Status carry_out(Caller by, control::Filled it);
+  Status carry_out(Caller by, control::Abandon it);
+  Status carry_out(Caller by, control::Arrived it);
+  Status carry_out(Caller by, control::Skipped it);
+
+  Settled settled(const Rank& rank) const;
+  // The newest committed step is stored, as far as there is a directory.
+  bool is_flushed(bool wait_for_commits) const;
+  void retire_useless();
+
+ private:
+  asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
+  Status begin(Caller by, OwnSlot& own, Step step);
+  Status fill(Caller by, OwnSlot& own, control::Filled filled);
+  OwnSlot* slot_of(Caller by, std::uint32_t slot, std::uint64_t generation);  // Null: replaced.
+  Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,
+                                                               format::ShardId id,
+                                                               control::Filled& filled) const;
+  asio::awaitable<void> checksum_and_seal(SessionId id, std::shared_ptr<arena::Slot> slot,
+                                          format::ShardRecord record, std::vector<Crc32> taken);
+  void seal(Session* session, arena::Slot& slot, std::shared_ptr<const format::ShardRecord> record);
+
+  const JobFacts& facts_;
+  JobLife& life_;
+  Ranks& ranks_;
+  SlotTable& slots_;
+  std::uint32_t slot_count_ = 2;
+};
+
+}  // namespace ckpt::node
