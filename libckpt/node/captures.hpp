@@ -42,6 +42,7 @@ class Captures {
   Status carry_out(Caller by, control::Arrived it);
   Status carry_out(Caller by, control::Skipped it);
 
+  std::uint64_t slot_bytes() const { return slots_.bytes(); }
   Settled settled(const Rank& rank) const;
   // The newest committed step is stored, as far as there is a directory.
   bool is_flushed(bool wait_for_commits) const;

@@ -55,10 +55,8 @@ Job::Job(SharedContext context, const AttachRequest& first)
       replication_(facts_, *this, slots_, peers_, giving_way_),
       storage_(facts_, *this, slots_, giving_way_, peers_,
                [this](const format::Timelines& stored) { learn_history(stored); }),
-      idle_(facts_.context.options.job_idle_limit),
-      coordinator_(coordinator_options(facts_)) {
-  idle_.seen(facts_.clock().now());
-}
+      sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
+      coordinator_(coordinator_options(facts_)) {}
 
 Task<void> Job::open(bool is_first) {
   const std::shared_ptr<Job> self = shared_from_this();
@@ -104,6 +102,60 @@ void Job::touch() {
   });
 }
 
+void Job::adopt_shape(const AttachRequest& request) {
+  facts_.shape.world_size = request.world_size;
+  facts_.shape.replicas = request.replicas;
+  facts_.shape.incarnation = request.incarnation;
+  facts_.shape.has_storage = !request.dir.empty();
+  facts_.shape.nodes = request.nodes;
+  facts_.shape.save_mem_interval = request.save_mem_interval;
+  facts_.shape.save_storage_interval = request.save_storage_interval;
+  seen_.forget();
+  facts_.members = agree::members_digest(facts_.shape);
+  facts_.node = request.node;
+  coordinator_.set_node(facts_.node);
+  facts_.secret = request.secret;
+  captures_.set_slot_count(std::max(request.own_slots, request.dir.empty()
+                                                           ? arena::own_slots_min
+                                                           : arena::own_slots_with_storage));
+  storage_.set_max_ckpt_num(request.max_ckpt_num);
+  giving_way_.set_rates(request.flush_rate, request.replica_rate);
+  if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
+    log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
+                facts_.shape.job, facts_.shape.nodes.size());
+  }
+}
+
+Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
+  CKPT_CHECK(sessions_.check_attach(request));
+  // Trainers of an older list may have their ranks on another node by now.
+  if (request.incarnation > facts_.shape.incarnation) sessions_.fence_all(request.process);
+  adopt_shape(request);
+  CKPT_POINT("reg.before");
+  const Attached attached = sessions_.attach(request, events);
+  facts_.ended_at.reset();
+  peers_.members_changed();
+  log_info("job={} rank={} session={:x} attached{}", facts_.shape.job, request.rank,
+           static_cast<std::uint64_t>(attached.session),
+           request.continuation ? " to go on after a restart of the daemon" : "");
+  CKPT_POINT("reg.after");
+  touch();
+  return attached;
+}
+
+Status Job::call(SessionId id, control::Call call) {
+  CKPT_TRY(const Caller by, ranks_.active(id, control::name_of(call), facts_.shape.job));
+  const auto carry_out_here = [&](auto& it) -> Status {
+    if constexpr (requires { captures_.carry_out(by, std::move(it)); })
+      return captures_.carry_out(by, std::move(it));
+    else if constexpr (requires { sessions_.carry_out(by, std::move(it)); })
+      return sessions_.carry_out(by, std::move(it));
+    else
+      return carry_out(by, std::move(it));
+  };
+  return std::visit(carry_out_here, call);
+}
+
 void Job::check_invariants() const {
   slots_.check_invariants();
   ranks_.check_invariants();
@@ -113,11 +165,11 @@ void Job::update() {
   check_invariants();
   note_idle();
   for (auto& [number_of_rank, rank] : ranks_) {
-    settle_closing(rank);
+    sessions_.settle_closing(rank, [this] { return degraded(); });
     captures_.prepare_slots(rank);
     captures_.grant_slots(rank);
     // After the Slots that it freed: who hears of a commit finds one.
-    if (rank.session) tell_levels(*rank.session);
+    if (rank.session) sessions_.send_levels(*rank.session);
   }
   build_report();
   coordinate();
@@ -128,7 +180,8 @@ void Job::update() {
   captures_.retire_useless();
   build_report();  // What was obeyed shows at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
-  for (const auto& [number_of_rank, rank] : ranks_) tell_notice(rank);
+  const control::Notice notice{waiting(), degraded(), facts_.decree.unstorable};
+  for (const auto& [number_of_rank, rank] : ranks_) Sessions::send_notice(rank, notice);
   check_invariants();
   replication_.wake();
   peers_.wake(report_);

@@ -3,7 +3,7 @@
 // Whatever happens calls touch(); one update() then looks at the whole state: it grants Slots,
 // reports, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
-//   job.cpp           life, touch, update        job_sessions.cpp  trainers come, ask and go
+//   job.cpp           life, touch, update
 //   job_start.cpp     a shard for a restore      job_agreement.cpp reports, decrees
 // Also job_end, job_view. Threads: the engine's. Lifetime: shared by its coroutines until stop().
 #pragma once
@@ -22,13 +22,13 @@
 #include "node/captures.hpp"
 #include "node/giving_way.hpp"
 #include "node/held.hpp"
-#include "node/idle_watch.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
 #include "node/job_storage.hpp"
 #include "node/peers.hpp"
 #include "node/replication.hpp"
 #include "node/seen_cluster.hpp"
+#include "node/sessions.hpp"
 
 namespace ckpt::node {
 
@@ -43,7 +43,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   bool is_flushed(bool wait_for_commits) const { return captures_.is_flushed(wait_for_commits); }
   Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   Task<void> stop(Time deadline);
-  bool is_closing() const;   // All trainers that came have closed, or none got in.
+  bool is_closing() const { return sessions_.is_closing(); }
   bool is_finished() const;  // Ended, or without a trainer for the idle limit, and stored.
   void free_memory(const std::string& why);
   nlohmann::json status() const;  // This and the next: job_status.cpp.
@@ -53,11 +53,13 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   std::shared_ptr<void> hold() override;
   Work begin_work() override;
 
-  // --- trainers (job_sessions.cpp) ---
-  Status check_attach(const AttachRequest& request) const;
+  // --- trainers ---
+  Status check_attach(const AttachRequest& request) const {
+    return sessions_.check_attach(request);
+  }
   Result<Attached> attach(const AttachRequest& request, SessionEvents& events);
   Status call(SessionId id, control::Call call);  // As Engine::call.
-  void detach(SessionId id);
+  void detach(SessionId id) { sessions_.detach(id); }
   bool has_trainer() const { return ranks_.have_trainer(); }
 
   const JobFacts& facts() const { return facts_; }
@@ -71,27 +73,10 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void update();
   void check_invariants() const;
   void note_idle();
-  // As Engine::call.
-  Status carry_out(Caller by, control::StepTime it);
-  Status carry_out(Caller by, control::StartFresh it);
-  Status carry_out(Caller by, control::AskRestore it);
-  Status carry_out(Caller by, control::RestoreResult it);
-  Status carry_out(Caller by, control::RestoredOk it);
-  Status carry_out(Caller by, control::Flush it);
   Status carry_out(Caller by, control::AskStatus it);
-  Status carry_out(Caller by, control::Close it);
-  // job_sessions.cpp
   void adopt_shape(const AttachRequest& request);
-  void fence_all(std::int64_t attaching_process);
-  void fence(Rank& rank, std::unique_ptr<Session> older);
-  bool refuse_without_peers(Session& session, const char* what);
-  void settle_closing(Rank& rank);
-  void tell_levels(Session& session);
-  bool is_flush_awaited(const Session& session) const;
   std::string waiting() const;  // This and the next: with what this node alone knows.
   std::string degraded() const;
-  std::string waiting_of(const Rank& rank) const;
-  void tell_notice(const Rank& rank);
 
   // job_agreement.cpp
   void learn_history(const format::Timelines& stored);
@@ -128,9 +113,9 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Peers peers_;
   Replication replication_;
   JobStorage storage_;
+  Sessions sessions_;
   bool is_update_posted_ = false, is_opened_ = false, is_expired_ = false;
   Time opened_at_{};
-  IdleWatch idle_;
   // This and all that follows: agreement.
   mutable SeenCluster seen_;  // By view(), as it was then.
   format::NodeReport report_;

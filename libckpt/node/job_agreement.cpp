@@ -126,10 +126,7 @@ void Job::build_report() {
   report.committed = facts_.committed;
   report.start = facts_.decree.start;
   report.flush = storage_.flush_report();
-  report.flush.is_wanted = is_flush_wanted_ || is_expired_ ||
-                           std::any_of(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
-                             return entry.second.session && is_flush_awaited(*entry.second.session);
-                           });
+  report.flush.is_wanted = is_flush_wanted_ || is_expired_ || sessions_.is_flush_awaited();
   if (report == report_) return;
   ++report.sequence;
   report_ = std::move(report);
@@ -283,13 +280,7 @@ void Job::obey(const format::Decree& decree) {
           .start) {  // Ranks that begin learn the levels of their base, which are known now.
     for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
   }
-  for (auto& [number_of_rank, rank] : ranks_) {
-    if (!rank.session || rank.session->events == nullptr) continue;
-    for (const format::StepId& at : decree.dropped) {
-      if (at.timeline == rank.session->timeline)
-        rank.session->events->tell(control::StepDropped{at.step});
-    }
-  }
+  sessions_.send_dropped(decree.dropped);
   if (decree.flush) storage_.write(*decree.flush);  // Holds the shards before any is freed.
   captures_.retire_useless();
   if (decree.ended && !facts_.ended_at) {
@@ -334,7 +325,7 @@ void Job::obey_start(Rank& rank, const format::Start& start) {
     captures_.revoke_grants(rank);
     session->events->tell(control::Begun{session->ask, start.start_id, start.timeline, start.base,
                                          Status(), start.reason});
-    tell_levels(*session);
+    sessions_.send_levels(*session);
     // Another node may have stored the base since we read the catalog.
     if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
       storage_.look_for(*start.base);

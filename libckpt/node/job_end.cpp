@@ -25,11 +25,6 @@ constexpr Duration commit_patience = std::chrono::seconds(3);
 
 }  // namespace
 
-bool Job::is_closing() const {
-  if (facts_.ended_at) return true;
-  return ranks_.have_all_closed();
-}
-
 bool Job::is_finished() const {
   if (ranks_.have_trainer()) return false;
   const Time now = facts_.clock().now();
@@ -47,8 +42,9 @@ bool Job::is_finished() const {
                        });
   }
   // Its first trainer was refused: it holds a name, and nothing else.
-  if (ranks_.empty() && slots_.bytes() == 0) return idle_.since(now) >= ended_linger;
-  return idle_.is_expired(now) && (captures_.is_flushed(false) || idle_.is_given_up(now));
+  if (ranks_.empty() && slots_.bytes() == 0) return sessions_.idle().since(now) >= ended_linger;
+  return sessions_.idle().is_expired(now) &&
+         (captures_.is_flushed(false) || sessions_.idle().is_given_up(now));
 }
 
 // Trainers of other nodes count: what this node holds is theirs, too.
@@ -56,12 +52,12 @@ void Job::note_idle() {
   const Time now = facts_.clock().now();
   const bool is_attended =
       facts_.decree.has_trainer && facts_.decree.coordinator == peers_.coordinator();
-  if (ranks_.have_trainer() || is_attended) idle_.seen(now);
+  if (ranks_.have_trainer() || is_attended) sessions_.idle().seen(now);
   const bool was_expired = is_expired_;
-  is_expired_ = !facts_.ended_at && idle_.is_expired(now);
+  is_expired_ = !facts_.ended_at && sessions_.idle().is_expired(now);
   if (!is_expired_ || was_expired) return;
   log_info(
-      "job={} has had no trainer for {}: {}", facts_.shape.job, idle_.limit_text(),
+      "job={} has had no trainer for {}: {}", facts_.shape.job, sessions_.idle().limit_text(),
       captures_.is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
   if (peers_.is_coordinator()) storage_.read_catalog();  // Another daemon may have stored it.
 }

@@ -196,7 +196,27 @@ json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
 
+std::string joined(const std::string& first, const std::string& second) {
+  return first + (first.empty() || second.empty() ? "" : "; ") + second;
+}
+
 }  // namespace
+
+std::string Job::waiting() const {
+  if (is_announcing_) return "the record of timelines is written in " + facts_.directory;
+  // That a node does not answer may be why a start waits; the coordinator cannot know it of others.
+  return facts_.decree.waiting.empty() ? std::string()
+                                       : joined(facts_.decree.waiting, peers_.trouble());
+}
+
+std::string Job::degraded() const {
+  const Time now = facts_.clock().now();
+  const std::string copies = joined(replication_.trouble(now), storage_.trouble(now));
+  const std::string at_odds = peers_.heard_nodes().at_odds(
+      facts_.shape, facts_.members, facts_.node,
+      [this](const std::string& node) { return peers_.is_live(node); });
+  return joined(joined(joined(facts_.decree.degraded, peers_.trouble()), copies), at_odds);
+}
 
 json Job::status() const {
   json status;
@@ -213,7 +233,7 @@ json Job::status() const {
   status["waiting"] = text_or_null(waiting());
   status["ended"] = facts_.ended_at.has_value();
   const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;
-  const Duration kept = idle_.left(facts_.clock().now());
+  const Duration kept = sessions_.idle().left(facts_.clock().now());
   status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
   status["copies_go_to"] = replication_.targets();
   status["slot_bytes"] = slots_.bytes();

@@ -1,9 +1,5 @@
-// Trainers come, ask and go.
-//
-//   attach -> set_layout -> ask_restore or start_fresh -> (begin, filled)* -> close -> detach
-//
-// A second session of a rank fences the first; it gets the rank's Slots only after detach() of the
-// first, which is the proof that its process can no longer write into them.
+#include "node/sessions.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,21 +8,24 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/job.hpp"
 
 namespace ckpt::node {
 
 using format::StartPhase;
 
-namespace {
-
-std::string joined(const std::string& first, const std::string& second) {
-  return first + (first.empty() || second.empty() ? "" : "; ") + second;
+Sessions::Sessions(const JobFacts& facts, JobLife& life, Ranks& ranks, Captures& captures,
+                   JobStorage& storage, GivingWay& giving_way)
+    : facts_(facts),
+      life_(life),
+      ranks_(ranks),
+      captures_(captures),
+      storage_(storage),
+      giving_way_(giving_way),
+      idle_(facts.context.options.job_idle_limit) {
+  idle_.seen(facts.clock().now());
 }
 
-}  // namespace
-
-Status Job::check_attach(const AttachRequest& request) const {
+Status Sessions::check_attach(const AttachRequest& request) const {
   if (request.rank >= request.world_size) {
     return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {} ranks",
                                                     request.rank, request.world_size));
@@ -62,43 +61,9 @@ Status Job::check_attach(const AttachRequest& request) const {
   return {};
 }
 
-void Job::adopt_shape(const AttachRequest& request) {
-  facts_.shape.world_size = request.world_size;
-  facts_.shape.replicas = request.replicas;
-  facts_.shape.incarnation = request.incarnation;
-  facts_.shape.has_storage = !request.dir.empty();
-  facts_.shape.nodes = request.nodes;
-  facts_.shape.save_mem_interval = request.save_mem_interval;
-  facts_.shape.save_storage_interval = request.save_storage_interval;
-  seen_.forget();
-  facts_.members = agree::members_digest(facts_.shape);
-  facts_.node = request.node;
-  coordinator_.set_node(facts_.node);
-  facts_.secret = request.secret;
-  captures_.set_slot_count(std::max(request.own_slots, request.dir.empty()
-                                                           ? arena::own_slots_min
-                                                           : arena::own_slots_with_storage));
-  storage_.set_max_ckpt_num(request.max_ckpt_num);
-  giving_way_.set_rates(request.flush_rate, request.replica_rate);
-  if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
-    log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
-                facts_.shape.job, facts_.shape.nodes.size());
-  }
-}
-
-Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
-  CKPT_CHECK(check_attach(request));
-  // Whoever is left of an older list may have its rank on another node by now.
-  if (request.incarnation > facts_.shape.incarnation) fence_all(request.process);
-  adopt_shape(request);
-  CKPT_POINT("reg.before");
+Attached Sessions::attach(const AttachRequest& request, SessionEvents& events) {
   Rank& rank = ranks_[request.rank];
-  if (rank.session) {
-    // The same process may come again over another connection: it cannot race with itself.
-    const bool is_same_process = request.process != 0 && rank.session->process == request.process;
-    if (is_same_process) detach(rank.session->id);
-    if (rank.session) fence(rank, std::move(rank.session));
-  }
+  replace_session(rank, request.process);
   auto session = std::make_unique<Session>();
   session->id = SessionId{facts_.context.random.next() | 1};
   session->asker = facts_.context.random.next();
@@ -110,27 +75,23 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   CKPT_ASSERT(rank.session == nullptr);
   rank.session = std::move(session);
   rank.slots_failure.reset();
-  facts_.ended_at.reset();
   giving_way_.forget(rank.rank);
-  peers_.members_changed();
-  log_info("job={} rank={} session={:x} attached{}", facts_.shape.job, rank.rank,
-           static_cast<std::uint64_t>(attached.session),
-           request.continuation ? " to go on after a restart of the daemon" : "");
-  CKPT_POINT("reg.after");
-  touch();
   return attached;
 }
 
-void Job::fence_all(std::int64_t attaching_process) {
-  for (auto& [number_of_rank, rank] : ranks_) {
-    const bool is_same =
-        rank.session && attaching_process != 0 && rank.session->process == attaching_process;
-    if (is_same) detach(rank.session->id);
-    if (rank.session) fence(rank, std::move(rank.session));
-  }
+void Sessions::fence_all(std::int64_t attaching_process) {
+  for (auto& [number_of_rank, rank] : ranks_) replace_session(rank, attaching_process);
 }
 
-void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
+// The same process may come again over another connection: it cannot race with itself.
+void Sessions::replace_session(Rank& rank, std::int64_t attaching_process) {
+  const bool is_same =
+      rank.session && attaching_process != 0 && rank.session->process == attaching_process;
+  if (is_same) detach(rank.session->id);
+  if (rank.session) fence(rank, std::move(rank.session));
+}
+
+void Sessions::fence(Rank& rank, std::unique_ptr<Session> older) {
   CKPT_ASSERT(older != nullptr);
   CKPT_ASSERT(!older->is_fenced);
   older->is_fenced = true;
@@ -145,19 +106,8 @@ void Job::fence(Rank& rank, std::unique_ptr<Session> older) {
   rank.fenced.push_back(std::move(older));
 }
 
-Status Job::call(SessionId id, control::Call call) {
-  CKPT_TRY(const Caller by, ranks_.active(id, control::name_of(call), facts_.shape.job));
-  const auto carry_out_here = [&](auto& it) -> Status {
-    if constexpr (requires { captures_.carry_out(by, std::move(it)); })
-      return captures_.carry_out(by, std::move(it));
-    else
-      return carry_out(by, std::move(it));
-  };
-  return std::visit(carry_out_here, call);
-}
-
 // Nodes that may not speak to one another cannot agree on a step: said at once, not by a deadline.
-bool Job::refuse_without_peers(Session& session, const char* what) {
+bool Sessions::refuse_without_peers(Session& session, const char* what) {
   if (facts_.shape.nodes.size() == 1 || !facts_.secret.empty() || session.events == nullptr)
     return false;
   Error error(Errc::unavailable,
@@ -168,7 +118,7 @@ bool Job::refuse_without_peers(Session& session, const char* what) {
   return true;
 }
 
-Status Job::carry_out(Caller by, control::StartFresh it) {
+Status Sessions::carry_out(Caller by, control::StartFresh it) {
   Session& session = by.session;
   session.ask = it.ask;
   if (refuse_without_peers(session, "start")) return {};
@@ -183,11 +133,11 @@ Status Job::carry_out(Caller by, control::StartFresh it) {
     session.phase = StartPhase::fresh;
     session.asker = facts_.context.random.next();
   }
-  touch();
+  life_.touch();
   return {};
 }
 
-Status Job::carry_out(Caller by, control::AskRestore it) {
+Status Sessions::carry_out(Caller by, control::AskRestore it) {
   Session& session = by.session;
   session.ask = it.ask;
   if (refuse_without_peers(session, "restore")) return {};
@@ -203,36 +153,42 @@ Status Job::carry_out(Caller by, control::AskRestore it) {
   session.failure.clear();
   // What storage holds may have changed since it was read.
   storage_.forget_catalog();
-  touch();
+  life_.touch();
   return {};
 }
 
-Status Job::carry_out(Caller by, control::RestoreResult it) {
+Status Sessions::carry_out(Caller by, control::RestoreResult it) {
   by.session.copy_result.emplace(it.offer, std::move(it.result));
-  touch();
+  life_.touch();
   return {};
 }
 
-Status Job::carry_out(Caller by, control::RestoredOk) {
+Status Sessions::carry_out(Caller by, control::RestoredOk) {
   by.session.restored_ok = true;
-  touch();
+  life_.touch();
   return {};
 }
 
-Status Job::carry_out(Caller by, control::StepTime it) {
+Status Sessions::carry_out(Caller by, control::StepTime it) {
   giving_way_.step_time(by.rank.rank, it);
   return {};
 }
 
-Status Job::carry_out(Caller by, control::Flush it) {
+Status Sessions::carry_out(Caller by, control::Flush it) {
   auto& wanted = by.session.flush_wanted;
   wanted = std::max(wanted.value_or(it.step), it.step);
-  touch();
+  life_.touch();
   return {};
 }
 
+bool Sessions::is_flush_awaited() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
+    return entry.second.session && is_flush_awaited(*entry.second.session);
+  });
+}
+
 // Not before there is something to store that serves: an older step would be stored for nothing.
-bool Job::is_flush_awaited(const Session& session) const {
+bool Sessions::is_flush_awaited(const Session& session) const {
   if (!session.flush_wanted || session.phase != StartPhase::running) return false;
   format::StepId wanted{session.timeline, *session.flush_wanted};
   const std::optional<format::StepId> base = agree::base_of(facts_.history, session.timeline);
@@ -241,15 +197,15 @@ bool Job::is_flush_awaited(const Session& session) const {
          (!facts_.durable || *facts_.durable < wanted);
 }
 
-Status Job::carry_out(Caller by, control::Close it) {
+Status Sessions::carry_out(Caller by, control::Close it) {
   Session& session = by.session;
   if (session.is_asking_after_training()) session.withdraw(facts_.context.random.next());
   if (!session.close_deadline) session.close_deadline = facts_.clock().after(it.deadline);
-  touch();
+  life_.touch();
   return {};
 }
 
-void Job::settle_closing(Rank& rank) {
+void Sessions::settle_closing(const Rank& rank, const std::function<std::string()>& degraded) {
   Session* session = rank.session.get();
   if (session == nullptr || !session->close_deadline || session->is_closed) return;
   // A capture that is neither committed nor given up may still become the newest committed step.
@@ -259,7 +215,7 @@ void Job::settle_closing(Rank& rank) {
   // Who never began has captured nothing that others would have to agree on.
   if (facts_.ended_at || session->phase != StartPhase::running) {
     session->is_closed = true;
-    tell_levels(*session);  // What was flushed is known before the end is.
+    send_levels(*session);  // What was flushed is known before the end is.
     if (session->events != nullptr) session->events->tell(control::Closed{});
   } else if (is_settled && !facts_.decree.unstorable.empty() && !captures_.is_flushed(true)) {
     session->is_closed = true;
@@ -270,17 +226,22 @@ void Job::settle_closing(Rank& rank) {
   } else if (facts_.clock().now() >= *session->close_deadline) {
     session->is_closed = true;
     if (session->events == nullptr) return;
+    const std::string trouble = degraded();
     session->events->tell(control::Closed{
         fail(Errc::unavailable,
              fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
                          facts_.shape.job, rank.rank,
-                         !degraded().empty() ? degraded()
-                         : is_settled        ? "other ranks have not closed, or storage is slow"
-                                             : "a capture is not committed yet"))});
+                         !trouble.empty() ? trouble
+                         : is_settled     ? "other ranks have not closed, or storage is slow"
+                                          : "a capture is not committed yet"))});
   }
 }
 
-void Job::detach(SessionId id) {
+bool Sessions::is_closing() const {
+  return facts_.ended_at || ranks_.have_all_closed();
+}
+
+void Sessions::detach(SessionId id) {
   Rank* rank = nullptr;
   Session* session = ranks_.find(id, &rank);
   if (session == nullptr) return;
@@ -297,16 +258,17 @@ void Job::detach(SessionId id) {
     if (!session->close_deadline) rank->session.reset();
   }
   idle_.seen(facts_.clock().now());
-  if (!ranks_.have_trainer() && !is_closing() && slots_.bytes() > 0) {
+  const std::uint64_t held = captures_.slot_bytes();
+  if (!ranks_.have_trainer() && !is_closing() && held > 0) {
     log_info("job={} has no trainer here any more: its memory, {}, is kept for {}, then {}",
-             facts_.shape.job, arena::human_bytes(slots_.bytes()), idle_.limit_text(),
+             facts_.shape.job, arena::human_bytes(held), idle_.limit_text(),
              facts_.directory.empty() ? "freed: there is no directory to store its steps in"
                                       : "stored and freed");
   }
-  touch();
+  life_.touch();
 }
 
-void Job::tell_levels(Session& session) {
+void Sessions::send_levels(Session& session) {
   if (session.events == nullptr || session.phase != StartPhase::running) return;
   const std::optional<format::StepId> base = agree::base_of(facts_.history, session.timeline);
   const auto tell = [&](const std::optional<format::StepId>& reached,
@@ -326,36 +288,27 @@ void Job::tell_levels(Session& session) {
   tell(facts_.durable, session.durable_told, Level::durable);
 }
 
-std::string Job::waiting() const {
-  if (is_announcing_) return "the record of timelines is written in " + facts_.directory;
-  // That a node does not answer may be why a start waits; the coordinator cannot know it of others.
-  return facts_.decree.waiting.empty() ? std::string()
-                                       : joined(facts_.decree.waiting, peers_.trouble());
-}
-
-std::string Job::degraded() const {
-  const Time now = facts_.clock().now();
-  const std::string copies = joined(replication_.trouble(now), storage_.trouble(now));
-  const std::string at_odds = peers_.heard_nodes().at_odds(
-      facts_.shape, facts_.members, facts_.node,
-      [this](const std::string& node) { return peers_.is_live(node); });
-  return joined(joined(joined(facts_.decree.degraded, peers_.trouble()), copies), at_odds);
-}
-
-std::string Job::waiting_of(const Rank& rank) const {
-  if (!rank.fenced.empty()) {
-    return fmt::format("an older trainer of rank {}, pid {}, still has its Slots and must end",
-                       rank.rank, rank.fenced.front()->process);
+void Sessions::send_dropped(const std::vector<format::StepId>& steps) {
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    if (!rank.session || rank.session->events == nullptr) continue;
+    for (const format::StepId& at : steps) {
+      if (at.timeline == rank.session->timeline)
+        rank.session->events->tell(control::StepDropped{at.step});
+    }
   }
-  const StartPhase phase = rank.session->phase;
-  const bool has_begun = phase == StartPhase::idle || phase == StartPhase::running;
-  return has_begun ? std::string() : waiting();
 }
 
-void Job::tell_notice(const Rank& rank) {
+void Sessions::send_notice(const Rank& rank, control::Notice notice) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  control::Notice notice{waiting_of(rank), degraded(), facts_.decree.unstorable};
+  const StartPhase phase = session->phase;
+  if (!rank.fenced.empty()) {
+    notice.waiting =
+        fmt::format("an older trainer of rank {}, pid {}, still has its Slots and must end",
+                    rank.rank, rank.fenced.front()->process);
+  } else if (phase == StartPhase::idle || phase == StartPhase::running) {
+    notice.waiting.clear();  // It has begun.
+  }
   if (notice == session->notice_told) return;
   session->notice_told = notice;
   session->events->tell(std::move(notice));

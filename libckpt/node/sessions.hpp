@@ -1,0 +1,67 @@
+// Sessions: the trainers of one job on this node come, ask and go.
+//
+//   attach -> set_layout -> ask_restore or start_fresh -> (begin, filled)* -> close -> detach
+//
+// A second session of a rank fences the first. It gets the rank's Slots only after detach() of the
+// first, which is the proof that its process can no longer write into them.
+//
+// Threads: the engine's. Lifetime: the Job's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "node/captures.hpp"
+#include "node/giving_way.hpp"
+#include "node/idle_watch.hpp"
+#include "node/job_storage.hpp"
+
+namespace ckpt::node {
+
+class Sessions {
+ public:
+  Sessions(const JobFacts& facts, JobLife& life, Ranks& ranks, Captures& captures,
+           JobStorage& storage, GivingWay& giving_way);
+
+  Status check_attach(const AttachRequest& request) const;
+  Attached attach(const AttachRequest& request, SessionEvents& events);
+  void fence_all(std::int64_t attaching_process);  // But for sessions of this process.
+  void detach(SessionId id);
+  bool is_closing() const;  // All trainers that came have closed, or none got in.
+  IdleWatch& idle() { return idle_; }
+  const IdleWatch& idle() const { return idle_; }
+
+  // As Engine::call.
+  Status carry_out(Caller by, control::StepTime it);
+  Status carry_out(Caller by, control::StartFresh it);
+  Status carry_out(Caller by, control::AskRestore it);
+  Status carry_out(Caller by, control::RestoreResult it);
+  Status carry_out(Caller by, control::RestoredOk it);
+  Status carry_out(Caller by, control::Flush it);
+  Status carry_out(Caller by, control::Close it);
+
+  // Ends a close that is done or late. `degraded` says what else is wrong with the job.
+  void settle_closing(const Rank& rank, const std::function<std::string()>& degraded);
+  bool is_flush_awaited() const;  // By a trainer.
+  void send_levels(Session& session);
+  void send_dropped(const std::vector<format::StepId>& steps);
+  // `of_job` is for those whose start waits; the rank may wait for something of its own.
+  static void send_notice(const Rank& rank, control::Notice of_job);
+
+ private:
+  void replace_session(Rank& rank, std::int64_t attaching_process);
+  void fence(Rank& rank, std::unique_ptr<Session> older);
+  bool refuse_without_peers(Session& session, const char* what);
+  bool is_flush_awaited(const Session& session) const;
+
+  const JobFacts& facts_;
+  JobLife& life_;
+  Ranks& ranks_;
+  Captures& captures_;
+  JobStorage& storage_;
+  GivingWay& giving_way_;
+  IdleWatch idle_;
+};
+
+}  // namespace ckpt::node
