@@ -56,6 +56,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       storage_(facts_, *this, slots_, giving_way_, peers_,
                [this](const format::Timelines& stored) { learn_history(stored); }),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
+      restores_(facts_, *this, ranks_, slots_, captures_, sessions_, replication_, storage_),
       coordinator_(coordinator_options(facts_)) {}
 
 Task<void> Job::open(bool is_first) {
@@ -173,9 +174,7 @@ void Job::update() {
   }
   build_report();
   coordinate();
-  if (facts_.decree.start) {
-    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
-  }
+  restores_.obey_start();
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
   build_report();  // What was obeyed shows at once.

@@ -4,7 +4,7 @@
 // reports, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
 //   job.cpp           life, touch, update
-//   job_start.cpp     a shard for a restore      job_agreement.cpp reports, decrees
+//   job_agreement.cpp reports, decrees
 // Also job_end, job_view. Threads: the engine's. Lifetime: shared by its coroutines until stop().
 #pragma once
 
@@ -19,14 +19,9 @@
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
 #include "format/run_files.hpp"
-#include "node/captures.hpp"
-#include "node/giving_way.hpp"
 #include "node/held.hpp"
-#include "node/job_facts.hpp"
-#include "node/job_life.hpp"
-#include "node/job_storage.hpp"
 #include "node/peers.hpp"
-#include "node/replication.hpp"
+#include "node/restore_runner.hpp"
 #include "node/seen_cluster.hpp"
 #include "node/sessions.hpp"
 
@@ -87,20 +82,6 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Task<void> claim_timeline(format::Start start, Time deadline);
   void follow();
   void obey(const format::Decree& decree);
-  void obey_start(Rank& rank, const format::Start& start);
-
-  // job_start.cpp
-  asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
-  Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
-  Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
-                   std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
-  using SlotFilled = std::shared_ptr<arena::Slot>;
-  Result<SlotFilled> slot_for_filling(const format::ShardId& id, std::uint64_t bytes);
-  BytesVerified tell_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
-  Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
-  Task<SlotFilled> fill_from_peer(format::ShardId id, Digest digest, std::string peer,
-                                  SessionId for_whom);
-  Task<SlotFilled> fill_from_storage(format::ShardId id, Digest digest, SessionId for_whom);
 
   const SharedContext held_context_;  // A coroutine may hold a dropped job beyond the engine.
   JobFacts facts_;
@@ -114,6 +95,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Replication replication_;
   JobStorage storage_;
   Sessions sessions_;
+  RestoreRunner restores_;
   bool is_update_posted_ = false, is_opened_ = false, is_expired_ = false;
   Time opened_at_{};
   // This and all that follows: agreement.

@@ -276,10 +276,7 @@ void Job::obey(const format::Decree& decree) {
   if (decree.durable) facts_.durable = decree.durable;
   if (facts_.durable && facts_.is_fenced(*facts_.durable)) facts_.durable.reset();
   CKPT_ASSERT(!facts_.committed || !facts_.is_fenced(*facts_.committed));
-  if (facts_.decree
-          .start) {  // Ranks that begin learn the levels of their base, which are known now.
-    for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
-  }
+  restores_.obey_start();  // Ranks that begin hear of the levels of their base.
   sessions_.send_dropped(decree.dropped);
   if (decree.flush) storage_.write(*decree.flush);  // Holds the shards before any is freed.
   captures_.retire_useless();
@@ -288,60 +285,6 @@ void Job::obey(const format::Decree& decree) {
     free_memory("the job has ended");
   }
   touch();
-}
-
-// A session follows the Start it belongs to; one that it does not belong to is not for it.
-void Job::obey_start(Rank& rank, const format::Start& start) {
-  Session* session = rank.session.get();
-  if (session == nullptr || session->events == nullptr) return;
-  const bool is_open = session->phase != StartPhase::idle && session->phase != StartPhase::running;
-  const bool is_in =
-      rank.rank < start.sessions.size() && start.sessions[rank.rank] == session->asker;
-  if (!is_open || !is_in || session->finished_start == start.start_id) return;
-  const bool is_ready = session->phase == StartPhase::ready &&
-                        session->current_start == start.start_id &&
-                        session->attempt == start.attempt;
-  if (start.outcome.has_failed()) {
-    session->finished_start = start.start_id;
-    session->phase = StartPhase::idle;
-    if (session->trained_before) session->train_on();
-    captures_.revoke_grants(rank);
-    session->events->tell(control::Begun{session->ask, start.start_id, 0, std::nullopt,
-                                         fail(start.outcome.error(), start.reason), start.reason});
-  } else if (start.outcome.is_go() && (is_ready || !start.base)) {
-    CKPT_POINT("load.done");
-    CKPT_ASSERT(!session->is_fenced);
-    session->phase = StartPhase::running;
-    session->current_start = start.start_id;
-    session->finished_start = start.start_id;
-    session->timeline = start.timeline;
-    session->durable_before = facts_.durable;
-    session->committed_told.reset();
-    session->durable_told.reset();
-    session->last_seen.reset();
-    session->flush_wanted.reset();  // Of a step that is no more.
-    session->next_capture_told.reset();
-    session->restored_ok = false;
-    captures_.revoke_grants(rank);
-    session->events->tell(control::Begun{session->ask, start.start_id, start.timeline, start.base,
-                                         Status(), start.reason});
-    sessions_.send_levels(*session);
-    // Another node may have stored the base since we read the catalog.
-    if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
-      storage_.look_for(*start.base);
-  } else if (start.outcome.is_go()) {
-    session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
-  } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
-             (session->current_start != start.start_id || session->attempt != start.attempt)) {
-    if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
-      session->answer(start, StartPhase::refused, rank.slots_failure->message());
-      return touch();
-    }
-    CKPT_ASSERT(start.base.has_value());
-    session->is_copying = true;
-    asio::co_spawn(facts_.context.executor, bring_shard(rank.rank, session->id, start),
-                   asio::detached);
-  }
 }
 
 }  // namespace ckpt::node

@@ -66,6 +66,28 @@ struct Session {
     failure = std::move(why);
   }
 
+  // The Start goes: its trainer trains, in the timeline that begins. `durable`: at this moment.
+  void begin(const format::Start& start, const std::optional<format::StepId>& durable) {
+    CKPT_ASSERT(!is_fenced);
+    phase = format::StartPhase::running;
+    current_start = finished_start = start.start_id;
+    timeline = start.timeline;
+    durable_before = durable;
+    committed_told.reset();
+    durable_told.reset();
+    last_seen.reset();
+    flush_wanted.reset();  // Of a step that is no more.
+    next_capture_told.reset();
+    restored_ok = false;
+  }
+  // The Start failed, for all ranks.
+  void miss(const format::Start& start) {
+    CKPT_ASSERT(start.outcome.has_failed());
+    finished_start = start.start_id;
+    phase = format::StartPhase::idle;
+    if (trained_before) train_on();
+  }
+
   // As it was when it goes on after a restart of the daemon, or after a restore that failed.
   void continue_as(const control::Continuation& continues) {
     phase = format::StartPhase::running;

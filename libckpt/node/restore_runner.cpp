@@ -1,10 +1,5 @@
-// A shard for a restore: brought into one of the rank's Slots, offered to the trainer, answered.
-//
-//  1. A copy in this node's memory that the trainer has mapped: offered as it is.
-//  2. A copy elsewhere in this node's memory (a replica, an outgrown Slot): copied and verified.
-//  3. A peer that holds it.      4. Storage.
-// Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
-// next source is tried. When none is left the rank has failed, and all ranks vote again without it.
+#include "node/restore_runner.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +8,6 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/job.hpp"
 
 namespace ckpt::node {
 
@@ -63,15 +57,72 @@ std::string name_of(const CopySource& source) {
   return peer != nullptr ? "node " + peer->node : "own memory";
 }
 
+// The Slot with what came for it, or free again.
+Result<std::shared_ptr<Slot>> sealed(std::shared_ptr<Slot> slot, Status came,
+                                     std::shared_ptr<const format::ShardRecord> record) {
+  if (slot->state() != Slot::State::filling) return fail(Errc::cancelled, "memory freed");
+  if (!came) {
+    slot->abandon();
+    return fail(std::move(came).error());
+  }
+  slot->filled();
+  slot->seal(std::move(record));
+  return slot;
+}
+
 }  // namespace
 
-asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
-                                       format::Start start) {
-  const std::shared_ptr<Job> self = shared_from_this();
-  const StopGate::Pass pass = gate_.enter();
+void RestoreRunner::obey_start() {
+  if (!facts_.decree.start) return;
+  for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
+}
+
+// A session follows the Start it belongs to; one that it does not belong to is not for it.
+void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
+  Session* session = rank.session.get();
+  if (session == nullptr || session->events == nullptr) return;
+  const bool is_open = session->phase != StartPhase::idle && session->phase != StartPhase::running;
+  const bool is_in =
+      rank.rank < start.sessions.size() && start.sessions[rank.rank] == session->asker;
+  if (!is_open || !is_in || session->finished_start == start.start_id) return;
+  const bool is_ready = session->phase == StartPhase::ready &&
+                        session->current_start == start.start_id &&
+                        session->attempt == start.attempt;
+  if (start.outcome.has_failed()) {
+    session->miss(start);
+    captures_.revoke_grants(rank);
+    session->events->tell(control::Begun{session->ask, start.start_id, 0, std::nullopt,
+                                         fail(start.outcome.error(), start.reason), start.reason});
+  } else if (start.outcome.is_go() && (is_ready || !start.base)) {
+    CKPT_POINT("load.done");
+    session->begin(start, facts_.durable);
+    captures_.revoke_grants(rank);
+    session->events->tell(control::Begun{session->ask, start.start_id, start.timeline, start.base,
+                                         Status(), start.reason});
+    sessions_.send_levels(*session);
+    // Another node may have stored the base since we read the catalog.
+    if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
+      storage_.look_for(*start.base);
+  } else if (start.outcome.is_go()) {
+    session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
+  } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
+             (session->current_start != start.start_id || session->attempt != start.attempt)) {
+    if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
+      session->answer(start, StartPhase::refused, rank.slots_failure->message());
+      return life_.touch();
+    }
+    CKPT_ASSERT(start.base.has_value());
+    session->is_copying = true;
+    asio::co_spawn(facts_.context.executor, bring_shard(rank.rank, session->id, start),
+                   asio::detached);
+  }
+}
+
+asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, SessionId id,
+                                                 format::Start start) {
+  const JobLife::Work work = life_.begin_work();
   auto offered = co_await offer_from_any_source(rank_number, id, start);
-  Rank* rank = nullptr;
-  Session* session = ranks_.find(id, &rank);
+  Session* session = ranks_.find(id);
   if (session == nullptr) co_return;  // The trainer died.
   CKPT_ASSERT(session->is_copying);
   session->is_copying = false;
@@ -91,10 +142,11 @@ asio::awaitable<void> Job::bring_shard(std::uint32_t rank_number, SessionId id,
                   rank_number, number(start.base->step), start.attempt, session->failure);
     }
   }
-  touch();
+  life_.touch();
 }
 
-Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start) {
+Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id,
+                                                format::Start start) {
   const format::ShardId shard{start.base.value(), rank};
   const Digest digest = start.digests.at(rank);
   std::string tried;
@@ -141,13 +193,13 @@ Task<void> Job::offer_from_any_source(std::uint32_t rank, SessionId id, format::
 
 // Offers a sealed Slot and waits for the trainer's answer; its death, or that it asks for something
 // else by now, ends the wait.
-Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
-                      std::shared_ptr<Slot> slot, RestoreSource source, std::string name) {
+Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start start,
+                                std::shared_ptr<Slot> slot, RestoreSource source,
+                                std::string name) {
   const arena::Lease lease(slot);
-  Rank* rank_state = nullptr;
   Session* session = nullptr;
   const auto is_waiting = [&] {
-    session = ranks_.find(id, &rank_state);
+    session = ranks_.find(id);
     return session != nullptr && session->events != nullptr &&
            session->asker == start.sessions.at(rank);
   };
@@ -175,7 +227,7 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
       co_return fail(Errc::cancelled, "offer a shard: the trainer died, or waits no more");
     }
     if (session->copy_result && session->copy_result->first == number_of_offer) break;
-    auto woken = co_await changed_.wait_until(deadline);
+    auto woken = co_await life_.changed().wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());
     if (!*woken) co_return fail(Errc::unavailable, "offer a shard: the trainer does not answer");
   }
@@ -190,8 +242,8 @@ Task<void> Job::offer(std::uint32_t rank, SessionId id, format::Start start,
 // A free Slot of the rank; if there is none, that of the step that is least worth keeping. Never
 // that of the newest committed step (I1): until this restore has succeeded, the next one may need
 // it.
-Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
-                                                    std::uint64_t bytes) {
+Result<std::shared_ptr<Slot>> RestoreRunner::slot_for_filling(const format::ShardId& id,
+                                                              std::uint64_t bytes) {
   auto& own = slots_.own(id.rank);
   if (own.slots.empty()) {
     return fail(Errc::unavailable,
@@ -236,7 +288,8 @@ Result<std::shared_ptr<Slot>> Job::slot_for_filling(const format::ShardId& id,
 }
 
 // Tells the trainer at once, and then now and then, how far the Slot is that it waits for.
-BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint64_t bytes_total) {
+BytesVerified RestoreRunner::send_filling(SessionId id, std::string source_name,
+                                          std::uint64_t bytes_total) {
   struct Told {
     control::Filling filling;
     Time next;
@@ -256,8 +309,8 @@ BytesVerified Job::tell_filling(SessionId id, std::string source_name, std::uint
   return tell;
 }
 
-Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest digest,
-                                                SessionId for_whom) {
+Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_here(format::ShardId id, Digest digest,
+                                                          SessionId for_whom) {
   const std::shared_ptr<Slot> source = slots_.find(id, digest);
   if (!source) co_return fail(Errc::not_found, "no copy in this node's memory");
   for (const OwnSlot& own : slots_.own(id.rank).slots) {
@@ -267,7 +320,7 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest diges
   const arena::Lease lease(source);
   const format::ShardRecord& record = lease.record();
   CKPT_CO_TRY(auto target, slot_for_filling(id, record.bytes));
-  const BytesVerified filled = tell_filling(for_whom, "own memory", record.bytes);
+  const BytesVerified filled = send_filling(for_whom, "own memory", record.bytes);
   for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
     const format::Extent chunk = record.chunk(index);
     const auto to = target->memory().bytes().subspan(chunk.offset, chunk.bytes);
@@ -293,41 +346,27 @@ Task<std::shared_ptr<Slot>> Job::fill_from_here(format::ShardId id, Digest diges
   co_return target;
 }
 
-Task<std::shared_ptr<Slot>> Job::fill_from_peer(format::ShardId id, Digest digest, std::string peer,
-                                                SessionId for_whom) {
+Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peer(format::ShardId id, Digest digest,
+                                                          std::string peer, SessionId for_whom) {
   CKPT_POINT("load.peer.first");
   CKPT_CO_TRY(auto record, co_await replication_.fetch_record(peer, id, digest));
   CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
-  BytesVerified filled = tell_filling(for_whom, "node " + peer, record->bytes);
+  BytesVerified filled = send_filling(for_whom, "node " + peer, record->bytes);
   auto fetched = co_await replication_.fetch(peer, record, target, std::move(filled));
   CKPT_POINT("load.peer.last");
-  if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
-  if (!fetched) {
-    target->abandon();
-    co_return fail(std::move(fetched).error());
-  }
-  target->filled();
-  target->seal(std::move(record));
-  co_return target;
+  co_return sealed(std::move(target), std::move(fetched), std::move(record));
 }
 
-Task<std::shared_ptr<Slot>> Job::fill_from_storage(format::ShardId id, Digest digest,
-                                                   SessionId for_whom) {
+Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_storage(format::ShardId id, Digest digest,
+                                                             SessionId for_whom) {
   CKPT_POINT("load.disk.read");
   CKPT_CO_TRY(auto record, co_await storage_.record_of(id, digest));
   CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
-  BytesVerified filled = tell_filling(for_whom, "storage", record->bytes);
+  BytesVerified filled = send_filling(for_whom, "storage", record->bytes);
   const std::span<std::byte> place = target->memory().bytes().first(record->bytes);
   auto read = co_await storage_.read(record, place, std::move(filled));
   CKPT_POINT("load.verify");
-  if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
-  if (!read) {
-    target->abandon();
-    co_return fail(std::move(read).error());
-  }
-  target->filled();
-  target->seal(std::move(record));
-  co_return target;
+  co_return sealed(std::move(target), std::move(read), std::move(record));
 }
 
 }  // namespace ckpt::node

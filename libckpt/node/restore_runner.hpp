@@ -1,0 +1,61 @@
+// RestoreRunner: carries a Start out for the trainers of this node: it brings each rank's shard
+// into one of the rank's Slots, offers it, and begins or ends the restore with all others.
+//
+//  1. A copy in this node's memory that the trainer has mapped: offered as it is.
+//  2. A copy elsewhere in this node's memory (a replica, an outgrown Slot): copied and verified.
+//  3. A peer that holds it.      4. Storage.
+// Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
+// next source is tried. When none is left the rank has failed, and all ranks vote again without it.
+//
+// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "node/replication.hpp"
+#include "node/sessions.hpp"
+
+namespace ckpt::node {
+
+class RestoreRunner {
+ public:
+  RestoreRunner(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots,
+                Captures& captures, Sessions& sessions, Replication& replication,
+                JobStorage& storage)
+      : facts_(facts),
+        life_(life),
+        ranks_(ranks),
+        slots_(slots),
+        captures_(captures),
+        sessions_(sessions),
+        replication_(replication),
+        storage_(storage) {}
+
+  void obey_start();  // The one in the newest decree.
+
+ private:
+  void obey_start(Rank& rank, const format::Start& start);
+  asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
+  Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
+  Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
+                   std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
+  using SlotFilled = std::shared_ptr<arena::Slot>;
+  Result<SlotFilled> slot_for_filling(const format::ShardId& id, std::uint64_t bytes);
+  BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
+  Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
+  Task<SlotFilled> fill_from_peer(format::ShardId id, Digest digest, std::string peer,
+                                  SessionId for_whom);
+  Task<SlotFilled> fill_from_storage(format::ShardId id, Digest digest, SessionId for_whom);
+
+  const JobFacts& facts_;
+  JobLife& life_;
+  Ranks& ranks_;
+  SlotTable& slots_;
+  Captures& captures_;
+  Sessions& sessions_;
+  Replication& replication_;
+  JobStorage& storage_;
+};
+
+}  // namespace ckpt::node
