@@ -15,17 +15,6 @@ namespace ckpt::node {
 
 namespace {
 
-agree::CoordinatorOptions coordinator_options(const JobFacts& facts) {
-  const EngineContext& context = facts.context;
-  agree::CoordinatorOptions options;
-  options.node = facts.node;
-  options.boot = facts.boot;
-  options.restores_without_progress_max = context.options.restores_without_progress_max;
-  options.flush_stalled_after = context.options.flush_stalled_after;
-  options.manifest_bytes_max = context.options.manifest_bytes_max;
-  return options;
-}
-
 // A job that was dropped and is opened again has nothing of what it held, and counts its reports
 // and decrees from the beginning, as after a new start of the daemon: peers must see the
 // difference.
@@ -50,14 +39,14 @@ Job::Job(SharedContext context, const AttachRequest& first)
       stopped_(facts_.clock()),
       slots_(facts_.context, first.job),
       giving_way_(facts_.clock(), first.job),
-      captures_(facts_, *this, ranks_, slots_),
       peers_(facts_, *this),
       replication_(facts_, *this, slots_, peers_, giving_way_),
       storage_(facts_, *this, slots_, giving_way_, peers_,
-               [this](const format::Timelines& stored) { learn_history(stored); }),
+               [this](const format::Timelines& stored) { agreement_.learn(stored); }),
+      captures_(facts_, *this, ranks_, slots_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, captures_, sessions_, replication_, storage_),
-      coordinator_(coordinator_options(facts_)) {}
+      agreement_(facts_, *this, ranks_, slots_, peers_, storage_) {}
 
 Task<void> Job::open(bool is_first) {
   const std::shared_ptr<Job> self = shared_from_this();
@@ -69,11 +58,8 @@ Task<void> Job::open(bool is_first) {
     facts_.shape.run = digest_of(std::as_bytes(std::span(identity)));
   } else {
     CKPT_CO_TRY(facts_.shape.run, co_await storage_.open(facts_.shape.job, is_first));
-    facts_.history = agree::merge(facts_.history, storage_.stored_history());
-    facts_.restore_counts = agree::merge(facts_.restore_counts, storage_.stored_counts());
-    counts_announced_ = facts_.restore_counts;
   }
-  opened_at_ = facts_.clock().now();
+  agreement_.open();
   is_opened_ = true;
   asio::co_spawn(facts_.context.executor, heartbeat(), asio::detached);
   log_info("job={} node={} run={} dir={} opened", facts_.shape.job, facts_.node,
@@ -111,11 +97,10 @@ void Job::adopt_shape(const AttachRequest& request) {
   facts_.shape.nodes = request.nodes;
   facts_.shape.save_mem_interval = request.save_mem_interval;
   facts_.shape.save_storage_interval = request.save_storage_interval;
-  seen_.forget();
   facts_.members = agree::members_digest(facts_.shape);
   facts_.node = request.node;
-  coordinator_.set_node(facts_.node);
   facts_.secret = request.secret;
+  agreement_.shape_changed();
   captures_.set_slot_count(std::max(request.own_slots, request.dir.empty()
                                                            ? arena::own_slots_min
                                                            : arena::own_slots_with_storage));
@@ -128,7 +113,7 @@ void Job::adopt_shape(const AttachRequest& request) {
 }
 
 Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
-  CKPT_CHECK(sessions_.check_attach(request));
+  CKPT_CHECK(sessions_.check(request));
   // Trainers of an older list may have their ranks on another node by now.
   if (request.incarnation > facts_.shape.incarnation) sessions_.fence_all(request.process);
   adopt_shape(request);
@@ -165,34 +150,51 @@ void Job::check_invariants() const {
 void Job::update() {
   check_invariants();
   note_idle();
-  for (auto& [number_of_rank, rank] : ranks_) {
-    sessions_.settle_closing(rank, [this] { return degraded(); });
-    captures_.prepare_slots(rank);
-    captures_.grant_slots(rank);
-    // After the Slots that it freed: who hears of a commit finds one.
-    if (rank.session) sessions_.send_levels(*rank.session);
-  }
+  serve_trainers();
   build_report();
-  coordinate();
+  if (agreement_.decide()) obey();
   restores_.obey_start();
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
   build_report();  // What was obeyed shows at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
-  const control::Notice notice{waiting(), degraded(), facts_.decree.unstorable};
-  for (const auto& [number_of_rank, rank] : ranks_) Sessions::send_notice(rank, notice);
+  send_notices();
   check_invariants();
   replication_.wake();
-  peers_.wake(report_);
+  peers_.wake(agreement_.report());
   changed_.notify_all();
 }
 
-std::shared_ptr<void> Job::hold() {
-  return shared_from_this();
+void Job::serve_trainers() {
+  for (auto& [number_of_rank, rank] : ranks_) {
+    sessions_.settle_closing(rank, [this] { return degraded(); });
+    captures_.prepare_slots(rank);
+    captures_.grant_slots(rank);
+    // After the Slots that it freed: a trainer that hears of a commit finds one.
+    if (rank.session) sessions_.send_levels(*rank.session);
+  }
 }
 
-JobLife::Work Job::begin_work() {
-  return {shared_from_this(), gate_.enter()};
+void Job::build_report() {
+  agreement_.build_report(is_flush_wanted_ || is_expired_ || sessions_.is_flush_awaited());
+}
+
+void Job::obey() {
+  const format::Decree& decree = facts_.decree;
+  restores_.obey_start();  // Ranks that begin hear of the levels of their base.
+  sessions_.send_dropped(decree.dropped);
+  if (decree.flush) storage_.write(*decree.flush);  // Holds the shards before any is freed.
+  captures_.retire_useless();
+  if (decree.ended && !facts_.ended_at) {
+    facts_.ended_at = facts_.clock().now();
+    free_memory("the job has ended");
+  }
+  touch();
+}
+
+void Job::send_notices() {
+  const control::Notice notice{waiting(), degraded(), facts_.decree.unstorable};
+  for (const auto& [number_of_rank, rank] : ranks_) Sessions::send_notice(rank, notice);
 }
 
 void Job::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {

@@ -203,7 +203,8 @@ std::string joined(const std::string& first, const std::string& second) {
 }  // namespace
 
 std::string Job::waiting() const {
-  if (is_announcing_) return "the record of timelines is written in " + facts_.directory;
+  if (agreement_.is_announcing())
+    return "the record of timelines is written in " + facts_.directory;
   // That a node does not answer may be why a start waits; the coordinator cannot know it of others.
   return facts_.decree.waiting.empty() ? std::string()
                                        : joined(facts_.decree.waiting, peers_.trouble());
@@ -254,7 +255,7 @@ json Job::status() const {
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     if (!is_own) status["slots"].push_back(slot_status(slot.id().rank, false, slot));
   });
-  const agree::ClusterView& seen = view();
+  const agree::ClusterView& seen = agreement_.view();
   const agree::VoteRules rules{std::nullopt, facts_.history, facts_.restore_counts,
                                facts_.context.options.restores_without_progress_max};
   status["steps"] = steps_of(seen, facts_.history, facts_.committed, facts_.durable);
@@ -282,7 +283,7 @@ Status Job::carry_out(Caller by, control::AskStatus) {
 json Job::recover() const {
   agree::VoteRules rules{std::nullopt, facts_.history, facts_.restore_counts,
                          facts_.context.options.restores_without_progress_max};
-  const agree::Vote outcome = agree::vote(view(), rules);
+  const agree::Vote outcome = agree::vote(agreement_.view(), rules);
   json result;
   result["job"] = facts_.shape.job;
   result["node"] = facts_.node;

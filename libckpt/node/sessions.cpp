@@ -25,7 +25,7 @@ Sessions::Sessions(const JobFacts& facts, JobLife& life, Ranks& ranks, Captures&
   idle_.seen(facts.clock().now());
 }
 
-Status Sessions::check_attach(const AttachRequest& request) const {
+Status Sessions::check(const AttachRequest& request) const {
   if (request.rank >= request.world_size) {
     return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {} ranks",
                                                     request.rank, request.world_size));
@@ -43,7 +43,7 @@ Status Sessions::check_attach(const AttachRequest& request) const {
                     "job has {}: start this trainer with the newest list",
                     request.rank, request.incarnation, facts_.shape.incarnation));
   }
-  if (request.dir != facts_.directory && is_closing()) {
+  if (request.dir != facts_.directory && are_closing()) {
     return fail(Errc::unavailable,
                 fmt::format("attach rank {}: job {} was closed, and is not over yet on this node: "
                             "its newest step is on its way to '{}', or other nodes have not heard "
@@ -237,7 +237,7 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
   }
 }
 
-bool Sessions::is_closing() const {
+bool Sessions::are_closing() const {
   return facts_.ended_at || ranks_.have_all_closed();
 }
 
@@ -259,7 +259,7 @@ void Sessions::detach(SessionId id) {
   }
   idle_.seen(facts_.clock().now());
   const std::uint64_t held = captures_.slot_bytes();
-  if (!ranks_.have_trainer() && !is_closing() && held > 0) {
+  if (!ranks_.have_trainer() && !are_closing() && held > 0) {
     log_info("job={} has no trainer here any more: its memory, {}, is kept for {}, then {}",
              facts_.shape.job, arena::human_bytes(held), idle_.limit_text(),
              facts_.directory.empty() ? "freed: there is no directory to store its steps in"

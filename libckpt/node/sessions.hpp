@@ -24,11 +24,12 @@ class Sessions {
   Sessions(const JobFacts& facts, JobLife& life, Ranks& ranks, Captures& captures,
            JobStorage& storage, GivingWay& giving_way);
 
-  Status check_attach(const AttachRequest& request) const;
+  // Errors: as Engine::attach, before anything changes.
+  Status check(const AttachRequest& request) const;
   Attached attach(const AttachRequest& request, SessionEvents& events);
   void fence_all(std::int64_t attaching_process);  // But for sessions of this process.
   void detach(SessionId id);
-  bool is_closing() const;  // All trainers that came have closed, or none got in.
+  bool are_closing() const;  // All trainers that came have closed, or none got in.
   IdleWatch& idle() { return idle_; }
   const IdleWatch& idle() const { return idle_; }
 

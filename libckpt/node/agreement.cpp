@@ -1,8 +1,5 @@
-// Agreement: this node's report, what the coordinator sees, and obeying its decree.
-//
-// The lowest live node of the list coordinates. Everybody reports to it; it sends its decree to
-// all, itself included. Both are whole states: the newest one counts, and repeating one changes
-// nothing.
+#include "node/agreement.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,13 +9,29 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/within.hpp"
-#include "node/job.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/slot_table.hpp"
 
 namespace ckpt::node {
 
 using format::StartPhase;
 
 namespace {
+
+// How long nodes that were never heard count as coming, at the start of a job.
+constexpr Duration arrival_grace = std::chrono::seconds(3);
+
+agree::CoordinatorOptions coordinator_options(const JobFacts& facts) {
+  const EngineContext& context = facts.context;
+  agree::CoordinatorOptions options;
+  options.node = facts.node;
+  options.boot = facts.boot;
+  options.restores_without_progress_max = context.options.restores_without_progress_max;
+  options.flush_stalled_after = context.options.flush_stalled_after;
+  options.manifest_bytes_max = context.options.manifest_bytes_max;
+  return options;
+}
 
 // How long a start waits for storage to record it; then it goes, and is recorded later.
 constexpr Duration record_patience = std::chrono::seconds(3);
@@ -96,7 +109,29 @@ bool refuse_blind(agree::Coordinator& coordinator, const format::Start& start,
 
 }  // namespace
 
-void Job::build_report() {
+Agreement::Agreement(JobFacts& facts, JobLife& life, const Ranks& ranks, SlotTable& slots,
+                     Peers& peers, JobStorage& storage)
+    : facts_(facts),
+      life_(life),
+      ranks_(ranks),
+      slots_(slots),
+      peers_(peers),
+      storage_(storage),
+      coordinator_(coordinator_options(facts)) {}
+
+void Agreement::open() {
+  facts_.history = agree::merge(facts_.history, storage_.stored_history());
+  facts_.restore_counts = agree::merge(facts_.restore_counts, storage_.stored_counts());
+  counts_announced_ = facts_.restore_counts;
+  opened_at_ = facts_.clock().now();
+}
+
+void Agreement::shape_changed() {
+  seen_.forget();
+  coordinator_.set_node(facts_.node);
+}
+
+void Agreement::build_report(bool is_flush_wanted) {
   format::NodeReport report;
   report.job = facts_.shape.job;
   report.run = facts_.shape.run;
@@ -126,18 +161,50 @@ void Job::build_report() {
   report.committed = facts_.committed;
   report.start = facts_.decree.start;
   report.flush = storage_.flush_report();
-  report.flush.is_wanted = is_flush_wanted_ || is_expired_ || sessions_.is_flush_awaited();
+  report.flush.is_wanted = is_flush_wanted;
   if (report == report_) return;
   ++report.sequence;
   report_ = std::move(report);
 }
 
-void Job::learn_history(const format::Timelines& stored) {
+void Agreement::learn(const format::Timelines& stored) {
   facts_.history = agree::merge(facts_.history, stored.history);
   facts_.restore_counts = agree::fill_in(facts_.restore_counts, stored.restore_counts);
 }
 
-void Job::coordinate() {
+const agree::ClusterView& Agreement::view() const {
+  agree::ClusterView& view = seen_.view;
+  view.members = facts_.members;
+  view.published = storage_.published();
+  view.damaged_published = storage_.rejected_count();
+  view.unreadable = storage_.unreadable();
+  view.history_lost = storage_.history_lost();
+  view.expected.clear();
+  view.unreported.clear();
+  view.all_live = true;
+  const Time now = facts_.clock().now();
+  const bool may_still_arrive = now - opened_at_ < arrival_grace && !facts_.secret.empty();
+  std::vector<const format::NodeReport*> reports{&report_};
+  for (const Node& node : facts_.shape.nodes) {
+    if (node.name == facts_.node) {
+      view.expected.push_back(node.name);
+      continue;
+    }
+    const format::NodeReport* report =
+        peers_.is_heard(node.name)
+            ? peers_.heard_nodes().report_of(node.name, facts_.shape, facts_.members)
+            : nullptr;
+    if (report != nullptr) reports.push_back(report);
+    const bool is_live = peers_.is_live(node.name);
+    if (report == nullptr && is_live) view.unreported.push_back(node.name);
+    if (is_live || may_still_arrive) view.expected.push_back(node.name);
+    view.all_live = view.all_live && report != nullptr;
+  }
+  seen_.look_at(facts_.shape, reports);
+  return view;
+}
+
+bool Agreement::decide() {
   if (!peers_.is_coordinator()) {
     if (was_coordinator_) {
       coordinator_.step_down();
@@ -155,7 +222,7 @@ void Job::coordinate() {
   if (auto publishing = coordinator_.publishing()) {
     storage_.publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
       coordinator_.published(flush_id, status, facts_.clock().now());
-      touch();
+      life_.touch();
     });
   }
   const format::Decree& decree = coordinator_.decree();
@@ -173,16 +240,15 @@ void Job::coordinate() {
       asio::co_spawn(facts_.context.executor, announce(), asio::detached);
     }
     // The new timeline fences older steps on storage first; only then may anybody train on it.
-    if (is_new_start || decree.ended) return;
+    if (is_new_start || decree.ended) return false;
   }
-  obey(decree);
+  return adopt(decree);
 }
 
 // Errors: unavailable (storage did not answer in time), cancelled (the start was refused).
-Task<void> Job::claim_timeline(format::Start start, Time deadline) {
-  auto timeline =
-      co_await within(facts_.context.executor, facts_.clock(), deadline, "claim a timeline",
-                      storage_.claim_timeline(start), shared_from_this());
+Task<void> Agreement::claim_timeline(format::Start start, Time deadline) {
+  auto timeline = co_await within(facts_.context.executor, facts_.clock(), deadline,
+                                  "claim a timeline", storage_.claim_timeline(start), life_.hold());
   const bool is_late = !timeline && facts_.clock().now() >= deadline;
   if (!timeline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", facts_.shape.job,
@@ -199,9 +265,8 @@ Task<void> Job::claim_timeline(format::Start start, Time deadline) {
   co_return Status{};
 }
 
-asio::awaitable<void> Job::announce() {
-  const std::shared_ptr<Job> self = shared_from_this();
-  const StopGate::Pass pass = gate_.enter();
+asio::awaitable<void> Agreement::announce() {
+  const JobLife::Work work = life_.begin_work();
   // Nobody trains before it is over: storage that hangs must not keep a restore from memory.
   const Time deadline = facts_.clock().after(record_patience);
   Status stored;
@@ -210,7 +275,7 @@ asio::awaitable<void> Job::announce() {
     stored = co_await claim_timeline(std::move(unclaimed), deadline);
     if (!stored && stored.error().code() == Errc::cancelled) {  // There is no start to record.
       is_announcing_ = false;
-      co_return touch();
+      co_return life_.touch();
     }
   }
   const format::SharedStart start = coordinator_.decree().start;
@@ -219,13 +284,13 @@ asio::awaitable<void> Job::announce() {
   // What nobody waits for any more must not be written once storage answers.
   if (stored) {
     stored = co_await within(facts_.context.executor, facts_.clock(), deadline, "store timelines",
-                             storage_.store_history(history, counts), shared_from_this());
+                             storage_.store_history(history, counts), life_.hold());
   }
   is_announcing_ = false;
   if (!stored) {
     storage_.store_history_later(stored.error());
-    if (start && withdraw_unrecorded(coordinator_, view(), *start)) co_return touch();
-    if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return touch();
+    if (start && withdraw_unrecorded(coordinator_, view(), *start)) co_return life_.touch();
+    if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return life_.touch();
   }
   counts_announced_ = std::move(counts);
   if (start && start->outcome.is_go() && start_announced_ != start->start_id) {
@@ -235,25 +300,25 @@ asio::awaitable<void> Job::announce() {
     const auto& flush = coordinator_.decree().flush;
     storage_.discard_older(start->timeline, flush ? flush->work_directory : std::string());
   }
-  touch();
+  life_.touch();
 }
 
 // A node that we know to be outranked by a live one has no say.
-void Job::follow() {
+bool Agreement::follow() {
   const format::Decree* decree =
       peers_.heard_nodes().decree_of(peers_.coordinator(), facts_.shape, facts_.members);
-  if (decree == nullptr) return;
+  if (decree == nullptr) return false;
   const bool is_older = decree->coordinator == facts_.decree.coordinator &&
                         decree->coordinator_boot == facts_.decree.coordinator_boot &&
                         decree->sequence <= facts_.decree.sequence;
-  if (!is_older) obey(*decree);
+  return !is_older && adopt(*decree);
 }
 
-void Job::obey(const format::Decree& decree) {
+bool Agreement::adopt(const format::Decree& decree) {
   const bool is_same = decree.coordinator == facts_.decree.coordinator &&
                        decree.coordinator_boot == facts_.decree.coordinator_boot &&
                        decree.sequence == facts_.decree.sequence;
-  if (is_same) return;
+  if (is_same) return false;
   // A coordinator that has just taken over, or was started anew, knows less than we do. It learns
   // from our report what we know, unless we forget it here.
   format::SharedStart start = agree::newer(facts_.decree.start, decree.start);
@@ -276,15 +341,7 @@ void Job::obey(const format::Decree& decree) {
   if (decree.durable) facts_.durable = decree.durable;
   if (facts_.durable && facts_.is_fenced(*facts_.durable)) facts_.durable.reset();
   CKPT_ASSERT(!facts_.committed || !facts_.is_fenced(*facts_.committed));
-  restores_.obey_start();  // Ranks that begin hear of the levels of their base.
-  sessions_.send_dropped(decree.dropped);
-  if (decree.flush) storage_.write(*decree.flush);  // Holds the shards before any is freed.
-  captures_.retire_useless();
-  if (decree.ended && !facts_.ended_at) {
-    facts_.ended_at = facts_.clock().now();
-    free_memory("the job has ended");
-  }
-  touch();
+  return true;
 }
 
 }  // namespace ckpt::node
