@@ -237,7 +237,7 @@ bool Agreement::decide() {
   if (facts_.shape.has_storage && (is_new_start || is_due)) {
     if (!is_announcing_) {
       is_announcing_ = true;
-      asio::co_spawn(facts_.context.executor, announce(), asio::detached);
+      facts_.context.spawn(announce());
     }
     // The new timeline fences older steps on storage first; only then may anybody train on it.
     if (is_new_start || decree.ended) return false;

@@ -39,8 +39,7 @@ void Captures::prepare_slots(Rank& rank) {
     return;
   }
   if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_) {
-    asio::co_spawn(facts_.context.executor,
-                   make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes), asio::detached);
+    facts_.context.spawn(make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes));
     return;
   }
   std::vector<ReadySlot> slots;
@@ -224,9 +223,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   std::shared_ptr<const format::ShardRecord> record = std::move(*described);
   slot->filled();
   if (record->chunk_crcs.empty() && record->bytes > 0) {
-    asio::co_spawn(facts_.context.executor,
-                   checksum_and_seal(by.session.id, slot, *record, std::move(taken)),
-                   asio::detached);
+    facts_.context.spawn(checksum_and_seal(by.session.id, slot, *record, std::move(taken)));
     return {};
   }
   const Status valid = format::validate(*record);

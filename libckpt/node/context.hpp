@@ -23,6 +23,9 @@ struct EngineContext {
   std::uint64_t jobs_opened = 0;
   CapturePermission captures = CapturePermission::granted;
 
+  void spawn(asio::awaitable<void> work) {
+    asio::co_spawn(executor, std::move(work), asio::detached);
+  }
   std::uint64_t chunk_bytes() const {
     return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;
   }

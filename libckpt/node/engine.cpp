@@ -59,7 +59,7 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
 
 Engine::Engine(asio::any_io_executor executor, Seams seams, EngineOptions options)
     : state_(std::make_shared<State>(std::move(executor), seams, std::move(options))) {
-  asio::co_spawn(state_->context.executor, state_->sweep(), asio::detached);
+  state_->context.spawn(state_->sweep());
 }
 
 Engine::~Engine() {
@@ -133,7 +133,7 @@ void Engine::State::listen_for(const Job& job, const AttachRequest& request) {
     }
   }
   if (address.empty() || !listeners.try_emplace(address).second) return;
-  asio::co_spawn(context.executor, listen(address), asio::detached);
+  context.spawn(listen(address));
 }
 
 asio::awaitable<void> Engine::State::listen(std::string address) {
@@ -212,7 +212,7 @@ void Engine::State::let_go(std::shared_ptr<Job> job, const char* why) {
   jobs.erase(job->facts().shape.job);
   std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
   job->free_memory(why);
-  asio::co_spawn(context.executor, stop_job(std::move(job)), asio::detached);
+  context.spawn(stop_job(std::move(job)));
 }
 
 asio::awaitable<void> Engine::State::stop_job(std::shared_ptr<Job> job) {

@@ -49,8 +49,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_) {}
 
 Task<void> Job::open(bool is_first) {
-  const std::shared_ptr<Job> self = shared_from_this();
-  const StopGate::Pass pass = gate_.enter();
+  const Work work = begin_work();
   peers_.open();
   if (facts_.directory.empty()) {
     // Without a directory nothing can carry a UUID: the job's name and the user are the run.
@@ -61,15 +60,14 @@ Task<void> Job::open(bool is_first) {
   }
   agreement_.open();
   is_opened_ = true;
-  asio::co_spawn(facts_.context.executor, heartbeat(), asio::detached);
+  facts_.context.spawn(heartbeat());
   log_info("job={} node={} run={} dir={} opened", facts_.shape.job, facts_.node,
            to_hex(facts_.shape.run), facts_.directory.empty() ? "none" : facts_.directory);
   co_return Status{};
 }
 
 asio::awaitable<void> Job::heartbeat() {
-  const std::shared_ptr<Job> self = shared_from_this();
-  const StopGate::Pass pass = gate_.enter();
+  const Work work = begin_work();
   Clock& clock = facts_.clock();
   while (!gate_.is_stopping()) {
     touch();

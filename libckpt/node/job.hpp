@@ -19,13 +19,21 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "node/agreement.hpp"
-#include "node/held.hpp"
 #include "node/restore_runner.hpp"
 
 namespace ckpt::node {
+
+// Held: what a job has on storage, and what it would lose if this node's memory went now.
+struct Held {
+  std::string job;
+  std::string directory;  // Empty: memory only.
+  std::optional<format::StepId> durable;
+  std::optional<format::StepId> lost;  // The newest that is in memory and not on storage.
+};
 
 class Job final : public JobLife, public std::enable_shared_from_this<Job> {
  public:

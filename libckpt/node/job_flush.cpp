@@ -35,8 +35,8 @@ void JobStorage::write(const format::FlushOrder& order) {
   // Also without a part for us: the coordinator then removes what earlier attempts left.
   if (is_writing_ || (to_write_.empty() && !is_new)) return;
   is_writing_ = true;
-  asio::co_spawn(facts_.context.executor, run_write(order), asio::detached);
-  if (is_new) asio::co_spawn(facts_.context.executor, let_go(order.flush_id), asio::detached);
+  facts_.context.spawn(run_write(order));
+  if (is_new) facts_.context.spawn(let_go(order.flush_id));
 }
 
 // Copies are held from the order on: a newer commit must not free them. What hangs must not take
@@ -211,8 +211,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
 void JobStorage::publish(const agree::Publishing& publishing, Answer answer) {
   if (publishing_id_ == publishing.order.flush_id) return;  // Under way.
   publishing_id_ = publishing.order.flush_id;
-  asio::co_spawn(facts_.context.executor, run_publish(publishing, std::move(answer)),
-                 asio::detached);
+  facts_.context.spawn(run_publish(publishing, std::move(answer)));
 }
 
 asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answer answer) {

@@ -133,7 +133,7 @@ Task<void> JobStorage::look_up(format::StepId at) {
 void JobStorage::look_for(format::StepId at) {
   if (facts_.directory.empty() || looking_for_ == at) return;
   looking_for_ = at;
-  asio::co_spawn(facts_.context.executor, run_look_for(at), asio::detached);
+  facts_.context.spawn(run_look_for(at));
 }
 
 asio::awaitable<void> JobStorage::run_look_for(format::StepId at) {
@@ -165,7 +165,7 @@ void JobStorage::read_catalog() {
   must_read_again_ = is_reading_catalog_;
   if (is_reading_catalog_) return;
   is_reading_catalog_ = true;
-  asio::co_spawn(facts_.context.executor, run_read_catalog(), asio::detached);
+  facts_.context.spawn(run_read_catalog());
 }
 
 void JobStorage::need_catalog() {

@@ -162,7 +162,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
 }
 
 void JobStorage::discard_older(std::uint64_t timeline, std::string kept) {
-  asio::co_spawn(facts_.context.executor, run_discard(timeline, std::move(kept)), asio::detached);
+  facts_.context.spawn(run_discard(timeline, std::move(kept)));
 }
 
 asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::string kept) {

@@ -66,7 +66,7 @@ void Replication::wake() {
   given_in_ = timeline;
   for (const std::string& target : targets_) {
     if (!fed_.insert(target).second) continue;
-    asio::co_spawn(facts_.context.executor, feed(target), asio::detached);
+    facts_.context.spawn(feed(target));
   }
   changed_.notify_all();
 }
@@ -274,8 +274,7 @@ void Replication::admit(std::shared_ptr<wire::Connection> connection, wire::Peer
     connection->close();
     return;
   }
-  asio::co_spawn(facts_.context.executor, serve(std::move(connection), std::move(identity)),
-                 asio::detached);
+  facts_.context.spawn(serve(std::move(connection), std::move(identity)));
 }
 
 asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> connection,
@@ -415,15 +414,11 @@ void Replication::damaged(const std::string&, const format::ShardId& shard, cons
 
 // --- what we ask of peers ---
 
-Task<std::shared_ptr<wire::Connection>> Replication::fetch_connection(std::string peer) {
-  // One for each fetch: restores are rare, and several ranks may fetch at once.
-  return peers_.dial(std::move(peer), wire::Purpose::data, nullptr);
-}
-
+// A connection for each fetch: restores are rare, and several ranks may fetch at once.
 Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::string peer,
                                                                            format::ShardId id,
                                                                            Digest digest) {
-  CKPT_CO_TRY(auto connection, co_await fetch_connection(std::move(peer)));
+  CKPT_CO_TRY(auto connection, co_await peers_.dial(std::move(peer), wire::Purpose::data, nullptr));
   auto record =
       co_await replicate::fetch_record(*connection, facts_.clock(), id, digest, transfer_options());
   connection->close();
@@ -432,7 +427,7 @@ Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::
 
 Task<void> Replication::fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
                               std::shared_ptr<Slot> target, BytesVerified verified) {
-  CKPT_CO_TRY(auto connection, co_await fetch_connection(std::move(peer)));
+  CKPT_CO_TRY(auto connection, co_await peers_.dial(std::move(peer), wire::Purpose::data, nullptr));
   const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
   replicate::ChunkSet have(record->chunk_crcs.size());
   replicate::TransferOptions options = transfer_options();

@@ -88,7 +88,6 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   bool is_late(const std::string& target, const Owed& owed, Time now) const;
   asio::awaitable<void> serve(std::shared_ptr<wire::Connection> connection,
                               wire::PeerIdentity identity);
-  Task<std::shared_ptr<wire::Connection>> fetch_connection(std::string peer);
   replicate::TransferOptions transfer_options() const;
   bool make_room(std::uint32_t rank);
 

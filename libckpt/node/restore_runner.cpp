@@ -113,8 +113,7 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     }
     CKPT_ASSERT(start.base.has_value());
     session->is_copying = true;
-    asio::co_spawn(facts_.context.executor, bring_shard(rank.rank, session->id, start),
-                   asio::detached);
+    facts_.context.spawn(bring_shard(rank.rank, session->id, start));
   }
 }
 
