@@ -2,16 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "agree/timelines.hpp"
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/within.hpp"
-#include "node/job_facts.hpp"
-#include "node/job_life.hpp"
-#include "node/slot_table.hpp"
 
 namespace ckpt::node {
 
@@ -228,9 +223,9 @@ bool Agreement::decide() {
   const format::Decree& decree = coordinator_.decree();
   const bool is_new_start =
       decree.start && decree.start->outcome.is_go() && start_announced_ != decree.start->start_id;
-  // That training got on, too: else a job that ends, and is started again elsewhere, looks as if it
-  // had never got on from the step it restored.
-  // Not for a job that nobody trains here: it may have gone on elsewhere by now.
+  // Progress since a restore is recorded, too: else a job that ends and is started again elsewhere
+  // looks as if it had never got on. A job without trainers here may have gone on elsewhere by now,
+  // so nothing is recorded for it.
   const bool is_in_use = decree.ended || agree::has_trainers(look);
   const bool is_due =
       is_in_use && (decree.restore_counts != counts_announced_ || storage_.is_history_due());
@@ -281,7 +276,7 @@ asio::awaitable<void> Agreement::announce() {
   const format::SharedStart start = coordinator_.decree().start;
   const agree::History history = coordinator_.decree().history;
   std::vector<format::RestoreCount> counts = coordinator_.decree().restore_counts;
-  // What nobody waits for any more must not be written once storage answers.
+  // After the deadline nobody waits for this record: it must not be written then.
   if (stored) {
     stored = co_await within(facts_.context.executor, facts_.clock(), deadline, "store timelines",
                              storage_.store_history(history, counts), life_.hold());
@@ -322,7 +317,7 @@ bool Agreement::adopt(const format::Decree& decree) {
   // A coordinator that has just taken over, or was started anew, knows less than we do. It learns
   // from our report what we know, unless we forget it here.
   format::SharedStart start = agree::newer(facts_.decree.start, decree.start);
-  // Of our own decrees a later one has a higher number, whoever coordinated meanwhile.
+  // Our own later decree has a higher number, even if another node coordinated in between.
   const bool are_ours =
       decree.coordinator == facts_.node && facts_.decree.coordinator == facts_.node &&
       decree.coordinator_boot == facts_.boot && facts_.decree.coordinator_boot == facts_.boot;

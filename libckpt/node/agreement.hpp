@@ -11,7 +11,6 @@
 
 #include "agree/coordinator.hpp"
 #include "node/job_storage.hpp"
-#include "node/peers.hpp"
 #include "node/ranks.hpp"
 #include "node/seen_cluster.hpp"
 

@@ -43,7 +43,7 @@ void Captures::prepare_slots(Rank& rank) {
     return;
   }
   std::vector<ReadySlot> slots;
-  // What is granted stays so: the trainer may be about to say that it has begun to fill it.
+  // Granted Slots stay granted: the trainer may be about to begin one.
   for (const OwnSlot& own_slot : own.slots)
     slots.push_back({&own_slot.slot->memory(), session->generation_of(own_slot)});
   session->slots_told = true;
@@ -84,8 +84,7 @@ void Captures::grant_slots(Rank& rank) {
   }
 }
 
-// Whoever had them knows: it is gone, or hears that its restore has ended, which may have taken
-// them.
+// Its trainer knows: it is gone, or it hears that its restore has ended, which may have taken them.
 void Captures::revoke_grants(const Rank& rank) {
   for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
 }
@@ -171,7 +170,7 @@ Status Captures::carry_out(Caller by, control::Skipped it) {
   return {};
 }
 
-// Of the timeline in which the capture began: a restore may have begun another one since.
+// `id` has the timeline in which the capture began. A restore may have begun another one since.
 Result<std::shared_ptr<const format::ShardRecord>> Captures::record_of(
     const Session& session, format::ShardId id, control::Filled& filled) const {
   const auto layout = session.layouts.find(filled.layout_version);
@@ -240,7 +239,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
 
 namespace {
 
-// Of all Chunks of `bytes`; those of the first ones may be there already.
+// Takes the checksums of all Chunks of `bytes`; `taken` has those of the first ones.
 Task<std::vector<Crc32>> checksums_of(Compute* compute, std::span<const std::byte> bytes,
                                       std::uint64_t chunk_bytes, std::vector<Crc32> taken) {
   taken.resize(std::min(taken.size(), bytes.size() / chunk_bytes));

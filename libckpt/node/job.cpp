@@ -7,7 +7,6 @@
 #include <boost/asio/post.hpp>
 
 #include "agree/timelines.hpp"
-#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 
-#include "agree/timelines.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
 

@@ -5,9 +5,6 @@
 #include <algorithm>
 
 #include "base/log.hpp"
-#include "node/giving_way.hpp"
-#include "node/job_facts.hpp"
-#include "node/job_life.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
 #include "storage/run_directory.hpp"

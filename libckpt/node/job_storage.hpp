@@ -24,17 +24,15 @@
 #include "base/log.hpp"
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
-#include "node/context.hpp"
+#include "node/giving_way.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/peers.hpp"
+#include "node/slot_table.hpp"
 #include "storage/catalog_cache.hpp"
 #include "storage/removal.hpp"
 
 namespace ckpt::node {
-
-class GivingWay;
-struct JobFacts;
-class JobLife;
-class Peers;
-class SlotTable;
 
 class JobStorage {
  public:

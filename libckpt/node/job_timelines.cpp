@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
-#include "node/job_facts.hpp"
-#include "node/job_life.hpp"
 #include "os/path.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"

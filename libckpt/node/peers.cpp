@@ -8,8 +8,6 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "format/codec.hpp"
-#include "node/job_facts.hpp"
-#include "node/job_life.hpp"
 
 namespace ckpt::node {
 

@@ -17,14 +17,13 @@
 #include "base/clock.hpp"
 #include "format/agreement.hpp"
 #include "node/heard_nodes.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
 #include "node/peer_lines.hpp"
 #include "wire/handshake.hpp"
 #include "wire/message.hpp"
 
 namespace ckpt::node {
-
-struct JobFacts;
-class JobLife;
 
 class Peers {
  public:

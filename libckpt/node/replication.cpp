@@ -7,11 +7,6 @@
 #include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "node/giving_way.hpp"
-#include "node/job_facts.hpp"
-#include "node/job_life.hpp"
-#include "node/peers.hpp"
-#include "node/slot_table.hpp"
 #include "replicate/placement.hpp"
 #include "replicate/replica_sender.hpp"
 

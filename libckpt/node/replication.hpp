@@ -15,16 +15,14 @@
 
 #include "arena/slot.hpp"
 #include "base/signal.hpp"
-#include "node/context.hpp"
+#include "node/giving_way.hpp"
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/peers.hpp"
+#include "node/slot_table.hpp"
 #include "replicate/peer_service.hpp"
 
 namespace ckpt::node {
-
-class GivingWay;
-struct JobFacts;
-class JobLife;
-class Peers;
-class SlotTable;
 
 class Replication final : public replicate::ReplicaSink, public replicate::ShardProvider {
  public:

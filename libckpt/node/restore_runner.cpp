@@ -26,7 +26,7 @@ bool is_damage(const Error& error, bool was_chosen) {
 // Often enough for a person who watches.
 constexpr auto filling_interval = std::chrono::milliseconds(250);
 
-// Where a copy comes from that is not in one of the rank's Slots yet.
+// The source of a copy that is not in one of the rank's Slots yet.
 struct OwnMemory {};
 struct PeerMemory {
   std::string node;
@@ -130,7 +130,7 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
       (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
        session->phase == StartPhase::failed || session->phase == StartPhase::refused);
   if (is_still_asked) {
-    // What does not fit the trainer's tensors fits no better from another source.
+    // A shard that does not fit the trainer's tensors fits no better from another source.
     const bool is_refused = !offered && offered.error().code() == Errc::invalid_argument;
     const StartPhase phase = is_refused ? StartPhase::refused
                              : offered  ? StartPhase::ready

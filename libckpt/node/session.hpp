@@ -57,7 +57,7 @@ struct Session {
     CKPT_ASSERT(layouts.size() <= layouts_max);
   }
 
-  // What became of its part in the start.
+  // Records how its part in the Start ended.
   void answer(const format::Start& start, format::StartPhase how, std::string why) {
     CKPT_ASSERT(start.outcome.is_pending());
     current_start = start.start_id;
@@ -113,7 +113,7 @@ struct Session {
     failure.clear();
   }
 
-  // What it captured.
+  // Its captures.
   std::optional<Step> last_seen;
   bool restored_ok = false;
   std::optional<Step> flush_wanted;  // It waits until this step is durable.
@@ -122,9 +122,9 @@ struct Session {
   // How it ends.
   std::optional<Time> close_deadline;  // Set by close().
   bool is_closing = false;             // All its captures are settled.
-  bool is_closed = false;              // It was told.
+  bool is_closed = false;              // `Closed` was sent.
 
-  // What it was told already.
+  // Already sent to it.
   bool slots_told = false;
   std::optional<format::StepId> committed_told, durable_told;
   std::optional<Step> next_capture_told;

@@ -151,7 +151,7 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   session.current_start = 0;
   session.copy_result.reset();
   session.failure.clear();
-  // What storage holds may have changed since it was read.
+  // Storage may have changed since it was read.
   storage_.forget_catalog();
   life_.touch();
   return {};
@@ -212,29 +212,27 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
   const Settled settled = captures_.settled(rank);
   const bool is_settled = settled.is_filled && settled.is_committed;
   session->is_closing = session->is_closing || is_settled;
-  // Who never began has captured nothing that others would have to agree on.
+  std::optional<Status> closed;
+  // A rank that never began has captured nothing that others would have to agree on.
   if (facts_.ended_at || session->phase != StartPhase::running) {
-    session->is_closed = true;
-    send_levels(*session);  // What was flushed is known before the end is.
-    if (session->events != nullptr) session->events->tell(control::Closed{});
+    send_levels(*session);  // The trainer hears of the flush before the end.
+    closed.emplace();
   } else if (is_settled && !facts_.decree.unstorable.empty() && !captures_.is_flushed(true)) {
-    session->is_closed = true;
-    if (session->events == nullptr) return;
-    session->events->tell(control::Closed{
-        fail(Errc::exhausted, fmt::format("close job {} rank {}: {}", facts_.shape.job, rank.rank,
-                                          facts_.decree.unstorable))});
+    closed = fail(Errc::exhausted, fmt::format("close job {} rank {}: {}", facts_.shape.job,
+                                               rank.rank, facts_.decree.unstorable));
   } else if (facts_.clock().now() >= *session->close_deadline) {
-    session->is_closed = true;
-    if (session->events == nullptr) return;
     const std::string trouble = degraded();
-    session->events->tell(control::Closed{
+    closed =
         fail(Errc::unavailable,
              fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
                          facts_.shape.job, rank.rank,
                          !trouble.empty() ? trouble
                          : is_settled     ? "other ranks have not closed, or storage is slow"
-                                          : "a capture is not committed yet"))});
+                                          : "a capture is not committed yet"));
   }
+  if (!closed) return;
+  session->is_closed = true;
+  if (session->events != nullptr) session->events->tell(control::Closed{std::move(*closed)});
 }
 
 bool Sessions::are_closing() const {
@@ -276,7 +274,7 @@ void Sessions::send_levels(Session& session) {
     // Other steps of older timelines say nothing of what this session has.
     if (!reached || reached == told) return;
     if (reached->timeline != session.timeline && reached != base) return;
-    // What was durable when the timeline began may have been removed by hand before. The catalog,
+    // A step that was durable when the timeline began may have been removed by hand. The catalog,
     // which was read for the restore, knows; what is stored since may not be in it.
     const bool is_doubted = reached == base && level == Level::durable &&
                             reached == session.durable_before && !storage_.is_published(*base);

@@ -13,7 +13,6 @@
 #include <string>
 
 #include "node/captures.hpp"
-#include "node/giving_way.hpp"
 #include "node/idle_watch.hpp"
 #include "node/job_storage.hpp"
 
