@@ -44,7 +44,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
                [this](const format::Timelines& stored) { agreement_.learn(stored); }),
       captures_(facts_, *this, ranks_, slots_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
-      restores_(facts_, *this, ranks_, slots_, captures_, sessions_, replication_, storage_),
+      restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_) {}
 
 Task<void> Job::open(bool is_first) {

@@ -3,14 +3,8 @@
 // Whatever happens calls touch(). One update() then looks at the whole state: it collects what this
 // node has, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
-//   Agreement -> JobStorage, Peers       reports, decrees, the record of timelines
-//   RestoreRunner -> Sessions, Captures  a Start: shards into Slots, offered to the trainers
-//   Sessions -> Captures                 trainers come, ask and go
-//   Captures -> Ranks, SlotTable         a Slot from its grant to its release
-//   JobStorage, Replication -> Peers, SlotTable    flush and publish; copies
-//
-// Each part gets JobFacts (const for all but Agreement), JobLife and the parts that it needs. No
-// part knows the Job.
+// Each part gets JobFacts (const for all but Agreement), JobLife and the parts that it needs, and
+// knows nothing of the Job. docs/ARCHITECTURE.md draws them.
 //
 //   job.cpp  attach, calls, update      job_end.cpp  closed, idle, flushed      job_status.cpp
 //

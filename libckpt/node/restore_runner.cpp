@@ -89,20 +89,10 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
                         session->current_start == start.start_id &&
                         session->attempt == start.attempt;
   if (start.outcome.has_failed()) {
-    session->miss(start);
-    captures_.revoke_grants(rank);
-    session->events->tell(control::Begun{session->ask, start.start_id, 0, std::nullopt,
-                                         fail(start.outcome.error(), start.reason), start.reason});
+    sessions_.miss_start(rank, start);
   } else if (start.outcome.is_go() && (is_ready || !start.base)) {
     CKPT_POINT("load.done");
-    session->begin(start, facts_.durable);
-    captures_.revoke_grants(rank);
-    session->events->tell(control::Begun{session->ask, start.start_id, start.timeline, start.base,
-                                         Status(), start.reason});
-    sessions_.send_levels(*session);
-    // Another node may have stored the base since we read the catalog.
-    if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
-      storage_.look_for(*start.base);
+    sessions_.begin_training(rank, start);
   } else if (start.outcome.is_go()) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&

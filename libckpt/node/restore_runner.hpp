@@ -21,13 +21,11 @@ namespace ckpt::node {
 class RestoreRunner {
  public:
   RestoreRunner(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots,
-                Captures& captures, Sessions& sessions, Replication& replication,
-                JobStorage& storage)
+                Sessions& sessions, Replication& replication, JobStorage& storage)
       : facts_(facts),
         life_(life),
         ranks_(ranks),
         slots_(slots),
-        captures_(captures),
         sessions_(sessions),
         replication_(replication),
         storage_(storage) {}
@@ -52,7 +50,6 @@ class RestoreRunner {
   JobLife& life_;
   Ranks& ranks_;
   SlotTable& slots_;
-  Captures& captures_;
   Sessions& sessions_;
   Replication& replication_;
   JobStorage& storage_;

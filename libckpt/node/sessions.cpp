@@ -205,6 +205,26 @@ Status Sessions::carry_out(Caller by, control::Close it) {
   return {};
 }
 
+void Sessions::begin_training(Rank& rank, const format::Start& start) {
+  Session& session = *rank.session;
+  session.begin(start, facts_.durable);
+  captures_.revoke_grants(rank);
+  session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
+                                      Status(), start.reason});
+  send_levels(session);
+  // Another node may have stored the base since we read the catalog.
+  if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
+    storage_.look_for(*start.base);
+}
+
+void Sessions::miss_start(Rank& rank, const format::Start& start) {
+  Session& session = *rank.session;
+  session.miss(start);
+  captures_.revoke_grants(rank);
+  session.events->tell(control::Begun{session.ask, start.start_id, 0, std::nullopt,
+                                      fail(start.outcome.error(), start.reason), start.reason});
+}
+
 void Sessions::settle_closing(const Rank& rank, const std::function<std::string()>& degraded) {
   Session* session = rank.session.get();
   if (session == nullptr || !session->close_deadline || session->is_closed) return;

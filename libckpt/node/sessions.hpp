@@ -41,6 +41,9 @@ class Sessions {
   Status carry_out(Caller by, control::Flush it);
   Status carry_out(Caller by, control::Close it);
 
+  // For a session with a trainer, which hears of the end of its Start.
+  void begin_training(Rank& rank, const format::Start& start);
+  void miss_start(Rank& rank, const format::Start& start);
   // Ends a close that is done or late. `degraded` says what else is wrong with the job.
   void settle_closing(const Rank& rank, const std::function<std::string()>& degraded);
   bool is_flush_awaited() const;  // By a trainer.
