@@ -318,23 +318,22 @@ bool Captures::is_flushed(bool wait_for_commits) const {
 
 // I1: what the newest committed step needs is never freed; all older and abandoned steps are.
 void Captures::retire_useless() {
+  const format::Decree& decree = facts_.decree;
   const auto is_dropped = [&](format::StepId at) {
-    return std::find(facts_.decree.dropped.begin(), facts_.decree.dropped.end(), at) !=
-           facts_.decree.dropped.end();
+    return std::find(decree.dropped.begin(), decree.dropped.end(), at) != decree.dropped.end();
   };
   // A Start that failed is over where trainers went on as before; else they may ask again.
   const bool is_training = ranks_.are_training();
-  const bool is_over =
-      facts_.decree.start && facts_.decree.start->outcome.has_failed() && is_training;
-  const bool is_go = facts_.decree.start && facts_.decree.start->outcome.is_go();
-  const bool is_beginning = facts_.decree.start && !is_go && !is_over;
-  const bool is_fresh = is_go && !facts_.decree.start->base;
+  const bool is_over = decree.start && decree.start->outcome.has_failed() && is_training;
+  const bool is_go = decree.start && decree.start->outcome.is_go();
+  const bool is_beginning = decree.start && !is_go && !is_over;
+  const bool is_fresh = is_go && !decree.start->base;
   slots_.retire_if([&](const format::ShardId& id) {
     if (facts_.committed && id.at == *facts_.committed) return false;
     if (is_dropped(id.at)) return true;
     if (is_beginning) return false;  // Any of them may still be voted for.
     // A Start without a base fences nothing, yet its captures need the room.
-    if (is_fresh && id.at.timeline < facts_.decree.start->timeline) return true;
+    if (is_fresh && id.at.timeline < decree.start->timeline) return true;
     return facts_.is_useless(id.at);
   });
 }

@@ -40,23 +40,24 @@ bool Job::is_finished() const {
                                 peers_.heard_nodes().has_ended(node.name, facts_.shape.run);
                        });
   }
+  const IdleWatch& idle = sessions_.idle();
   // Its first trainer was refused: it holds a name, and nothing else.
-  if (ranks_.empty() && slots_.bytes() == 0) return sessions_.idle().since(now) >= ended_linger;
-  return sessions_.idle().is_expired(now) &&
-         (captures_.is_flushed(false) || sessions_.idle().is_given_up(now));
+  if (ranks_.empty() && slots_.bytes() == 0) return idle.since(now) >= ended_linger;
+  return idle.is_expired(now) && (captures_.is_flushed(false) || idle.is_given_up(now));
 }
 
 // Trainers of other nodes count: what this node holds is theirs, too.
 void Job::note_idle() {
   const Time now = facts_.clock().now();
+  IdleWatch& idle = sessions_.idle();
   const bool is_attended =
       facts_.decree.has_trainer && facts_.decree.coordinator == peers_.coordinator();
-  if (ranks_.have_trainer() || is_attended) sessions_.idle().seen(now);
+  if (ranks_.have_trainer() || is_attended) idle.seen(now);
   const bool was_expired = is_expired_;
-  is_expired_ = !facts_.ended_at && sessions_.idle().is_expired(now);
+  is_expired_ = !facts_.ended_at && idle.is_expired(now);
   if (!is_expired_ || was_expired) return;
   log_info(
-      "job={} has had no trainer for {}: {}", facts_.shape.job, sessions_.idle().limit_text(),
+      "job={} has had no trainer for {}: {}", facts_.shape.job, idle.limit_text(),
       captures_.is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
   if (peers_.is_coordinator()) storage_.read_catalog();  // Another daemon may have stored it.
 }
