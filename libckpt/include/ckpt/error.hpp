@@ -1,7 +1,7 @@
-// Error: what went wrong, told as the reaction that it asks for.
+// Error: a failure, classified by the reaction that it asks for.
 //
-// Errc names the reaction and not the cause; the cause travels as a std::error_code. The text says
-// what was attempted on what: "write rank-3 chunk 17 of step 900".
+// Errc names the reaction and not the cause; the cause travels as a std::error_code. The text names
+// the attempted action and its object: "write rank-3 chunk 17 of step 900".
 #pragma once
 
 #include <source_location>
@@ -14,12 +14,12 @@ namespace ckpt {
 
 enum class Errc {
   invalid_argument = 1,  // The caller must change the request.
-  not_found,             // There is no such thing; often the normal first start.
+  not_found,             // It does not exist; normal at a job's first start.
   corruption,            // Bytes failed verification: try another source.
   io,                    // Storage, network or kernel refused; the cause says how.
   unavailable,           // Not now: retry later.
   exhausted,             // A named limit was reached.
-  cancelled,             // The operation was ended from our side.
+  cancelled,             // Our side ended the operation.
   unsupported,           // This machine or this version cannot do it.
   version_mismatch,      // The other side, or the file, speaks another version.
 };

@@ -1,8 +1,8 @@
 // FrameworkCheckpointer: a Checkpointer with the calls that adapters need, for a framework or for
 // another language.
 //
-// An adapter finds out late what a step consists of: it registers whole files, asks whether a step
-// is due before it collects the state, judges captures, and chooses where a restore's tensors go.
+// An adapter learns late which tensors a step has. It registers whole files, asks whether a step is
+// due before it collects the state, judges captures, and chooses the targets of a restore.
 //
 // Threads, lifetime: as Checkpointer.
 #pragma once
@@ -31,8 +31,8 @@ struct StoredTensor {
   std::string_view alias_of;  // Tied: the name that holds the bytes.
 };
 
-// ChooseTargets: takes what a step holds, and returns where its tensors go; the others are left
-// out. Called on the training thread, once for each copy of the step that is tried.
+// ChooseTargets: gets the tensors of a step, and returns the targets of those to restore. Called on
+// the training thread, once for each copy of the step that is tried.
 using ChooseTargets =
     std::function<Result<std::vector<NamedTensor>>(Step, std::span<const StoredTensor>)>;
 
@@ -41,46 +41,46 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   // Errors: those of Checkpointer::open.
   static Result<FrameworkCheckpointer> open(Options options);
 
-  // Registers a file of its own in each checkpoint: a zip archive that stock torch.load opens, with
-  // these entries in this order. The pickle among them is opaque here: the caller made it. A
-  // restore knows the entries as tensors called "NAME//ENTRY"; remove() takes the archive's name.
+  // Adds a file to each checkpoint: a zip archive that stock torch.load opens, with these entries
+  // in this order. The caller makes the pickle among them; libckpt does not look into it. A restore
+  // sees the entries as tensors named "NAME//ENTRY"; remove() takes the archive's name.
   // Errors: invalid_argument (as add; an archive of this name), exhausted (more than
   // `archives_max`).
   Status add_archive(std::string name, std::span<const NamedTensor> entries);
 
-  // As add_blob, for state whose size varies: the bytes are copied now, and read back with blob().
+  // Like add_blob, for state whose size varies: copies the bytes now; blob() reads them back.
   Status set_blob(std::string name, std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
-  // As prepare, without waiting; also for more room than a restore that follows will fill.
+  // Like prepare, but does not wait. A restore that follows may need less room.
   Status prepare_in_background();
 
-  // Whether save_checkpoint_if_needed() would try to capture `step`. False counts as that call with
-  // the outcome `not_due`. A trainer that has to collect its state before a save asks this first.
-  // A step that save_checkpoint_if_needed() would refuse is due: the save returns the error.
+  // Whether save_checkpoint_if_needed() would try to capture `step`: for a trainer that has to
+  // collect its state before a save. False counts as that call with the outcome `not_due`. A step
+  // that the save would refuse counts as due, so that the save returns the error.
   // Errors: invalid_argument (closed).
   Result<bool> is_due(Step step);
 
-  // For a framework that counts writes, and so can judge whether guarded tensors were written in
-  // spite of it all. While `on_copied` is set, a capture stays here until settle() has judged it;
-  // one that the next call finds without a verdict is dropped. `on_copied` is called when the last
-  // byte was copied, on any thread, and must neither wait nor call the Checkpointer.
+  // For a framework that counts writes, and so can detect writes to guarded tensors during the
+  // copy. While `on_copied` is set, each capture is held back until settle() judges it. The next
+  // save, prepare, restore, remove or close drops a capture without a verdict. `on_copied` is
+  // called on any thread when the last byte is copied. It must neither wait nor call the
+  // Checkpointer.
   // Errors: those of guard, for the capture that runs.
   Status hold_captures(std::function<void(Step)> on_copied);
-  // The verdict on a held capture, given after `on_copied` or after guard(): when it is an error,
-  // the capture is dropped, counted as failed and logged with it. A verdict for any other step is
-  // ignored.
+  // Judges a held capture; call it after `on_copied` or after guard(). An error drops the capture,
+  // counts it as failed and is logged. A verdict for any other step is ignored.
   Status settle(Step step, Status verdict);
 
-  // As restore, into what `choose` returns instead of what is registered. Blobs that were added are
-  // not written, and all are read with blob(), also in `choose`. With `request.from` it reads the
-  // shard of that `rank`, whatever number of ranks saved it; without it `rank` is ignored.
+  // Like restore, but into the targets that `choose` returns. Leaves the blobs of add_blob as they
+  // are; blob() returns all others, also inside `choose`. With `request.from` it reads the shard of
+  // `rank`, whatever number of ranks saved it; otherwise `rank` is ignored.
   Result<Restored> restore_chosen(RestoreRequest request, const ChooseTargets& choose,
                                   std::uint32_t rank = 0);
 
-  // What `ckpt status --json` shows of this job, as JSON text: nodes, Slots, the level of each
-  // step, what would be lost if each node died now. Empty when disabled. Errors: unavailable (the
-  // daemon is away, or does not answer in time).
+  // Returns what `ckpt status --json` shows for this job, as JSON text: nodes, Slots, the level of
+  // each step, the loss if each node died now. Empty when disabled. Errors: unavailable (the daemon
+  // is away, or does not answer in time).
   Result<std::string> status(std::chrono::milliseconds deadline = std::chrono::milliseconds(1'000));
 
  private:

@@ -1,8 +1,8 @@
 // Options: everything that can be tuned, with its unit, its default and its limit.
 //
-// Precedence: what the code sets, over the environment (LIBCKPT_ + the option in capitals), over
-// the file named by LIBCKPT_CONFIG. `Options::resolve` applies the two lower levels to what is
-// unset; `ckpt doctor` prints the effective values and where each came from.
+// Precedence: the code, then the environment (LIBCKPT_ + the option in capitals), then the file
+// named by LIBCKPT_CONFIG. `Options::resolve` fills unset options from the last two; `ckpt doctor`
+// prints each effective value and its origin.
 #pragma once
 
 #include <chrono>
@@ -16,22 +16,22 @@
 
 namespace ckpt {
 
-// Interval: every n steps, or every so much time ("15min", "60s"), or never (both zero).
+// Interval: every n steps, or once per duration ("15min", "60s"), or never (both zero).
 struct Interval {
   std::uint64_t steps = 0;
   std::chrono::milliseconds time{0};
 
   bool is_never() const { return steps == 0 && time.count() == 0; }
-  // Not chosen: Options::resolve() puts the default in its place.
+  // Not set: Options::resolve() replaces it by the default.
   static constexpr Interval automatic() { return {0, std::chrono::milliseconds(-1)}; }
   bool is_automatic() const { return time.count() == -1; }
-  // Errors: invalid_argument ("15 parsecs" is no interval).
+  // Errors: invalid_argument ("15 parsecs" is not an interval).
   CKPT_EXPORT static Result<Interval> parse(std::string_view text);
 };
 
 // Node: one machine of the job. Nodes of one failure domain are expected to die together.
 struct Node {
-  std::string name;            // Unique in the job; survives no replacement.
+  std::string name;            // Unique in the job; a replacement gets a new one.
   std::string failure_domain;  // Default: the name.
   std::string address;         // "host:port" of its daemon.
 
@@ -39,70 +39,70 @@ struct Node {
   CKPT_EXPORT static Result<Node> parse(std::string_view text);
 };
 
-// Whether what the daemon does in the background slows down while training steps last longer
-// beside it: by the step times that the trainer measures between its saves ("auto"), or never
-// ("off").
+// Yield: whether the daemon's background work slows down when it makes training steps longer.
+// "auto" judges by the step times that the trainer measures between its saves; "off" never slows
+// down.
 enum class Yield : std::uint8_t { off, automatic };
 
 struct Options {
-  // Who we are.
+  // Identity.
   std::string job;  // Required: 1 to 128 of [A-Za-z0-9._-].
   std::string dir;  // Checkpoints on storage; empty: memory only.
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::vector<Node> nodes;  // All nodes of the job, the same list on every rank; empty: one node.
-  std::string node;         // Which of them this is; empty: the only one, or the host name.
-  std::uint64_t incarnation = 0;  // Of the list: a lower one than seen before is refused.
+  std::string node;         // Our name in `nodes`; empty: the only one, or the host name.
+  std::uint64_t incarnation = 0;  // Version of `nodes`; a lower one than before is refused.
 
-  // When.
+  // Intervals.
   Interval save_mem_interval{1, {}};
-  // With a dir every 30 min, and never without one; the newest step also at the end.
+  // Default: every 30 min with a dir, else never. The newest step is also stored at the end.
   Interval save_storage_interval = Interval::automatic();
-  std::uint32_t max_ckpt_num = 0;  // Kept on storage; 0: all.
+  std::uint32_t max_ckpt_num = 0;  // Checkpoints kept on storage; 0: all.
 
-  // How much.
-  std::uint64_t memory_budget =
-      0;  // Bytes the daemon may use on this node; 0: half of what is available.
-  std::uint32_t replicas =
-      2;  // Copies in different failure domains, the own one included; 1: none.
-  std::uint32_t own_slots = 0;            // 0: three with a storage directory, else two.
+  // Resources.
+  // Bytes that the daemon may use on this node; 0: half of the available memory.
+  std::uint64_t memory_budget = 0;
+  // Copies in different failure domains, the node's own included; 1: no copies on peers.
+  std::uint32_t replicas = 2;
+  std::uint32_t own_slots = 0;            // Per rank; 0: three with a dir, else two.
   std::uint64_t blob_capacity = 1 << 20;  // Bytes set aside for add_blob and set_blob.
   std::uint32_t copy_threads = 2;         // Host tensors; 1 to 64.
-  // Bytes per second that a capture takes of each GPU's link, so that the trainer's own copies get
-  // through; guard() lifts it. 0: no limit.
+  // Bytes per second that a capture copies from each GPU, so that the trainer's own copies get
+  // through; guard() lifts the limit. 0: no limit.
   std::uint64_t gpu_copy_rate = 0;
 
-  // Of what the daemon does beside training on this node. No limit holds once the job is being
-  // closed, its daemon stopped, or no trainer there; nor for a restore.
+  // Limits of the daemon's background work on this node. They do not apply to restores, nor while
+  // the job closes, the daemon stops or no trainer is attached.
   std::uint64_t flush_rate = 0;    // Bytes per second to storage. 0: no limit.
   std::uint64_t replica_rate = 0;  // Bytes per second to peers. 0: no limit.
-  Yield yield = Yield::automatic;  // Whether both go below that for the sake of training.
+  Yield yield = Yield::automatic;  // Whether both slow down further for training.
 
-  // With whom.
-  std::string runtime_dir;  // Socket, ready-file and log of the daemon; empty: by user.
+  // The daemon and the network.
+  std::string runtime_dir;  // Socket, ready-file and log of the daemon; empty: one per user.
   std::string daemon_path;  // The ckptd to start when none runs; empty: beside the library.
-  bool embedded = false;    // The daemon's engine inside this process.
+  bool embedded = false;    // Runs the daemon's engine inside this process.
   std::string secret_file;  // Shared by the job's nodes; without it there are no peer copies.
   std::string interface;    // The address to listen on; empty: that of this node in `nodes`.
-  std::uint16_t port = 0;   // Of the daemon this library starts; 0: that of this node in `nodes`.
+  std::uint16_t port = 0;   // Of a daemon that we start; 0: that of this node in `nodes`.
 
   // Behaviour.
   std::string log_file_path;  // Empty: standard error for the trainer, runtime_dir for the daemon.
-  bool disable = false;       // Calls do nothing and succeed; restores: not_found.
+  bool disable = false;       // Calls do nothing and succeed; restores return not_found.
   bool checksum_in_copy = true;  // False: the daemon computes the checksums after the copy.
   std::chrono::milliseconds open_deadline{10'000};
   std::chrono::milliseconds restore_deadline{120'000};
 
-  // One option from text, in the words of the environment and of the file; for other languages.
+  // Sets one option from text, written as in the environment or the file; for other languages.
   // Errors: invalid_argument (names the option and the value).
   CKPT_EXPORT Status set(std::string_view name, std::string_view text);
 
-  // Fills what is unset from the environment and the configuration file, and checks every value.
+  // Fills unset options from the environment and the configuration file, and checks every value.
   // Errors: invalid_argument (names the option and the value), io (the file cannot be read).
   CKPT_EXPORT static Result<Options> resolve(Options given);
 };
 
-// Where a value of the effective options came from; for `ckpt doctor`.
+// OptionOrigin: an effective value and its origin; for `ckpt doctor`.
 struct OptionOrigin {
   std::string name;
   std::string value;

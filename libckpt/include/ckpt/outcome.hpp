@@ -1,4 +1,4 @@
-// Outcome: what save and restore answer.
+// Outcome: the results of save and restore.
 #pragma once
 
 #include <chrono>
@@ -10,8 +10,8 @@ namespace ckpt {
 
 enum class SaveOutcome {
   not_due,               // The policy did not ask for this step.
-  started,               // The capture runs; it is CAPTURED soon.
-  skipped_no_slot,       // All Slots are busy: counted, and the step is given up by all ranks.
+  started,               // The capture runs; the step is CAPTURED soon.
+  skipped_no_slot,       // All Slots are busy: counted, and all ranks give the step up.
   skipped_unavailable,   // The daemon is away, or still makes the Slots of a new layout.
   disabled,              // LIBCKPT_DISABLE=1.
   skipped_by_agreement,  // All ranks capture a later step, which the coordinator announced.

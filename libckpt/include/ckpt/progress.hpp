@@ -1,4 +1,4 @@
-// RestoreProgress: how far a restore is, for whoever waits for it.
+// RestoreProgress: the progress of a restore, for display.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@ namespace ckpt {
 struct RestoreProgress {
   enum class Phase : std::uint8_t {
     waiting,  // For other ranks, for the daemon, or until a step is chosen.
-    filling,  // Storage, or a peer's memory, to memory of this node.
-    copying,  // That memory to the tensors.
-    ended,    // Reported once, whatever came of it.
+    filling,  // From storage, or a peer's memory, into memory of this node.
+    copying,  // From that memory into the tensors.
+    ended,    // Reported once, after success and failure alike.
   };
   Phase phase = Phase::waiting;
-  std::uint64_t bytes = 0;        // Done of this phase, all of them verified.
+  std::uint64_t bytes = 0;        // Done in this phase; all are verified.
   std::uint64_t bytes_total = 0;  // 0 while waiting.
   std::string source_name;        // "storage", "node B", "own memory"; empty while waiting.
   std::string waiting;            // The reason, when it is known; for people.
 };
 
-// Called on the thread that restores, some ten times a second. It must return quickly, not throw,
-// and not call the Checkpointer. A phase shorter than a tenth of a second, other than the end, may
-// not be reported at all. It returns whether to go on: at false, a restore that still waits, or
-// that the daemon still fills, ends with an error; one that copies is finished, since half of one
-// helps nobody.
+// Called about ten times a second, on the thread that restores. It must return quickly, must not
+// throw, and must not call the Checkpointer. A phase shorter than a tenth of a second may go
+// unreported, but not the end. Returns whether to go on. False ends a restore with an error while
+// it waits, or while the daemon fills memory. A restore that copies is finished all the same, since
+// half of one is useless.
 using RestoreWatch = std::function<bool(const RestoreProgress&)>;
 
 }  // namespace ckpt

@@ -1,6 +1,6 @@
-// Published: the checkpoints that lie in a directory, and which of them a restore may take.
+// Published: the checkpoints in a directory, and which of them a restore may take.
 //
-// Threads: any. Nothing is changed there, and no daemon is asked.
+// Threads: any. Changes nothing in the directory, and needs no daemon.
 #pragma once
 
 #include <ckpt/export.hpp>
@@ -18,19 +18,18 @@ struct PublishedCheckpoint {
   std::string job;
   Step step{};
   std::uint64_t timeline = 0;
-  std::uint32_t world_size = 1;  // Of those who saved it.
-  bool is_abandoned = false;     // By a restore to an older step: none is to bring it back.
+  std::uint32_t world_size = 1;  // The number of ranks that saved it.
+  bool is_abandoned = false;     // By a restore to an older step: do not restore it.
 };
 
 struct Published {
-  std::vector<PublishedCheckpoint> checkpoints;  // Newest first. Their files are there: not read.
-  std::vector<std::string> damage;  // What looks like a checkpoint and is none: a sentence each.
-  // Why nobody knows what was abandoned; empty: it is known. Then only a step that is named is
-  // safe.
+  std::vector<PublishedCheckpoint> checkpoints;  // Newest first. Their files exist, unread.
+  std::vector<std::string> damage;               // A sentence for each damaged checkpoint.
+  // Why it is not known which are abandoned; empty: it is known. If not, restore only a named step.
   std::string history_lost;
 };
 
-// Of the directory's run; of all where it is not marked as one's.
+// Lists the checkpoints of the directory's run, or of all runs if no run has marked it.
 // Errors: not_found (no such directory), io.
 CKPT_EXPORT Result<Published> list_published(std::string_view directory);
 

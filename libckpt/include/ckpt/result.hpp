@@ -1,7 +1,6 @@
 // Result: a value or an Error, with the part of std::expected's interface that we use.
 //
-// C++23 can replace Result<T> by an alias of std::expected<T, Error>; until then this is the
-// subset.
+// C++23 can replace Result<T> by an alias of std::expected<T, Error>.
 #pragma once
 
 #include <ckpt/error.hpp>
@@ -102,7 +101,7 @@ using Status = Result<void>;
     if (!ckpt_status) return ::ckpt::fail(std::move(ckpt_status).error()); \
   } while (false)
 
-// The twins for coroutines: `expr` is usually a co_await, which stands alone in its statement.
+// The same for coroutines: `expr` is usually a co_await, which stands alone in its statement.
 #define CKPT_CO_TRY(decl, expr) \
   CKPT_TRY_INNER(CKPT_CONCAT(ckpt_result_, __LINE__), co_return, decl, expr)
 #define CKPT_CO_CHECK(expr)                                                   \

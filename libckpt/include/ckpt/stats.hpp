@@ -1,4 +1,4 @@
-// Stats: counters that a trainer may read at any time; they only ever grow. And what is amiss.
+// Stats: counters that only grow, and the present problems. A trainer may read them at any time.
 #pragma once
 
 #include <chrono>
@@ -35,16 +35,16 @@ struct Stats {
   std::uint64_t saves_started = 0;
   std::uint64_t skipped_no_slot = 0;       // No free Slot: training went on instead.
   std::uint64_t skipped_unavailable = 0;   // No daemon, or no Slots, at that moment.
-  std::uint64_t skipped_by_agreement = 0;  // Waited for the step that all ranks will capture.
+  std::uint64_t skipped_by_agreement = 0;  // All ranks capture a later step instead.
   std::uint64_t failed = 0;
   std::uint64_t bytes_captured = 0;
-  std::chrono::nanoseconds held{0};  // Training thread inside save and guard, in total.
+  std::chrono::nanoseconds held{0};  // Total time of the training thread inside save and guard.
   std::chrono::nanoseconds held_max{0};
   std::uint64_t daemon_restarts = 0;
-  // Newest of each; a restore begins with those of the step that it restored.
+  // The newest step at each level. After a restore they start from the restored step.
   std::optional<Step> captured, replicated, committed, durable;
   std::string last_error;  // The newest failure, as logged; empty: none.
-  std::string degraded;    // What is amiss now: nodes that are lost, why steps are not stored.
+  std::string degraded;    // The present problems: lost nodes, why steps are not stored.
 };
 
 }  // namespace ckpt

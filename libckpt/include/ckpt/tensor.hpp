@@ -1,4 +1,4 @@
-// Tensor: the words for what a trainer hands over: a name, a type, a shape and where the bytes lie.
+// Tensor: the description of a trainer's tensor: name, type, shape, and the place of the bytes.
 #pragma once
 
 #include <ckpt/export.hpp>
@@ -75,11 +75,11 @@ enum class Location : std::uint8_t {
   cuda,  // Memory of the GPU `device_index`, as cudaMalloc gives it, in its primary context.
 };
 
-// A CUDA stream: a CUstream or cudaStream_t, which are one type, of any GPU of this process.
-// Nothing means the default stream, and is what host-only trainers pass. It is never dereferenced.
+// A CUDA stream of any GPU of this process: a CUstream or cudaStream_t, which are one type. Null
+// means the default stream; trainers without GPUs pass it. The handle is never dereferenced.
 //
-// Every GPU that tensors lie on waits for the stream that is given; GPUs other than its own wait
-// for their default streams, too. With streams of your own on several GPUs, let the one that you
+// Every GPU with registered tensors waits for this stream. GPUs other than the stream's own also
+// wait for their default streams. With streams of your own on several GPUs, let the one that you
 // pass wait for the others first.
 struct Stream {
   void* handle = nullptr;
@@ -93,9 +93,9 @@ struct TensorRef {
   std::vector<std::int64_t> strides;  // In elements; empty: contiguous. Views are refused.
   Location location = Location::host;
   int device_index = 0;
-  // True: only ever changed between guard() and the next save, so that it may be copied after
-  // save_checkpoint_if_needed() has returned. False: copied before it returns, or on a GPU: before
-  // any work that is queued on the stream after it has returned.
+  // True: the trainer changes it only between guard() and the next save, so it may be copied after
+  // the save has returned. False: it is copied before the save returns, or, on a GPU, before any
+  // work that is queued on the stream after the save.
   bool guarded = false;
 };
 
