@@ -44,7 +44,7 @@ Result<wire::control::Attach> make_attach(const Options& options) {
   }
   attach.incarnation = options.incarnation;
   attach.save_mem_interval = options.save_mem_interval;
-  // Options::resolve() has chosen; who comes past it has chosen nothing.
+  // Options::resolve() replaces `automatic`; options that bypass it get `never`.
   if (!options.save_storage_interval.is_automatic())
     attach.save_storage_interval = options.save_storage_interval;
   attach.max_ckpt_num = options.max_ckpt_num;

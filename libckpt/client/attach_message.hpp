@@ -1,4 +1,4 @@
-// AttachMessage: what the options say to the engine, at the start of a session.
+// AttachMessage: the options that the engine gets at the start of a session.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -8,7 +8,8 @@
 
 namespace ckpt::client {
 
-// An empty list of nodes becomes a list of one; an empty name the only one, or the host's.
+// An empty list of nodes becomes a list of one. An empty `node` becomes the only node's name, or
+// the host's.
 // Errors: invalid_argument (this node is not in the list).
 Result<wire::control::Attach> make_attach(const Options& options);
 std::string name_for_errors(const Options& options);  // "rank 3 of job gpt2"

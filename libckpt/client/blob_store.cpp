@@ -25,7 +25,7 @@ Status BlobStore::check_room(std::string_view name, std::size_t bytes) const {
                             name, bytes, total, capacity_));
   if (blobs_.size() >= format::blobs_max && !blobs_.contains(name))
     return fail(Errc::exhausted,
-                fmt::format("blob \"{}\": {} blobs are the most", name, format::blobs_max));
+                fmt::format("blob \"{}\": at most {} blobs are possible", name, format::blobs_max));
   return {};
 }
 
@@ -50,7 +50,7 @@ Status BlobStore::set(std::string name, std::span<const std::byte> bytes) {
   if (found != blobs_.end() && found->second.is_borrowed)
     return fail(
         Errc::invalid_argument,
-        fmt::format("blob \"{}\": it was added with add_blob and is read from there", name));
+        fmt::format("blob \"{}\": it was added with add_blob, so change its bytes in place", name));
   CKPT_CHECK(check_room(name, bytes.size()));
   if (found != blobs_.end()) {
     found->second.kept.assign(bytes.begin(), bytes.end());

@@ -26,20 +26,21 @@ class BlobStore {
   std::optional<std::span<const std::byte>> find(std::string_view name) const;
 
   bool is_empty() const { return blobs_.empty(); }
-  // Both in the order of the names, and good until the next change. Nothing is allocated.
+  // Both in the order of the names, and valid until the next change. Neither allocates.
   std::span<const std::span<const std::byte>> spans();
   std::span<const std::string> names();
 
-  // Whether restore() can be carried out. Errors: invalid_argument (missing, or of another size).
+  // Whether restore() can work. Errors: invalid_argument (missing, or of another size).
   Status check(const format::ShardRecord& record) const;
-  // Writes the record's blobs back; `slot` was verified. What was not known is kept for find().
+  // Writes the record's blobs back from the verified `slot`. Blobs without add() are kept for
+  // find().
   void restore(const format::ShardRecord& record, std::span<const std::byte> slot);
-  // Keeps the record's blobs for find(), those that were added excepted.
+  // Keeps the record's blobs for find(), except those of add().
   void keep(const format::ShardRecord& record, std::span<const std::byte> slot);
 
  private:
   struct Blob {
-    std::span<std::byte> borrowed;  // Of add(); else the bytes are `kept`.
+    std::span<std::byte> borrowed;  // Of add(); else the bytes are in `kept`.
     std::vector<std::byte> kept;
     bool is_borrowed = false;
     std::span<const std::byte> bytes() const {

@@ -13,7 +13,7 @@
 
 namespace ckpt::client {
 
-// `start(files, clock)` makes the task; both live until it has ended.
+// `start(files, clock)` makes the task; both outlive it.
 template <class T, class Start>
 Result<T> run_blocking(const Start& start) {
   asio::io_context context(1);
@@ -27,7 +27,7 @@ Result<T> run_blocking(const Start& start) {
   });
   context.run();
   if (thrown) std::rethrow_exception(thrown);
-  if (!result) return fail(Errc::cancelled, "the reading of a checkpoint was ended");
+  if (!result) return fail(Errc::cancelled, "reading a checkpoint was interrupted");
   return std::move(*result);
 }
 

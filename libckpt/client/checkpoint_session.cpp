@@ -1,12 +1,12 @@
 // A save:
-//  1. The step must grow; the policy and the agreement of the ranks must ask for it. A step that
-//  was refused may come again, unless a capture of it was begun or other ranks may wait for it.
-//  2. What is left of the capture before is copied, and reported to the engine.
-//  3. Layout and Slots for what is registered now: only the first save waits for them.
-//  4. A granted Slot is taken, which a caller may want to wait for; without one, the step is
+//  1. The step must grow; the policy and the agreement of the ranks must ask for it. A refused step
+//  may come again, unless its capture began or other ranks may wait for it.
+//  2. The rest of the previous capture is copied, and reported to the engine.
+//  3. Layout and Slots are made for the registered tensors. Only the first save waits for them.
+//  4. A granted Slot is taken, after a wait if the caller wants one. Without a Slot the step is
 //  skipped, counted and reported.
-//  5. The tensors are copied; the thread that copies the last byte reports that the Slot is filled,
-//  or, where captures are held, leaves that to the verdict on the capture.
+//  5. The tensors are copied. The thread that copies the last byte reports the filled Slot, or, if
+//  captures are held, leaves that to the verdict.
 #include "client/checkpoint_session.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// If a first save finds no free Slot for so long, a later one will find one.
+// A first save waits no longer than this for a free Slot: a later one will find one.
 constexpr std::chrono::seconds grant_wait_max{1};
 
 // Names the option behind an expired deadline, and its value.
@@ -53,7 +53,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLin
 
 CheckpointSession::~CheckpointSession() {
   capture_.end();
-  devices_.pins()->stop();  // The link says that nothing is mapped when it goes.
+  devices_.pins()->stop();  // The link reports at its end that nothing is mapped.
   collect();
   report();
 }
@@ -79,7 +79,7 @@ Status CheckpointSession::add_archive(std::string name, std::span<const NamedTen
 
 Status CheckpointSession::remove(std::string_view name) {
   CKPT_CHECK(check_open());
-  // Its memory may go when we return.
+  // The caller may free its memory when we return.
   CKPT_CHECK(finish_capture({}));
   return registry_.remove(name);
 }
@@ -221,7 +221,7 @@ Status CheckpointSession::prepare() {
   if (Status slots = slots_.ask(deadline); !slots) {
     return fail(named(std::move(slots).error(), deadline, "open_deadline", options_.open_deadline));
   }
-  // Until then captures go a slower way; it is no error.
+  // Until then captures take a slower way, which is no error.
   if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
   return capture_.plan(slots_.layout(), registry_);
 }
@@ -239,7 +239,7 @@ Result<bool> CheckpointSession::make_ready(Deadline deadline) {
   if (ready && !standing_.has_begun()) {
     ready = begin_timeline(deadline);
   } else if (const auto now = steady_clock::now(); ready && now < deadline) {
-    // Slots that were just made are granted one by one. That none is free is no error.
+    // Slots that were just made are granted one by one. It is no error if none is free.
     (void)link_->wait_granted(std::min<Deadline>(deadline, now + grant_wait_max));
   }
   if (!ready && ready.error().code() != Errc::unavailable) return fail(std::move(ready).error());
@@ -257,7 +257,7 @@ Status CheckpointSession::begin_timeline(Deadline deadline) {
 
 Status CheckpointSession::wait(Step step, Level level, Deadline deadline) {
   CKPT_CHECK(check_open());
-  // A level of another language, or cast from a number, may be one that no step ever reaches.
+  // Another language, or a cast from a number, may give a level that does not exist.
   if (level < Level::captured || level > Level::durable) {
     return fail(Errc::invalid_argument, fmt::format("wait for step {}: there is no level {}",
                                                     number(step), static_cast<unsigned>(level)));
@@ -281,7 +281,7 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   CKPT_CHECK(check_open());
   if (request.step && !request.from.empty())
     return fail(Errc::invalid_argument,
-                fmt::format("restore step {} from {}: give one of them, a path names its step",
+                fmt::format("restore step {} from {}: give one of them; the path names its step",
                             number(*request.step), request.from));
   teller_.watch(request.watch);
   link_->watch_restores(std::move(request.watch));
@@ -324,7 +324,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   }
   Error error =
       named(std::move(restored).error(), deadline, "restore_deadline", options_.restore_deadline);
-  // Ours names the tensor and the shapes; the one for all ranks only says that a rank refused.
+  // Our error names the tensor and the shapes. The error for all ranks says only that one refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
   auto failed = standing_.failed(std::move(error), step.has_value());
   if (failed.begins_again) (void)begin_timeline(open_deadline());  // Else the next save does it.
@@ -378,7 +378,7 @@ Status CheckpointSession::start_fresh() {
   CKPT_CHECK(check_open());
   standing_.allow_saves();
   if (standing_.has_begun()) return {};
-  CKPT_CHECK(prepare());  // The beginning ends with the first Slot.
+  CKPT_CHECK(prepare());  // The start ends with the first granted Slot.
   const Deadline deadline = open_deadline();
   if (Status fresh = link_->start_fresh(deadline); !fresh) {
     return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
@@ -419,7 +419,7 @@ Status CheckpointSession::close(Deadline deadline) {
   if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
   account_.report(last_counters_);
   capture_.end();
-  devices_.pins()->stop();  // The link says that nothing is mapped when it goes.
+  devices_.pins()->stop();  // The link reports at its end that nothing is mapped.
   link_.reset();
   if (!finished) return finished;
   return closed;

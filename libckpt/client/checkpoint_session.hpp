@@ -1,9 +1,9 @@
-// CheckpointSession: what a Checkpointer does: it puts the parts of a session together.
+// CheckpointSession: the work of a Checkpointer. It puts the parts of a session together:
 //
 //   StepSchedule       which steps are captured
-//   SlotReadiness      whether there are Slots for what is registered
+//   SlotReadiness      whether there are Slots for the registered tensors
 //   RunningCapture     the capture that runs
-//   RestoreStanding    where the restore stands, and so whether saves are allowed
+//   RestoreStanding    the state of the restore, and so whether saves are allowed
 //
 // Invariants: the registered tensors, the Layout and the plan of copies only change between
 //             captures.
@@ -38,8 +38,8 @@
 
 namespace ckpt::client {
 
-// Choice: a restore goes into what `targets` returns. With `RestoreRequest::from` it reads the
-// shard of `rank`.
+// Choice: restores into the tensors that `targets` returns. With `RestoreRequest::from` it reads
+// the shard of `rank`.
 struct Choice {
   const ChooseTargets& targets;
   std::uint32_t rank = 0;
@@ -47,7 +47,7 @@ struct Choice {
 
 class CheckpointSession {
  public:
-  // `options` were resolved. `chunk_bytes` is smaller in tests.
+  // `options` are resolved. `chunk_bytes` is smaller in tests.
   CheckpointSession(Options options, std::unique_ptr<SessionLink> link,
                     std::uint64_t chunk_bytes = default_chunk_bytes);
   ~CheckpointSession();
@@ -101,7 +101,7 @@ class CheckpointSession {
 
   const Options options_;
   std::unique_ptr<SessionLink> link_;
-  LinkCounters last_counters_;  // Once the link is gone.
+  LinkCounters last_counters_;  // For use when the link is gone.
   DeviceTable devices_;
   TensorRegistry registry_;
   BlobStore blobs_;

@@ -21,9 +21,9 @@ Checkpointer& Checkpointer::operator=(Checkpointer&& other) noexcept {
 }
 
 Checkpointer::~Checkpointer() {
-  // In a fork there are no threads to join and no daemon to leave. And with a call under way the
-  // process ends: exit() was called by a handler that interrupted it, or by another thread. What
-  // the call uses, and its locks, it never lets go. The end of the process cleans up.
+  // In a fork there are no threads to join and no daemon to leave. A call under way means that the
+  // process ends: a handler that interrupted the call, or another thread, called exit(). Such a
+  // call never releases its locks. The end of the process cleans up.
   if (impl_ && (impl_->is_forked() || impl_->is_in_call())) (void)impl_.release();
 }
 
@@ -32,7 +32,7 @@ Result<std::unique_ptr<Checkpointer::Impl>> Checkpointer::Impl::open(Options opt
       Result<std::unique_ptr<Impl>>>([&]() -> Result<std::unique_ptr<Impl>> {
     CKPT_TRY(Options resolved, Options::resolve(std::move(options)));
     if (resolved.disable) return std::make_unique<Impl>();
-    // In one directory two embedded engines would get in each other's way.
+    // Two embedded engines would disturb each other in one directory.
     const std::string engine = resolved.embedded ? "in " + resolved.dir : resolved.runtime_dir;
     CKPT_TRY(auto claim, client::OpenClaim::take(engine, resolved.job, resolved.rank));
     if (!resolved.log_file_path.empty()) CKPT_CHECK(Log::open_file(resolved.log_file_path));
@@ -118,7 +118,7 @@ Stats Checkpointer::stats() const {
 Status Checkpointer::close(std::chrono::milliseconds deadline) {
   return Impl::call<Status>(impl_.get(), {}, [&](auto& session) {
     Status closed = session.close(deadline_after(deadline));
-    impl_->let_others_open();  // Closed it is, whatever became of the flush.
+    impl_->let_others_open();  // It is closed even if the flush failed.
     return closed;
   });
 }

@@ -1,5 +1,5 @@
-// CheckpointerImpl: the shell around a CheckpointSession: a disabled one does nothing, one that was
-// moved from or forked answers with an error, and no exception gets out.
+// CheckpointerImpl: the shell around a CheckpointSession. When disabled it does nothing; after a
+// move or a fork it returns an error. No exception gets out.
 //
 // Threads: as Checkpointer.
 #pragma once
@@ -21,7 +21,7 @@ namespace ckpt {
 
 namespace client {
 
-// What can still be thrown is the want of memory, here or in a library below.
+// Only a lack of memory can still throw, here or in a library below.
 template <class Answer, class Function>
 Answer without_exceptions(Function function) noexcept {
   try {
@@ -53,12 +53,12 @@ class Checkpointer::Impl {
         session_(std::in_place, std::move(options), std::move(link)) {}
 
   bool is_disabled() const { return !session_.has_value(); }
-  // A fork has a copy of everything but the threads: it must leave all of it alone.
+  // A fork has a copy of everything except the threads, and must leave all of it alone.
   bool is_forked() const { return session_.has_value() && getpid() != process_; }
   client::CheckpointSession& session() { return *session_; }
   void let_others_open() { claim_.reset(); }
 
-  // While one exists, a call uses the session.
+  // InCall: exists while a call uses the session.
   class InCall {
    public:
     explicit InCall(Impl& impl) : calls_(impl.calls_) { ++calls_; }
@@ -71,7 +71,7 @@ class Checkpointer::Impl {
   };
   bool is_in_call() const { return calls_ > 0; }
 
-  // `function(session)`, unless there is a reason not to; `disabled` is the answer of a no-op.
+  // Returns `function(session)`, or `disabled`, or an error if the session must not be used.
   template <class Answer, class Function>
   static Answer call(Impl* impl, Answer disabled, Function function) noexcept {
     return client::without_exceptions<Answer>([&]() -> Answer {

@@ -1,9 +1,9 @@
-// The steps of one connection; a failure of any leads to lose(), a pause, and step 1.
+// The steps of one connection. After a failure of any: lose(), a pause, and step 1 again.
 //
 //   1. Connect, and start the daemon if none runs.
-//   2. Hello both ways: versions are compared before anything else is said.
+//   2. Hello both ways: versions are compared before anything else is sent.
 //   3. Attach, as a new session or as the continuation of the one before.
-//   4. Tell what is remembered: the layout, what the session waits for.
+//   4. Send the remembered messages: the layout, and requests without an answer.
 //   5. Receive until the stream ends; sending goes on beside it.
 #include "client/daemon_link.hpp"
 
@@ -30,8 +30,8 @@ constexpr Duration reconnect_time = std::chrono::seconds(30);
 constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
 constexpr Duration goodbye_time = std::chrono::seconds(1);
 
-// Whether the next attempt may do better. Who opens hears at once of what he can change; in
-// mid-run, patience costs nothing.
+// Whether the next attempt may succeed. A caller of open learns at once of errors that it can fix;
+// in mid-run, patience costs nothing.
 bool may_pass(const Error& error, bool was_attached) {
   switch (error.code()) {
     case Errc::unavailable:
@@ -61,7 +61,7 @@ DaemonLink::DaemonLink(const Options& options, os::RuntimeDirectory directory,
       outgoing_changed_(*clock_),
       silence_(
           *clock_, [this] { enqueue(control::AskStatus{}); },
-          [this](bool is_silent) { tell_silence(is_silent); }) {}
+          [this](bool is_silent) { report_silence(is_silent); }) {}
 
 void DaemonLink::start() {
   asio::co_spawn(thread_.executor(), run(), asio::detached);
@@ -77,12 +77,12 @@ void DaemonLink::say_goodbye() {
   is_stopping_ = true;
   state_->refused(Error(Errc::cancelled, "the Checkpointer was closed"));
   if (!is_attached_ || has_left_) return thread_.stop();
-  // What is mapped goes first, since goodbye says that nothing is.
+  // Unmaps first, since goodbye says that nothing is mapped.
   mapped_.clear();
   incoming_.clear();
   state_->forget_slots();
   enqueue(control::Goodbye{});
-  // send_all() stops the thread when it is out; a daemon that does not read is left alone.
+  // send_all() stops the thread after sending it. The alarm is for a daemon that does not read.
   goodbye_alarm_ = clock_->call_at(clock_->after(goodbye_time), [this] { thread_.stop(); });
 }
 
@@ -99,8 +99,8 @@ void DaemonLink::let_go(MappedSlot slot) {
   });
 }
 
-// Whoever took our place waits until we cannot write into the Slots any more. We may live on for
-// long: it is told as soon as the capture under way, if there is one, has ended.
+// The trainer that took our place waits until we cannot write into the Slots any more. We may live
+// on for long, so we send goodbye as soon as no capture is under way.
 void DaemonLink::make_way() {
   mapped_.clear();
   incoming_.clear();
@@ -129,15 +129,15 @@ void DaemonLink::enqueue(control::Message message) {
   silence_.said();
 }
 
-// The trainer goes on without captures meanwhile: it must not do so unawares.
-void DaemonLink::tell_silence(bool is_silent) {
+// The trainer goes on without captures meanwhile, and must be warned.
+void DaemonLink::report_silence(bool is_silent) {
   if (!is_silent) return state_->heard_again();
   const auto lasted = clock_->now() - silence_.silent_since();
   state_->silent({std::chrono::steady_clock::now() - lasted, connection_.peer().pid, daemon_log_});
 }
 
 void DaemonLink::hang_up(std::string why) {
-  is_attached_ = false;  // Nothing more is said; serve() sees the end, and does what is to be done.
+  is_attached_ = false;  // Nothing more is sent; serve() sees the end and cleans up.
   hung_up_ = std::move(why);
   connection_.close();
 }
@@ -152,7 +152,7 @@ DetachedTask DaemonLink::run() {
       const Time attached_at = clock_->now();
       auto ended = co_await serve();
       if (is_stopping_) co_return;
-      pause.held(clock_->now() - attached_at);
+      pause.connection_ended(clock_->now() - attached_at);
       CKPT_ASSERT(!ended);
       lose(ended.error());
     } else {
@@ -164,7 +164,7 @@ DetachedTask DaemonLink::run() {
         state_->refused(std::move(attached).error());
         co_return;
       }
-      if (complaint.may_speak()) log_warning("attach, tried again: {}", error.message());
+      if (complaint.may_speak()) log_warning("attach failed, trying again: {}", error.message());
       state_->lost(error.text());
     }
     const Time again = clock_->after(pause.next(was_attached_));
@@ -214,7 +214,8 @@ Task<void> DaemonLink::attach_once() {
   CKPT_CO_CHECK(co_await connection_.send(std::move(hello_message), hello_deadline));
   CKPT_CO_TRY(const auto first, co_await receive(hello_deadline));
   const auto* hello = std::get_if<control::Hello>(&first);
-  if (hello == nullptr) co_return fail(Errc::corruption, "the daemon's first word was no hello");
+  if (hello == nullptr)
+    co_return fail(Errc::corruption, "the daemon's first message was not hello");
   CKPT_CO_CHECK(control::check_hello(*hello, "the daemon"));
   // Step 3.
   CKPT_POINT("attach.before");
@@ -223,7 +224,7 @@ Task<void> DaemonLink::attach_once() {
   CKPT_CO_CHECK(co_await connection_.send(std::move(attach_message), attach_deadline));
   CKPT_CO_TRY(const auto second, co_await receive(attach_deadline));
   const auto* answer = std::get_if<control::AttachAnswer>(&second);
-  if (answer == nullptr) co_return fail(Errc::corruption, "the daemon did not answer to attach");
+  if (answer == nullptr) co_return fail(Errc::corruption, "the daemon did not answer attach");
   if (!answer->result) co_return fail(Error(answer->result.error()));
   CKPT_POINT("attach.after");
   if (was_attached_) log_info("job={} rank={} attached again", attach_.job, attach_.rank);
@@ -254,7 +255,7 @@ DetachedTask DaemonLink::send_all(std::uint64_t connection_number) {
     if (connection_number != connection_number_) co_return;
     if (!sent && sent.error().code() == Errc::unavailable && clock_->now() >= deadline)
       hang_up("the daemon read nothing for ten minutes");
-    if (!sent) connection_.close();  // serve() sees the end of it, and does what is to be done.
+    if (!sent) connection_.close();  // serve() sees the end and cleans up.
     if (!sent) co_return;
     if (std::holds_alternative<control::Filled>(message)) CKPT_POINT("notify.sent");
   }
@@ -277,9 +278,9 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
   if (const auto* ready = std::get_if<control::SlotsReady>(&message)) return take(*ready);
   const auto name = control::name_of(message);
   auto event = control::to_event(std::move(message));
-  if (!event) return fail(Errc::corruption, fmt::format("the daemon said {} to a trainer", name));
+  if (!event) return fail(Errc::corruption, fmt::format("the daemon sent {} to a trainer", name));
   note(*event);
-  state_->tell(std::move(*event));
+  state_->notify(std::move(*event));
   if (is_fenced_) make_way();
   return {};
 }
@@ -300,7 +301,7 @@ Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vec
   IncomingSlot& slot = incoming_[segments.slot];
   if (segments.first == 0) slot = {segments.generation, segments.count_of_all, {}};
   if (slot.generation != segments.generation || slot.segments.size() != segments.first)
-    return fail(Errc::corruption, "the daemon's segments come in a wrong order");
+    return fail(Errc::corruption, "the daemon's segments come in the wrong order");
   for (std::size_t index = 0; index < fds.size(); ++index) {
     CKPT_TRY(auto segment, os::adopt_segment(std::move(fds[index]), segments.bytes[index]));
     slot.segments.push_back(std::move(segment));
@@ -310,7 +311,7 @@ Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vec
   os::MapOptions options;
   options.is_inherited = false;
   CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(slot.segments), options));
-  // The pages exist; this fills our page table, so that the first capture does not.
+  // The pages exist. This fills our page table now, instead of in the first capture.
   CKPT_CHECK(mapped.map_pages(prefault_threads_));
   incoming_.erase(segments.slot);
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));

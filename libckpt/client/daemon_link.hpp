@@ -1,10 +1,10 @@
-// DaemonLink: the way to the engine in ckptd, over its socket; it survives the daemon's death.
+// DaemonLink: the connection to the engine in ckptd, over its socket. Survives the daemon's death.
 //
-//   connect (start) -> hello -> attach -> tell what is remembered -> serve --lost--> connect ...
+//   connect (start) -> hello -> attach -> send what is remembered -> serve --lost--> connect ...
 //
-// The daemon's end is seen as the end of the stream. Training goes on meanwhile: nothing is granted
-// until the next daemon grants it. The layout, a start that was asked for and a close are told
-// again; a session that had begun attaches as its continuation, on the same timeline.
+// The stream ends with the daemon. Training goes on meanwhile, without Slots until the next daemon
+// grants some. The layout, a requested start and a close are sent again. A session that had begun
+// attaches as its continuation, on the same timeline.
 //
 // Threads:  everything but the EngineSide's calls runs on ckpt-snap.
 #pragma once
@@ -51,16 +51,16 @@ class DaemonLink final : public EngineSide {
   DetachedTask send_all(std::uint64_t connection_number);
   Task<void> attach_once();
   Task<control::Message> receive(Time deadline);
-  // Until the connection ends, which is the error.
+  // Runs until the connection ends, and returns that as an error.
   Task<void> serve();
   void lose(const Error& error);
-  void tell_silence(bool is_silent);
+  void report_silence(bool is_silent);
   void say_goodbye();
   void make_way();
 
   void carry_out(control::Call call);
   void enqueue(control::Message message);
-  void hang_up(std::string why);  // On a daemon that may be alive.
+  void hang_up(std::string why);  // The daemon may be alive.
 
   Status take(control::Message message, std::vector<os::Fd> descriptors);
   Status take(control::SlotsReady ready);
@@ -83,8 +83,8 @@ class DaemonLink final : public EngineSide {
   bool was_attached_ = false;
   bool is_stopping_ = false;
   bool is_fenced_ = false;
-  bool has_left_ = false;  // Being fenced, we have said goodbye before our end.
-  std::string hung_up_;    // Why, when we did.
+  bool has_left_ = false;  // We are fenced, and said goodbye before our end.
+  std::string hung_up_;    // The reason; empty: we did not.
   LogLimit hanging_up_{60.0};
   OutgoingQueue outgoing_;
   Signal outgoing_changed_;

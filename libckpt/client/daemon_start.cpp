@@ -66,7 +66,7 @@ os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirecto
     command.arguments.push_back("--listen");
     command.arguments.push_back(address);
   }
-  // A rank that is bound to some cores would bind it to the same.
+  // Otherwise a rank that is bound to some cores would bind the daemon to them.
   const char* all_cores = std::getenv("LIBCKPT_ALL_CORES");
   if (all_cores == nullptr || *all_cores == '\0')
     command.environment.emplace_back("LIBCKPT_ALL_CORES", "true");
@@ -128,21 +128,21 @@ std::optional<Error> DaemonStart::early_end() {
   spawned_.reset();
   const bool was_alone = start_lock_.has_value();
   start_lock_.reset();
-  // Somebody killed it, as may happen at any time: another one is started.
+  // Somebody killed it, which may happen at any time: another one is started.
   if (state == os::ChildState::killed) return std::nullopt;
-  // Another one may have been started by hand meanwhile, which it then told in its log.
+  // It also ends when a daemon that was started by hand holds the lock, and logs that.
   if (!was_alone || !os::LockFile::acquire(directory_.lock())) return std::nullopt;
   return Error(Errc::io, fmt::format("start the daemon: {}, pid {}, ended; {}",
                                      find_daemon(options_), pid, end_of_log()));
 }
 
 Status DaemonStart::start_if_none() {
-  // Also while the one we started has not yet come up: it holds our start lock.
+  // The daemon that we started is still coming up: we keep the start lock until then.
   if (start_lock_) return {};
   const Time now = clock_.now();
   if (const Time next = limit_.next(now); next > now) {
-    if (pause_told_ != next) log_warning("{}", no_answer().text());
-    pause_told_ = next;
+    if (logged_pause_ != next) log_warning("{}", no_answer().text());
+    logged_pause_ = next;
     return {};
   }
   // Step 2.

@@ -1,11 +1,11 @@
 // DaemonStart: finds the daemon of the runtime directory, and starts one when none runs.
 //
-//   1. Connect to the socket. Somebody listens: done.
+//   1. Connect to the socket. If a daemon listens: done.
 //   2. Take the start lock, without waiting: its holder alone may start a daemon.
-//   3. Start ckptd, unless somebody holds the daemon's own lock: then one is coming up already.
-//   4. Try 1 again, with back-off, until the deadline, or until the one we started has ended.
+//   3. Start ckptd, unless the daemon's own lock is held: then one is coming up already.
+//   4. Repeat step 1, with back-off, until the deadline, or until the daemon that we started ends.
 //
-// Threads: the executor's of the clock.
+// Threads: those of the clock's executor.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -24,8 +24,7 @@ namespace ckpt::client {
 // options.daemon_path, else LIBCKPT_DAEMON_PATH, else ckptd beside the library or the program, or
 // in their ../bin, else by PATH.
 std::string find_daemon(const Options& options);
-// Where the daemon that is started is told to listen for peers; empty: the options say no more than
-// the list of nodes does.
+// The address on which a started daemon listens for peers; empty: the list of nodes says it.
 std::string listen_address(const Options& options);
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory);
 
@@ -40,19 +39,19 @@ class DaemonStart {
 
  private:
   Status start_if_none();
-  Error no_answer() const;  // What is known of why nobody answers.
-  // The last that its log says, since we started one if we did.
+  Error no_answer() const;  // Names the likely reason.
+  // The last line of its log; if we started a daemon, the last line since then.
   std::string end_of_log() const;
-  // The daemon that we started has ended without ever answering.
+  // The error if the daemon that we started has ended without ever answering.
   std::optional<Error> early_end();
 
   Clock& clock_;
   Options options_;
   os::RuntimeDirectory directory_;
   RestartLimit limit_;
-  std::optional<Time> pause_told_;  // The end of the pause between starts that the log tells of.
+  std::optional<Time> logged_pause_;    // The end of the pause between starts, as last logged.
   std::optional<os::Spawned> spawned_;  // Kept until it ended, to take its exit status.
-  std::uint64_t log_bytes_before_ = 0;  // Of the log: written by daemons before ours.
+  std::uint64_t log_bytes_before_ = 0;  // The size of the log before our daemon.
   std::optional<os::LockFile> start_lock_;
 };
 

@@ -8,8 +8,8 @@ namespace ckpt::client {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Who means "for ever" gives the longest number there is, which added to the time would be one long
-// ago. In nanoseconds, 64 bits are 292 years.
+// A caller that means "for ever" gives the largest number, which would overflow when added to the
+// time: in nanoseconds, 64 bits are 292 years.
 inline constexpr std::chrono::milliseconds longest_duration = std::chrono::hours(100 * 365 * 24);
 
 inline Deadline deadline_after(std::chrono::milliseconds given) {

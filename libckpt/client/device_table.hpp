@@ -24,7 +24,7 @@ class DeviceTable {
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
 
-  // The index of the Device that `tensor` lies on. Loads the driver for the first on a GPU.
+  // Returns the index of the tensor's Device. The first tensor on a GPU loads the driver.
   // Errors: invalid_argument (unknown, or not that GPU's memory), unsupported (no GPU here),
   //         unavailable (the GPU is lost).
   Result<std::size_t> find(const TensorRef& tensor);

@@ -79,18 +79,18 @@ EmbeddedLink::~EmbeddedLink() {
   thread_.join();
   state_->forget_slots();
   machine_->engine.reset();
-  // Every wait ends at once, and with it the coroutines that are left. One that waits for the disk,
-  // as a flush does, still asks what time it is.
+  // Every wait ends at once, and with it the remaining coroutines. A flush that waits for the disk
+  // still reads the clock.
   machine_->clock->close();
   if (has_stopped_ && thread_.drain(drain_time)) return;
   log_warning(
-      "the embedded engine did not end in time (a file system that hangs?): its memory is "
-      "left to the end of the process");
+      "the embedded engine did not end in time (does a file system hang?): its memory stays "
+      "until the process ends");
   (void)machine_.release();
 }
 
 DetachedTask EmbeddedLink::attach() {
-  // It may block: this engine has nobody else to serve yet.
+  // It may block: this engine serves nobody else yet.
   auto secret = node::read_secret(attach_.secret_file);
   if (!secret) {
     state_->refused(std::move(secret).error());

@@ -1,8 +1,8 @@
 // EmbeddedLink: the engine inside the trainer's process, on ckpt-snap: for tests, and for places
 // where a second process is not allowed. Its memory goes with the process; peers and storage stay.
 //
-// Slots are memfd segments here too, and mapped a second time for the trainer: what was granted
-// stays mapped while the engine replaces its Slots, exactly as with the daemon.
+// Slots are memfd segments here too, and mapped a second time for the trainer. So granted Slots
+// stay mapped while the engine replaces them, exactly as with the daemon.
 //
 // Threads:  everything but the EngineSide's calls runs on ckpt-snap.
 #pragma once
@@ -31,7 +31,7 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   void let_go(MappedSlot slot) override;
 
  private:
-  // What the engine runs on, destroyed from the last to the first; the thread outlives it.
+  // Everything that the engine runs on, destroyed in reverse order; the thread outlives it.
   struct Machine;
 
   DetachedTask attach();
@@ -39,7 +39,7 @@ class EmbeddedLink final : public EngineSide, private node::SessionEvents {
   Result<MappedSlot> map_slot(const node::ReadySlot& slot) const;
 
   void slots_ready(std::vector<node::ReadySlot> slots) override;
-  void tell(control::Event event) override { state_->tell(std::move(event)); }
+  void tell(control::Event event) override { state_->notify(std::move(event)); }
 
   std::shared_ptr<LinkState> state_;
   control::Attach attach_;

@@ -1,9 +1,9 @@
-// HeldCapture: a capture that was copied, and is told to nobody until its caller has judged it.
+// HeldCapture: a copied capture that is not sent to the engine until its caller has judged it.
 //
-//   idle --begin--> copying --copied--> waiting --judge--> idle: the caller tells, or drops, it
-//                      +----judge--> judged --copied--> idle: likewise
+//   idle --begin--> copying --copied--> waiting --judge--> idle: the caller sends or drops it
+//                      +----judge--> judged --copied--> idle: the same
 //
-// Threads: `copied` from whichever thread copied the last byte; all else from one at a time.
+// Threads: `copied` on the thread that copied the last byte; all other calls one at a time.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace ckpt::client {
 
-// What there is to tell of a capture.
+// CopiedCapture: the report of a capture.
 struct CopiedCapture {
   wire::control::Filled filled;
   std::uint64_t bytes = 0;
@@ -36,7 +36,7 @@ class HeldCapture {
   bool is_held(Step step) const;
   // None: the verdict is still to come.
   std::optional<Judged> copied(CopiedCapture capture);
-  // None: the last byte was not copied yet, or this step is not held, or was judged before.
+  // None: the last byte is not copied yet, or this step is not held or was judged before.
   std::optional<Judged> judge(Step step, Status verdict);
   // The step that waits for its verdict.
   std::optional<Step> waiting() const;

@@ -98,19 +98,19 @@ void LinkState::noticed(control::Notice notice) {
     if (!notice.degraded.empty()) view.counters.last_error = notice.degraded;
     return std::exchange(view.counters.degraded, notice.degraded);
   });
-  // Each retry words it anew: one line when it begins and one when it ends.
+  // Each retry changes the text, so only the beginning and the end are logged.
   if (before.empty() && !notice.degraded.empty())
     log_warning("{}: degraded: {}", who_, notice.degraded);
   if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
 }
 
 void LinkState::silent(Silence silence) {
-  const std::string told = change([&](LinkView& view) {
+  const std::string text = change([&](LinkView& view) {
     view.silence = std::move(silence);
     view.counters.last_error = view.degraded();
     return view.counters.last_error;
   });
-  log_warning("{}: {}", who_, told);
+  log_warning("{}: {}", who_, text);
 }
 
 void LinkState::heard_again() {
@@ -119,7 +119,7 @@ void LinkState::heard_again() {
   if (silence) log_info("{}: the daemon, pid {}, answers again", who_, silence->process);
 }
 
-void LinkState::tell(control::Event event) {
+void LinkState::notify(control::Event event) {
   std::visit(Overloaded{
                  [this](control::SlotsFailed& it) { slots_failed(std::move(it.result).error()); },
                  [this](control::Granted& it) { slot_granted(it.slot); },
@@ -225,20 +225,20 @@ void LinkState::ask_layout(std::uint64_t slot_bytes) {
 
 namespace {
 
-Deadline told_next() {
+Deadline next_report() {
   return std::chrono::steady_clock::now() + RestoreTeller::interval;
 }
 
 }  // namespace
 
-// Once for a job, but on a slow machine for seconds per GiB.
+// The wait happens once per job, but lasts seconds per GiB on a slow machine.
 template <class IsOver>
-void LinkState::tell_of_slots(Deadline deadline, IsOver is_over) const {
-  if (!tells_after_) return;
-  const Deadline told_at = std::chrono::steady_clock::now() + *tells_after_;
-  if (told_at >= deadline) return;
+void LinkState::log_long_wait(Deadline deadline, IsOver is_over) const {
+  if (!log_after_) return;
+  const Deadline log_at = std::chrono::steady_clock::now() + *log_after_;
+  if (log_at >= deadline) return;
   const bool has_ended = view_.wait_until(
-      told_at, [&](const LinkView& view) { return is_over(view) || view.is_over(); });
+      log_at, [&](const LinkView& view) { return is_over(view) || view.is_over(); });
   if (has_ended) return;
   const std::uint64_t bytes =
       view_.read([](const LinkView& view) { return view.slots.asked_bytes(); });
@@ -247,13 +247,13 @@ void LinkState::tell_of_slots(Deadline deadline, IsOver is_over) const {
 }
 
 template <class IsOver>
-Status LinkState::tell_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const {
-  for (Deadline next = told_next(); watch && next < deadline; next = told_next()) {
+Status LinkState::report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const {
+  for (Deadline next = next_report(); watch && next < deadline; next = next_report()) {
     const bool has_ended = view_.wait_until(
         next, [&](const LinkView& view) { return is_over(view) || view.is_over(); });
     if (has_ended) break;
     if (!watch(view_.read([](const LinkView& view) { return view.restore_progress(); })))
-      return fail(Errc::unavailable, who_ + ": restore: who watches it has given it up");
+      return fail(Errc::unavailable, who_ + ": restore: its watch has given it up");
   }
   return {};
 }
@@ -264,11 +264,11 @@ Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline,
   const auto is_over = [&](const LinkView& view) {
     return is_needless(view) || view.slots_error.has_value() || view.slots.are_big_enough();
   };
-  tell_of_slots(deadline, is_over);
+  log_long_wait(deadline, is_over);
   const std::uint64_t bytes =
       view_.read([](const LinkView& view) { return view.slots.asked_bytes(); });
   const std::string what = fmt::format("make Slots of {}", arena::human_bytes(bytes));
-  CKPT_CHECK(tell_until(is_over, deadline, watch));
+  CKPT_CHECK(report_until(is_over, deadline, watch));
   CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet"));
   return view_.read([&](const LinkView& view) -> Status {
     if (view.slots_error && !is_needless(view)) return fail(Error(*view.slots_error));
@@ -358,7 +358,7 @@ Result<std::optional<OfferedSlot>> LinkState::wait_offer(Deadline deadline,
   const auto is_over = [](const LinkView& view) {
     return view.begun.has_value() || !view.offers.empty();
   };
-  CKPT_CHECK(tell_until(is_over, deadline, watch));
+  CKPT_CHECK(report_until(is_over, deadline, watch));
   CKPT_CHECK(wait_for(deadline, "restore", is_over));
   return change([](LinkView& view) -> Result<std::optional<OfferedSlot>> {
     if (view.begun || view.offers.empty()) return std::optional<OfferedSlot>();

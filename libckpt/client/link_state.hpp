@@ -1,5 +1,5 @@
-// LinkState: the LinkView of a session under its lock. Events of the engine change it, and the
-// trainer's threads look at it and wait for it.
+// LinkState: the LinkView of a session under its lock. Events of the engine change it; the
+// trainer's threads read it and wait for it.
 //
 // Invariants: those of LinkView, checked before and after each change.
 // Threads:   the events come on ckpt-snap; everything else from the trainer's threads, which may
@@ -21,18 +21,18 @@ namespace ckpt::client {
 
 class LinkState {
  public:
-  // `who` is named in errors: "rank 3 of job gpt2". A wait for Slots that lasts longer than
-  // `tells_after` is logged; none: never.
-  explicit LinkState(std::string who, std::optional<std::chrono::milliseconds> tells_after = {})
-      : who_(std::move(who)), tells_after_(tells_after) {}
+  // Errors name `who`: "rank 3 of job gpt2". A wait for Slots that lasts longer than `log_after` is
+  // logged; none: never.
+  explicit LinkState(std::string who, std::optional<std::chrono::milliseconds> log_after = {})
+      : who_(std::move(who)), log_after_(log_after) {}
 
   // --- Events, on ckpt-snap ---
-  void connected(int process);  // To this one, which may not answer yet.
+  void connected(int process);  // This daemon may not answer yet.
   void attached(const format::RunId& run);
   void lost(const std::string& reason);  // The engine is gone; a new one may come.
-  void refused(Error error);             // There will be none.
+  void refused(Error error);             // There will be no engine.
   void slots_ready(std::vector<MappedSlot> slots);
-  void tell(control::Event event);  // One of those below.
+  void notify(control::Event event);  // Calls one of those below.
   void slots_failed(Error error);
   void slot_granted(std::uint32_t slot);
   void next_capture(Step step);
@@ -44,17 +44,17 @@ class LinkState {
   void closed(Status status);
   void fenced(std::string reason);
   void noticed(control::Notice notice);
-  void silent(Silence silence);  // It is there, and does not answer.
+  void silent(Silence silence);  // The daemon is there but does not answer.
   void heard_again();
-  void forget_slots();  // Whatever still maps them lets go.
-  // The same but for those that a capture writes into: whether there are none.
+  void forget_slots();  // Releases all mappings.
+  // The same, except for those that a capture writes into. True: there are none of these.
   bool forget_idle_slots();
 
   // --- The trainer's threads ---
   Status wait_attached(Deadline deadline) const;
   void ask_layout(std::uint64_t slot_bytes);  // Before the engine is asked.
   Status wait_slots(Deadline deadline) const;
-  // Of a restore that has been asked for: until there are Slots, or it has its answer, or `watch`
+  // For a restore that was asked for: waits until there are Slots, or it has its answer, or `watch`
   // gives up.
   Status wait_slots_or_begun(Deadline deadline, const RestoreWatch& watch) const;
   bool is_ready() const;
@@ -62,26 +62,27 @@ class LinkState {
 
   Step next_capture() const;
   std::optional<TakenSlot> take_slot(Step step);  // For the capture of `step`.
-  // Steps that grow, none of which a capture will be made of.
+  // Records that `step` gets no capture. The steps must grow.
   void skipped(Step step);
-  // The engine is told of them, in their order among the captures, and by few messages however fast
-  // they come: whether `step` needs one. Then what the next of the messages says, on ckpt-snap.
+  // The engine gets skipped steps in their order among the captures, in few messages however fast
+  // they come. add_skip() returns whether `step` needs a message; next_skip(), on ckpt-snap,
+  // returns the step of the next message.
   bool add_skip(Step step);
   Step next_skip();
-  // What was taken is no longer used; the mapping is returned, to be let go on another thread.
+  // Ends the use of a taken Slot. Returns the mapping, to be released on another thread.
   MappedSlot give_back(const TakenSlot& taken);
 
-  // Before a restore, or a fresh start, is asked for: the number to ask with. None: it has begun
-  // meanwhile.
+  // Called before a restore, or a fresh start, is asked for. Return the number to ask with. None:
+  // the session has begun meanwhile.
   std::uint64_t ask_begin();
   std::optional<std::uint64_t> ask_fresh();
   Status wait_fresh(Deadline deadline) const;
-  // The next offer, or none: the restore has ended, see `begun_answer`. While it waits, `watch` is
-  // told how the engine gets on, and ends it by answering false.
+  // The next offer, or none: the restore has ended, see `begun_answer`. Reports the progress to
+  // `watch`, which ends the wait by returning false.
   Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {});
   Result<control::Begun> begun_answer() const;
 
-  Status ask_status();  // Before the engine is asked. Errors: unavailable (there is none now).
+  Status ask_status();  // Before the engine is asked. Errors: unavailable (no engine now).
   Result<std::string> wait_status(Deadline deadline) const;
 
   Status wait_level(Step step, Level level, Deadline deadline) const;
@@ -96,23 +97,24 @@ class LinkState {
   // Changes the view, and checks its invariants before and after.
   template <class Change>
   auto change(Change change);
-  // Waits for `holds`, or for the end of the session, which is the error.
+  // Waits for `holds`, or for the end of the session, which is an error.
   template <class Holds>
   Status wait_for(Deadline deadline, std::string_view what, Holds holds,
                   std::string_view late = "the deadline passed") const;
   template <class IsOver>
-  void tell_of_slots(Deadline deadline, IsOver is_over) const;
+  void log_long_wait(Deadline deadline, IsOver is_over) const;
   template <class IsNeedless>
   Status wait_slots_unless(IsNeedless is_needless, Deadline deadline,
                            const RestoreWatch& watch = {}) const;
-  // Tells `watch` until it is over, or the deadline comes first. Errors: unavailable (it gave up).
+  // Reports to `watch` until it is over or the deadline passes. Errors: unavailable (`watch` gave
+  // up).
   template <class IsOver>
-  Status tell_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const;
+  Status report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const;
   Unexpected end_of(const LinkView& view) const;
-  std::string stopped_daemon() const;  // For the end of a text; empty when it is not stopped.
+  std::string stopped_daemon() const;  // To append to an error; empty: it is not stopped.
 
   std::string who_;
-  std::optional<std::chrono::milliseconds> tells_after_;
+  std::optional<std::chrono::milliseconds> log_after_;
   Monitor<LinkView> view_;
 };
 

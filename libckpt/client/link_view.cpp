@@ -11,7 +11,7 @@ namespace ckpt::client {
 
 namespace {
 
-// An engine sends one at a time; more only while a restore is repeated without us looking.
+// An engine sends one at a time; more come only if a restore is repeated before we look.
 constexpr std::size_t offers_max = 16;
 
 }  // namespace
@@ -28,7 +28,7 @@ LinkView::Released LinkView::lose(const std::string& reason) {
   filling.reset();
   slots_error.reset();
   next_capture = Step{};
-  // The next engine says what holds it up, and nothing when nothing does.
+  // The next engine reports its own delays, if it has any.
   waiting.clear();
   unstorable.clear();
   silence.reset();
@@ -50,9 +50,9 @@ void LinkView::reach(Step step, Level level) {
 LinkView::Released LinkView::begin(control::Begun answer) {
   Released released;
   released.slots = slots.void_grants();
-  if (answer.ask != ask) return released;  // The answer to what was given up.
+  if (answer.ask != ask) return released;  // It answers a request that was given up.
   if (answer.result && identity.timeline != answer.timeline) {
-    // Steps of another timeline say nothing of this one's.
+    // Levels of another timeline do not count in this one.
     std::optional<Step> restored;
     if (answer.restored) restored = answer.restored->step;
     levels.restart(restored);
@@ -106,7 +106,7 @@ bool LinkView::is_lost(Step step) const {
   return phase == Phase::attached && levels.is_lost(step);
 }
 
-// Each is broken by a bug of ours only: what the engine sends is checked where it arrives.
+// Only a bug of ours can break these: the engine's messages are checked where they arrive.
 void LinkView::check_invariants() const {
   slots.check_invariants();
   levels.check_invariants();

@@ -1,11 +1,11 @@
-// LinkView: what the trainer knows of its session with the engine.
+// LinkView: the trainer's knowledge of its session with the engine.
 //
 //   connecting --attached--> attached <--attached/lost--> away
 //                               +--> ended: fenced, refused (for good)
 //
-// Invariants: there is a reason exactly while the engine is away, or the session has ended. Nothing
-//             of an engine that is away is mapped. An answer answers what was asked last.
-// Threads:    under the lock of LinkState. What the calls return is let go outside of it.
+// Invariants: `end` is set exactly while the engine is away or the session has ended. No Slot of an
+//             engine that is away is mapped. `begun` answers the newest request.
+// Threads:    under the lock of LinkState. The caller releases returned mappings outside of it.
 #pragma once
 
 #include <ckpt/progress.hpp>
@@ -25,11 +25,11 @@ namespace ckpt::client {
 
 namespace control = wire::control;
 
-// Silence: the daemon is there, and does not answer.
+// Silence: the daemon is there but does not answer.
 struct Silence {
   Deadline since;
   int process = 0;       // The daemon's.
-  std::string log_path;  // Likewise.
+  std::string log_path;  // The daemon's.
 };
 
 struct OfferedSlot {
@@ -37,7 +37,7 @@ struct OfferedSlot {
   MappedSlot slot;
 };
 
-// LinkCounters: what is counted of a session, for ckpt/stats.hpp.
+// LinkCounters: the part of ckpt/stats.hpp that comes from the engine.
 struct LinkCounters {
   std::uint64_t daemon_restarts = 0;
   std::optional<Step> captured, replicated, committed, durable;
@@ -45,7 +45,8 @@ struct LinkCounters {
   std::string degraded;
 };
 
-// What a capture's file header says; the timeline is zero until the session has begun.
+// SessionIdentity: goes into a capture's file header. The timeline is zero until the session has
+// begun.
 struct SessionIdentity {
   format::RunId run;
   std::uint64_t timeline = 0;
@@ -53,7 +54,7 @@ struct SessionIdentity {
 
 struct LinkView {
   enum class Phase : std::uint8_t { connecting, attached, away, ended };
-  // Mappings: to let them go takes long for large ones.
+  // Mappings to release, which takes long for large ones.
   struct Released {
     SessionSlots::Cleared slots;
     std::deque<OfferedSlot> offers;
@@ -68,13 +69,13 @@ struct LinkView {
   bool is_lost(Step step) const;
   std::string degraded() const;
   RestoreProgress restore_progress() const;
-  // Why a wait was in vain: "; the daemon is away: ...; it waits: ...".
+  // Why a wait failed: "; the daemon is away: ...; it waits: ...".
   std::string delays() const;
   void check_invariants() const;
 
   Phase phase = Phase::connecting;
   std::optional<Error> end;  // Why it ended, or why it is away.
-  int process = 0;           // The daemon's, the last one that took our connection.
+  int process = 0;           // The last daemon that took our connection.
   SessionIdentity identity;
 
   SessionSlots slots;
@@ -83,17 +84,17 @@ struct LinkView {
   SkipMessages skips;
   Step next_capture{};
 
-  std::uint64_t ask = 0;  // What was asked last; answers to anything before are late.
+  std::uint64_t ask = 0;  // The newest request; answers to older ones are late.
   std::optional<control::Begun> begun;
   std::deque<OfferedSlot> offers;
-  std::optional<control::Filling> filling;  // Since it was asked, or the last offer.
+  std::optional<control::Filling> filling;  // Since the request, or the last offer.
   std::optional<Status> closed;
-  std::optional<std::string> status;  // The engine's answer to the newest question.
+  std::optional<std::string> status;  // The engine's newest answer.
 
-  std::string waiting;     // What the engine says it waits for.
+  std::string waiting;     // The engine's reason for a wait.
   std::string unstorable;  // Why it can store no step; empty: it can.
   std::optional<Silence> silence;
-  LinkCounters counters;  // But for what `degraded()` adds.
+  LinkCounters counters;  // Without the part that `degraded()` adds.
 };
 
 }  // namespace ckpt::client

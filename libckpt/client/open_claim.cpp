@@ -10,8 +10,8 @@
 namespace ckpt::client {
 
 // One for each engine, job and rank that this process ever opened: they are few, and are kept. The
-// list has no lock, which a fork could leave taken for good; and a pid tells the fork whose claim
-// it sees.
+// list has no lock, which a fork could leave locked for good. The pid shows a fork that the claim
+// is its parent's.
 struct OpenClaim::Place {
   std::string engine, job;
   std::uint32_t rank = 0;

@@ -1,6 +1,6 @@
-// OpenClaim: that this process has one rank of a job open; a second one would take its place.
+// OpenClaim: marks a rank of a job as open in this process; a second session would fence the first.
 //
-// Threads:   any. Lifetime: a fork's copy claims nothing, and lets nothing go.
+// Threads:   any. Lifetime: a fork's copy claims nothing and releases nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@ namespace ckpt::client {
 
 class OpenClaim {
  public:
-  // `engine`: whose sessions they are; what another one has open is none of ours.
+  // `engine` names the engine of the session. Claims at different engines are independent.
   // Errors: invalid_argument (this process has it open already).
   static Result<OpenClaim> take(std::string_view engine, std::string_view job, std::uint32_t rank);
   OpenClaim(OpenClaim&& other) noexcept;
@@ -25,7 +25,7 @@ class OpenClaim {
   OpenClaim(Place& place, pid_t process) : place_(&place), process_(process) {}
 
   Place* place_;   // None: moved from.
-  pid_t process_;  // That took it.
+  pid_t process_;  // The claim's owner.
 };
 
 }  // namespace ckpt::client

@@ -1,4 +1,4 @@
-// What a value must be, alone and beside the others. The limits are named in docs/limits.md.
+// Checks each value, alone and together with the others. docs/limits.md lists the limits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::size_t job_bytes_max = 128;           // It becomes part of paths and headers.
 constexpr std::uint32_t world_size_max = 1'000'000;  // Ten times the largest job known to us.
-constexpr std::uint32_t replicas_max = 8;            // More never pays: storage is the next copy.
+constexpr std::uint32_t replicas_max = 8;            // More is useless: storage is the next copy.
 constexpr std::uint32_t own_slots_max = 64;
 constexpr std::uint32_t copy_threads_max = 64;  // CopyThreads::threads_max.
 constexpr std::uint64_t blob_capacity_max = 64 * GiB;
-// A peer gives up a copy of which 256 KiB take 10 s, and a checkpoint of 100 GiB takes a day.
+// At this rate a checkpoint of 100 GiB takes a day. A peer gives up a copy when 256 KiB take 10 s.
 constexpr std::uint64_t rate_min = MiB;
 constexpr std::string_view name_letters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -57,7 +57,7 @@ OptionProblem check_nodes(const Options& options) {
   if (!options.nodes.empty() && !names.contains(options.node)) {
     std::string all;
     for (const Node& node : options.nodes) all += (all.empty() ? "" : ", ") + node.name;
-    return {"node", fmt::format("is none of the job's nodes ({})", all)};
+    return {"node", fmt::format("is not one of the job's nodes ({})", all)};
   }
   if (options.nodes.empty() && !options.node.empty() && !is_good_name(options.node))
     return {"node", "must be 1 to 128 of [A-Za-z0-9._-]"};

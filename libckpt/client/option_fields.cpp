@@ -13,7 +13,7 @@ namespace ckpt::client {
 
 namespace {
 
-// One kind of field for each type; what differs is only how a text is read and shown.
+// One kind of field for each type. They differ only in how a text is read and shown.
 template <auto member>
 constexpr OptionField text_field(std::string_view name) {
   return {name,
@@ -76,7 +76,7 @@ std::string show_yield(Yield yield) {
   return yield == Yield::off ? "off" : "auto";
 }
 
-// "0" for storage is the usual word for never; of captures it would leave nothing at all.
+// For storage, "0" is the usual word for never. For captures it would leave nothing at all.
 Result<Interval> parse_captures(std::string_view text) {
   CKPT_TRY(const Interval interval, Interval::parse(text));
   if (!interval.is_never() || trim(text) == "never") return interval;

@@ -1,6 +1,6 @@
-// OptionFields: the options one by one: name, how a text sets it, how it is shown.
+// OptionFields: the one list of all options: the name, how a text sets it, how it is shown.
 //
-// The one list of them: the environment, the file and `explain` all go through it.
+// The environment, the file and `explain` all go through it.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -20,7 +20,7 @@ struct OptionField {
 std::span<const OptionField> option_fields();
 const OptionField* find_option_field(std::string_view name);  // Null: there is none.
 
-// What is wrong with the values, each by itself and together. Empty name: nothing.
+// OptionProblem: what is wrong with the values, alone or together. Empty name: nothing.
 struct OptionProblem {
   std::string_view name;
   std::string text;  // "must be below world_size, which is 4".

@@ -20,14 +20,14 @@ struct Unit {
   std::string_view name;
   std::uint64_t size;
 };
-// The first name of a size is the one that is shown.
+// The first name of a size is shown.
 constexpr std::array byte_units = {Unit{"TiB", TiB}, Unit{"GiB", GiB}, Unit{"MiB", MiB},
                                    Unit{"KiB", KiB}, Unit{"T", TiB},   Unit{"G", GiB},
                                    Unit{"M", MiB},   Unit{"K", KiB},   Unit{"B", 1}};
 constexpr std::array duration_units = {Unit{"h", 3'600'000}, Unit{"min", 60'000}, Unit{"s", 1'000},
                                        Unit{"ms", 1}};
 
-// The digits at the front; nothing when there are none or too many.
+// Takes the digits at the front; none: there are none, or too many.
 std::optional<std::uint64_t> take_number(std::string_view& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -163,7 +163,7 @@ Result<Interval> Interval::parse(std::string_view text) {
   if (auto steps = client::parse_count(word, UINT64_MAX)) return Interval{*steps, {}};
   if (auto time = client::parse_duration(word)) return Interval{0, *time};
   return fail(Errc::invalid_argument,
-              fmt::format("\"{}\" is no interval: expected a number of steps such as 100, a "
+              fmt::format("\"{}\" is not an interval: expected a number of steps such as 100, a "
                           "duration such as 15min, or never",
                           text));
 }

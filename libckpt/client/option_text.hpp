@@ -13,7 +13,7 @@ namespace ckpt::client {
 
 std::string_view trim(std::string_view text);
 
-// Errors of all: invalid_argument, with what was expected instead.
+// Errors of all: invalid_argument (the text names the expected form).
 Result<std::uint64_t> parse_count(std::string_view text, std::uint64_t most);
 Result<std::uint64_t> parse_bytes(std::string_view text);  // "1048576", "64 GiB", "64G".
 Result<bool> parse_bool(std::string_view text);            // 1/0, true/false, yes/no, on/off.

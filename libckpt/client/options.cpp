@@ -1,8 +1,8 @@
 // How options are resolved:
-//  1. `disable` first: who switches the library off must not be stopped by another option.
-//  2. What the code left at its default is taken from the environment, else from the file.
-//  3. Paths become absolute, since the daemon lives in another directory; durations are cut to what
-//     can be counted with; the node gets its name.
+//  1. `disable` comes first: no other option may prevent a user from disabling the library.
+//  2. Options that the code left at their default come from the environment, else from the file.
+//  3. Paths become absolute, since the daemon lives in another directory; durations are cut
+//     so that sums cannot overflow; the node gets its name.
 //  4. Every value is checked; an error names the option, its value and where it came from.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ namespace {
 
 using client::OptionField;
 
-// A run that loses the memory of all its nodes loses no more than this.
+// A run that loses the memory of all its nodes loses at most this much training.
 constexpr std::chrono::minutes storage_interval_default(30);
 constexpr std::size_t file_bytes_max = 1 << 20;  // All options at their longest are far below.
 
@@ -43,7 +43,7 @@ struct Resolved {
   std::map<std::string_view, std::string> origins;
 };
 
-// An option of the Python package, which shares the file with ours.
+// An option of the Python package, which shares our file.
 constexpr std::string_view python_option = "raise_on_error";
 
 std::string environment_name(std::string_view option) {
@@ -54,7 +54,7 @@ std::string environment_name(std::string_view option) {
 }
 
 Result<Settings> read_file(const std::string& path) {
-  // To the caller it is one thing, whatever the reason: the file that was named says nothing.
+  // One error code for all reasons: the named file cannot be used.
   const auto content = os::read_file(path, file_bytes_max);
   if (!content)
     return fail(Errc::io, "the configuration file (LIBCKPT_CONFIG): " + content.error().text(),
@@ -151,7 +151,7 @@ Status complete(Options& options) {
   return {};
 }
 
-// Of the daemon, of the logs, of Python and of the tests' kill points: no options, yet ours.
+// Variables of the daemon, the logs, Python and the tests' kill points: ours, but not options.
 constexpr std::string_view other_variables[] = {"CONFIG",
                                                 "LOG_LEVEL",
                                                 "DEBUG",
@@ -171,7 +171,7 @@ constexpr std::string_view other_variables[] = {"CONFIG",
                                                 "FAILURE_DOMAIN",
                                                 "RAISE_ON_ERROR"};
 
-// A name that is misspelt would be an option that silently is not set.
+// Otherwise a misspelt option would silently stay unset.
 void warn_of_unknown_variables() {
   constexpr std::string_view prefix = "LIBCKPT_";
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
@@ -235,7 +235,7 @@ Result<std::vector<OptionOrigin>> explain(const Options& given) {
   std::vector<OptionOrigin> out;
   for (const OptionField& field : client::option_fields()) {
     std::string& origin = resolved.origins[field.name];
-    if (origin.empty()) origin = "default";  // Switched off: nothing else was looked at.
+    if (origin.empty()) origin = "default";  // Disabled: the others were not resolved.
     out.push_back({std::string(field.name), field.show(resolved.options), origin});
   }
   return out;

@@ -16,8 +16,8 @@ bool is(const control::Message& message) {
   return std::holds_alternative<Kind>(message);
 }
 
-// Whether `waiting` was made to say what `message` does.
-bool takes_over(control::Message& waiting, const control::Message& message) {
+// Merges `message` into `waiting`. False: they stay two messages.
+bool merge_into(control::Message& waiting, const control::Message& message) {
   if (is<control::AskStatus>(message)) return is<control::AskStatus>(waiting);
   if (const auto* skipped = std::get_if<control::Skipped>(&message)) {
     auto* before = std::get_if<control::Skipped>(&waiting);
@@ -39,11 +39,11 @@ bool takes_over(control::Message& waiting, const control::Message& message) {
 
 }  // namespace
 
-bool OutgoingQueue::is_said(const control::Message& message) {
+bool OutgoingQueue::merge(const control::Message& message) {
   for (auto waiting = waiting_.rbegin(); waiting != waiting_.rend(); ++waiting) {
-    if (takes_over(*waiting, message)) return true;
-    // The order among these does not matter. But a step that was skipped must not be told before
-    // the begin of an older one, nor bytes before the begin of their capture.
+    if (merge_into(*waiting, message)) return true;
+    // The order among these does not matter. But a skipped step must not be sent before the begin
+    // of an older one, nor bytes before the begin of their capture.
     const bool may_be_passed = is<control::Skipped>(*waiting) || is<control::Arrived>(*waiting) ||
                                is<control::AskStatus>(*waiting) || is<control::StepTime>(*waiting);
     if (!may_be_passed) return false;
@@ -52,7 +52,7 @@ bool OutgoingQueue::is_said(const control::Message& message) {
 }
 
 bool OutgoingQueue::push(control::Message message) {
-  if (is_said(message)) return true;
+  if (merge(message)) return true;
   if (waiting_.size() >= size_max) return false;
   waiting_.push_back(std::move(message));
   return true;

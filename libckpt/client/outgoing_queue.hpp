@@ -1,8 +1,8 @@
-// OutgoingQueue: what waits to be sent to the daemon, in order, each thing once.
+// OutgoingQueue: the messages that wait to be sent to the daemon, in order, each fact once.
 //
-// A daemon that does not read, or a trainer that speaks faster than messages go out, must not make
-// it grow: what a later message says anew replaces the one before it. What is left to grow by are
-// calls that wait for their answers, and captures, which need a Slot that the daemon granted.
+// A daemon that does not read, or a trainer that is faster than the socket, must not make it grow:
+// a newer message replaces the one that it outdates. Only calls that wait for their answers can add
+// up, and captures, which need a granted Slot.
 //
 // Threads: one.
 #pragma once
@@ -16,10 +16,10 @@ namespace ckpt::client {
 
 class OutgoingQueue {
  public:
-  // A trainer has a few under way: far fewer than this.
+  // Far more than the few that a trainer has under way.
   static constexpr std::size_t size_max = 1024;
 
-  // False: full, the message is not kept.
+  // False: the queue is full, and the message is not kept.
   bool push(wire::control::Message message);
   wire::control::Message pop();
   bool is_empty() const { return waiting_.empty(); }
@@ -27,8 +27,8 @@ class OutgoingQueue {
   void clear() { waiting_.clear(); }
 
  private:
-  // Whether what waits says it, or was made to.
-  bool is_said(const wire::control::Message& message);
+  // True: a waiting message now says the same.
+  bool merge(const wire::control::Message& message);
 
   std::deque<wire::control::Message> waiting_;
 };

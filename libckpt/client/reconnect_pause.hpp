@@ -14,13 +14,13 @@ class ReconnectPause {
  public:
   static constexpr Duration first = std::chrono::milliseconds(50);
   static constexpr Duration longest = std::chrono::seconds(10);
-  // A trainer that opens is waited for.
+  // The user waits while a trainer opens.
   static constexpr Duration longest_to_open = std::chrono::milliseconds(500);
-  // A daemon that drops us sooner does so for a reason, and will again.
+  // A daemon that drops us sooner has a reason, and will drop us again.
   static constexpr Duration stable_time = std::chrono::milliseconds(20);
 
   // Records that a connection ended after it had been attached for `lasted`.
-  void held(Duration lasted) {
+  void connection_ended(Duration lasted) {
     if (lasted >= stable_time) next_ = first;
   }
   Duration next(bool was_attached) {

@@ -1,4 +1,4 @@
-// Remembered: the messages that a trainer sent to its daemon and would send to the next one.
+// Remembered: the messages that a trainer sent to its daemon, and sends again to the next one.
 //
 // A message is kept until it is answered, or until another timeline makes it meaningless.
 // Threads: those of DaemonLink.
@@ -14,7 +14,7 @@ namespace ckpt::client {
 class Remembered {
  public:
   void said(const wire::control::Message& message);
-  // The answer to a wish, while the session was on `timeline`.
+  // Takes the answer to a wish; the session was on `timeline` until now.
   void begun(const wire::control::Begun& begun, std::uint64_t timeline);
   void closed() { close_.reset(); }
 
@@ -23,7 +23,7 @@ class Remembered {
 
  private:
   std::optional<wire::control::SetLayout> layout_;
-  std::optional<wire::control::Message> wish_;  // StartFresh or AskRestore, until it began.
+  std::optional<wire::control::Message> wish_;  // StartFresh or AskRestore, until answered.
   std::optional<wire::control::Flush> flush_;
   std::optional<wire::control::RestoredOk> restored_ok_;
   std::optional<wire::control::Close> close_;

@@ -1,5 +1,5 @@
-// RestartLimit: how often a daemon that keeps dying is started again: five times in ten minutes,
-// then once a minute, so that a broken one costs the training nothing.
+// RestartLimit: limits the starts of a daemon that keeps dying: five times in ten minutes, then
+// once a minute, so that a broken one costs the training nothing.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ class RestartLimit {
   static constexpr Duration window = std::chrono::minutes(10);
   static constexpr Duration interval_beyond = std::chrono::minutes(1);
 
-  // When the next start may be: `now`, or later.
+  // The earliest time of the next start: `now`, or later.
   Time next(Time now) const;
   std::size_t recent(Time now) const;  // Starts within the window.
   void started(Time now);

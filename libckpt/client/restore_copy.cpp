@@ -41,7 +41,7 @@ Status RestoreCopy::copy(const format::ShardRecord& record, std::span<const std:
   teller.begin(RestoreProgress::Phase::copying, "own memory", record.bytes);
   const Deadline deadline = deadline_after(parts_.time_max);
   DeviceTable& devices = parts_.devices;
-  // Memory that is not pinned yet is copied a slower way.
+  // The copy is slower from memory that is not pinned yet.
   if (devices.has_gpus()) (void)devices.pins()->wait_settled(deadline);
   const auto copied = [&teller](std::uint64_t bytes) { teller.done(bytes); };
   return snapshot::restore_tensors(record, slot, plan,

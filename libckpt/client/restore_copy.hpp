@@ -1,4 +1,4 @@
-// RestoreCopy: brings a verified shard into the registered tensors, or into those that are chosen.
+// RestoreCopy: copies a verified shard into the registered tensors, or into chosen ones.
 //
 // Threads: the training thread, helped by the CopyThreads.
 #pragma once
@@ -32,7 +32,7 @@ class RestoreCopy {
   };
   explicit RestoreCopy(Parts parts) : parts_(std::move(parts)) {}
 
-  // `slot` holds the shard. Without `choose` it goes into what is registered.
+  // `slot` holds the shard. Without `choose` it goes into the registered tensors.
   // Errors: invalid_argument (names or shapes differ), corruption (a checksum), those of `choose`.
   Status run(const format::ShardRecord& record, std::span<const std::byte> slot,
              const ChooseTargets* choose);

@@ -10,7 +10,7 @@ namespace ckpt::client {
 
 Status RestoreStanding::check_save() const {
   if (!failure_) return {};
-  // Not with the restore's code: callers of save take not_found, say, for harmless.
+  // Not with the restore's code: a caller of save would take not_found for harmless.
   return fail(Error(Errc::invalid_argument, failure_->text(), failure_->cause())
                   .context("refused, since the restore before it failed and what is stored may "
                            "be good; restore again, or call start_fresh() to begin without it"));
@@ -18,7 +18,7 @@ Status RestoreStanding::check_save() const {
 
 Status RestoreStanding::check_restored(Step step) const {
   if (step == restored_) return {};
-  // For another step, it would clear the suspicion from the one that was restored.
+  // A wrong step must not clear the suspicion from the restored one.
   return fail(Errc::invalid_argument,
               fmt::format("restored_ok step {}: this session restored {}", number(step),
                           restored_ ? fmt::format("step {}", number(*restored_)) : "nothing"));
@@ -44,11 +44,11 @@ RestoreStanding::Failed RestoreStanding::failed(Error error, bool is_step_named)
 }
 
 Error RestoreStanding::failed_alone(Error error, bool is_step_named) {
-  // The copy that was begun died with its daemon, and there is no other. But not_found says "train
-  // from the beginning", and these tensors are not the beginning's any more.
+  // The copy died with its daemon halfway, and there is no other. But not_found means "train from
+  // the beginning", and these tensors are no longer those of the beginning.
   if (is_partly_restored_ && error.code() == Errc::not_found)
     error = Error(Errc::unavailable, error.text() + "; restore again");
-  // Without the step that was named there may well be others, which a new beginning would replace.
+  // If the named step is missing, others may exist, which a new beginning would replace.
   const bool would_begin = is_step_named && !has_trained_;
   if (error.code() != Errc::not_found || would_begin) failure_.emplace(error);
   if (!is_partly_restored_) return error;

@@ -1,10 +1,10 @@
-// RestoreStanding: where the restore of a session stands, and so whether it may save.
+// RestoreStanding: the state of a session's restore, and so whether the session may save.
 //
 //   new --restored, or begun fresh--> begun --a restore fails--> begun before, or forbidden
 //   forbidden --restored, nothing stored at all, or a fresh start--> saves are allowed again
 //
-// Invariants: a failed restore forbids saves as long as what is stored may be good: they would take
-//             its place.
+// Invariants: a failed restore forbids saves as long as stored steps may be good, since the saves
+//             would replace them.
 // Threads:    the training thread.
 #pragma once
 
@@ -24,12 +24,12 @@ class RestoreStanding {
   Status check_restored(Step step) const;
 
   void started() { is_partly_restored_ = false; }
-  void overwrites() { is_partly_restored_ = true; }  // From now on some tensors are of that step.
+  void overwrites() { is_partly_restored_ = true; }  // From now on some tensors hold that step.
   void restored(Step step);
   void loaded();  // From a path: the timeline stays as it is.
   struct Failed {
     Error error;                // For the caller of the restore.
-    bool begins_again = false;  // Nobody has the step: the session goes on where it was.
+    bool begins_again = false;  // No rank has the step: the session goes on as before.
   };
   Failed failed(Error error, bool is_step_named);
   // The same for a restore that failed before the other ranks answered, or without them.
@@ -41,10 +41,10 @@ class RestoreStanding {
 
  private:
   bool has_begun_ = false;    // A timeline is open: restored, or started fresh.
-  bool has_trained_ = false;  // It began once: after a restore that finds nothing it goes on.
+  bool has_trained_ = false;  // It began once: it goes on after a restore that finds nothing.
   bool is_partly_restored_ = false;
-  std::optional<Step> restored_;  // The timeline that is open began with it.
-  std::optional<Error> failure_;  // What is stored may be good.
+  std::optional<Step> restored_;  // The open timeline began with it.
+  std::optional<Error> failure_;  // Set: saves are refused, since stored steps may be good.
 };
 
 }  // namespace ckpt::client

@@ -18,7 +18,7 @@ void RestoreTeller::done(std::uint64_t bytes) {
   const auto now = steady_clock::now();
   if (now < next_) return;
   next_ = now + interval;
-  (void)watch_(progress_);  // Its bytes come from here: it goes on.
+  (void)watch_(progress_);  // A phase of our own always goes on to its end.
 }
 
 void RestoreTeller::end() {

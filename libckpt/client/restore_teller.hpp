@@ -1,4 +1,4 @@
-// RestoreTeller: tells whoever watches a restore how far it is, and not too often.
+// RestoreTeller: reports the progress of a restore to its watch, not too often.
 //
 // Threads: the one that restores.
 #pragma once
@@ -16,7 +16,7 @@ class RestoreTeller {
 
   void watch(RestoreWatch watch) { watch_ = std::move(watch); }
 
-  // A phase in which bytes are counted, and then each time that some of them are done.
+  // Begins a phase that counts bytes. done() adds to them.
   void begin(RestoreProgress::Phase phase, std::string source_name, std::uint64_t bytes_total);
   void done(std::uint64_t bytes);
   void end();

@@ -49,7 +49,7 @@ Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, Bl
   request.slot = slot.bytes;
   request.blobs = blobs.spans();
   request.stream = stream;
-  // An archive's headers are written when all else is there: the engine takes the checksums.
+  // An archive's headers are written last, so the engine computes the checksums.
   request.with_checksums = parts_.options.checksum_in_copy && !layout_.has_archives();
   if (on_copied_) held_.begin(step);
   Status begun = snapshotter_->begin(request);
@@ -61,7 +61,7 @@ Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, Bl
 }
 
 void RunningCapture::capture_arrived(std::uint64_t bytes) {
-  // What is written into an archive at the end would be missed.
+  // An archive's headers are written at the end: checksums taken now would miss them.
   if (!layout_.has_archives()) parts_.link.arrived(slot_, bytes);
 }
 
@@ -106,7 +106,7 @@ void RunningCapture::publish(HeldCapture::Judged judged) {
   captured.took = judged.capture.took;
   if (!captured.status) return give_up(captured);
   CKPT_POINT("client.before_filled");
-  parts_.account.ended(captured);  // First: a step that is captured has been counted.
+  parts_.account.ended(captured);  // First: a captured step has been counted.
   parts_.link.filled(slot_, std::move(judged.capture.filled));
 }
 
@@ -126,7 +126,7 @@ Status RunningCapture::finish(Stream stream) {
 }
 
 void RunningCapture::end() {
-  snapshotter_.reset();  // Waits: the listener, which is this, must still be whole.
+  snapshotter_.reset();  // Waits while the listener, this object, is still whole.
   drop_unjudged();
 }
 
@@ -135,8 +135,8 @@ void RunningCapture::drop_unjudged() {
   if (!step) return;
   auto judged = held_.judge(
       *step, fail(Errc::unavailable,
-                  fmt::format("capture step {}: it was held, and there was no verdict on whether "
-                              "its tensors had stayed as they were",
+                  fmt::format("capture step {}: it was held, and nobody judged whether its tensors "
+                              "had changed",
                               number(*step))));
   CKPT_ASSERT(judged.has_value());
   publish(std::move(*judged));

@@ -1,10 +1,10 @@
-// RunningCapture: the one capture that may run, from its Slot to the message that this is filled.
+// RunningCapture: the one capture that may run, from its Slot to the message `filled`.
 //
 //   idle --begin--> copying --last byte--> judged, if captures are held --> filled, or abandoned
 //
 // Invariants: at most one capture runs. A capture that failed is reported as skipped at once, since
 //             the training thread may be waiting for that very step.
-// Threads:    the training thread; captures end on whichever thread copied the last byte.
+// Threads:    the training thread; captures end on the thread that copies the last byte.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -41,7 +41,7 @@ class RunningCapture final : private snapshot::CaptureListener {
   RunningCapture(const RunningCapture&) = delete;
   RunningCapture& operator=(const RunningCapture&) = delete;
 
-  // Plans the copies of what is registered, unless that is planned already.
+  // Plans the copies of the registered tensors, unless there is a plan.
   Status plan(const format::Layout& layout, const TensorRegistry& registry);
   void forget_plan() { snapshotter_.reset(); }
 
@@ -49,7 +49,7 @@ class RunningCapture final : private snapshot::CaptureListener {
   Status begin(const TakenSlot& slot, Step step, Stream stream, BlobStore& blobs);
   bool is_running() const { return snapshotter_ && snapshotter_->is_running(); }
   Status guard(Stream stream) { return snapshotter_->guard(stream); }
-  // Copies what is left, and drops a held capture that nobody has judged: it must not be seen.
+  // Copies the rest, and drops a held capture without a verdict: it must not become visible.
   Status finish(Stream stream);
   // Waits for the copies that still read from the tensors. The link must still be there.
   void end();

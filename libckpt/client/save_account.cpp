@@ -12,7 +12,7 @@ namespace ckpt::client {
 
 namespace {
 
-// More than there are Slots, and so captures of which the engine has not told yet.
+// More than there are Slots, and so captures that the engine has not answered yet.
 constexpr std::size_t starts_max = 16;
 
 double milliseconds(std::chrono::nanoseconds duration) {
@@ -91,7 +91,7 @@ std::optional<Step> SaveAccount::collect() {
 
 void SaveAccount::report(const LinkCounters& link) {
   if (!line_) return;
-  if (speaks_)
+  if (logs_saves_)
     log_info("step {} captured in {:.1f} ms, held {:.1f} ms, {}, {}", number(line_->step),
              milliseconds(line_->took), milliseconds(stats_.held - held_before_),
              arena::human_bytes(line_->bytes), reached_level(line_->step, link));

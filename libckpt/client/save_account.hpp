@@ -1,6 +1,6 @@
-// SaveAccount: what saving cost and what became of it: counters, one line per save, failures.
+// SaveAccount: the costs and results of saves: counters, one line per save, failures.
 //
-// Threads:   the training thread; `ended` from whichever thread ended the capture. At most one
+// Threads:   the training thread; `ended` on the thread that ended the capture. At most one
 //            capture is between `started` and `collect`.
 #pragma once
 
@@ -20,8 +20,8 @@ namespace ckpt::client {
 
 class SaveAccount {
  public:
-  // `speaks`: a line per save goes to the log (rank 0).
-  explicit SaveAccount(bool speaks) : speaks_(speaks) {}
+  // `logs_saves`: a line per save goes to the log (rank 0).
+  explicit SaveAccount(bool logs_saves) : logs_saves_(logs_saves) {}
 
   // Measures the training thread inside save and guard.
   class HeldTime {
@@ -38,27 +38,27 @@ class SaveAccount {
   };
 
   void due() { ++due_count_; }
-  void started(Step step);  // The newest that was due.
+  void started(Step step);  // The newest due step.
   void skipped(SaveOutcome outcome);
   void failed(const Error& error);       // Counted, kept as the last error, logged once a minute.
   void unavailable(const Error& error);  // Why a step was skipped: as `failed`, but not counted.
   void ended(const snapshot::Captured& captured);
 
-  // Takes over the capture that has ended, if one has: the step that failed, if it did.
+  // Takes over the capture that has ended, if any. Returns its step if it failed.
   std::optional<Step> collect();
-  void forget_ended() { has_ended_.store(false); }  // It was told already.
+  void forget_ended() { has_ended_.store(false); }  // It was reported already.
   bool has_line() const { return line_.has_value(); }
-  // Writes the line of the capture that was collected.
+  // Logs the line of the collected capture.
   void report(const LinkCounters& link);
   Stats stats(const LinkCounters& link) const;
 
-  // At the end of the session: logs that the newest steps that were due are not saved.
+  // At the end of the session: logs a warning if the newest due steps are not saved.
   void warn_if_behind(std::optional<Step> newest_due, const LinkCounters& link) const;
   // Errors: not_found (steps were due, and not one was captured).
   Status check_captured(const LinkCounters& link) const;
 
  private:
-  // How many steps were due after `saved`; none: it is not known any more, or never started here.
+  // The number of steps due after `saved`; none: that step is forgotten, or never started here.
   std::optional<std::uint64_t> due_after(Step saved) const;
   void held(std::chrono::nanoseconds duration);
 
@@ -71,10 +71,10 @@ class SaveAccount {
 
   struct Started {
     Step step{};
-    std::uint64_t due_count = 0;  // With it.
+    std::uint64_t due_count = 0;  // This one included.
   };
 
-  const bool speaks_;
+  const bool logs_saves_;
   Stats stats_;
   std::uint64_t due_count_ = 0;
   std::deque<Started> starts_;               // The newest.

@@ -18,30 +18,30 @@ namespace {
 
 constexpr auto grant_wait_max = std::chrono::seconds(1);
 
-// Of a device of ours: from another source, or offered once more, the bytes arrive no better. What
-// does not fit our tensors is not among it: that ends the restore of all ranks, with its reason.
+// A failure of our own device: another offer would fail in the same way. A step that does not fit
+// our tensors is another matter: it ends the restore of all ranks, with the reason.
 bool is_our_own_failure(const Status& copied) {
   return !copied && copied.error().code() != Errc::corruption &&
          copied.error().code() != Errc::invalid_argument;
 }
 
-// A person begins to wonder.
-constexpr std::chrono::seconds slots_told_after{3};
+// After this long, a person begins to wonder.
+constexpr std::chrono::seconds slots_logged_after{3};
 
 }  // namespace
 
 std::shared_ptr<LinkState> make_link_state(const Options& options) {
-  std::optional<milliseconds> tells_after;
-  if (options.rank == 0) tells_after = slots_told_after;
-  return std::make_shared<LinkState>(name_for_errors(options), tells_after);
+  std::optional<milliseconds> log_after;
+  if (options.rank == 0) log_after = slots_logged_after;
+  return std::make_shared<LinkState>(name_for_errors(options), log_after);
 }
 
 SessionLink::SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side)
     : state_(std::move(state)), side_(std::move(side)), process_(::getpid()) {}
 
 SessionLink::~SessionLink() {
-  // In a forked child the thread does not exist, and its locks may be held by nobody: the child
-  // leaves all of it untouched until it ends.
+  // In a forked child the thread does not exist, and its locks may stay locked. The child leaves
+  // all of it untouched until it ends.
   if (!is_forked()) return;
   (void)side_.release();
   (void)new std::shared_ptr<LinkState>(std::move(state_));
@@ -175,12 +175,12 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
     CKPT_POINT("load.copied");
     side_->post(std::move(answer));
     side_->let_go(std::move(next->slot));
-    if (ours) return fail(std::move(*ours));  // Not asked again, and not held up by the others.
+    if (ours) return fail(std::move(*ours));  // Neither asks again nor waits for other ranks.
   }
 
   CKPT_TRY(const auto begun, state_->begun_answer());
   if (!begun.result) return fail(Error(begun.result.error()));
-  // Some Slots are freed by what was begun: the first save finds one.
+  // The new timeline frees some Slots: waits so that the first save finds one.
   if (is_ready()) {
     (void)state_->wait_fresh(std::min(deadline, steady_clock::now() + grant_wait_max));
   }
@@ -201,7 +201,7 @@ Status SessionLink::restored_ok(Step step) {
 
 Status SessionLink::wait(Step step, Level level, Deadline deadline) {
   CKPT_CHECK(check_process());
-  // Who waits for it wants it stored, though its interval may come much later.
+  // The step is stored now, for the caller; its interval may come much later.
   if (level == Level::durable) side_->post(control::Flush{step});
   return state_->wait_level(step, level, deadline);
 }

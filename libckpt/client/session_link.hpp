@@ -1,8 +1,7 @@
 // SessionLink: the trainer's side of its connection to the node's engine.
 //
-// It hides where the engine runs, that it may die and be started again, and the thread that talks
-// to it (`ckpt-snap`): calls become messages for an EngineSide, and waiting becomes waiting on the
-// LinkState.
+// It hides the engine's place, death and restart, and the thread that talks to it (`ckpt-snap`).
+// Calls become messages for an EngineSide; waits become waits on the LinkState.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -25,7 +24,7 @@
 
 namespace ckpt::client {
 
-// EngineSide: the way to the engine, with the thread `ckpt-snap` that runs it.
+// EngineSide: the connection to the engine, with the thread `ckpt-snap` that runs it.
 //
 // Threads:  post from any thread of the trainer. Lifetime: the destructor says goodbye, within a
 //           second, and joins the thread.
@@ -33,43 +32,42 @@ class EngineSide {
  public:
   virtual ~EngineSide() = default;
   // Carried out on ckpt-snap, in the order of the calls. While the engine is away, captures are
-  // forgotten; the layout, and what the session waits for, are told to the next engine. What a
-  // `skipped` says is asked of the LinkState when its turn comes.
+  // forgotten; the layout, and requests without an answer, are sent to the next engine. A `skipped`
+  // gets its step from the LinkState when its turn comes.
   virtual void post(control::Call call) = 0;
   // See SessionLink.
   virtual void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins) { (void)pins; }
-  // Lets a mapping go, which can take long, on ckpt-snap.
+  // Releases a mapping, which can take long, on ckpt-snap.
   virtual void let_go(MappedSlot slot) = 0;
 };
 
 // Calls do not wait unless they take a deadline.
 //
 // Threads:   calls come from the training thread, `filled` and `abandon` also from a copy thread.
-// Lifetime:  a Slot that was taken stays mapped until `filled` or `abandon`, also when the daemon
-// is
-//            gone. After a fork the child's link only answers with errors.
+// Lifetime:  a taken Slot stays mapped until `filled` or `abandon`, even when the daemon is gone.
+//            After a fork the child's link returns only errors.
 class SessionLink final {
  public:
   // `side` posts its events to `state`.
   SessionLink(std::shared_ptr<LinkState> state, std::unique_ptr<EngineSide> side);
-  ~SessionLink();  // Lets go: for the daemon the trainer has died.
+  ~SessionLink();  // For the daemon, the trainer has died.
   SessionLink(const SessionLink&) = delete;
   SessionLink& operator=(const SessionLink&) = delete;
 
-  // Slots that are mapped from now on are held in `pins`, which keep them pinned for GPUs. Before
-  // the first layout.
+  // Slots mapped from now on are held in `pins`, which keep them pinned for GPUs. Comes before the
+  // first layout.
   void keep_mapped_by(std::shared_ptr<device::MemoryPins> pins);
 
   // Sends the layout, and waits until its Slots are mapped, or the deadline.
   // Errors: exhausted (the budget), unavailable (not ready yet; they are made in the background).
   Status set_layout(const format::Layout& layout, Deadline deadline);
-  // How the Slots of the newest layout stand. Errors: unavailable (being made), exhausted, io (they
+  // The state of the newest layout's Slots. Errors: unavailable (being made), exhausted, io (they
   // could not be made: only another set_layout tries again).
   Status slots_status() const;
   // For a first save without a restore: begins a new timeline together with the other ranks, and
   // waits until the first Slot is granted, or the deadline. Errors: unavailable (ranks missing).
   Status start_fresh(Deadline deadline);
-  // In a timeline that has begun: until a Slot is granted.
+  // In a timeline that has begun: waits until a Slot is granted.
   Status wait_granted(Deadline deadline);
   // True when Slots for the newest layout are mapped and the daemon is there.
   bool is_ready() const;
@@ -77,27 +75,27 @@ class SessionLink final {
 
   // The ranks agreed to capture nothing below it; 0: nothing was agreed.
   Step next_capture() const;
-  std::optional<TakenSlot> take_slot(Step step);  // Also reports to the engine that it began.
-  // The first `bytes` of the Slot stand as they will be sealed: the engine may take their
-  // checksums.
+  std::optional<TakenSlot> take_slot(Step step);  // Also sends `begin` to the engine.
+  // The first `bytes` of the Slot are final: the engine may compute their checksums.
   void arrived(const TakenSlot& taken, std::uint64_t bytes);
   void filled(const TakenSlot& taken, control::Filled filled);
   void abandon(const TakenSlot& taken);
   void skipped(Step step);
-  // No capture was due: nobody has to wait for the step.
+  // No capture was due: nobody waits for the step.
   void passed(Step step);
-  // How long steps took, so that the engine gives way to training.
+  // Sends the time of steps, so that the engine gives way to training.
   void step_time(const control::StepTime& steps);
 
   // Asks for a restore, and waits until the Slots for it are mapped. The wait ends as soon as the
   // restore is over, so that a job with nothing to restore does not wait. Errors: those of
   // set_layout.
   Status ask_restore(std::optional<Step> wanted, Deadline deadline);
-  // Runs what was asked for: `copy_out` is called on this thread for each offer, with the Slot's
-  // bytes, and answers ok or why this copy is bad. Then: from where, or the error for all ranks.
+  // Runs the restore that was asked for. Calls `copy_out` on this thread for each offer, with the
+  // Slot's bytes; it returns ok, or why this copy is bad. Returns the restored step with its
+  // source, or the error of all ranks.
   using CopyOut = std::function<Status(const control::Offer& offer, std::span<const std::byte>)>;
   Result<Restored> restore(const CopyOut& copy_out, Deadline deadline);
-  // Restores from now on report their progress to `watch` while they wait, and end where it gives
+  // Restores from now on report their progress to `watch` while they wait, and end when it gives
   // up.
   void watch_restores(RestoreWatch watch) { watch_ = std::move(watch); }
   Status restored_ok(Step step);
@@ -105,7 +103,7 @@ class SessionLink final {
   // Errors: unavailable (deadline), not_found (dropped).
   Status wait(Step step, Level level, Deadline deadline);
   LinkCounters counters() const;
-  // How the job stands here, as JSON. Errors: unavailable (the engine is away, the deadline).
+  // The state of the job here, as JSON. Errors: unavailable (the engine is away, the deadline).
   Result<std::string> status(Deadline deadline);
   // The newest step of this timeline that died with an engine, unless storage has it or a newer
   // one.
@@ -124,11 +122,11 @@ class SessionLink final {
   int process_;          // The pid that opened it.
 };
 
-// Of rank 0 it tells of a long wait for Slots: the others' waits are the same.
+// Only rank 0 logs a long wait for Slots: the others wait just as long.
 std::shared_ptr<LinkState> make_link_state(const Options& options);
 
-// By options.embedded: an engine in this process, or the daemon of the runtime directory, started
-// when none runs.
+// By options.embedded: opens an engine in this process, or the daemon of the runtime directory,
+// which it starts if none runs.
 // Errors: unavailable (no daemon in time), version_mismatch, and those of Engine::attach.
 Result<std::unique_ptr<SessionLink>> open_link(const Options& options, Deadline deadline);
 Result<std::unique_ptr<SessionLink>> open_embedded_link(const Options& options, Deadline deadline);

@@ -4,8 +4,8 @@
 //                        +--begun, clear, a new set of Slots--> mapped
 //
 // Invariants: a grant names a mapped Slot of the same generation, and each Slot is granted once.
-// Threads:    under the lock of LinkState. What the calls return is let go outside of that lock,
-//             since it takes long for large mappings.
+// Threads:    under the lock of LinkState. The caller releases returned mappings outside of that
+//             lock, since large ones take long.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct MappedSlot {
 // TakenSlot: a Slot of ours that a capture fills, large enough for the newest layout.
 struct TakenSlot {
   std::uint32_t slot = 0;
-  std::uint64_t generation = 0;  // Of the mapping; a Slot of a dead daemon is taken back silently.
+  std::uint64_t generation = 0;  // Of the mapping; may be that of a dead daemon.
   std::span<std::byte> bytes;
 };
 
@@ -47,21 +47,21 @@ class SessionSlots {
   void ask(std::uint64_t slot_bytes) { slot_bytes_ = slot_bytes; }  // Of the newest layout.
   std::uint64_t asked_bytes() const { return slot_bytes_; }
 
-  // The grants of Slots that are the same as before hold; the engine does not repeat them.
+  // Grants of unchanged Slots stay valid, since the engine does not repeat them.
   Cleared replace(std::vector<MappedSlot> slots);
   bool grant(std::uint32_t slot);  // False: it is not mapped.
-  // For a timeline that begins: its restore may have taken Slots, and free ones are granted again.
+  // For a timeline that begins: its restore may have used Slots. The engine grants free ones again.
   Cleared void_grants();
-  // All but those that are taken.
+  // Clears all but the taken ones.
   Cleared clear();
   Cleared clear_all();
 
   std::optional<TakenSlot> take();
-  // The mapping of what was taken; without an owner when it was given back before.
+  // Returns the mapping of the taken Slot; without an owner if it was given back before.
   MappedSlot give_back(const TakenSlot& taken);
 
   MappedSlot mapped(std::uint32_t slot) const;
-  bool are_big_enough() const;  // One of those that are mapped.
+  bool are_big_enough() const;  // At least one mapped Slot.
   bool has_fitting_grant() const;
   bool has_taken() const { return !taken_.empty(); }
   bool is_empty() const { return slots_.empty() && granted_.empty(); }

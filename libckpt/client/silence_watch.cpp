@@ -6,7 +6,7 @@ namespace ckpt::client {
 
 namespace {
 
-// Later, we were held up ourselves: what the daemon said meanwhile is not read yet.
+// A later timer means that we were held up ourselves, and have not read the daemon's messages yet.
 constexpr Duration lateness_max = std::chrono::seconds(2);
 
 }  // namespace
@@ -21,7 +21,7 @@ void SilenceWatch::said() {
 void SilenceWatch::heard() {
   const Stage before = std::exchange(stage_, Stage::quiet);
   timer_.reset();
-  if (before == Stage::silent) tell_(false);
+  if (before == Stage::silent) notify_(false);
 }
 
 void SilenceWatch::forget() {
@@ -43,7 +43,7 @@ void SilenceWatch::expired() {
     ask_();
   } else if (stage_ == Stage::asked) {
     stage_ = Stage::silent;
-    tell_(true);
+    notify_(true);
   }
 }
 

@@ -1,9 +1,9 @@
-// SilenceWatch: notices that the daemon has stopped answering while the trainer says things.
+// SilenceWatch: notices that the daemon has stopped answering the trainer's messages.
 //
 //   quiet --said--> expecting --ask_after--> asked --silent_after--> silent
 //     ^------------------------------heard--------------------------------+
 //
-// Not everything that a trainer says is answered, so it asks something that is.
+// Not every message gets an answer, so the watch sends one that does.
 //
 // Threads: the clock's.
 #pragma once
@@ -17,20 +17,20 @@ namespace ckpt::client {
 
 class SilenceWatch {
  public:
-  // A daemon that lives answers within milliseconds; together, what a user takes for a hang.
+  // A live daemon answers within milliseconds. Together they are what a user takes for a hang.
   static constexpr Duration ask_after = std::chrono::seconds(4);
   static constexpr Duration silent_after = std::chrono::seconds(8);
 
-  // `ask` asks the daemon; `tell` is called with true when it is silent, with false when it is
-  // heard again.
-  SilenceWatch(Clock& clock, std::function<void()> ask, std::function<void(bool)> tell)
-      : clock_(clock), ask_(std::move(ask)), tell_(std::move(tell)) {}
+  // `ask` asks the daemon. `notify` is called with true when the daemon is silent, and with false
+  // when it is heard again.
+  SilenceWatch(Clock& clock, std::function<void()> ask, std::function<void(bool)> notify)
+      : clock_(clock), ask_(std::move(ask)), notify_(std::move(notify)) {}
 
   void said();
   void heard();
   void forget();  // The daemon is gone: nothing is expected of it.
 
-  Time silent_since() const { return since_; }  // When it should have answered first.
+  Time silent_since() const { return since_; }  // Since the first unanswered message.
 
  private:
   enum class Stage : unsigned char { quiet, expecting, asked, silent };
@@ -40,7 +40,7 @@ class SilenceWatch {
 
   Clock& clock_;
   std::function<void()> ask_;
-  std::function<void(bool)> tell_;
+  std::function<void(bool)> notify_;
   Stage stage_ = Stage::quiet;
   Time since_{};
   Time due_{};

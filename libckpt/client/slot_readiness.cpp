@@ -29,7 +29,7 @@ Result<bool> SlotReadiness::update() {
       format::make_layout(specs, options_.rank, has_blobs ? options_.blob_capacity : 0, version));
   registry_version_ = registry_.version();
   has_blob_member_ = has_blobs;
-  if (layout == layout_) return true;  // Of other addresses.
+  if (layout == layout_) return true;  // Only addresses changed.
   layout_ = std::move(layout);
   ++layout_.version;
   is_sent_ = false;
@@ -51,8 +51,8 @@ Status SlotReadiness::ask(Deadline deadline) {
   return slots;
 }
 
-// A save that may wait asks, though a restore may have asked before. A request that failed is
-// repeated now and then; until then, the reason stays the same.
+// A save that may wait asks again, even if a restore has asked before. A failed request is repeated
+// now and then; until then, the reason stays the same.
 Status SlotReadiness::ask_for_save(Deadline deadline) {
   const auto now = steady_clock::now();
   Status slots;

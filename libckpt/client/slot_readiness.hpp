@@ -1,4 +1,4 @@
-// SlotReadiness: the Layout of what is registered now, and whether there are Slots for it.
+// SlotReadiness: the Layout of the registered tensors, and whether there are Slots for it.
 //
 //   unasked --ask--> asked --made--> ready
 //                      +--cannot be made--> failed --asked again, now and then--> asked
@@ -26,8 +26,8 @@ class SlotReadiness {
                 const BlobStore& blobs)
       : options_(options), link_(link), registry_(registry), blobs_(blobs) {}
 
-  // Makes the Layout for what is registered now. True: tensors were added, moved or removed, so
-  // that a plan of copies is out of date. Only while no capture runs.
+  // Makes the Layout of the registered tensors. True: tensors were added, moved or removed, so that
+  // a plan of copies is out of date. Only while no capture runs.
   Result<bool> update();
   const format::Layout& layout() const { return layout_; }
 
@@ -37,12 +37,12 @@ class SlotReadiness {
   // The same for a save: the engine is not asked again at each step.
   Status ask_for_save(Deadline deadline);
   Status ask_in_background();
-  // In the background, too. A request for more room than a restore needs stands.
+  // Also in the background. Keeps an earlier request for more room than a restore needs.
   Status ask_for_restore();
   // A restore has failed, and other Slots may have been made for it.
   void forget_room() { room_asked_ = 0; }
 
-  // How long a save may wait for its Slots: only the first one of a session waits.
+  // The end of a save's wait for its Slots: only the first save of a session waits.
   Deadline save_deadline();
 
  private:
@@ -54,10 +54,10 @@ class SlotReadiness {
   const BlobStore& blobs_;
 
   format::Layout layout_;
-  std::optional<std::uint64_t> registry_version_;  // That layout_ was made from.
+  std::optional<std::uint64_t> registry_version_;  // The one that layout_ is made from.
   bool has_blob_member_ = false;
   bool is_sent_ = false;
-  bool has_waited_ = false;       // The one save that may wait for Slots was made.
+  bool has_waited_ = false;       // The one save that may wait for Slots has come.
   std::uint64_t room_asked_ = 0;  // Bytes of each Slot, in the newest request.
   std::optional<Error> failure_;  // Why there are no Slots for the Layout that was sent.
   Deadline next_try_{};

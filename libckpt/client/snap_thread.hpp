@@ -23,11 +23,11 @@ class SnapThread {
 
   asio::any_io_executor executor() { return context_.get_executor(); }
   void start();
-  // Ends when all work has ended, or when stop() was called from it.
+  // Returns when all work has ended, or when the work called stop().
   void join();
   void stop() { context_.stop(); }
-  // After join(): runs what is left, on the caller's thread, until nothing is or the time is over.
-  // False: something is left.
+  // After join(): runs the remaining work on the caller's thread, for at most `longest`. False:
+  // some is left.
   bool drain(std::chrono::milliseconds longest);
 
  private:

@@ -1,4 +1,4 @@
-// StepLevels: how far the steps of this timeline have come, and which of them never will.
+// StepLevels: the levels that this timeline's steps have reached, and the steps that never will.
 //
 //   taken --> captured --> replicated --> committed --> durable
 //     +--> dropped (by all ranks), skipped (by this one), lost (with an engine's memory)
@@ -21,9 +21,9 @@ class StepLevels {
   void taken(Step step);    // Its capture began.
   void skipped(Step step);  // No capture is made of it, or its capture failed.
   void dropped(Step step);
-  // What the engine's memory held is gone; what it had published is not.
+  // The engine's memory is gone; published steps are not.
   void engine_lost();
-  // The next engine has said what it still holds: it grants, or says why it cannot.
+  // The next engine has reported what it holds, since it granted a Slot or refused to.
   void engine_spoke() { has_spoken_ = true; }
   void restart(std::optional<Step> restored);  // Another timeline, which went on from `restored`.
 
@@ -46,8 +46,8 @@ class StepLevels {
   std::deque<Step> dropped_;
   std::optional<Step> newest_taken_, newest_skipped_;
   std::optional<Step> restored_;  // This rank has it.
-  // No newer ones died with an engine. The next engine may still know them, by a peer's copy or by
-  // storage.
+  // The newest step that may have died with an engine. The next engine may still know it, from a
+  // peer's copy or from storage.
   std::optional<Step> lost_through_;
   bool has_spoken_ = false;
 };

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds report_interval{20};
-// Every language that reads a checkpoint's files has such a number.
+// Every language that reads a checkpoint's files has a type for this number.
 constexpr Step step_max{INT64_MAX};
 
 }  // namespace
@@ -78,7 +78,7 @@ std::optional<SaveOutcome> StepSchedule::reason_against(Step step, Due due) {
   return std::nullopt;
 }
 
-// The coordinator's clock decides, and announces a step that all ranks still have before them. Each
+// The coordinator's clock decides. It announces a step that no rank has reached yet. Each
 // announcement is good for one capture.
 std::optional<SaveOutcome> StepSchedule::reason_by_time(Step step, Step agreed) {
   const bool is_wanted = snapshot::is_due(options_.save_mem_interval, step) && step >= agreed &&
@@ -93,13 +93,13 @@ void StepSchedule::pass(Step step) {
   link_.passed(step);
 }
 
-// The coordinator has to know how far we are, but not each step of a fast loop. This step may still
-// be saved, due or not: only those before it are over.
+// The coordinator needs our progress, but not each step of a fast loop. This step may still be
+// saved, due or not: only those before it are over.
 void StepSchedule::report_progress(Step step) {
   const auto now = steady_clock::now();
   if (step == Step{} || now < next_report_) return;
   const Step over{number(step) - 1};
-  if (newest_begun_ == over) return;  // Its capture says so.
+  if (newest_begun_ == over) return;  // Its capture reported it.
   next_report_ = now + report_interval;
   link_.skipped(over);
 }
@@ -131,8 +131,8 @@ void StepSchedule::skipped() {
 void StepSchedule::refused(bool has_begun) {
   const Attempt attempt = end_attempt();
   refused_ = attempt.step;
-  // A rank that captured the step waits for ours, until it learns that we skip it. Then the step
-  // stays skipped.
+  // A rank that captured the step waits for our capture, until it learns that we skip the step.
+  // Then the step stays skipped.
   const bool may_be_waited_for = has_begun && options_.world_size > 1;
   if (newest_begun_ == attempt.step || may_be_waited_for) return link_.skipped(attempt.step);
   last_due_ = attempt.due_before;

@@ -1,4 +1,4 @@
-// StepSchedule: which steps are captured, and what the other ranks learn of those that are not.
+// StepSchedule: which steps are captured, and what the other ranks learn about the others.
 //
 //   check -> ask --none--> begin -> started, skipped or refused
 //               +--a reason--> over
@@ -30,15 +30,15 @@ class StepSchedule {
   Status check(Step step) const;
   // False counts as ask() with the answer `not_due`.
   bool is_due(Step step);
-  // Why `step` is not captured; none: it is to be.
+  // Why `step` is not captured; none: capture it.
   std::optional<SaveOutcome> ask(Step step, Due due);
 
-  // An attempt to capture `step`, which ends in one of the next three calls. False: it was tried
-  // before.
+  // Begins an attempt to capture `step`; one of the next three calls ends it. False: the step was
+  // tried before.
   bool begin(Step step);
   void started();
   void skipped();
-  // By an error. Where other ranks may wait for the step it is given up; else it may come again.
+  // By an error. The step is given up if other ranks may wait for it; else it may come again.
   void refused(bool has_begun);
 
   void capture_began(Step step) { newest_begun_ = step; }  // A Slot was taken for it.
@@ -68,7 +68,7 @@ class StepSchedule {
   std::optional<Step> refused_;   // The newest whose save was an error.
   std::optional<Step> skipped_;   // The newest for which there was no Slot.
   std::optional<Step> newest_begun_;
-  std::optional<Step> captured_for_;  // By time: the announcement that was followed.
+  std::optional<Step> captured_for_;  // By time: the announcement that we followed.
   std::optional<Attempt> attempt_;
   std::chrono::steady_clock::time_point next_report_{};
 };

@@ -1,9 +1,9 @@
-// StepTimer: how long the steps of training take, measured between saves.
+// StepTimer: measures the time of training steps between saves.
 //
-// The time of our own calls is left out: what a capture holds the trainer is known, and no limit of
-// the daemon's work would change it. Short steps are measured several at a time; the mean counts,
-// since a trainer that only queues work on a GPU waits for it now and then. The first ones are not
-// counted: they compile, and touch memory for the first time.
+// It leaves out our own calls: no limit of the daemon's work would make a capture hold the trainer
+// less. Short steps are measured several at a time, and the mean counts: a trainer that only queues
+// work on a GPU waits for it now and then. The first steps are not counted: they compile, and touch
+// memory for the first time.
 //
 // Threads: the training thread.
 #pragma once
@@ -21,11 +21,11 @@ class StepTimer {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // What is shorter says little beside the scheduler's own doings, and would be told too often.
+  // Shorter times drown in the noise of the scheduler, and would be sent too often.
   static constexpr std::chrono::milliseconds measured_min{50};
   static constexpr int first_not_counted = 2;
 
-  // A call of ours, in which nobody trains.
+  // Pause: a call of ours, in which nobody trains.
   class Pause {
    public:
     explicit Pause(StepTimer& timer) : timer_(timer), began_(std::chrono::steady_clock::now()) {}
@@ -39,7 +39,7 @@ class StepTimer {
     TimePoint began_;
   };
 
-  // The steps up to `step` have ended: how long they took, when that is long enough to be told.
+  // The steps up to `step` have ended. Returns their time, once it is long enough to be sent.
   std::optional<wire::control::StepTime> step_ended(Step step, TimePoint now, bool is_capturing);
   void paused(std::chrono::nanoseconds duration) { paused_ += duration; }
   void capture_began() { during_capture_ = true; }
@@ -50,7 +50,7 @@ class StepTimer {
   void begin(Step step, TimePoint now, bool is_capturing);
 
   std::optional<TimePoint> began_;
-  Step first_{};  // The last one that had ended then.
+  Step first_{};  // The last step that had ended then.
   std::chrono::nanoseconds paused_{0};
   bool during_capture_ = false;
   int not_counted_ = 0;

@@ -25,8 +25,8 @@ Status allocate(LoadedShard& loaded) {
   const std::uint64_t bytes = align_up(loaded.record->bytes, page_bytes);
   loaded.memory.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes, bytes)));
   if (loaded.memory) return {};
-  return fail(Errc::exhausted, fmt::format("restore from {}: {} bytes of memory to read it into",
-                                           loaded.directory, bytes));
+  return fail(Errc::exhausted,
+              fmt::format("restore from {}: no memory for its {} bytes", loaded.directory, bytes));
 }
 
 Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {

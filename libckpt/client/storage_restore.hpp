@@ -1,4 +1,4 @@
-// StorageRestore: one rank's shard read from a published checkpoint, without a daemon.
+// StorageRestore: reads one rank's shard from a published checkpoint, without a daemon.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace ckpt::client {
 struct LoadRequest {
   std::string path;  // A checkpoint, or a directory of them: then the newest.
   std::uint32_t rank = 0;
-  std::optional<std::uint32_t> world_size;  // That saved it; none: any.
+  std::optional<std::uint32_t> world_size;  // Ranks that saved it; none: any.
   std::chrono::steady_clock::time_point deadline;
   RestoreTeller* teller = nullptr;
 };
@@ -32,12 +32,12 @@ struct LoadedShard {
   std::string directory;
   std::shared_ptr<const format::ShardRecord> record;
   std::unique_ptr<std::byte, FreeBytes> memory;
-  // Verified when they were read. As a Slot has them.
+  // Verified while they were read. Laid out as in a Slot.
   std::span<const std::byte> bytes() const { return {memory.get(), record->bytes}; }
 };
 
-// Blocks. The deadline is looked at between reads: one read that hangs is not interrupted.
-// Errors: not_found (there, or of this rank), corruption, unsupported (another world size),
+// Blocks. Checks the deadline between reads: a read that hangs is not interrupted.
+// Errors: not_found (checkpoint or rank), corruption, unsupported (another world size),
 //         exhausted (no memory for it), unavailable (the deadline passed), io.
 Result<LoadedShard> load_shard(LoadRequest request);
 

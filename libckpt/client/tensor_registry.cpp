@@ -58,8 +58,8 @@ Status TensorRegistry::add_archive(std::string name, std::span<const NamedTensor
     return fail(Errc::invalid_argument,
                 fmt::format("add archive \"{}\": one of this name was added before", name));
   if (archives_.size() >= archives_max)
-    return fail(Errc::exhausted,
-                fmt::format("add archive \"{}\": {} archives are the most", name, archives_max));
+    return fail(Errc::exhausted, fmt::format("add archive \"{}\": at most {} archives are possible",
+                                             name, archives_max));
   std::vector<std::string> added;
   Status status;
   for (const NamedTensor& entry : entries) {
@@ -79,17 +79,17 @@ Status TensorRegistry::add_archive(std::string name, std::span<const NamedTensor
 Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string archive) {
   if (find(name) != nullptr) return refuse(name, "a tensor of this name was added before");
   if (tensors_.size() >= format::tensors_max)
-    return fail(Errc::exhausted, fmt::format("add tensor \"{}\": {} tensors are the most", name,
-                                             format::tensors_max));
-  // A layout of this tensor alone tells whether name, type and shape can be written.
+    return fail(Errc::exhausted, fmt::format("add tensor \"{}\": at most {} tensors are possible",
+                                             name, format::tensors_max));
+  // A layout of this tensor alone shows whether name, type and shape can be written.
   const format::TensorSpec spec{name, tensor.dtype, tensor.shape, "", ""};
   const auto layout = format::make_layout(std::span(&spec, 1), 0, 0);
   if (!layout) return fail(Error(layout.error()).context("add"));
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
   CKPT_CHECK(check(name, tensor, bytes));
   CKPT_TRY(const std::size_t device, device_of(name, tensor));
-  // A tensor that comes back, at another address for instance, takes its old place: the Layout
-  // stays as it is. The places of names that went are kept while there is room for them.
+  // A tensor that comes back, perhaps at another address, takes its old place, so the Layout does
+  // not change. The places of removed names are kept while there is room.
   if (order_of_.size() >= format::tensors_max && !order_of_.contains(name))
     std::erase_if(order_of_, [&](const auto& known) { return !tensors_.contains(known.second); });
   const auto [place, is_new] = order_of_.emplace(name, next_order_);
@@ -161,7 +161,7 @@ std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layo
     index_of.emplace(place.name, sources.size());
     sources.push_back({static_cast<const std::byte*>(tensor.data), entry->device, tensor.guarded});
     if (place.alias_of.empty() || tensor.guarded) continue;
-    // Tied to a name that promises less: the bytes are copied as early as the stricter one asks.
+    // One of the tied names is not guarded: the bytes are copied as early as that one needs.
     sources[index_of.at(place.alias_of)].is_guarded = false;
   }
   return sources;

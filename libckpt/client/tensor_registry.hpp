@@ -1,4 +1,4 @@
-// TensorRegistry: the tensors that a trainer registered, checked, and which of them are tied.
+// TensorRegistry: the registered tensors of a trainer, checked, and which of them are tied.
 //
 // Two names with the same address, type and shape are tied: the one that was added first holds the
 // bytes, the others are its aliases.
@@ -24,7 +24,7 @@ class DeviceTable;
 
 class TensorRegistry {
  public:
-  // Without a table, only tensors of the host are known.
+  // Without a table, only host tensors can be added.
   explicit TensorRegistry(DeviceTable* devices = nullptr) : devices_(devices) {}
 
   // Errors: invalid_argument (a duplicate, a strided view, null data, a bad name or shape),

@@ -87,10 +87,10 @@ TEST_CASE("link state: who waits for Slots is told how large they are, rank 0 in
           "[unit][client]") {
   static std::vector<std::string> logged;
   logged.clear();
-  const bool tells = GENERATE(true, false);
-  std::optional<std::chrono::milliseconds> tells_after;
-  if (tells) tells_after = std::chrono::milliseconds(0);
-  LinkState state("rank 0 of job test", tells_after);
+  const bool is_logged = GENERATE(true, false);
+  std::optional<std::chrono::milliseconds> log_after;
+  if (is_logged) log_after = std::chrono::milliseconds(0);
+  LinkState state("rank 0 of job test", log_after);
   state.attached({1, 2});
   state.ask_layout(3 * MiB);
   Log::set_level(LogLevel::info);
@@ -100,8 +100,8 @@ TEST_CASE("link state: who waits for Slots is told how large they are, rank 0 in
   Log::set_sink(nullptr);
   REQUIRE_FALSE(late);
   CHECK_THAT(late.error().text(), Contains("make Slots of 3.0 MiB: not done yet"));
-  REQUIRE(logged.size() == (tells ? 1 : 0));
-  if (tells)
+  REQUIRE(logged.size() == (is_logged ? 1 : 0));
+  if (is_logged)
     CHECK_THAT(logged[0], Contains("rank 0 of job test: preparing memory") && Contains("3.0 MiB"));
 }
 
@@ -344,7 +344,7 @@ TEST_CASE("link state: a status is the answer to this question, or why there is 
   session.begin();
   REQUIRE(session.state.ask_status());
   CHECK(session.state.wait_status(passed).error().code() == Errc::unavailable);
-  session.state.tell(control::Answer{{}, "{1}"});
+  session.state.notify(control::Answer{{}, "{1}"});
   CHECK(session.state.wait_status(passed).value() == "{1}");
   REQUIRE(session.state.ask_status());
   CHECK_FALSE(session.state.wait_status(passed));  // What was told before is old.

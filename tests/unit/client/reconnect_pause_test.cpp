@@ -15,9 +15,9 @@ TEST_CASE("reconnect pause: twice as long each time, up to ten seconds", "[unit]
 TEST_CASE("reconnect pause: only a connection that held makes it short again", "[unit][client]") {
   ReconnectPause pause;
   for (int count = 0; count < 20; ++count) pause.next(true);
-  pause.held(ReconnectPause::stable_time - Duration(1));
+  pause.connection_ended(ReconnectPause::stable_time - Duration(1));
   CHECK(pause.next(true) == ReconnectPause::longest);
-  pause.held(ReconnectPause::stable_time);
+  pause.connection_ended(ReconnectPause::stable_time);
   CHECK(pause.next(true) == ReconnectPause::first);
   CHECK(pause.next(true) == 2 * ReconnectPause::first);
 }
