@@ -23,12 +23,12 @@ Result<Address> Address::parse(std::string_view text) {
   if (!has_brackets && host.find(':') != std::string_view::npos)
     return refuse("the host has colons and no brackets");
   if (host.find_first_of("[] \t\n/") != std::string_view::npos)
-    return refuse("the host has a letter that none has");
+    return refuse("the host has a character that is not allowed");
   Address address;
   address.host = host;
   const char* end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, address.port);
-  if (error != std::errc() || stop != end) return refuse("the port is no number up to 65535");
+  if (error != std::errc() || stop != end) return refuse("the port is not a number up to 65535");
   return address;
 }
 

@@ -1,6 +1,6 @@
 // Connection: the seam to the network: ordered streams of bytes between daemons.
 //
-// TCP implements it for real, and the simulator with delays, short reads, resets and lost peers.
+// TCP implements it for real; the simulator adds delays, short reads, resets and lost peers.
 //
 // Threads:   one executor. One read and one write may be in flight at a time, on each connection.
 // Lifetime:  held by shared_ptr in the coroutines that use it; close() ends what is in flight.
@@ -22,8 +22,8 @@ class Connection {
  public:
   virtual ~Connection() = default;
 
-  // All of it, or an error: unavailable (deadline, peer gone), cancelled (closed by us). Where in
-  // the stream an error left us is unknown: the connection is closed by it.
+  // Move all bytes, or return an error: unavailable (deadline, peer gone), cancelled (closed by
+  // us). An error closes the connection, because its place in the stream is unknown.
   virtual Task<void> read(std::span<std::byte> bytes, Time deadline) = 0;
   virtual Task<void> write(std::span<const std::byte> bytes, Time deadline) = 0;
   virtual Task<void> write_file(os::FileSpan span, Time deadline) = 0;
@@ -42,11 +42,11 @@ class Listener {
 class Network {
  public:
   virtual ~Network() = default;
-  // The deadline is for the address: its name may have to be looked up.
+  // The deadline is for looking up the name in the address.
   virtual Task<std::unique_ptr<Listener>> listen(std::string address, Time deadline) = 0;
   virtual Task<std::shared_ptr<Connection>> connect(std::string address, Time deadline) = 0;
-  // Takes over a connection of another Network, on which nothing is in flight: from now on it
-  // belongs to this one's executor. Called on the other one's. Null: it is closed already.
+  // Takes over an idle connection of another Network: from now on it belongs to this Network's
+  // executor. Called on the other executor. Null: it is closed already.
   virtual std::shared_ptr<Connection> adopt(std::shared_ptr<Connection> connection) {
     return connection;
   }

@@ -12,7 +12,7 @@
 
 namespace ckpt {
 
-// Both are in the public headers, which know nothing of any encoding.
+// Both are in the public headers, which do not know any encoding.
 auto fields(format::Is<Interval> auto& it) {
   return format::field_list(it.steps, it.time);
 }
@@ -26,7 +26,7 @@ namespace ckpt::wire::control {
 
 namespace {
 
-// Of an error's text; longer ones are cut.
+// The limit of an error's text; longer texts are cut.
 constexpr std::size_t error_bytes_max = 64 * 1024;
 
 class Encoder : public format::FieldWriter<Encoder> {
@@ -47,7 +47,7 @@ class Encoder : public format::FieldWriter<Encoder> {
     out_.u8(value ? 0 : static_cast<std::uint8_t>(value.error().code()));
     out_.string(value ? std::string_view() : std::string_view(text_of(value.error())));
   }
-  // Both numbers travel in any case.
+  // Both numbers are always sent.
   void put(const std::optional<Continuation>& value) {
     const Continuation it = value.value_or(Continuation{});
     put(value.has_value());
@@ -59,7 +59,7 @@ class Encoder : public format::FieldWriter<Encoder> {
   void put_count(std::int64_t value) {
     out_.u64(static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0)));
   }
-  // The cause is a number of the sender's process; its text is what can travel.
+  // The cause is a number that only the sender's process knows; its text can be sent.
   static std::string text_of(const Error& error) {
     std::string text = error.text();
     if (error.cause()) text += " (" + error.cause().message() + ")";
@@ -73,10 +73,10 @@ class Decoder : public format::FieldReader<Decoder> {
   using FieldReader::FieldReader;
   using FieldReader::take;
 
-  // A string's only limit is that of the body around it.
+  // Only the limit of the body limits a string.
   void take(std::string& value) { value = in_.string(os::local_body_bytes_max); }
   void take(std::chrono::milliseconds& value) {
-    // A hundred years: longer than any interval, and far from overflowing in nanoseconds' sums.
+    // A hundred years: longer than any interval, and sums of them do not overflow in nanoseconds.
     constexpr std::uint64_t longest = 100ull * 365 * 24 * 3600 * 1000;
     value = std::chrono::milliseconds(std::min(in_.u64(), longest));
   }
@@ -121,7 +121,7 @@ Result<Message> decode_as(std::span<const std::byte> body) {
 using DecodeFunction = Result<Message> (*)(std::span<const std::byte>);
 constexpr std::size_t kind_count = std::variant_size_v<AnyMessage>;
 
-// By the kind's number, less one: the numbers have no gap, and none is given twice.
+// Indexed by the kind's number minus one: the numbers have no gap, and none is used twice.
 template <class... Kinds>
 constexpr std::array<DecodeFunction, kind_count> decode_functions(std::variant<Kinds...>*) {
   std::array<DecodeFunction, kind_count> functions{};

@@ -1,7 +1,7 @@
-// ControlCodec: control messages as what a LocalConnection carries: a kind, a body, descriptors.
+// ControlCodec: control messages as a LocalConnection carries them: a kind, a body, descriptors.
 //
-// The sender is a process of our own user, and may still be broken: nothing that comes out of the
-// socket is believed before it was checked.
+// The sender is a process of our own user, and may still be broken: everything from the socket is
+// checked before it is used.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -12,12 +12,12 @@
 
 namespace ckpt::wire::control {
 
-// Without its descriptors: the caller adds one for each of SlotSegments.
+// Without its descriptors: the caller adds one for each segment of SlotSegments.
 // Errors: exhausted (the body is above its limit: a layout of far too many tensors).
 Result<os::LocalMessage> encode(const Message& message);
 
-// Leaves the descriptors where they are.
-// Errors: corruption (an unknown kind, a body or a number of descriptors that it cannot have).
+// Does not take the descriptors.
+// Errors: corruption (an unknown kind, a wrong body, a wrong number of descriptors).
 Result<Message> decode(const os::LocalMessage& message);
 
 Hello our_hello();

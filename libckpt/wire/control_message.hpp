@@ -1,8 +1,8 @@
-// ControlMessage: one message between the daemon and a trainer or the command line, of any kind;
-// Call and Event: one of those that trainer and engine exchange.
+// ControlMessage: any message between the daemon and a trainer or the command line. Call and Event:
+// those that trainer and engine exchange.
 //
-// Copies and moves of a variant of so many kinds are tables of functions, which cost each file that
-// makes one a second or two to compile: these are made once.
+// Copies and moves of a variant of so many kinds are tables of functions. They would cost each file
+// a second or two to compile, so they are made once.
 #pragma once
 
 #include <optional>

@@ -1,8 +1,8 @@
-// ControlMessages: how a trainer, or the command line, comes to its node's daemon, and what only a
-// socket between the two needs.
+// ControlMessages: the messages that begin and end a connection to the node's daemon, those that
+// only a socket needs, and those of the command line.
 //
 // libckpt/docs/protocol.md, "Trainer and daemon", has the byte tables and says which side may send
-// each message. Slots' descriptors travel beside SlotSegments; all else is in the messages.
+// each message. The Slots' descriptors travel beside SlotSegments; all else is in the messages.
 #pragma once
 
 #include <chrono>
@@ -36,10 +36,10 @@ struct Continuation {
   std::uint64_t start_id = 0;
   std::uint64_t timeline = 0;
 };
-// What a trainer says once, at its start.
+// Sent once, at a trainer's start.
 struct Attach {
   static constexpr Kind kind{2, "attach"};
-  std::uint64_t start_time = 0;  // Of the process: proof that its pid was not given to another.
+  std::uint64_t start_time = 0;  // Of the process: proves that its pid was not reused.
   std::string job;
   std::string dir;  // Empty: memory only.
   std::uint32_t rank = 0, world_size = 1;
@@ -58,7 +58,7 @@ struct Attach {
                               it.flush_rate, it.replica_rate, it.secret_file, it.continuation);
   }
 };
-struct Goodbye {  // Nothing of the Slots is mapped any more.
+struct Goodbye {  // No Slot is mapped any more.
   static constexpr Kind kind{13, "goodbye"};
   friend auto fields(format::Is<Goodbye> auto&) { return format::field_list(); }
 };

@@ -9,7 +9,7 @@ namespace ckpt::wire {
 namespace {
 
 // The table of libckpt/docs/protocol.md. The first four and the last stay where they are in every
-// version, so that two versions can tell each other apart.
+// version, so that two versions can recognise each other.
 constexpr std::size_t magic_at = 0;
 constexpr std::size_t version_at = 4;
 constexpr std::size_t kind_at = 6;
@@ -134,7 +134,7 @@ FrameHeaderBytes encode_header(const FrameHeader& header) {
 
 Result<FrameHeader> decode_header(std::span<const std::byte, frame_header_bytes> bytes) {
   if (take<std::uint32_t>(bytes, magic_at) != frame_magic)
-    return fail(Errc::corruption, "read frame: it does not begin as a frame of libckpt");
+    return fail(Errc::corruption, "read frame: it does not begin like a frame of libckpt");
   if (take<std::uint32_t>(bytes, header_crc_at) != crc32(bytes.first(header_crc_at)))
     return fail(Errc::corruption, "read frame: the header does not match its checksum");
   FrameHeader header;

@@ -1,7 +1,7 @@
-// Frame: the 48 bytes that stand before everything daemons say to one another.
+// Frame: the 48 bytes before each message between daemons.
 //
-// Little-endian, without padding; libckpt/docs/protocol.md has the table. The header proves itself
-// by a checksum of its own, so that no length is believed that a bit flip may have made.
+// Little-endian, without padding; libckpt/docs/protocol.md has the table. The header has a checksum
+// of its own, so that a bit flip cannot pass for a length.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ struct FrameHeader {
   Crc32 body_crc = 0;
   std::uint64_t ticket = 0;  // Names a transfer at its receiver; in `alive`, our newest state.
   std::uint64_t offset = 0;  // In the shard's bytes; in `alive`, the receiver's state that we have.
-  std::uint64_t timeline = 0;  // Of the sender: who speaks for an older one is fenced.
+  std::uint64_t timeline = 0;  // The sender's; an older one means that it is fenced.
   bool operator==(const FrameHeader&) const = default;
 };
 
@@ -59,15 +59,15 @@ inline constexpr std::uint32_t frame_magic = 0x57504b43;  // "CKPW".
 inline constexpr std::size_t frame_header_bytes = 48;
 using FrameHeaderBytes = std::array<std::byte, frame_header_bytes>;
 
-// Nobody has proven anything yet: two small messages of the dialer are all that a listener reads.
+// Nothing is proven yet: a listener reads only two small messages of the dialer.
 inline constexpr std::uint32_t handshake_body_bytes_max = 16 * KiB;
 // Reports and records of authenticated peers: 64 MiB hold the record of some 600 000 tensors.
 inline constexpr std::uint32_t control_body_bytes_max = 64 * MiB;
-// A Chunk is 4 MiB; a record may say more, up to this.
+// A Chunk is 4 MiB; a record may have larger ones, up to this.
 inline constexpr std::uint32_t data_body_bytes_max = 64 * MiB;
 
 std::string_view to_string(FrameKind kind);
-// What may stand in `body_bytes`; checked by decode_header.
+// The limit of `body_bytes`; decode_header checks it.
 std::uint32_t body_bytes_max(FrameKind kind);
 
 FrameHeaderBytes encode_header(const FrameHeader& header);

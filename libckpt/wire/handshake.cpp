@@ -1,10 +1,10 @@
 // The handshake, step by step; libckpt/docs/protocol.md has the bytes.
 //
-//   1. The dialer says hello: who it is, whom it wants, for which job, and a nonce.
+//   1. The dialer sends hello: its name, the name of its peer, the job, and a nonce.
 //   2. The listener answers with a nonce, whatever the job: strangers learn nothing.
 //   3. The dialer proves itself, over all of that.
-//   4. The listener checks the proof, and only then says who it is, with a proof of its own.
-//   5. The dialer checks that.
+//   4. The listener checks the proof, and only then sends its boot, with a proof of its own.
+//   5. The dialer checks that proof.
 #include "wire/handshake.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace ckpt::wire {
 namespace {
 
 constexpr std::string_view key_salt = "libckpt peer handshake 1";
-// One answer for both, so that nobody can ask which jobs a daemon knows.
+// One answer for both, so that nobody can find out which jobs a daemon knows.
 constexpr std::string_view refused_job_or_secret =
     "job or secret (a job that is not known here, or another secret_file)";
 
@@ -53,7 +53,7 @@ Proof read_proof(format::Reader& reader) {
   return proof;
 }
 
-// Names end in logs and tables: letters that print, and no spaces.
+// Names go to logs and tables: they have printable characters, and no spaces.
 bool is_name(const std::string& text) {
   const auto prints = [](unsigned char letter) { return letter > 0x20 && letter != 0x7f; };
   return !text.empty() && std::all_of(text.begin(), text.end(), prints);
@@ -74,7 +74,7 @@ Result<Hello> decode_hello(std::span<const std::byte> body) {
   return hello;
 }
 
-// Everything both know when a proof is made. `listener_boot` is part of the listener's only.
+// Everything that both know when a proof is made. `listener_boot` is 0 in the dialer's proof.
 std::vector<std::byte> transcript(Role role, const Hello& hello, const Proof& challenge,
                                   std::uint64_t listener_boot) {
   format::Writer writer;
@@ -99,7 +99,7 @@ Proof prove(Role role, const Secret& secret, const Hello& hello, const Proof& ch
   return make_proof(key, transcript(role, hello, challenge, listener_boot));
 }
 
-// A listener that does not know the job computes all the same, with a key that nobody has.
+// A listener that does not know the job does the same work, with a secret that nobody has.
 const Secret& secret_of_nobody() {
   static const Secret secret = Secret::make(random_bytes()).value();
   return secret;
@@ -112,16 +112,16 @@ Message make_message(FrameKind kind, std::vector<std::byte> body) {
   return message;
 }
 
-// Tells the dialer, as far as the connection lets us, and hands the error on.
-Task<PeerIdentity> refuse(std::shared_ptr<Connection> connection, Error why, std::string told,
+// Sends the reason to the dialer, if the connection lets us, and returns the error.
+Task<PeerIdentity> refuse(std::shared_ptr<Connection> connection, Error why, std::string reason,
                           Time deadline) {
   Refusal refusal;
   refusal.code = why.code();
-  refusal.reason = std::move(told);
+  refusal.reason = std::move(reason);
   Message message = make_message(FrameKind::refused, encode(refusal));
   auto sent = co_await write_message(*connection, std::move(message), deadline);
   connection->close();
-  // That it could not be told changes nothing: the refusal is the answer.
+  // A reason that could not be sent changes nothing: the refusal is the answer.
   static_cast<void>(sent);
   co_return fail(std::move(why));
 }
@@ -186,12 +186,12 @@ Task<PeerIdentity> dial(std::shared_ptr<Connection> connection, DialerOptions op
   co_return check_welcome(last, *options.secret, hello, challenge, connection->remote());
 }
 
-struct Greeted {  // What the listener knows of a dialer that proved itself.
+struct Greeted {  // The listener's knowledge of a dialer.
   Hello hello;
   Proof challenge{};
 };
 
-// Step 4, its first half. Errors: invalid_argument, in one form whatever was wrong.
+// Step 4, its first half. Errors: invalid_argument, with one text for all causes.
 Status check_proof(const Message& message, const Secret* secret, const Greeted& greeted) {
   format::Reader reader(message.body, "proof");
   const Proof claimed = read_proof(reader);
@@ -229,11 +229,11 @@ Task<PeerIdentity> listen(std::shared_ptr<Connection> connection,
                           std::shared_ptr<const ListenerOptions> options, Time deadline) {
   auto hello = co_await read_hello(connection, deadline);
   if (!hello) {
-    // Another version is worth an answer: ours tells the dialer what it speaks to.
+    // Another version gets an answer: it shows the dialer our version.
     Error why = std::move(hello).error();
     if (why.code() != Errc::version_mismatch) co_return fail(std::move(why));
-    std::string told = why.text();
-    auto refused = co_await refuse(connection, std::move(why), std::move(told), deadline);
+    std::string reason = why.text();
+    auto refused = co_await refuse(connection, std::move(why), std::move(reason), deadline);
     co_return refused;
   }
   // Step 2.
@@ -251,15 +251,15 @@ Task<PeerIdentity> listen(std::shared_ptr<Connection> connection,
   auto checked = check_proof(message, secret.get(), greeted);
   if (!checked) {
     Error why = std::move(checked).error();
-    std::string told(refused_job_or_secret);
-    auto refused = co_await refuse(connection, std::move(why), std::move(told), deadline);
+    std::string reason(refused_job_or_secret);
+    auto refused = co_await refuse(connection, std::move(why), std::move(reason), deadline);
     co_return refused;
   }
   const Self self = options->find_self(greeted.hello.job);
   if (self.node != greeted.hello.listener) {
-    std::string told = fmt::format("this is node {}, not {}", self.node, greeted.hello.listener);
-    Error why(Errc::unavailable, "node " + greeted.hello.dialer + " was told: " + told);
-    auto refused = co_await refuse(connection, std::move(why), std::move(told), deadline);
+    std::string reason = fmt::format("this is node {}, not {}", self.node, greeted.hello.listener);
+    Error why(Errc::unavailable, "answered node " + greeted.hello.dialer + ": " + reason);
+    auto refused = co_await refuse(connection, std::move(why), std::move(reason), deadline);
     co_return refused;
   }
   format::Writer welcome;

@@ -6,9 +6,9 @@
 //     proof                        -->     checks it
 //                                  <--     welcome (its boot, its proof), or refused
 //
-// The proofs are HMACs over everything both have said, under keys of their own for each direction
-// of each pair of nodes: nothing that one end sent can be sent back to it, or used elsewhere.
-// It keeps strangers out; it does not hide or sign what is said later.
+// The proofs are HMACs over everything that both have sent. Each direction of each pair of nodes
+// has its own key, so a proof cannot be sent back to its maker, or used elsewhere. The handshake
+// keeps strangers out; it does not hide or sign later messages.
 //
 // Threads: as the Connection.
 #pragma once
@@ -30,11 +30,11 @@ enum class Purpose : std::uint8_t { control = 1, data = 2 };
 inline constexpr std::size_t job_bytes_max = 128;
 inline constexpr std::size_t node_bytes_max = 256;
 
-// PeerIdentity: who is at the other end, proven by the secret of `job`.
+// PeerIdentity: the other end of a connection, proven by the secret of `job`.
 struct PeerIdentity {
   std::string job;
   std::string node;
-  std::uint64_t boot = 0;  // A new one means that what it held of the job was lost.
+  std::uint64_t boot = 0;  // A new one means that its memory of the job was lost.
   std::uint16_t protocol_version = 0;
   Purpose purpose = Purpose::control;
 };
@@ -44,16 +44,16 @@ using MakeNonce = std::function<Proof()>;  // The simulator draws them from its 
 struct DialerOptions {
   std::string job;
   std::string node;       // Ours.
-  std::string peer_node;  // Whom we want to reach; another one refuses.
+  std::string peer_node;  // The node to reach; any other refuses.
   std::uint64_t boot = 0;
   Purpose purpose = Purpose::control;
   std::shared_ptr<const Secret> secret;
   MakeNonce make_nonce = random_bytes;
 };
 
-// The secret of a job, or null where the job is not known here.
+// The secret of a job, or null if the job is not known here.
 using FindSecret = std::function<std::shared_ptr<const Secret>(const std::string& job)>;
-// Self: who this daemon is in a job; nodes of two jobs may be called differently.
+// Self: this daemon's name and boot in a job; two jobs may name it differently.
 struct Self {
   std::string node;
   std::uint64_t boot = 0;

@@ -74,7 +74,7 @@ Task<Message> read_message(Connection& connection, Time deadline, std::uint32_t 
 }
 
 Task<void> write_message(Connection& connection, Message message, Time deadline) {
-  // One buffer and so one packet for what is small, which is nearly all.
+  // Small messages, nearly all, go out in one buffer and so in one packet.
   constexpr std::size_t joined_bytes_max = 64 * KiB;
   if (message.body.size() <= joined_bytes_max) {
     CKPT_CO_TRY(const auto bytes, encode(message));
@@ -110,7 +110,7 @@ Error decode_refusal(std::span<const std::byte> body, const std::string& remote)
                         code <= static_cast<std::uint16_t>(Errc::version_mismatch);
   if (!reader.finish() || !is_known)
     return Error(Errc::unavailable, fmt::format("{} refused and gave no readable reason", remote));
-  // The text of a peer ends in logs and on terminals: only what prints is kept.
+  // The text of a peer goes to logs and terminals: only printable characters are kept.
   std::replace_if(
       reason.begin(), reason.end(),
       [](unsigned char letter) { return letter < 0x20 || letter == 0x7f; }, '?');

@@ -1,7 +1,7 @@
-// Message: a frame whose body is small enough to be held whole, read and written in one go.
+// Message: a frame with a body that is small enough to be held, read and written as a whole.
 //
-// Everything but `data`, whose bodies go straight from Slot to Slot. A message that was read is
-// whole: header and body match their checksums.
+// All kinds except `data`, whose bodies go straight from Slot to Slot. A message that was read is
+// intact: header and body match their checksums.
 //
 // Threads: as the Connection: one read_message and one write_message at a time.
 #pragma once
@@ -28,23 +28,23 @@ struct Message {
 Result<std::vector<std::byte>> encode(const Message& message);
 
 // Errors: those of the connection, corruption, version_mismatch, exhausted (`body_bytes_max`).
-// After an error the connection is of no more use.
+// After an error the connection is unusable.
 Task<Message> read_message(Connection& connection, Time deadline,
                            std::uint32_t body_bytes_max = control_body_bytes_max);
 Task<void> write_message(Connection& connection, Message message, Time deadline);
 
-// The two halves, for those who read the body elsewhere.
+// The two halves, for callers that read the body elsewhere.
 Task<FrameHeader> read_header(Connection& connection, Time deadline);
 Task<std::vector<std::byte>> read_body(Connection& connection, FrameHeader header, Time deadline);
 
-// Refusal: the body of `refused` and `refuse`: the reaction asked for, and why.
+// Refusal: the body of `refused` and `refuse`: the requested reaction, and the reason.
 struct Refusal {
   Errc code = Errc::unavailable;
   std::string reason;
 };
 inline constexpr std::size_t reason_bytes_max = 4096;  // Longer ones are cut.
 std::vector<std::byte> encode(const Refusal& refusal);
-// What the peer refused, as an error of ours. A body that cannot be read is a refusal too.
+// Returns the peer's refusal as an error of ours. A body that cannot be read is a refusal, too.
 Error decode_refusal(std::span<const std::byte> body, const std::string& remote);
 
 }  // namespace ckpt::wire

@@ -15,7 +15,7 @@ namespace ckpt::wire {
 namespace {
 
 constexpr double seconds_between_complaints = 10;
-// After accept() failed, as it does without a free descriptor: not to spin on it.
+// A pause after accept() failed: without a free descriptor it would fail again at once.
 constexpr Duration accept_retry_delay = std::chrono::milliseconds(100);
 
 struct HalfOpen {
@@ -42,7 +42,7 @@ std::string origin_of(const Connection& connection) {
   return asio::ip::make_network_v6(number, 64).canonical().to_string();
 }
 
-// The address that has most of them.
+// The address with the most half-open connections.
 std::string busiest_origin(const Acceptor& acceptor) {
   std::map<std::string, std::size_t> counts;
   for (const HalfOpen& other : acceptor.half_open) ++counts[other.origin];

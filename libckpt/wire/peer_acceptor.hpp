@@ -1,8 +1,8 @@
 // PeerAcceptor: accepts connections, and hands over those that prove to be peers.
 //
-// A stranger gets little: a limited number of half-open connections, few seconds and few bytes. And
-// strangers keep no peer out: a newcomer is accepted, and the oldest half-open connection of its
-// own address is closed, or of the address that has most of them.
+// A stranger gets little: a limited number of half-open connections, few seconds and few bytes.
+// Strangers cannot keep a peer out: a newcomer is accepted, and if there are too many, the oldest
+// half-open connection of its own address is closed, or of the address that has most.
 //
 // Threads:  the executor that it runs on. Lifetime: its arguments must outlive it. Closing the
 // listener ends it, and greetings under way end by their own deadline.
@@ -16,8 +16,8 @@
 namespace ckpt::wire {
 
 inline constexpr std::size_t half_open_connections_max = 64;
-// Of one address, or one IPv6 network of 64 bits, whose owner has them all. Enough for the several
-// nodes of a test on one host, and for those behind one router.
+// From one address, or from one IPv6 network of 64 bits, since one owner has all its addresses.
+// Enough for several nodes of a test on one host, and for several behind one router.
 inline constexpr std::size_t half_open_of_one_max = 16;
 inline constexpr Duration greeting_time_max = std::chrono::seconds(5);
 

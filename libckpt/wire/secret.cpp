@@ -20,7 +20,7 @@ namespace ckpt::wire {
 
 namespace {
 
-// A secret that others can read is none.
+// A secret that others can read is not secret.
 Status check_owner(const struct stat& status, const std::string& path) {
   if (status.st_uid != ::geteuid())
     return fail(
@@ -59,7 +59,7 @@ Result<Secret> Secret::read_file(const std::string& path) {
   struct stat status{};
   if (::fstat(fd->number(), &status) != 0) return os::fail_system("look at secret file " + path);
   CKPT_CHECK(check_owner(status, path));
-  // Room for a newline, and for one byte more than is allowed, so that a longer file shows.
+  // Room for a newline, and for one byte more than is allowed, to notice a longer file.
   std::vector<std::byte> room(secret_bytes_max + 3);
   const auto read = os::read_whole(*fd, room, path);
   if (!read && read.error().code() != Errc::exhausted) return fail(Error(read.error()));

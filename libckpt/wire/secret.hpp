@@ -1,4 +1,4 @@
-// Secret: what the nodes of one job share, and the proofs made from it.
+// Secret: the shared secret of a job's nodes, and the proofs made from it.
 //
 // It never leaves the process: only HMACs under keys derived from it do.
 //
@@ -19,7 +19,7 @@ namespace ckpt::wire {
 inline constexpr std::size_t proof_bytes = 32;  // Of HMAC-SHA256, and of the keys for it.
 using Proof = std::array<std::byte, proof_bytes>;
 
-inline constexpr std::size_t secret_bytes_min = 16;  // 128 bits, if they are random ones.
+inline constexpr std::size_t secret_bytes_min = 16;  // 128 bits, if they are random.
 inline constexpr std::size_t secret_bytes_max = 4096;
 
 class Secret {
@@ -48,7 +48,7 @@ Proof derive_key(std::span<const std::byte> secret, std::string_view salt,
                  std::span<const std::byte> info);
 // HMAC-SHA256.
 Proof make_proof(const Proof& key, std::span<const std::byte> message);
-// In a time that does not tell where they differ.
+// Takes the same time wherever they differ.
 bool is_same(std::span<const std::byte> left, std::span<const std::byte> right);
 
 Proof random_bytes();  // From the system; for nonces.

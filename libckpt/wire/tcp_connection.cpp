@@ -18,15 +18,15 @@ namespace {
 
 constexpr auto token = asio::as_tuple(asio::use_awaitable);
 
-// What one coroutine sends without letting others on the thread run: a millisecond or less.
+// One coroutine moves at most this much before others on the thread run: a millisecond or less.
 constexpr std::size_t turn_bytes_max = 1 << 20;
 
-// What a read waits for at most before it takes what is there: fits the smallest receive buffers,
-// and the core's cache with what is made of it.
+// A read waits for at most this much before it takes the bytes that are there. Fits the smallest
+// receive buffers, and the cache of the core that processes it.
 constexpr std::size_t wake_bytes_max = 128 << 10;
 
 void set_option(int socket, int level, int name, int value) {
-  // Refused ones cost speed or time to notice a loss, never correctness.
+  // A refused option costs speed, or time to notice a loss, never correctness.
   static_cast<void>(::setsockopt(socket, level, name, &value, sizeof(value)));
 }
 
@@ -40,8 +40,8 @@ void set_options(int socket, const TcpOptions& options) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 5);
 }
 
-// sendfile() has no MSG_NOSIGNAL, and a library must not change how the program takes SIGPIPE:
-// blocked for the call, and taken out of the queue if the call raised it.
+// sendfile() has no MSG_NOSIGNAL, and a library must not change the program's handling of SIGPIPE.
+// So the signal is blocked during the call, and taken out of the queue if the call raised it.
 class PipeSignalGuard {
  public:
   PipeSignalGuard() {
@@ -71,7 +71,7 @@ class PipeSignalGuard {
   bool raised_ = false;
 };
 
-// As sendfile, with errno kept.
+// Like sendfile; keeps errno.
 ssize_t send_from_file(int socket, int file, off_t& offset, std::size_t bytes) {
   PipeSignalGuard guard;
   const ssize_t sent = ::sendfile(socket, file, &offset, bytes);
@@ -129,7 +129,7 @@ std::optional<asio::ip::tcp::socket> TcpConnection::release(const asio::any_io_e
 Status TcpConnection::set_pacing_rate(std::uint64_t bytes_per_second) {
   const std::uint64_t rate = bytes_per_second == 0 ? UINT64_MAX : bytes_per_second;
   if (::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)))
-    return fail(Errc::unsupported, fmt::format("pace {}: the kernel does not", remote_),
+    return fail(Errc::unsupported, fmt::format("pace {}: the kernel does not support it", remote_),
                 std::error_code(errno, std::generic_category()));
   return Status();
 }

@@ -1,6 +1,6 @@
 // TcpConnection: one stream to a peer over TCP, where each operation ends by its deadline.
 //
-// A deadline that passes closes the socket: nobody knows where in the stream it was.
+// A deadline that passes closes the socket, because its place in the stream is unknown.
 //
 // Threads: those of the executor, one at a time. Lifetime: held by shared_ptr; the clock outlives
 // it.
@@ -21,37 +21,37 @@ struct TcpOptions {
 
 class TcpConnection : public Connection, public std::enable_shared_from_this<TcpConnection> {
  public:
-  // The socket is connected. Options the kernel refuses are done without.
+  // `socket` is connected. Options that the kernel refuses are left out.
   TcpConnection(asio::ip::tcp::socket socket, Clock& clock, std::string remote,
                 const TcpOptions& options);
   ~TcpConnection() override;
 
   Task<void> read(std::span<std::byte> bytes, Time deadline) override;
   Task<void> write(std::span<const std::byte> bytes, Time deadline) override;
-  // By sendfile(2): the pages must not change until the peer has answered or this was closed.
+  // By sendfile(2): the pages must not change until the peer has answered or this is closed.
   Task<void> write_file(os::FileSpan span, Time deadline) override;
   void close() override;
   std::string remote() const override { return remote_; }
 
   asio::any_io_executor executor() { return socket_.get_executor(); }
-  // The stream, for another executor; this connection is closed. None: it was already. Nothing may
-  // be in flight.
+  // Returns the stream for another executor, and closes this connection. None: it was closed
+  // already. Nothing may be in flight.
   std::optional<asio::ip::tcp::socket> release(const asio::any_io_executor& executor);
 
   // Errors: unsupported (the kernel does not pace).
   Status set_pacing_rate(std::uint64_t bytes_per_second);
 
  private:
-  // Most calls to the kernel move bytes at once: only where one would wait is a timer armed.
+  // Most calls to the kernel move bytes at once, so a timer is armed only when one would wait.
   Task<void> await_ready(asio::socket_base::wait_type direction, Time deadline, const char* doing);
-  // Lets the kernel wake us when so much of what a read still wants is there, not for each segment.
+  // Lets the kernel wake a read when this many bytes are there, not for each segment.
   void wake_at(std::size_t wanted_bytes);
-  // After a turn's worth of bytes others on the thread run first, and the deadline is looked at.
+  // After a turn's worth of bytes, others on the thread run first, and the deadline is checked.
   bool is_turn_over(std::size_t moved_bytes);
   Task<void> yield(Time deadline, const char* doing);
 
   Status check_open(const char* doing) const;
-  // Closes, and tells why: the deadline, close(), or the network.
+  // Closes, and returns the reason: the deadline, close(), or the network.
   Unexpected failure(const char* doing, std::error_code error);
 
   asio::ip::tcp::socket socket_;

@@ -51,7 +51,7 @@ Task<std::shared_ptr<Connection>> accept_on(std::shared_ptr<Port> port) {
     auto [error, socket] = co_await port->acceptor.async_accept(token);
     if (!port->acceptor.is_open() || error == asio::error::operation_aborted)
       co_return fail(Errc::cancelled, "accept on " + port->address + ": closed");
-    // One that gave up while it waited is no reason to stop.
+    // A dialer that gave up while it waited is no reason to stop.
     if (error == asio::error::connection_aborted) continue;
     if (error) co_return fail(Errc::io, "accept on " + port->address, error);
     boost::system::error_code gone;
