@@ -55,8 +55,8 @@ void CaptureRule::forget() {
   margin_ = 1;
 }
 
-// By steps a short way is enough, and is tried first. By time it is as far as the ranks come during
-// the notice, at the pace that they had since the last order.
+// By steps, a short distance is tried first, and is mostly enough. By time, it is the distance that
+// the ranks cover during the notice, at their pace since the last order.
 Step CaptureRule::order(const ClusterView& view, std::uint64_t timeline, Step outstanding,
                         Time now) const {
   std::uint64_t steps_of_notice = 0;
@@ -71,8 +71,8 @@ Step CaptureRule::order(const ClusterView& view, std::uint64_t timeline, Step ou
 
 std::optional<Step> CaptureRule::after_skip(const ClusterView& view, std::uint64_t timeline,
                                             Step outstanding, Time now) {
-  // Ranks may run far apart: a step that a late one skips on its way to the outstanding order is no
-  // reason to order another, which would be as far from it.
+  // Ranks may run far apart. A late rank that skips a step on its way to the outstanding order is
+  // no reason for another order, which would be just as far from it.
   if (is_outstanding(view, timeline, outstanding)) return std::nullopt;
   const Step ordered = order(view, timeline, outstanding, now);
   margin_ = std::min(margin_ * 2, margin_max);
@@ -85,10 +85,10 @@ std::optional<Step> CaptureRule::by_time(const ClusterView& view, std::uint64_t 
   const Interval& interval = view.shape.save_mem_interval;
   if (!is_by_time(interval)) return std::nullopt;
   const std::uint64_t newest = newest_seen(view, timeline);
-  if (newest == 0) return std::nullopt;  // Nobody has come to a step that we know of.
+  if (newest == 0) return std::nullopt;  // No rank has reported a step yet.
   if (!pace_) {
-    // The memory of a node may have been lost with the coordinator before: do not wait a whole
-    // interval, only until the pace is known.
+    // A node's memory may have been lost with the previous coordinator: wait only until the pace is
+    // known, not a whole interval.
     pace_ = Pace{now, newest};
     due_at_ = now + notice_;
   }

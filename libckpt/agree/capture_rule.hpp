@@ -1,9 +1,9 @@
-// CaptureRule: from which step on do all ranks capture next?
+// CaptureRule: the step that all ranks capture next.
 //
 // By steps, ranks agree by themselves until one of them skips; then a common later step is ordered.
-// By time, the coordinator's clock decides: one order for each interval. An order is a step that
-// all ranks still have before them when they learn of it. At most one is outstanding: a later one
-// would move the step away from ranks that have not reached it.
+// By time, the coordinator's clock decides: one order for each interval. An order names a step that
+// is still ahead of all ranks when they learn of it. At most one is outstanding: a later one would
+// move the step away from ranks that have not reached it.
 //
 // Threads: one. Pure.
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace ckpt::agree {
 
-// The newest step that any rank that trains in `timeline` has come to; 0: none.
+// The newest step that any rank has reached in `timeline`; 0: none.
 std::uint64_t newest_seen(const ClusterView& view, std::uint64_t timeline);
-// Beyond what any rank has seen, by `margin` intervals.
+// A step that is `margin` intervals beyond the newest of any rank.
 Step next_common_capture(const ClusterView& view, std::uint64_t timeline, std::uint64_t margin);
-// Whether some rank that trains in `timeline` has not come to the step yet.
+// Whether some rank that trains in `timeline` has not reached the step yet.
 bool is_before_some(const ClusterView& view, std::uint64_t timeline, Step step);
 
 class CaptureRule {
@@ -28,13 +28,14 @@ class CaptureRule {
   // `notice`: how long an order takes to reach all ranks.
   explicit CaptureRule(Duration notice) : notice_(notice) {}
 
-  // All ranks begin behind `base`. They capture the first step that they come to by themselves.
+  // All ranks begin after `base`. They capture the first step that they reach without an order.
   void begin(std::uint64_t base, Duration interval, Time now);
-  // Nothing is known of what was ordered before: another node coordinates, or this one anew.
+  // Forgets earlier orders: another node coordinates, or this one anew.
   void forget();
   void step_committed() { margin_ = 1; }
 
-  // The order after some rank skipped a step. None: the ranks have not reached the outstanding one.
+  // The order after some rank skipped a step. None: some rank has not reached the outstanding
+  // order.
   std::optional<Step> after_skip(const ClusterView& view, std::uint64_t timeline, Step outstanding,
                                  Time now);
   // The order when the interval by time has passed. None: it has not, or captures go by steps.
@@ -42,7 +43,7 @@ class CaptureRule {
                               Time now);
 
  private:
-  struct Pace {  // When, and where the fastest rank was then.
+  struct Pace {  // The step of the fastest rank at a time.
     Time at{};
     std::uint64_t step = 0;
   };

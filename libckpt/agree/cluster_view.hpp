@@ -1,7 +1,7 @@
-// ClusterView: what the coordinator of a job can see at one moment; the input of every decision.
+// ClusterView: the coordinator's view of its job at one moment; the input of every decision.
 //
-// All functions over it are pure. Reports of nodes that are lost, or that speak of another run,
-// membership or incarnation, are not in it.
+// All functions over it are pure. It leaves out the reports of lost nodes, and those of another
+// run, membership or incarnation.
 #pragma once
 
 #include <ckpt/options.hpp>
@@ -16,7 +16,7 @@
 
 namespace ckpt::agree {
 
-// JobShape: what all ranks were told alike when they opened.
+// JobShape: the options that all ranks were given alike.
 struct JobShape {
   std::string job;
   format::RunId run;
@@ -29,7 +29,7 @@ struct JobShape {
   Interval save_storage_interval;
 };
 
-// Equal on nodes that were told the same members.
+// Equal on nodes that were given the same members.
 Digest members_digest(const JobShape& shape);
 // The failure domain of a node; its name where none was given.
 std::string domain_of(const JobShape& shape, const std::string& node);
@@ -46,14 +46,14 @@ struct ClusterView {
   Digest members;                                       // members_digest(shape).
   std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
-  std::size_t damaged_published = 0;  // On storage, and no checkpoints as the catalog shows them.
-  std::string unreadable;             // Why `published` is not what storage holds; empty: it is.
-  std::string history_lost;  // Why storage does not tell what was abandoned; empty: it does.
+  std::size_t damaged_published = 0;                    // Damaged ones, left out above.
+  std::string unreadable;             // Why storage cannot be read; empty: it can.
+  std::string history_lost;           // Why abandoned steps are not known; empty: they are.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.
-  // Live nodes that have not reported to this coordinator yet: what they hold is not known.
+  // Live nodes that have not reported to this coordinator yet: their holdings are not known.
   std::vector<std::string> unreported;
   bool all_live = false;  // Every node of the list has reported.
-  // Of `reports`, where somebody keeps it up to date; null: made for each question.
+  // The index of `reports`, if the owner keeps one; null: made for each call.
   std::shared_ptr<const ReportIndex> index;
 };
 
@@ -68,17 +68,17 @@ std::vector<RankView> ranks_of(const ClusterView& view);
 
 bool has_trainers(const ClusterView& view);  // On any live node.
 
-// Of `at`, by rank.
+// The copies of step `at`, by rank.
 StepCopies copies_of(const ClusterView& view, format::StepId at);
-// Those that some node holds a shard of, taken by as many ranks as the job has; ascending.
+// The steps that some node holds a shard of, taken by as many ranks as the job has; ascending.
 std::vector<format::StepId> held_steps(const ClusterView& view);
 
-// Stored shards that some live node could not use: by step, then rank, the kind of damage.
-// Corruption outweighs what could not be read.
+// Stored shards that some live node could not use: the kind of damage, by step and rank. Corruption
+// outweighs a failed read.
 using DamagedShards = std::map<format::StepId, std::map<std::uint32_t, Errc>>;
 DamagedShards damaged_shards(const ClusterView& view);
 
-// Distinct failure domains among `nodes`.
+// The number of distinct failure domains among `nodes`.
 std::size_t domain_count(const JobShape& shape, const std::vector<std::string>& nodes);
 
 }  // namespace ckpt::agree

@@ -1,8 +1,8 @@
 // One look at everything, in this order:
-//  1. Adopt what reports know better: history, counts, the newest commit and Start.
+//  1. Adopt newer facts from reports: history, counts, the newest commit and Start.
 //  2. Begin: a group of trainers that waits to restore or to start fresh.
 //  3. Commit, and give up steps that a rank skipped.
-//  4. Capture, where it goes by time: when the interval has passed, agree on the next step.
+//  4. Capture by time: when the interval has passed, order the next step.
 //  5. Flush: order one, follow it, hand it to the engine for publishing.
 //  6. End: when all ranks have closed.
 #include "agree/coordinator.hpp"
@@ -69,7 +69,7 @@ void Coordinator::check_invariants() const {
     CKPT_ASSERT(publishing_->digests.size() == publishing_->order.writers.size());
   }
   if (untold_) {
-    // What a refusal brings back.
+    // A refusal brings these back.
     CKPT_ASSERT(untold_->flush_parts.has_value() == untold_->before.flush.has_value());
     if (untold_->publishing) CKPT_ASSERT(untold_->before.flush.has_value());
   }
@@ -123,8 +123,8 @@ void Coordinator::adopt_reports(const ClusterView& view) {
   const DamagedShards damaged = damaged_shards(view);
   for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
     if (damaged.contains(step.at)) continue;
-    // Only who knows nothing of us can have begun a later timeline in our directory. Taken for
-    // ours, its step would pass for a newer one than all that we still have to store.
+    // Only a daemon that does not know us can have begun a later timeline in our directory. Taken
+    // for ours, its step would look newer than all steps that we still have to store.
     if (running == 0 || step.at.timeline <= running) {
       adopt(decree_.durable, step.at);
     } else {
@@ -138,10 +138,9 @@ void Coordinator::adopt_reports(const ClusterView& view) {
   clear_of_suspicion(view);
 }
 
-// The steps after whose restore training got on: a step of the timeline that they began was
-// committed, or a trainer says so, or all came to an orderly end: one alone may close because
-// another one died. The history tells the steps, since a daemon that was started in mid-run knows
-// no Start.
+// Clears the steps after whose restore training got on: a step of the new timeline was committed,
+// or a trainer confirmed it, or all ranks closed (one alone may close because another died). The
+// history names these steps, since a daemon that was started in mid-run knows no Start.
 void Coordinator::clear_of_suspicion(const ClusterView& view) {
   std::set<std::uint64_t> got_on;
   if (decree_.committed) got_on.insert(decree_.committed->timeline);
@@ -158,7 +157,7 @@ void Coordinator::clear_of_suspicion(const ClusterView& view) {
   }
 }
 
-// Of those who train now; 0: nobody has begun.
+// The timeline of the ranks that train now; 0: no rank has begun.
 std::uint64_t Coordinator::running_timeline(const ClusterView& view) const {
   std::uint64_t timeline =
       decree_.start && decree_.start->outcome.is_go() ? decree_.start->timeline : 0;
@@ -168,8 +167,8 @@ std::uint64_t Coordinator::running_timeline(const ClusterView& view) const {
   return timeline;
 }
 
-// The first attempts of a Start follow one another at once, for there are other copies; later ones
-// give a peer time to come back.
+// The first attempts of a Start follow one another at once, since there are other copies. Later
+// ones give a peer time to come back.
 bool Coordinator::is_too_soon(const format::Start& next, Time now) const {
   const bool is_same = decree_.start && decree_.start->start_id == next.start_id;
   const bool is_retry = is_same && next.attempt > prompt_attempts && next.outcome.is_pending();
@@ -234,7 +233,7 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
     if (count == counts.end()) count = counts.insert(counts.end(), {*start.base, 0});
     ++count->times;
     std::sort(counts.begin(), counts.end());
-    // What was committed, or stored, above the base is abandoned from here on.
+    // All steps that were committed or stored above the base are abandoned from here on.
     decree_.committed = start.base;
     if (decree_.durable && is_fenced(decree_.history, *decree_.durable)) decree_.durable.reset();
     flush_history_.newest = decree_.durable;
@@ -246,8 +245,8 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
               is_fenced(untold_->before.history, *start.base));
 }
 
-// Of the stored steps that the history abandons now, and did not before. A suspect one is passed by
-// because it seems to do harm: that it may come back is no reason to restore nothing.
+// The newest stored step that the history abandons now, and did not before. Suspect steps are left
+// out: they seem to do harm, and a risk that one comes back must not prevent the restore.
 std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& view) const {
   std::optional<format::StepId> newest;
   const DamagedShards damaged = damaged_shards(view);
@@ -267,13 +266,13 @@ std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& v
 // The timeline in which steps are committed and captured now; 0: none.
 std::uint64_t Coordinator::committing_timeline(const ClusterView& view) const {
   if (decree_.start && decree_.start->outcome.is_pending())
-    return 0;  // All that exists is still a candidate.
+    return 0;  // All steps are still candidates.
   std::uint64_t timeline = 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report == nullptr) continue;
     timeline = std::max(timeline, rank.report->timeline);
   }
-  // A restore that failed began nothing: ranks that trained before train on in their old timeline.
+  // A failed restore begins nothing: ranks that trained before train on in their old timeline.
   if (decree_.start && !decree_.start->outcome.has_failed())
     timeline = std::max(timeline, decree_.start->timeline);
   return timeline;
@@ -284,7 +283,7 @@ void Coordinator::decide_commits(const ClusterView& view, Time now) {
   if (timeline == 0) return;
   if (decree_.start && decree_.start->outcome.is_go())
     raise(decree_.committed, decree_.start->base);
-  // A live node that has not reported yet may hold what a commit would make all others free.
+  // A live node that has not reported yet may hold a step that a commit would free on all others.
   if (!view.unreported.empty()) return;
   const auto newest = newest_committable(view, timeline);
   if (newest && (!decree_.committed || *newest > *decree_.committed)) {
@@ -300,7 +299,7 @@ void Coordinator::decide_commits(const ClusterView& view, Time now) {
     const auto ordered = captures_.after_skip(view, timeline, decree_.next_capture, now);
     decree_.next_capture = ordered.value_or(decree_.next_capture);
   }
-  // A given-up step is repeated as long as somebody still holds it, then forgotten.
+  // A given-up step is repeated as long as a node still holds it, then forgotten.
   decree_.dropped = dropped;
 }
 
@@ -332,7 +331,7 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   std::string lost;
   for (const Node& node : view.shape.nodes) {
     all.push_back(node.name);
-    // Who was never heard, and may still come, is not lost.
+    // A node that was never heard, and may still come, is not lost.
     const auto& expected = view.expected;
     if (!live.contains(node.name) &&
         std::find(expected.begin(), expected.end(), node.name) == expected.end()) {
@@ -372,8 +371,8 @@ std::string Coordinator::silent_nodes(const ClusterView& view, Time now) {
                      view.unreported.front(), options_.node);
 }
 
-// What training went on from counts as committed, for there is nothing newer. It may have come from
-// the last copy that there is.
+// The base of a restore counts as committed, since there is nothing newer. It may have come from
+// its last copy.
 std::string Coordinator::thin_base(const ClusterView& view, std::size_t wanted) const {
   const bool has_base = decree_.start && decree_.start->outcome.is_go() && decree_.start->base;
   if (!has_base || decree_.committed != decree_.start->base) return {};

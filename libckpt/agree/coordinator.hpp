@@ -1,7 +1,7 @@
-// Coordinator: from what all nodes report, what all nodes shall do.
+// Coordinator: decides from the reports of all nodes what all nodes do.
 //
 // Every node has one and runs it while it is the lowest live node of the list. It keeps nothing
-// that a new one could not do without: a successor begins from the reports alone.
+// essential: a successor begins from the reports alone.
 //
 // Threads: one. Pure but for the random ids, which come from the seed.
 #pragma once
@@ -28,7 +28,7 @@ struct CoordinatorOptions {
   std::uint32_t restores_without_progress_max = 3;
   Duration collect_grace = std::chrono::seconds(3);  // For nodes that may still come.
   Duration attempt_pause = std::chrono::milliseconds(250);
-  // For storage to say what it holds; then memory serves alone, if it has all that is known.
+  // For the list of stored steps; then memory serves alone, if it has all known steps.
   Duration storage_patience = std::chrono::seconds(3);
   Duration capture_notice = std::chrono::milliseconds(300);  // For a step to reach all ranks.
   Duration flush_retry_after = std::chrono::seconds(2);      // Doubles up to the maximum.
@@ -37,17 +37,17 @@ struct CoordinatorOptions {
   // A node that hung as a writer: each new try would cost the deadline again.
   Duration hung_writer_avoided_for = std::chrono::minutes(10);
   std::uint64_t manifest_bytes_max = 0;                  // Of a step that can be stored; 0: any.
-  Duration flush_slow_after = std::chrono::seconds(30);  // When more is due already: said aloud.
+  Duration flush_slow_after = std::chrono::seconds(30);  // Then it is reported, if more is due.
 };
 
-// Publishing: all ranks' files of a flush lie synced; the manifest is to be written and published.
+// Publishing: all ranks' files of a flush are synced; the engine writes and publishes the manifest.
 struct Publishing {
   format::FlushOrder order;
   std::vector<Digest> digests;
-  bool had_several_writers = false;  // Of a part: others may have left files.
+  bool had_several_writers = false;  // Of one part: others may have left files.
 };
 
-// Untold: a Start that goes, and what was decided before it.
+// Untold: a Start that goes and was not sent yet, and the decisions before it.
 struct Untold {
   std::uint64_t start_id = 0;
   format::Decree before;
@@ -64,26 +64,26 @@ class Coordinator {
   // A newer list of nodes may have another name for this one.
   void set_node(const std::string& node) { options_.node = node; }
 
-  // What only a bug can break; reports are input, and claim nothing here.
+  // Only a bug can break these. Reports are input, and nothing is asserted about them.
   void check_invariants() const;
 
-  // Looks again at everything. True: the decree has changed and is to be sent to all nodes.
+  // Looks again at everything. True: the decree has changed, and must be sent to all nodes.
   bool decide(const ClusterView& view, Time now);
   const format::Decree& decree() const { return decree_; }
 
-  // What the engine has to do for the coordinator, when it is not none.
+  // Work that the engine has to do for the coordinator, if any.
   bool needs_published() const { return needs_published_; }
   std::optional<Publishing> publishing() const { return publishing_; }
   // The answer to publishing(). On failure the flush is given up and tried again later.
   void published(std::uint64_t flush_id, const Status& status, Time now);
 
-  // A Start that goes and was told to nobody yet; null: there is none. It is first recorded on
-  // storage, where the number of its timeline may be taken. Answers about a Start that is not
-  // decided any more change nothing.
+  // The Start that goes and was not sent yet; null: there is none. It is recorded on storage first,
+  // where the number of its timeline may be taken. Answers about a Start that no longer stands
+  // change nothing.
   const Untold* untold() const;
-  void claimed(std::uint64_t start_id, std::uint64_t timeline);  // Which number is free.
+  void claimed(std::uint64_t start_id, std::uint64_t timeline);  // With a free number.
   void told(std::uint64_t start_id);
-  void refuse(std::uint64_t start_id, const Error& error);  // It fails, and all is as before it.
+  void refuse(std::uint64_t start_id, const Error& error);  // It fails; all else is as before it.
 
   const std::vector<Candidate>& candidates() const { return candidates_; }
   // Forgets the flush and all decisions: another node is the coordinator now.
@@ -124,15 +124,15 @@ class Coordinator {
   FlushHistory flush_history_;
   std::optional<FlushParts> flush_parts_;  // Of decree_.flush, as long as there is one.
   std::optional<Publishing> publishing_;
-  std::map<std::string, Time> hung_writers_;  // Until when other nodes are preferred to them.
+  std::map<std::string, Time> hung_writers_;  // Other nodes are preferred until then.
   std::vector<Candidate> candidates_;
   std::optional<Time> asked_since_;       // Ranks wait to begin since then.
-  std::optional<Time> storage_asked_at_;  // It has not said what it holds since then.
+  std::optional<Time> storage_asked_at_;  // It has not answered since then.
   bool is_vote_blind_ = false;            // The newest vote was held without it.
   Time attempted_at_{};                   // When the Start last changed.
   std::optional<Time> flush_not_before_;
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
-  std::string foreign_trouble_;  // Who else writes into the directory; for people.
+  std::string foreign_trouble_;  // Another writer in the directory; for people.
   Duration flush_backoff_;
   CaptureRule captures_;
   std::optional<Time> unreported_since_;  // Live nodes have not reported since then.

@@ -15,7 +15,7 @@ namespace ckpt::agree {
 
 namespace {
 
-// All trainers that are attached close, or a daemon is asked to end.
+// True: all attached trainers close, or a daemon is asked to end.
 bool is_flush_wanted(const ClusterView& view) {
   std::size_t attached = 0;
   std::size_t closing = 0;
@@ -31,7 +31,7 @@ bool is_flush_wanted(const ClusterView& view) {
 
 }  // namespace
 
-// Looked at before anything is written, and at each step: the next one may be smaller.
+// Checked before anything is written, and at each step, since the next one may be smaller.
 std::string Coordinator::why_unstorable(const ClusterView& view) const {
   const bool is_stored = decree_.durable && decree_.durable >= decree_.committed;
   if (options_.manifest_bytes_max == 0 || !view.shape.has_storage) return {};
@@ -81,7 +81,7 @@ void Coordinator::follow_flush(const ClusterView& view, Time now) {
   }
   decree_.flush = flush_parts_->order();  // A part may have been given to another node.
   if (flush_parts_->stuck().empty()) return;
-  // Copies of the older step are freed meanwhile, and those of the newer one are there. Where
+  // The copies of the older step are freed meanwhile, and those of the newer one are there. If
   // storage hangs for all nodes, another flush would only hold more memory.
   const bool has_newer = decree_.committed && *decree_.committed > decree_.flush->at;
   std::set<std::string> to_avoid = writers_to_avoid(now);
@@ -159,7 +159,7 @@ void Coordinator::end_set_aside_flush(const Status& status) {
   untold_->publishing.reset();
 }
 
-// Storage that hangs fails no operation: without this nobody would hear of it.
+// Storage that hangs causes no error: without this text nobody would know.
 std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
   if (!decree_.flush || !decree_.committed || !flush_history_.started_at) return {};
   const Duration taken = now - *flush_history_.started_at;
@@ -168,7 +168,7 @@ std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
   with_this.newest = decree_.flush->at;
   const bool is_more_due = is_flush_due(view.shape, *decree_.committed, with_this, now, false);
   if (!is_more_due && !is_flush_wanted(view)) return {};
-  const auto times = taken / options_.flush_slow_after;  // Worded anew now and then.
+  const auto times = taken / options_.flush_slow_after;  // The text changes now and then.
   return fmt::format("step {} has been on its way to storage for {} s, and more is due",
                      number(decree_.flush->at.step),
                      times * (options_.flush_slow_after / std::chrono::seconds(1)));

@@ -24,7 +24,7 @@ bool holds(const format::NodeReport& node, const format::ShardId& id, const Dige
   });
 }
 
-// Of the rank's part in this turn; null: none.
+// The entry for the rank's part in this turn; null: none.
 template <class Entry>
 const Entry* find(const std::vector<Entry>& entries, std::size_t rank, std::uint32_t turn) {
   const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& each) {
@@ -96,7 +96,7 @@ bool FlushParts::has_stalled(const std::string& node, Time now, Duration stalled
   return false;
 }
 
-// Files of each turn have names of their own, so that the turn which is done first may count.
+// The files of each turn have names of their own, so that the first finished turn may count.
 void FlushParts::find_done(const ClusterView& view, std::size_t rank) {
   Part& part = parts_[rank];
   for (std::uint32_t turn = 0; turn < part.writers.size(); ++turn) {
@@ -122,7 +122,7 @@ std::string FlushParts::trouble_of(const ClusterView& view, std::size_t rank) co
   return failed == nullptr ? "" : fmt::format("node {}: {}", writer.node, failed->failure);
 }
 
-// False: nobody else can write it.
+// False: no other node can write it.
 bool FlushParts::give_to_another(const ClusterView& view, std::size_t rank, Time now,
                                  Duration stalled_after) {
   Part& part = parts_[rank];

@@ -1,12 +1,12 @@
 // FlushParts: a flush under way, part by part: which node writes the part of each rank.
 //
-//   written by a node --reported--> done, and kept whatever becomes of that node
+//   written by a node --reported--> done, and stays done without that node
 //        |  the node is lost, fails, or makes no progress for the deadline
 //        +--> given to another holder of the same copy, as the next turn
 //
 // Each holder is tried once. The turn that is done first counts: a node that only hung may still
-// come first. Where no other node holds the copy, a writer that failed fails the flush, and one
-// that is lost or hangs is waited for: nothing better can be done, unless there is a newer step.
+// come first. If no other node holds the copy, a writer that fails makes the flush fail. If it is
+// lost or hangs, the flush waits for it: nothing better can be done, unless there is a newer step.
 #pragma once
 
 #include <map>
@@ -23,25 +23,25 @@ enum class FlushProgress : std::uint8_t { running, complete, failed };
 
 class FlushParts {
  public:
-  // `at` goes into `work_directory`. Nodes to avoid write only what nobody else can. None: some
-  // shard has no live copy.
+  // `unassigned` has no writers yet. Nodes to avoid write only the parts that no other node can.
+  // None: some shard has no live copy.
   static std::optional<FlushParts> make(const ClusterView& view, format::FlushOrder unassigned,
                                         const std::set<std::string>& to_avoid, Time now);
 
-  // Whether other nodes than those hold each shard of the step.
+  // Whether nodes other than these hold each shard of the step.
   static bool can_avoid(const ClusterView& view, format::StepId at,
                         const std::set<std::string>& nodes);
 
-  // Takes account of what the nodes report; may give parts to others.
+  // Follows the reports of the nodes; may give parts to other nodes.
   FlushProgress look(const ClusterView& view, Time now, Duration stalled_after);
 
   const format::FlushOrder& order() const { return order_; }
   std::vector<Digest> digests() const;                     // By rank.
-  bool had_several_writers() const;                        // Some part, one after another.
+  bool had_several_writers() const;                        // Of one part.
   const std::string& failure() const { return failure_; }  // When it has failed.
-  // The part that nobody can go on with for now; empty: none. For people.
+  // The part that no node can go on with for now; empty: none. For people.
   const std::string& stuck() const { return stuck_; }
-  // The nodes that made no progress for the deadline.
+  // The nodes that made no progress within the deadline.
   const std::set<std::string>& hung() const { return hung_; }
 
  private:

@@ -9,8 +9,8 @@ bool is_flush_due(const JobShape& shape, format::StepId committed, const FlushHi
   const Interval& interval = shape.save_storage_interval;
   if (interval.is_never()) return false;
   if (interval.steps > 0) {
-    // A multiple of the interval lies in (newest, committed]: a step that was skipped in memory
-    // is made up for by the next one that was not.
+    // True if a multiple of the interval lies in (newest, committed]: after a step that was skipped
+    // in memory, the next captured one is stored instead.
     const std::uint64_t before = history.newest ? number(history.newest->step) : 0;
     const std::uint64_t now_step = number(committed.step);
     if (before > now_step) return true;  // A new timeline from an older step.

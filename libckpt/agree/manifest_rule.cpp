@@ -28,9 +28,9 @@ std::string too_large_to_store(const ClusterView& view, format::StepId at,
       [](std::uint64_t sum, const auto& entry) { return sum + entry.second; });
   if (total <= manifest_bytes_max) return {};
   return fmt::format(
-      "no step can be stored: the manifest of {} ranks would take {:.1f} MiB, and {:.1f} MiB is "
-      "the "
-      "most; fewer tensors, or fewer ranks in one job, make it smaller; memory and copies go on",
+      "no step can be stored: the manifest of {} ranks would take {:.1f} MiB, above the limit of "
+      "{:.1f} MiB; fewer tensors, or fewer ranks in one job, make it smaller; memory and copies go "
+      "on",
       view.shape.world_size, static_cast<double>(total) / MiB,
       static_cast<double>(manifest_bytes_max) / MiB);
 }

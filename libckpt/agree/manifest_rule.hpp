@@ -1,4 +1,4 @@
-// ManifestRule: whether the manifest of a step can be written, before anything of it is.
+// ManifestRule: whether the manifest of a step can be written; known before anything is written.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,7 @@
 
 namespace ckpt::agree {
 
-// Why the step cannot be stored; empty: it can. Of ranks whose copies nobody reports, nothing
-// counts.
+// Why the step cannot be stored; empty: it can. Ranks without a reported copy are not counted.
 std::string too_large_to_store(const ClusterView& view, format::StepId at,
                                std::uint64_t manifest_bytes_max);
 

@@ -19,7 +19,7 @@ ReportIndex::ReportIndex(const JobShape& shape) : world_size_(shape.world_size) 
 
 ReportIndex::Place ReportIndex::place_of(const std::string& node) const {
   const auto place = places_.find(node);
-  // One that is not in the list is a domain of its own, behind all others.
+  // A node that is not in the list is a domain of its own, behind all others.
   return place != places_.end() ? place->second : Place{places_.size(), places_.size()};
 }
 
@@ -65,7 +65,7 @@ void ReportIndex::remove(const format::NodeReport& report) {
 void ReportIndex::update(Step& step, std::uint32_t rank) {
   if (!step.copies) {
     step.copies = std::make_shared<StepCopies::List>(step.holders.size());
-  } else if (step.copies.use_count() > 1) {  // Somebody still looks at how it was.
+  } else if (step.copies.use_count() > 1) {  // A reader still has the old list.
     step.copies = std::make_shared<StepCopies::List>(*step.copies);
   }
   std::optional<Copies>& copies = (*step.copies)[rank];

@@ -1,8 +1,8 @@
-// ReportIndex: who holds which shard, by step and rank, as the reports of live nodes say.
+// ReportIndex: the holders of each shard, by step and rank, from the reports of live nodes.
 //
-// It is kept up to date one report at a time, so that a change of one node costs what that node
-// holds, and not what all nodes hold. Where copies of a shard disagree, those of the rank's own
-// node are believed; copies of another number of ranks are not in it.
+// It is updated one report at a time: a change of one node costs time for that node's holdings, and
+// not for all. If copies of a shard disagree, those of the rank's own node are believed. Copies of
+// another number of ranks are left out.
 //
 // Threads: one. Pure.
 #pragma once
@@ -28,7 +28,7 @@ struct Copies {
   std::size_t domains = 0;  // Distinct failure domains among them.
 };
 
-// By rank; shared with the index until that changes.
+// StepCopies: by rank; shared with the index until the index changes.
 class StepCopies {
  public:
   using List = std::vector<std::optional<Copies>>;
@@ -48,13 +48,13 @@ class ReportIndex {
   explicit ReportIndex(const JobShape& shape);
 
   void add(const format::NodeReport& report);
-  void remove(const format::NodeReport& report);  // As it was added.
+  void remove(const format::NodeReport& report);  // Exactly as it was added.
 
   StepCopies copies_of(format::StepId at) const;
   std::vector<format::StepId> steps() const;  // Ascending.
 
  private:
-  struct Place {  // A node's, in the list.
+  struct Place {  // Of a node in the list.
     std::size_t number = 0;
     std::size_t domain = 0;
   };

@@ -21,11 +21,12 @@ bool answers(const Start& start, const format::RankReport& rank) {
   return rank.start_id == start.start_id && rank.attempt == start.attempt;
 }
 
-// The Start is over, and this rank's node has not told it so yet: its report is of before.
+// The Start is over, and this rank's node does not know that yet: its report is older.
 bool is_behind(const StartState& state, const format::RankReport& rank) {
   if (!state.current || !is_in(*state.current, rank)) return false;
   const bool is_over = !state.current->outcome.is_pending();
-  // `ready`, `failed` and `refused` name the Start they answer; the others the last that ended.
+  // `ready`, `failed` and `refused` name the Start they answer; the others name the last that
+  // ended.
   const bool is_answering = rank.phase == StartPhase::ready || rank.phase == StartPhase::failed ||
                             rank.phase == StartPhase::refused;
   return is_over && (is_answering || rank.start_id != state.current->start_id);
@@ -83,12 +84,12 @@ void set_outcome(Start& start, const Vote& vote) {
   start.from_storage = vote.from_storage;
   start.outcome = StartOutcome();
   if (vote.chosen) return;
-  // Nothing to copy: everybody begins at the beginning.
+  // Nothing to copy: all ranks begin at the beginning.
   const bool is_fresh = vote.error == Errc::not_found;
   start.outcome = is_fresh ? StartOutcome::go() : StartOutcome::failed(vote.error);
 }
 
-// The one step number that all ranks asked for; an error text when they differ.
+// Sets `wanted` to the step that all ranks asked for. Returns an error text if they differ.
 std::string common_wish(const std::vector<RankView>& ranks, std::optional<Step>& wanted) {
   wanted = ranks.front().report->wanted;
   for (const RankView& rank : ranks) {
@@ -99,7 +100,7 @@ std::string common_wish(const std::vector<RankView>& ranks, std::optional<Step>&
   return {};
 }
 
-// The newest step that any node knows to be stored, and that was not abandoned.
+// The newest stored step that any node knows and that was not abandoned.
 std::optional<format::StepId> newest_stored(const ClusterView& view, const History& history) {
   std::optional<format::StepId> newest;
   for (const format::NodeReport& node : view.reports) {
@@ -110,15 +111,15 @@ std::optional<format::StepId> newest_stored(const ClusterView& view, const Histo
   return newest;
 }
 
-// Why the vote waits for storage; empty: it goes on, with what memory has where storage is late.
+// Why the vote waits for storage; empty: it goes on, with memory alone if storage is late.
 std::string wait_for_storage(const ClusterView& view, const StartState& state, const Vote& outcome,
                              std::optional<Step> wanted) {
   if (view.published) return {};
-  if (!state.is_storage_late) return "reads what storage holds";
+  if (!state.is_storage_late) return "storage is being read";
   if (!outcome.chosen) return "storage does not answer, and memory has no whole step";
   const auto stored = newest_stored(view, state.history);
   if (wanted || !stored || *outcome.chosen >= *stored) return {};
-  // To go on from the older one would abandon steps that are safe.
+  // Training from the older one would abandon steps that are safe.
   return fmt::format("storage, which has step {}, does not answer, and memory has step {}",
                      number(stored->step), number(outcome.chosen->step));
 }
@@ -140,7 +141,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
     if (!view.published) outcome.reason += "; storage did not answer, and was left out";
     set_outcome(start, outcome);
     if (rules.wanted && !outcome.chosen) {
-      // Who asked for one step must not begin from nothing instead.
+      // A rank that asked for one step must not begin from nothing instead.
       start.outcome = StartOutcome::failed(outcome.error);
     }
     decision.candidates = std::move(outcome.candidates);
@@ -149,8 +150,8 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   return decision;
 }
 
-// A copy that turned out bad is no longer reported, so the next vote does without it. One that is
-// reported and yet cannot be had would be voted for again without end.
+// A copy that turned out bad is no longer reported, so the next vote does without it. A copy that
+// is reported and yet cannot be fetched would be voted for without end.
 StartDecision try_again(const ClusterView& view, const StartState& state, Start start,
                         const std::vector<RankView>& ranks, const format::RankReport& failed_rank) {
   StartDecision decision;
@@ -158,7 +159,7 @@ StartDecision try_again(const ClusterView& view, const StartState& state, Start 
     ++start.attempt;
     decision = begin_restore(view, state, std::move(start), ranks);
     if (decision.next && decision.next->outcome.is_go()) {
-      // The bad copy was all there was: whoever reads "not found" takes the job for a new one.
+      // The bad copy was the last one. "Not found" would make a trainer begin as a new job.
       decision.next->outcome = StartOutcome::failed(Errc::corruption);
       decision.next->reason =
           fmt::format("no good copy is left: rank {}: {}", failed_rank.rank, failed_rank.failure);
@@ -221,8 +222,8 @@ Counts count_phases(const StartState& state, const std::vector<RankView>& ranks)
   return counts;
 }
 
-// No rank begins. Who asked for a restore in mid-training may have given it up and train on as
-// before: then what waits for its end may go on.
+// No rank begins. A rank that asked for a restore in mid-training may have given it up and train on
+// as before. Then the Start ends, so that nothing waits for it.
 StartDecision nobody_asks(const StartState& state, bool is_unfinished, bool all_run) {
   StartDecision decision;
   if (!is_unfinished || !all_run) return decision;
@@ -269,12 +270,13 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
   if (is_unfinished && counts.in_current == ranks.size()) return continue_start(view, state, ranks);
   for (const RankView& rank : ranks) {
     if (!is_behind(state, *rank.report)) continue;
-    decision.waiting = fmt::format("rank {} learns the last decision", rank.report->rank);
+    decision.waiting =
+        fmt::format("rank {} does not know the last decision yet", rank.report->rank);
     return decision;
   }
   if (counts.open < ranks.size()) {
-    // Some begin and others train: those who come late to a Start that went get the same one; a
-    // rank that was started again alone has to wait for the others.
+    // Some ranks begin and others train. A rank that comes late to a Start that went gets the same
+    // one. A rank that was started again alone has to wait for the others.
     decision.waiting = fmt::format("{} of {} ranks have not asked to begin",
                                    ranks.size() - counts.open, ranks.size());
     return decision;

@@ -5,7 +5,7 @@
 //                       a rank failed, or came anew: the vote is repeated without the bad copy,
 //                       at most start_attempts_max times
 //
-// Nobody begins before everybody is ready, so that no two ranks ever train from different steps.
+// No rank begins before all ranks are ready, so that no two ever train from different steps.
 #pragma once
 
 #include <optional>
@@ -19,9 +19,9 @@ namespace ckpt::agree {
 
 inline constexpr std::uint32_t start_attempts_max = 32;
 
-// How far from the next number a timeline begins that nobody can claim on storage. Nodes that do
-// not hear one another may begin one each at the same time: were they of one number, the shards of
-// both would pass for one step.
+// A random distance from the next number, for a timeline that cannot be claimed on storage. Nodes
+// that do not hear one another may each begin a timeline at the same time. With the same number,
+// the shards of both would pass for one step.
 std::uint64_t unclaimed_distance(Random& random);
 
 struct StartState {
@@ -29,17 +29,17 @@ struct StartState {
   History history;
   std::vector<format::RestoreCount> restore_counts;
   std::uint32_t restores_without_progress_max = 3;
-  bool is_storage_late = false;  // It has not said what it holds within the patience for it.
+  bool is_storage_late = false;  // It did not answer within the patience for it.
 };
 
 struct StartDecision {
   std::optional<format::Start> next;  // Replaces current; none: nothing to change.
   bool needs_published = false;       // Read the catalog of storage, then decide again.
-  std::string waiting;                // For whom; for people. Empty: nobody waits.
-  std::vector<Candidate> candidates;  // Of the vote that was held, for `recover --dry-run`.
+  std::string waiting;                // What the ranks wait for; for people. Empty: nothing.
+  std::vector<Candidate> candidates;  // Of the vote, for `recover --dry-run`.
 };
 
-// `may_wait`: a node of the list is not heard yet and may still come.
+// `may_wait`: a node of the list was not heard yet and may still come.
 StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
                            Random& random);
 
@@ -48,7 +48,7 @@ bool are_all_in(const ClusterView& view, const format::Start& start);
 
 // The one that was decided later.
 format::SharedStart newer(format::SharedStart first, const format::SharedStart& second);
-// The newest Start that any report knows.
+// The newest Start of `own` and all reports.
 format::SharedStart newest_start(const ClusterView& view, format::SharedStart own);
 
 }  // namespace ckpt::agree

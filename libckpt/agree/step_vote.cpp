@@ -13,7 +13,7 @@ struct Coverage {
   std::vector<Digest> digests;
   std::vector<std::vector<std::string>> holders;
   std::vector<std::uint32_t> missing;  // Ranks.
-  std::string damage;                  // Of their files, the first; empty: they have none.
+  std::string damage;                  // The first damage of their files; empty: none.
   bool is_in_memory = true;
   // Nodes that alone hold some rank's shard in memory; true: storage does not have it either.
   std::map<std::string, bool> alone;
@@ -32,7 +32,7 @@ const char* describe(Errc code) {
   return code == Errc::corruption ? "is damaged" : "could not be read";
 }
 
-// What is published was agreed by all ranks: where memory disagrees with it, it is not used.
+// All ranks agreed on published steps: a copy in memory that differs is not used.
 Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at) {
   Coverage coverage;
   const auto copies = copies_of(view, at);
@@ -131,7 +131,7 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
   return {};
 }
 
-// How many of the checkpoints on storage are not to be trusted.
+// The number of checkpoints on storage that cannot be trusted.
 std::size_t damaged_count(const ClusterView& view, const DamagedShards& damaged) {
   std::size_t count = view.damaged_published;
   for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))
@@ -157,11 +157,11 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
                      const ClusterView& view, const VoteRules& rules, std::size_t damaged) {
   vote.error = Errc::not_found;
   if (!view.unreadable.empty()) {
-    // Nobody knows what lies there: whoever begins from the first step may take its place.
+    // The steps there are unknown: a trainer that begins from the first step might replace them.
     vote.error = Errc::unavailable;
     vote.reason = "no step is in memory, and storage cannot be read: " + view.unreadable;
   } else if (damaged > 0) {
-    // Not "not found": a trainer would begin from the first step and take its place.
+    // Not "not found": a trainer would begin from the first step and replace it.
     vote.error = Errc::corruption;
     const bool has_others =
         view.published && view.published->size() + view.damaged_published > damaged;
@@ -175,7 +175,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
       vote.reason += has_others ? "none of the others can be restored" : "no other can be restored";
     }
   } else if (const PublishedStep* other = newest_of_other_world(view, rules)) {
-    // Nor here, where nothing that this number of ranks had is left.
+    // Not here either: no step of this number of ranks is left.
     vote.error = Errc::unsupported;
     vote.reason = fmt::format(
         "the newest checkpoint that is left, step {}, was taken by {} ranks, "
@@ -197,8 +197,8 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   }
 }
 
-// A job that went on with another number of ranks, and published: what it had before is older, and
-// must not be gone back to in silence. Who can restore another number of ranks takes the published.
+// A job went on with another number of ranks, and published a newer step. It must not go back to an
+// older one in silence. A trainer that can restore another number of ranks takes the newer one.
 void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const VoteRules& rules) {
   const PublishedStep* other = newest_of_other_world(view, rules);
   if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
@@ -217,7 +217,8 @@ void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const Vote
   }
 }
 
-// Without the history an abandoned step looks like the newest. Who names a step knows which.
+// Without the history an abandoned step looks like the newest. A caller that names a step has
+// chosen it.
 void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules& rules) {
   if (!vote.chosen || rules.wanted || view.history_lost.empty() || !rules.history.empty()) return;
   const auto chosen = std::find_if(vote.candidates.begin(), vote.candidates.end(),
@@ -226,9 +227,8 @@ void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules
   chosen->verdict = "rejected: nobody knows whether it was abandoned";
   vote.error = Errc::corruption;
   vote.reason = fmt::format(
-      "the history of the job's timelines is lost ({}), so that a step which a restore "
-      "to an older one abandoned, may be step {}, cannot be told from the newest: "
-      "restore a step by its number",
+      "the history of the job's timelines is lost ({}), and step {} may be one that a restore "
+      "to an older step abandoned: restore a step by its number",
       view.history_lost, number(vote.chosen->step));
   vote.chosen.reset();
   vote.digests.clear();
@@ -236,7 +236,7 @@ void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules
   vote.from_storage = false;
 }
 
-// As if the node had not been: its copies are gone, and what storage has stays.
+// The coverage without the node: its copies are gone, and stored steps stay.
 Coverage without(const Coverage& all, const std::string& node) {
   const auto alone = all.alone.find(node);
   if (alone == all.alone.end()) return {{}, {}, all.missing, all.damage, all.is_in_memory, {}};

@@ -1,7 +1,7 @@
-// StepVote: which step can all ranks restore? The newest exact common one, and why not a newer one.
+// StepVote: the newest step that all ranks can restore, and why not a newer one.
 //
-// Not the maximum of what anybody has, not the minimum of everyone's newest: a step counts when the
-// shard of every rank is covered by a verified copy in memory or by a published file.
+// It is neither the newest step of any rank, nor the oldest of the ranks' newest. A step counts
+// when every rank's shard has a verified copy in memory or a published file.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct Vote {
   std::vector<std::vector<std::string>> holders;  // By rank: nodes with such a copy in memory.
   bool from_storage = false;
   std::vector<Candidate> candidates;  // Newest first.
-  Errc error{};                       // When nothing was chosen: why, as a reaction.
+  Errc error{};                       // Why nothing was chosen, as a reaction.
   std::string reason;                 // One sentence for people.
 };
 
@@ -40,14 +40,14 @@ struct VoteRules {
 
 Vote vote(const ClusterView& view, const VoteRules& rules);
 
-// Survival: what could be restored if one node were gone.
+// Survival: the step that could be restored if one node were gone.
 struct Survival {
   std::string node;
   std::optional<format::StepId> chosen;
   bool from_storage = false;
 };
-// For each node of the list, in one look at the view. Copies of another digest than the one that is
-// believed stand in for nothing, also where those that are believed are gone.
+// For each node of the list, in one look at the view. Copies that differ from the believed digest
+// never count, even if all believed copies are gone.
 std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRules& rules);
 
 }  // namespace ckpt::agree

@@ -14,7 +14,7 @@ bool is_history_kept(const format::Decree& before, const format::Decree& after) 
   });
 }
 
-// Another flush may replace it, and none may be left.
+// Another flush, or none, may replace it.
 bool is_flush_kept(const std::optional<format::FlushOrder>& before,
                    const std::optional<format::FlushOrder>& after) {
   if (!before || !after || before->flush_id != after->flush_id) return true;

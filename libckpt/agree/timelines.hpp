@@ -25,16 +25,16 @@ History merge(const History& first, const History& second);
 // The highest restore count of each step.
 std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>& first,
                                         const std::vector<format::RestoreCount>& second);
-// `ours`, and of `theirs` what it lacks: what we count may have been cleared since theirs was
+// `ours`, and those of `theirs` that it lacks: our counts may have been cleared since theirs were
 // stored.
 std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours,
                                           const std::vector<format::RestoreCount>& theirs);
 
-// It was restored so often, and training never got on from it.
+// It was restored `times_max` times, and training never got on from it.
 bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t times_max,
                 format::StepId at);
 
-// What `timeline` went on from; none: it has no base, or is not known.
+// The base of `timeline`; none: it has no base, or is not known.
 std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline);
 
 std::uint64_t newest_timeline(const History& history);  // 0: none.

@@ -64,7 +64,8 @@ TEST_CASE_METHOD(Committed, "manifest rule: what does not fit is never begun, an
     const format::Decree& decree = decide();
     REQUIRE(decree.committed == format::StepId{1, Step{5}});
     REQUIRE_FALSE(decree.flush.has_value());
-    REQUIRE_THAT(decree.unstorable, Contains("2 ranks") && Contains("256.0 MiB is the most"));
+    REQUIRE_THAT(decree.unstorable,
+                 Contains("2 ranks") && Contains("above the limit of 256.0 MiB"));
     REQUIRE_THAT(decree.degraded, Contains(decree.unstorable));
     now += std::chrono::minutes(1);
   }
