@@ -38,13 +38,13 @@ std::string domain_of(const JobShape& shape, const std::string& node);
 struct PublishedStep {
   format::StepId at;
   std::uint32_t world_size = 0;
-  std::vector<Digest> digests;  // Of the shard records, by rank.
+  std::vector<Digest> digests;  // From the shard records, by rank.
 };
 
 struct ClusterView {
   JobShape shape;
   Digest members;                                       // members_digest(shape).
-  std::vector<format::NodeReport> reports;              // Of live nodes, ours included.
+  std::vector<format::NodeReport> reports;              // From live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // Damaged ones, left out above.
   std::string unreadable;             // Why storage cannot be read; empty: it can.

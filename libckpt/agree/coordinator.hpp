@@ -36,7 +36,7 @@ struct CoordinatorOptions {
   Duration flush_stalled_after = std::chrono::seconds(60);  // Without progress of a writer.
   // A node that hung as a writer: each new try would cost the deadline again.
   Duration hung_writer_avoided_for = std::chrono::minutes(10);
-  std::uint64_t manifest_bytes_max = 0;                  // Of a step that can be stored; 0: any.
+  std::uint64_t manifest_bytes_max = 0;                  // Larger ones are not stored; 0: no limit.
   Duration flush_slow_after = std::chrono::seconds(30);  // Then it is reported, if more is due.
 };
 
@@ -44,7 +44,7 @@ struct CoordinatorOptions {
 struct Publishing {
   format::FlushOrder order;
   std::vector<Digest> digests;
-  bool had_several_writers = false;  // Of one part: others may have left files.
+  bool had_several_writers = false;  // One part had; some may have left files.
 };
 
 // Untold: a Start that goes and was not sent yet, and the decisions before it.
@@ -122,7 +122,7 @@ class Coordinator {
   Random random_;
   format::Decree decree_;
   FlushHistory flush_history_;
-  std::optional<FlushParts> flush_parts_;  // Of decree_.flush, as long as there is one.
+  std::optional<FlushParts> flush_parts_;  // Follows decree_.flush, if there is one.
   std::optional<Publishing> publishing_;
   std::map<std::string, Time> hung_writers_;  // Other nodes are preferred until then.
   std::vector<Candidate> candidates_;

@@ -11,7 +11,7 @@ namespace ckpt::agree {
 
 struct FlushHistory {
   std::optional<format::StepId> newest;  // Newest step that was flushed, or found on storage.
-  std::optional<Time> started_at;        // Of the newest flush; none: this coordinator began none.
+  std::optional<Time> started_at;        // The newest flush; none: this coordinator began none.
 };
 
 // True when the policy asks for `committed` on storage now. `is_final`: the job closes.

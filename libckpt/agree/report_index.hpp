@@ -54,7 +54,7 @@ class ReportIndex {
   std::vector<format::StepId> steps() const;  // Ascending.
 
  private:
-  struct Place {  // Of a node in the list.
+  struct Place {  // A node's place in the list.
     std::size_t number = 0;
     std::size_t domain = 0;
   };
@@ -67,7 +67,7 @@ class ReportIndex {
   struct Step {
     std::vector<std::vector<Holder>> holders;  // By rank, the most trusted first.
     std::shared_ptr<StepCopies::List> copies;
-    std::size_t count = 0;  // Of holders.
+    std::size_t count = 0;  // Number of holders.
   };
 
   Place place_of(const std::string& node) const;

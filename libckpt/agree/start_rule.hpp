@@ -35,8 +35,8 @@ struct StartState {
 struct StartDecision {
   std::optional<format::Start> next;  // Replaces current; none: nothing to change.
   bool needs_published = false;       // Read the catalog of storage, then decide again.
-  std::string waiting;                // What the ranks wait for; for people. Empty: nothing.
-  std::vector<Candidate> candidates;  // Of the vote, for `recover --dry-run`.
+  std::string waiting;                // The cause of a wait; for people. Empty: no wait.
+  std::vector<Candidate> candidates;  // From the vote, for `recover --dry-run`.
 };
 
 // `may_wait`: a node of the list was not heard yet and may still come.

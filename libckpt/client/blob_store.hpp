@@ -40,7 +40,7 @@ class BlobStore {
 
  private:
   struct Blob {
-    std::span<std::byte> borrowed;  // Of add(); else the bytes are in `kept`.
+    std::span<std::byte> borrowed;  // From add(); else the bytes are in `kept`.
     std::vector<std::byte> kept;
     bool is_borrowed = false;
     std::span<const std::byte> bytes() const {

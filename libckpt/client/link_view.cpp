@@ -98,7 +98,7 @@ std::string LinkView::delays() const {
   std::string text;
   if (phase == Phase::away) text += "; the daemon is away: " + end->text();
   if (!waiting.empty()) text += "; it waits: " + waiting;
-  if (const std::string amiss = degraded(); !amiss.empty()) text += "; " + amiss;
+  if (const std::string trouble = degraded(); !trouble.empty()) text += "; " + trouble;
   return text;
 }
 

@@ -20,7 +20,7 @@ class RestartLimit {
   void started(Time now);
 
  private:
-  std::deque<Time> starts_;  // Of the last window, oldest first.
+  std::deque<Time> starts_;  // In the last window, oldest first.
 };
 
 }  // namespace ckpt::client

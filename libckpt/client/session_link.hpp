@@ -100,7 +100,8 @@ class SessionLink final {
   void watch_restores(RestoreWatch watch) { watch_ = std::move(watch); }
   Status restored_ok(Step step);
 
-  // Errors: unavailable (deadline), not_found (dropped).
+  // Errors: unavailable (deadline), not_found (given up, skipped or lost), exhausted (it cannot be
+  //         stored).
   Status wait(Step step, Level level, Deadline deadline);
   LinkCounters counters() const;
   // The state of the job here, as JSON. Errors: unavailable (the engine is away, the deadline).

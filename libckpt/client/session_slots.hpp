@@ -28,7 +28,7 @@ struct MappedSlot {
 // TakenSlot: a Slot of ours that a capture fills, large enough for the newest layout.
 struct TakenSlot {
   std::uint32_t slot = 0;
-  std::uint64_t generation = 0;  // Of the mapping; may be that of a dead daemon.
+  std::uint64_t generation = 0;  // The mapping's; its daemon may be dead.
   std::span<std::byte> bytes;
 };
 

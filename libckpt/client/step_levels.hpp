@@ -42,7 +42,7 @@ class StepLevels {
   static constexpr std::size_t index_of(Level level) { return static_cast<std::size_t>(level) - 1; }
   static constexpr std::size_t level_count = 4;
 
-  std::optional<Step> reached_[level_count];  // What the engine still holds.
+  std::optional<Step> reached_[level_count];  // The newest that the engine still holds.
   std::deque<Step> dropped_;
   std::optional<Step> newest_taken_, newest_skipped_;
   std::optional<Step> restored_;  // This rank has it.

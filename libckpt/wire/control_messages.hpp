@@ -39,7 +39,7 @@ struct Continuation {
 // Sent once, at a trainer's start.
 struct Attach {
   static constexpr Kind kind{2, "attach"};
-  std::uint64_t start_time = 0;  // Of the process: proves that its pid was not reused.
+  std::uint64_t start_time = 0;  // The process's: proves that its pid was not reused.
   std::string job;
   std::string dir;  // Empty: memory only.
   std::uint32_t rank = 0, world_size = 1;
@@ -80,7 +80,7 @@ struct SlotSegments {
   std::uint64_t generation = 0;
   std::uint64_t capacity = 0;
   std::uint32_t first = 0, count_of_all = 0;
-  std::vector<std::uint64_t> bytes;  // Of each segment sent here.
+  std::vector<std::uint64_t> bytes;  // The size of each segment sent here.
   friend auto fields(format::Is<SlotSegments> auto& it) {
     return format::field_list(it.slot, it.generation, it.capacity, it.first, it.count_of_all,
                               it.bytes);

@@ -16,7 +16,7 @@
 
 namespace ckpt::wire {
 
-inline constexpr std::size_t proof_bytes = 32;  // Of HMAC-SHA256, and of the keys for it.
+inline constexpr std::size_t proof_bytes = 32;  // For HMAC-SHA256, and for its keys.
 using Proof = std::array<std::byte, proof_bytes>;
 
 inline constexpr std::size_t secret_bytes_min = 16;  // 128 bits, if they are random.

@@ -84,7 +84,7 @@ struct Options {
   bool embedded = false;    // Runs the daemon's engine inside this process.
   std::string secret_file;  // Shared by the job's nodes; without it there are no peer copies.
   std::string interface;    // The address to listen on; empty: that of this node in `nodes`.
-  std::uint16_t port = 0;   // Of a daemon that we start; 0: that of this node in `nodes`.
+  std::uint16_t port = 0;   // For a daemon that we start; 0: that of this node in `nodes`.
 
   // Behaviour.
   std::string log_file_path;  // Empty: standard error for the trainer, runtime_dir for the daemon.
