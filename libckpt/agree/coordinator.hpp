@@ -3,7 +3,7 @@
 // Every node has one and runs it while it is the lowest live node of the list. It keeps nothing
 // essential: a successor begins from the reports alone.
 //
-// Threads: one. Pure but for the random ids, which come from the seed.
+// Threads: one. Pure except for the random ids, which come from the seed.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ struct CoordinatorOptions {
   Duration flush_retry_after = std::chrono::seconds(2);      // Doubles up to the maximum.
   Duration flush_retry_after_max = std::chrono::seconds(60);
   Duration flush_stalled_after = std::chrono::seconds(60);  // Without progress of a writer.
-  // A node that hung as a writer: each new try would cost the deadline again.
+  // For a node that hung as a writer: each new try would cost the deadline again.
   Duration hung_writer_avoided_for = std::chrono::minutes(10);
   std::uint64_t manifest_bytes_max = 0;                  // Larger ones are not stored; 0: no limit.
   Duration flush_slow_after = std::chrono::seconds(30);  // Then it is reported, if more is due.

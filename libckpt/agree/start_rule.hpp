@@ -46,7 +46,7 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
 // Whether every rank still takes part in `start`; a trainer that died, or asked anew, does not.
 bool are_all_in(const ClusterView& view, const format::Start& start);
 
-// The one that was decided later.
+// Returns the one that was decided later.
 format::SharedStart newer(format::SharedStart first, const format::SharedStart& second);
 // The newest Start of `own` and all reports.
 format::SharedStart newest_start(const ClusterView& view, format::SharedStart own);

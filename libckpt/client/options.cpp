@@ -131,7 +131,7 @@ void choose_storage_interval(Options& options) {
 
 Status complete(Options& options) {
   choose_storage_interval(options);
-  // Not runtime_dir: os::RuntimeDirectory refuses a relative one in every program alike.
+  // Not runtime_dir: os::RuntimeDirectory refuses a relative one in every program.
   for (auto member :
        {&Options::dir, &Options::daemon_path, &Options::secret_file, &Options::log_file_path})
     CKPT_CHECK(make_absolute(options.*member));

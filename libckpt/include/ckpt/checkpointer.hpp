@@ -80,9 +80,9 @@ class CKPT_EXPORT Checkpointer {
   // the last step of a training, which no later step replaces.
   Result<SaveOutcome> save(Step step, Stream stream = {}, std::chrono::milliseconds slot_wait = {});
 
-  // Call before the next update of the tensors marked `guarded`. The running capture is done with
-  // host tensors when it returns, and with GPU tensors before any work queued on `stream` later.
-  // For GPU tensors it does not block the host, and it lifts the limit `gpu_copy_rate`.
+  // Call before the next update of the tensors marked `guarded`. When it returns, the running
+  // capture is done with host tensors; it is done with GPU tensors before any work queued on
+  // `stream` later. For these it does not wait on the host, and lifts the limit `gpu_copy_rate`.
   Status guard(Stream stream = {});
 
   // Waits until `step`, or a newer one, has reached `level`. A wait for `durable` stores the step

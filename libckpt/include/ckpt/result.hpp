@@ -1,6 +1,7 @@
 // Result: a value or an Error, with the part of std::expected's interface that we use.
 //
-// C++23 can replace Result<T> by an alias of std::expected<T, Error>.
+// C++23 can replace Result<T> by an alias of std::expected<T, Error>, and no caller has to
+// change.
 #pragma once
 
 #include <ckpt/error.hpp>
