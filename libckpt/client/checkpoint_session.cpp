@@ -286,12 +286,14 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   teller_.watch(request.watch);
   link_->watch_restores(std::move(request.watch));
   const ChooseTargets* choose = choice ? &choice->targets : nullptr;
-  if (request.from.empty()) return restore_agreed(request.step, choose);
   LoadRequest load;
   load.path = std::move(request.from);
   load.rank = choice ? choice->rank : options_.rank;
   if (!choice) load.world_size = options_.world_size;
-  return restore_loaded(std::move(load), choose);
+  auto restored = load.path.empty() ? restore_agreed(request.step, choose)
+                                    : restore_loaded(std::move(load), choose);
+  teller_.end();
+  return restored;
 }
 
 Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
@@ -311,7 +313,6 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   };
   Deadline deadline = deadline_after(options_.restore_deadline);
   auto restored = ask_and_restore(step, copy, deadline);
-  teller_.end();
   if (restored) {
     standing_.restored(restored->step);
     schedule_.restart(restored->step);
@@ -358,11 +359,9 @@ Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
   request.deadline = deadline_after(options_.restore_deadline);
   request.teller = &teller_;
   standing_.started();
-  auto read = load_shard(std::move(request));
-  Status copied = read ? copy_out(*read->record, read->bytes(), choose) : Status();
-  teller_.end();
-  CKPT_TRY(const LoadedShard loaded, std::move(read));
-  if (!copied) return fail(standing_.failed_alone(std::move(copied).error(), true));
+  CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
+  if (Status copied = copy_out(*loaded.record, loaded.bytes(), choose); !copied)
+    return fail(standing_.failed_alone(std::move(copied).error(), true));
   Restored restored;
   restored.step = loaded.record->id.at.step;
   restored.timeline = loaded.record->id.at.timeline;

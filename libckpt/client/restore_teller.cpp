@@ -6,6 +6,11 @@ namespace ckpt::client {
 
 using std::chrono::steady_clock;
 
+void RestoreTeller::watch(RestoreWatch watch) {
+  watch_ = std::move(watch);
+  is_given_up_ = false;
+}
+
 void RestoreTeller::begin(RestoreProgress::Phase phase, std::string source_name,
                           std::uint64_t bytes_total) {
   progress_ = {phase, 0, bytes_total, std::move(source_name), {}};
@@ -18,7 +23,7 @@ void RestoreTeller::done(std::uint64_t bytes) {
   const auto now = steady_clock::now();
   if (now < next_) return;
   next_ = now + interval;
-  (void)watch_(progress_);  // A phase of our own always goes on to its end.
+  if (!watch_(progress_)) is_given_up_ = true;
 }
 
 void RestoreTeller::end() {

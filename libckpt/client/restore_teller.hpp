@@ -14,15 +14,19 @@ class RestoreTeller {
   // Often enough for a person.
   static constexpr std::chrono::milliseconds interval{100};
 
-  void watch(RestoreWatch watch) { watch_ = std::move(watch); }
+  void watch(RestoreWatch watch);
 
   // Begins a phase that counts bytes. done() adds to them.
   void begin(RestoreProgress::Phase phase, std::string source_name, std::uint64_t bytes_total);
   void done(std::uint64_t bytes);
   void end();
 
+  // Whether the watch has returned false.
+  bool is_given_up() const { return is_given_up_; }
+
  private:
   RestoreWatch watch_;
+  bool is_given_up_ = false;
   RestoreProgress progress_;
   std::chrono::steady_clock::time_point next_{};
 };

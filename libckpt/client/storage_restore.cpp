@@ -15,9 +15,11 @@ namespace {
 
 using Instant = std::chrono::steady_clock::time_point;
 
-Task<void> check_deadline(Instant deadline) {
+Task<void> check_going_on(Instant deadline, const RestoreTeller* teller) {
   if (std::chrono::steady_clock::now() >= deadline)
     co_return fail(Errc::unavailable, "the deadline for reading it passed");
+  if (teller != nullptr && teller->is_given_up())
+    co_return fail(Errc::unavailable, "its watch has given it up");
   co_return Status();
 }
 
@@ -41,8 +43,8 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
   loaded.record = std::make_shared<const format::ShardRecord>(std::move(record));
   CKPT_CO_CHECK(allocate(loaded));
   storage::TransferHooks hooks;
-  hooks.before_transfer = [deadline = request.deadline](std::uint64_t) {
-    return check_deadline(deadline);
+  hooks.before_transfer = [deadline = request.deadline, teller = request.teller](std::uint64_t) {
+    return check_going_on(deadline, teller);
   };
   if (RestoreTeller* const teller = request.teller; teller != nullptr) {
     teller->begin(RestoreProgress::Phase::filling, "storage", loaded.record->bytes);

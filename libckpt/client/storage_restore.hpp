@@ -36,9 +36,10 @@ struct LoadedShard {
   std::span<const std::byte> bytes() const { return {memory.get(), record->bytes}; }
 };
 
-// Blocks. Checks the deadline between reads: a read that hangs is not interrupted.
+// Blocks. Checks the deadline and the watch between reads: a read that hangs is not interrupted.
 // Errors: not_found (checkpoint or rank), corruption, unsupported (another world size),
-//         exhausted (no memory for it), unavailable (the deadline passed), io.
+//         exhausted (no memory for it), unavailable (the deadline passed, or the watch gave
+//         it up), io.
 Result<LoadedShard> load_shard(LoadRequest request);
 
 }  // namespace ckpt::client

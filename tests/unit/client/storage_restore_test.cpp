@@ -162,7 +162,7 @@ TEST_CASE("restore from storage: its progress is reported to its own watch only"
   std::vector<RestoreProgress> told;
   const RestoreWatch watch = [&](const RestoreProgress& progress) {
     told.push_back(progress);
-    return false;  // Too late: what copies is finished.
+    return progress.phase == RestoreProgress::Phase::filling;  // Too late: what copies is finished.
   };
   const auto restored = trainer.session.restore({.from = directory.path(), .watch = watch});
   REQUIRE(restored);
@@ -175,6 +175,42 @@ TEST_CASE("restore from storage: its progress is reported to its own watch only"
   told.clear();
   REQUIRE(trainer.session.restore({.from = directory.path()}));
   CHECK(told.empty());
+}
+
+TEST_CASE("restore from storage: the watch can end it while memory is filled", "[unit][client]") {
+  const Directory directory;
+  Trainer trainer;
+  trainer.save(7);
+  publish(directory.path(), trainer.node->shards[0]);
+  trainer.weights.assign(trainer.weights.size(), std::byte{1});
+  std::vector<RestoreProgress::Phase> phases;
+  const RestoreWatch gives_up = [&](const RestoreProgress& progress) {
+    phases.push_back(progress.phase);
+    return false;
+  };
+  const auto restored = trainer.session.restore({.from = directory.path(), .watch = gives_up});
+  REQUIRE_FALSE(restored);
+  CHECK(restored.error().code() == Errc::unavailable);
+  CHECK_THAT(restored.error().text(), Contains("given it up"));
+  CHECK(trainer.weights == std::vector<std::byte>(trainer.weights.size(), std::byte{1}));
+  REQUIRE_FALSE(phases.empty());
+  CHECK(phases.back() == RestoreProgress::Phase::ended);
+  REQUIRE(trainer.session.restore({.from = directory.path()}));  // The next one has no watch.
+}
+
+TEST_CASE("restore from storage: its watch learns of the end, whatever it fails at",
+          "[unit][client]") {
+  const Directory directory;
+  Trainer trainer;
+  std::vector<RestoreProgress::Phase> phases;
+  const RestoreWatch watch = [&](const RestoreProgress& progress) {
+    phases.push_back(progress.phase);
+    return true;
+  };
+  const std::string nothing = directory.path() + "/nothing";
+  REQUIRE_FALSE(trainer.session.restore({.from = nothing, .watch = watch}));
+  REQUIRE_FALSE(phases.empty());
+  CHECK(phases.back() == RestoreProgress::Phase::ended);
 }
 
 TEST_CASE("list published: newest first, and what is damaged is told", "[unit][client]") {
