@@ -68,10 +68,10 @@ void Coordinator::check_invariants() const {
     CKPT_ASSERT(publishing_->order.flush_id == decree_.flush->flush_id);
     CKPT_ASSERT(publishing_->digests.size() == publishing_->order.writers.size());
   }
-  if (untold_) {
+  if (unrecorded_) {
     // A refusal brings these back.
-    CKPT_ASSERT(untold_->flush_parts.has_value() == untold_->before.flush.has_value());
-    if (untold_->publishing) CKPT_ASSERT(untold_->before.flush.has_value());
+    CKPT_ASSERT(unrecorded_->flush_parts.has_value() == unrecorded_->before.flush.has_value());
+    if (unrecorded_->publishing) CKPT_ASSERT(unrecorded_->before.flush.has_value());
   }
   CKPT_ASSERT(!decree_.ended || !decree_.flush);
   CKPT_ASSERT(std::is_sorted(decree_.restore_counts.begin(), decree_.restore_counts.end()));
@@ -209,7 +209,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
       start.attempt, start.timeline,
       start.base ? fmt::format("{}/{}", start.base->timeline, number(start.base->step)) : "none",
       start.outcome.is_go(), start.reason);
-  untold_.reset();
+  unrecorded_.reset();
   if (start.outcome.is_go()) {
     go(view, start);
     captures_.begin(start.base ? number(start.base->step) : 0, view.shape.save_mem_interval.time,
@@ -219,11 +219,11 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
 }
 
 void Coordinator::go(const ClusterView& view, const format::Start& start) {
-  untold_.emplace(
-      Untold{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, {}});
-  untold_->is_blind = start.base && is_vote_blind_;
+  unrecorded_.emplace(
+      UnrecordedStart{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, {}});
+  unrecorded_->is_blind = start.base && is_vote_blind_;
   decree_.history = merge(decree_.history, {format::TimelineStart{start.timeline, start.base}});
-  untold_->abandons = newest_abandoned(view);
+  unrecorded_->abandons = newest_abandoned(view);
   decree_.dropped.clear();
   decree_.next_capture = Step{};
   if (start.base) {
@@ -240,9 +240,9 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
   }
   // A flush of an abandoned timeline must not be published over this one.
   forget_flush();
-  CKPT_ASSERT(untold_->start_id == start.start_id);
+  CKPT_ASSERT(unrecorded_->start_id == start.start_id);
   CKPT_ASSERT(!start.base || !is_fenced(decree_.history, *start.base) ||
-              is_fenced(untold_->before.history, *start.base));
+              is_fenced(unrecorded_->before.history, *start.base));
 }
 
 // The newest stored step that the history abandons now, and did not before. Suspect steps are left
@@ -252,7 +252,8 @@ std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& v
   const DamagedShards damaged = damaged_shards(view);
   const auto look_at = [&](format::StepId at) {
     if (damaged.contains(at)) return;
-    const bool is_new = is_fenced(decree_.history, at) && !is_fenced(untold_->before.history, at);
+    const bool is_new =
+        is_fenced(decree_.history, at) && !is_fenced(unrecorded_->before.history, at);
     const bool is_bad =
         is_suspect(decree_.restore_counts, options_.restores_without_progress_max, at);
     if (is_new && !is_bad) raise(newest, std::optional(at));
@@ -386,13 +387,14 @@ std::string Coordinator::thin_base(const ClusterView& view, std::size_t wanted) 
                      fewest, wanted);
 }
 
-const Untold* Coordinator::untold() const {
-  const bool is_ours = untold_ && decree_.start && decree_.start->start_id == untold_->start_id;
-  return is_ours ? &*untold_ : nullptr;
+const UnrecordedStart* Coordinator::unrecorded() const {
+  const bool is_ours =
+      unrecorded_ && decree_.start && decree_.start->start_id == unrecorded_->start_id;
+  return is_ours ? &*unrecorded_ : nullptr;
 }
 
 void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
-  if (untold() == nullptr || untold_->start_id != start_id) return;
+  if (unrecorded() == nullptr || unrecorded_->start_id != start_id) return;
   for (format::TimelineStart& begun : decree_.history) {
     if (begun.timeline == decree_.start->timeline) begun.timeline = timeline;
   }
@@ -402,25 +404,25 @@ void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
   check_invariants();
 }
 
-void Coordinator::told(std::uint64_t start_id) {
-  if (untold_ && untold_->start_id == start_id) untold_.reset();
+void Coordinator::sent(std::uint64_t start_id) {
+  if (unrecorded_ && unrecorded_->start_id == start_id) unrecorded_.reset();
 }
 
 void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
-  if (untold() == nullptr || untold_->start_id != start_id) return;
+  if (unrecorded() == nullptr || unrecorded_->start_id != start_id) return;
   format::Start start = *decree_.start;
   start.outcome = format::StartOutcome::failed(error.code());
   start.reason = error.message();
   const std::uint64_t sequence = decree_.sequence;
-  decree_ = std::move(untold_->before);
+  decree_ = std::move(unrecorded_->before);
   decree_.sequence = sequence + 1;
   decree_.start = std::move(start);
   CKPT_ASSERT(decree_.start->outcome.has_failed());
-  flush_history_ = std::move(untold_->flush_history);
-  flush_parts_ = std::move(untold_->flush_parts);
-  publishing_ = std::move(untold_->publishing);
+  flush_history_ = std::move(unrecorded_->flush_history);
+  flush_parts_ = std::move(unrecorded_->flush_parts);
+  publishing_ = std::move(unrecorded_->publishing);
   storage_asked_at_.reset();  // The next vote has patience with it again.
-  untold_.reset();
+  unrecorded_.reset();
   check_invariants();
 }
 
@@ -441,7 +443,7 @@ void Coordinator::step_down() {
   needs_published_ = false;
   captures_.forget();
   unreported_since_.reset();
-  untold_.reset();
+  unrecorded_.reset();
   check_invariants();
 }
 

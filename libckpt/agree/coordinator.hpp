@@ -47,8 +47,9 @@ struct Publishing {
   bool had_several_writers = false;  // One part had; some may have left files.
 };
 
-// Untold: a Start that goes and was not sent yet, and the decisions before it.
-struct Untold {
+// UnrecordedStart: a Start that storage has not recorded and nobody was sent yet, and the decisions
+// before it.
+struct UnrecordedStart {
   std::uint64_t start_id = 0;
   format::Decree before;
   FlushHistory flush_history;
@@ -77,12 +78,12 @@ class Coordinator {
   // The answer to publishing(). On failure the flush is given up and tried again later.
   void published(std::uint64_t flush_id, const Status& status, Time now);
 
-  // The Start that goes and was not sent yet; null: there is none. It is recorded on storage first,
-  // where the number of its timeline may be taken. Answers about a Start that no longer stands
-  // change nothing.
-  const Untold* untold() const;
+  // The Start that goes and was not recorded yet; null: there is none. It is recorded on storage
+  // before it is sent; the number of its timeline may be taken there. Answers about a Start that no
+  // longer stands change nothing.
+  const UnrecordedStart* unrecorded() const;
   void claimed(std::uint64_t start_id, std::uint64_t timeline);  // With a free number.
-  void told(std::uint64_t start_id);
+  void sent(std::uint64_t start_id);
   void refuse(std::uint64_t start_id, const Error& error);  // It fails; all else is as before it.
 
   const std::vector<Candidate>& candidates() const { return candidates_; }
@@ -137,7 +138,7 @@ class Coordinator {
   CaptureRule captures_;
   std::optional<Time> unreported_since_;  // Live nodes have not reported since then.
   bool needs_published_ = false;
-  std::optional<Untold> untold_;
+  std::optional<UnrecordedStart> unrecorded_;
 };
 
 }  // namespace ckpt::agree

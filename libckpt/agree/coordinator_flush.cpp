@@ -125,7 +125,7 @@ void Coordinator::published(std::uint64_t flush_id, const Status& status, Time n
 }
 
 void Coordinator::end_flush(std::uint64_t flush_id, const Status& status, Time now) {
-  if (untold_ && untold_->before.flush && untold_->before.flush->flush_id == flush_id)
+  if (unrecorded_ && unrecorded_->before.flush && unrecorded_->before.flush->flush_id == flush_id)
     end_set_aside_flush(status);
   if (!decree_.flush || decree_.flush->flush_id != flush_id) return;  // Given up meanwhile.
   if (!status) {
@@ -148,15 +148,15 @@ void Coordinator::end_flush(std::uint64_t flush_id, const Status& status, Time n
 // A Start set the flush aside before it ended. If the Start is refused, the flush must not come
 // back: its end is reported once.
 void Coordinator::end_set_aside_flush(const Status& status) {
-  CKPT_ASSERT(untold_->flush_parts.has_value());
-  const std::optional<format::StepId> at = untold_->before.flush->at;
+  CKPT_ASSERT(unrecorded_->flush_parts.has_value());
+  const std::optional<format::StepId> at = unrecorded_->before.flush->at;
   if (status) {
-    untold_->before.durable = std::max(untold_->before.durable, at);
-    untold_->flush_history.newest = std::max(untold_->flush_history.newest, at);
+    unrecorded_->before.durable = std::max(unrecorded_->before.durable, at);
+    unrecorded_->flush_history.newest = std::max(unrecorded_->flush_history.newest, at);
   }
-  untold_->before.flush.reset();
-  untold_->flush_parts.reset();
-  untold_->publishing.reset();
+  unrecorded_->before.flush.reset();
+  unrecorded_->flush_parts.reset();
+  unrecorded_->publishing.reset();
 }
 
 // Storage that hangs causes no error: without this text nobody would know.

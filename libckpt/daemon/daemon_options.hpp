@@ -25,7 +25,7 @@ struct DaemonOptions {
   bool foreground = false;  // Logs to standard error, unless a log file is named.
 };
 
-// What the program should do after reading its arguments.
+// The next action of the program, once its arguments are read.
 struct Parsed {
   DaemonOptions options;
   bool must_exit = false;  // After --help or --version, or wrong use.

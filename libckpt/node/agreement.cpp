@@ -63,8 +63,8 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
 // be known. False: it goes.
 bool withdraw_unrecorded(agree::Coordinator& coordinator, const agree::ClusterView& view,
                          const format::Start& start) {
-  const agree::Untold* untold = coordinator.untold();
-  if (untold == nullptr || untold->start_id != start.start_id) return false;
+  const agree::UnrecordedStart* unrecorded = coordinator.unrecorded();
+  if (unrecorded == nullptr || unrecorded->start_id != start.start_id) return false;
   if (agree::are_all_in(view, start)) return false;
   coordinator.refuse(start.start_id,
                      Error(Errc::cancelled, "a rank was gone before the restore was recorded"));
@@ -75,12 +75,13 @@ bool withdraw_unrecorded(agree::Coordinator& coordinator, const agree::ClusterVi
 // pass for the newest once all daemons are gone.
 bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& start,
                        const Error& error) {
-  const agree::Untold* untold = coordinator.untold();
-  if (untold == nullptr || untold->start_id != start.start_id || !untold->abandons) return false;
+  const agree::UnrecordedStart* unrecorded = coordinator.unrecorded();
+  if (unrecorded == nullptr || unrecorded->start_id != start.start_id || !unrecorded->abandons)
+    return false;
   std::string what = fmt::format(
       "restore step {}: step {} on storage would have to be abandoned for it, which cannot be "
       "recorded there",
-      number(start.base->step), number(untold->abandons->step));
+      number(start.base->step), number(unrecorded->abandons->step));
   coordinator.refuse(start.start_id, Error(error).context(std::move(what)));
   return true;
 }
@@ -89,9 +90,9 @@ bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& sta
 // new: what he stored would be abandoned for the older step that we chose without looking.
 bool refuse_blind(agree::Coordinator& coordinator, const format::Start& start,
                   std::uint64_t timeline) {
-  const agree::Untold* untold = coordinator.untold();
-  const bool is_refused = untold != nullptr && untold->start_id == start.start_id &&
-                          untold->is_blind && timeline != start.timeline;
+  const agree::UnrecordedStart* unrecorded = coordinator.unrecorded();
+  const bool is_refused = unrecorded != nullptr && unrecorded->start_id == start.start_id &&
+                          unrecorded->is_blind && timeline != start.timeline;
   if (!is_refused) return false;
   coordinator.refuse(
       start.start_id,
@@ -265,7 +266,7 @@ asio::awaitable<void> Agreement::announce() {
   // Nobody trains before it is over: storage that hangs must not keep a restore from memory.
   const Time deadline = facts_.clock().after(record_patience);
   Status stored;
-  if (coordinator_.untold() != nullptr) {
+  if (coordinator_.unrecorded() != nullptr) {
     format::Start unclaimed = *coordinator_.decree().start;
     stored = co_await claim_timeline(std::move(unclaimed), deadline);
     if (!stored && stored.error().code() == Errc::cancelled) {  // There is no start to record.
@@ -289,7 +290,7 @@ asio::awaitable<void> Agreement::announce() {
   }
   counts_announced_ = std::move(counts);
   if (start && start->outcome.is_go() && start_announced_ != start->start_id) {
-    coordinator_.told(start->start_id);
+    coordinator_.sent(start->start_id);
     start_announced_ = start->start_id;
     // Its base may be on its way to storage by now.
     const auto& flush = coordinator_.decree().flush;

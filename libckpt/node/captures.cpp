@@ -22,7 +22,7 @@ Status Captures::carry_out(Caller by, control::SetLayout it) {
   while (layouts.size() > Session::layouts_max) layouts.erase(layouts.begin());
   by.rank.wanted_slot_bytes = std::max(bytes, page_bytes);
   by.rank.slots_failure.reset();
-  by.session.slots_told = false;
+  by.session.slots_sent = false;
   life_.touch();
   return {};
 }
@@ -32,9 +32,9 @@ void Captures::prepare_slots(Rank& rank) {
   if (session == nullptr || session->events == nullptr || rank.wanted_slot_bytes == 0) return;
   if (!rank.fenced.empty()) return;  // Their processes still have these Slots mapped.
   OwnSlots& own = slots_.own(rank.rank);
-  if (own.is_allocating || session->slots_told) return;
+  if (own.is_allocating || session->slots_sent) return;
   if (rank.slots_failure) {
-    session->slots_told = true;
+    session->slots_sent = true;
     session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
   }
@@ -46,7 +46,7 @@ void Captures::prepare_slots(Rank& rank) {
   // Granted Slots stay granted: the trainer may be about to begin one.
   for (const OwnSlot& own_slot : own.slots)
     slots.push_back({&own_slot.slot->memory(), session->generation_of(own_slot)});
-  session->slots_told = true;
+  session->slots_sent = true;
   session->events->slots_ready(std::move(slots));
 }
 
@@ -66,12 +66,12 @@ asio::awaitable<void> Captures::make_slots(std::uint32_t rank_number, std::uint3
 void Captures::grant_slots(Rank& rank) {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
-  if (session->phase != StartPhase::running || !session->slots_told || session->close_deadline) {
+  if (session->phase != StartPhase::running || !session->slots_sent || session->close_deadline) {
     return;
   }
   if (facts_.decree.next_capture != Step{} &&
-      session->next_capture_told != facts_.decree.next_capture) {
-    session->next_capture_told = facts_.decree.next_capture;
+      session->next_capture_sent != facts_.decree.next_capture) {
+    session->next_capture_sent = facts_.decree.next_capture;
     session->events->tell(control::NextCapture{facts_.decree.next_capture});
   }
   if (facts_.context.captures != CapturePermission::granted) return;

@@ -302,16 +302,16 @@ std::string Engine::held_json() const {
   const auto step_of = [](const std::optional<format::StepId>& at) {
     return at ? nlohmann::json(number(at->step)) : nlohmann::json();
   };
-  nlohmann::json told;
-  told["jobs"] = nlohmann::json::array();
+  nlohmann::json answer;
+  answer["jobs"] = nlohmann::json::array();
   for (const auto& [name, job] : state_->jobs) {
     const Held held = job->held();
-    told["jobs"].push_back({{"job", held.job},
-                            {"directory", held.directory},
-                            {"durable", step_of(held.durable)},
-                            {"lost", step_of(held.lost)}});
+    answer["jobs"].push_back({{"job", held.job},
+                              {"directory", held.directory},
+                              {"durable", step_of(held.durable)},
+                              {"lost", step_of(held.lost)}});
   }
-  return told.dump();
+  return answer.dump();
 }
 
 Task<void> Engine::stop(Duration deadline) {

@@ -73,7 +73,7 @@ std::string HeardNodes::at_odds(const agree::JobShape& shape, const Digest& memb
                       node, job.incarnation, self, shape.incarnation));
     } else if (job.members != members) {
       add(
-          fmt::format("node {} was told otherwise who belongs to the job than {}: nodes, "
+          fmt::format("node {} has another list of the job's members than {}: nodes, "
                       "addresses, world_size and replicas must be the same",
                       node, self));
     }

@@ -1,4 +1,4 @@
-// HeardNodes: what the other nodes of a job told this one: their newest reports, and who belongs to
+// HeardNodes: the messages of a job's other nodes: their newest reports, and who belongs to
 // the job as they see it.
 //
 // A report counts as long as its node states it to us, which it repeats by the report's number. A
@@ -44,7 +44,7 @@ class HeardNodes {
     std::optional<format::Decree> decree;
     std::uint64_t boot = 0, stated = 0;
   };
-  struct Job {  // As a node was told.
+  struct Job {  // As a node sent it.
     format::RunId run;
     std::uint64_t incarnation = 0;
     Digest members;

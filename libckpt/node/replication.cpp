@@ -18,7 +18,8 @@ namespace {
 
 constexpr Duration retry_after = std::chrono::milliseconds(50);
 constexpr Duration retry_after_max = std::chrono::seconds(2);
-constexpr Duration copy_slow_after = std::chrono::seconds(30);  // When told; as for storage.
+constexpr Duration copy_slow_after =
+    std::chrono::seconds(30);  // When it is reported; as for storage.
 // An attempt that has lasted so long gets on: one that stands still has failed by then.
 constexpr Duration failure_counts_for = std::chrono::seconds(25);
 
@@ -138,7 +139,7 @@ bool Replication::has_failed(const Owed& owed, Time now) {
 
 bool Replication::is_late(const std::string& target, const Owed& owed, Time now) const {
   const auto& [shard, digest] = owed.copy;
-  // A target that is lost is told as such.
+  // A target that is lost is reported as such.
   if (now - owed.since < copy_slow_after || !peers_.is_live(target)) return false;
   if (facts_.is_useless(shard.at) || !slots_.find(shard, digest)) return false;
   // A large one that gets on is late only when the next one waits for it.

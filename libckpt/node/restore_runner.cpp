@@ -95,7 +95,7 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     sessions_.begin_training(rank, start);
   } else if (start.outcome.is_go()) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
-  } else if (session->slots_told && !session->is_copying && rank.fenced.empty() &&
+  } else if (session->slots_sent && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
       session->answer(start, StartPhase::refused, rank.slots_failure->message());
@@ -192,7 +192,7 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
     return session != nullptr && session->events != nullptr &&
            session->asker == start.sessions.at(rank);
   };
-  if (!is_waiting() || !session->slots_told) {
+  if (!is_waiting() || !session->slots_sent) {
     co_return fail(Errc::cancelled, "offer a shard: the trainer does not wait for it any more");
   }
   const auto& slots = slots_.own(rank).slots;
@@ -279,23 +279,23 @@ Result<std::shared_ptr<Slot>> RestoreRunner::slot_for_filling(const format::Shar
 // Tells the trainer at once, and then now and then, how far the Slot is that it waits for.
 BytesVerified RestoreRunner::send_filling(SessionId id, std::string source_name,
                                           std::uint64_t bytes_total) {
-  struct Told {
+  struct Progress {
     control::Filling filling;
-    Time next;
+    Time next_report;
   };
   Clock& clock = facts_.clock();
-  auto told = std::make_shared<Told>();
-  told->filling = {0, bytes_total, std::move(source_name)};
-  told->next = clock.now();
-  BytesVerified tell = [this, &clock, id, told = std::move(told)](std::uint64_t bytes) {
-    told->filling.bytes += bytes;
-    if (clock.now() < told->next) return;
-    told->next = clock.after(filling_interval);
+  auto progress = std::make_shared<Progress>();
+  progress->filling = {0, bytes_total, std::move(source_name)};
+  progress->next_report = clock.now();
+  BytesVerified report = [this, &clock, id, progress = std::move(progress)](std::uint64_t bytes) {
+    progress->filling.bytes += bytes;
+    if (clock.now() < progress->next_report) return;
+    progress->next_report = clock.after(filling_interval);
     Session* session = ranks_.find(id);
-    if (session != nullptr && session->events != nullptr) session->events->tell(told->filling);
+    if (session != nullptr && session->events != nullptr) session->events->tell(progress->filling);
   };
-  tell(0);
-  return tell;
+  report(0);
+  return report;
 }
 
 Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_here(format::ShardId id, Digest digest,

@@ -73,11 +73,11 @@ struct Session {
     current_start = finished_start = start.start_id;
     timeline = start.timeline;
     durable_before = durable;
-    committed_told.reset();
-    durable_told.reset();
+    committed_sent.reset();
+    durable_sent.reset();
     last_seen.reset();
     flush_wanted.reset();  // Of a step that is no more.
-    next_capture_told.reset();
+    next_capture_sent.reset();
     restored_ok = false;
   }
   // The Start failed, for all ranks.
@@ -125,10 +125,10 @@ struct Session {
   bool is_closed = false;              // `Closed` was sent.
 
   // Already sent to it.
-  bool slots_told = false;
-  std::optional<format::StepId> committed_told, durable_told;
-  std::optional<Step> next_capture_told;
-  control::Notice notice_told;
+  bool slots_sent = false;
+  std::optional<format::StepId> committed_sent, durable_sent;
+  std::optional<Step> next_capture_sent;
+  control::Notice notice_sent;
 };
 
 }  // namespace ckpt::node

@@ -289,21 +289,21 @@ void Sessions::detach(SessionId id) {
 void Sessions::send_levels(Session& session) {
   if (session.events == nullptr || session.phase != StartPhase::running) return;
   const std::optional<format::StepId> base = agree::base_of(facts_.history, session.timeline);
-  const auto tell = [&](const std::optional<format::StepId>& reached,
-                        std::optional<format::StepId>& told, Level level) {
+  const auto send = [&](const std::optional<format::StepId>& reached,
+                        std::optional<format::StepId>& sent, Level level) {
     // Other steps of older timelines say nothing of what this session has.
-    if (!reached || reached == told) return;
+    if (!reached || reached == sent) return;
     if (reached->timeline != session.timeline && reached != base) return;
     // A step that was durable when the timeline began may have been removed by hand. The catalog,
     // which was read for the restore, knows; what is stored since may not be in it.
     const bool is_doubted = reached == base && level == Level::durable &&
                             reached == session.durable_before && !storage_.is_published(*base);
     if (is_doubted) return;
-    told = reached;
+    sent = reached;
     session.events->tell(control::LevelReached{reached->step, level});
   };
-  tell(facts_.committed, session.committed_told, Level::committed);
-  tell(facts_.durable, session.durable_told, Level::durable);
+  send(facts_.committed, session.committed_sent, Level::committed);
+  send(facts_.durable, session.durable_sent, Level::durable);
 }
 
 void Sessions::send_dropped(const std::vector<format::StepId>& steps) {
@@ -327,8 +327,8 @@ void Sessions::send_notice(const Rank& rank, control::Notice notice) {
   } else if (phase == StartPhase::idle || phase == StartPhase::running) {
     notice.waiting.clear();  // It has begun.
   }
-  if (notice == session->notice_told) return;
-  session->notice_told = notice;
+  if (notice == session->notice_sent) return;
+  session->notice_sent = notice;
   session->events->tell(std::move(notice));
 }
 

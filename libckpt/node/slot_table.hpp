@@ -24,7 +24,7 @@ struct OwnSlot {
   std::shared_ptr<arena::Slot> slot;
   std::uint64_t number = 0;               // Which one of all that were made for this job.
   bool is_granted = false;                // Free, and the session may begin to fill it.
-  std::shared_ptr<EarlyChecksums> early;  // Of the filling under way, where it is told of.
+  std::shared_ptr<EarlyChecksums> early;  // Of the filling under way.
   std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
 };
 

@@ -144,10 +144,10 @@ TEST_CASE("coordinator: a flush that ends while a Start is recorded has ended if
     node.ranks[0].attempt = coordinator.decree().start->attempt;
   }
   coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(1)));
-  REQUIRE(coordinator.untold() != nullptr);
+  REQUIRE(coordinator.unrecorded() != nullptr);
   REQUIRE(coordinator.decree().flush->flush_id != flush_id);  // The base is stored anew.
   coordinator.published(flush_id, status, Storing::now(std::chrono::seconds(2)));
-  coordinator.refuse(coordinator.untold()->start_id, Error(Errc::io, "cannot be recorded"));
+  coordinator.refuse(coordinator.unrecorded()->start_id, Error(Errc::io, "cannot be recorded"));
   CHECK_FALSE(coordinator.decree().flush);
   CHECK(coordinator.decree().durable.has_value() == status.has_value());
 }
@@ -158,17 +158,17 @@ TEST_CASE("coordinator: who stepped down does not take another's Start for its o
   agree::Coordinator coordinator(named_a());
   scene.all_ask();
   coordinator.decide(scene.view, Storing::now(std::chrono::seconds(0)));
-  REQUIRE(coordinator.untold() != nullptr);
+  REQUIRE(coordinator.unrecorded() != nullptr);
   const format::Start start = *coordinator.decree().start;
   coordinator.step_down();
-  CHECK(coordinator.untold() == nullptr);
+  CHECK(coordinator.unrecorded() == nullptr);
   CHECK_FALSE(coordinator.decree().start);
   // The other one has told it to all, who train on it; then this one coordinates again.
   scene.train(start.timeline, 3);
   for (format::NodeReport& report : scene.view.reports) report.start = start;
   coordinator.decide(scene.view, Storing::now(std::chrono::seconds(9)));
   REQUIRE(coordinator.decree().start == start);
-  CHECK(coordinator.untold() == nullptr);
+  CHECK(coordinator.unrecorded() == nullptr);
   coordinator.refuse(start.start_id, Error(Errc::io, "cannot be recorded"));
   CHECK(coordinator.decree().start->outcome.is_go());
 }

@@ -241,11 +241,11 @@ agree::Coordinator about_to_go(Scene& scene, std::optional<Step> wanted = std::n
   scene.all_ask(wanted);
   agree::Coordinator coordinator({"A", boot});
   coordinator.decide(scene.view, Time{});
-  REQUIRE(coordinator.untold() == nullptr);  // It does not go yet.
+  REQUIRE(coordinator.unrecorded() == nullptr);  // It does not go yet.
   answer(scene, *coordinator.decree().start, StartPhase::ready);
   if (wanted) scene.rank(0).wanted = wanted;
   coordinator.decide(scene.view, Time{});
-  REQUIRE(coordinator.untold() != nullptr);
+  REQUIRE(coordinator.unrecorded() != nullptr);
   return coordinator;
 }
 
@@ -338,7 +338,7 @@ TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[
   scene.view.shape.has_storage = true;
   scene.hold_everywhere(1, 4);
   agree::Coordinator coordinator = about_to_go(scene, Step{4});
-  const std::uint64_t start_id = coordinator.untold()->start_id;
+  const std::uint64_t start_id = coordinator.unrecorded()->start_id;
   REQUIRE(coordinator.decree().start->timeline == 2);
   coordinator.claimed(start_id + 1, 7);  // Of a Start that is not decided any more.
   REQUIRE(coordinator.decree().start->timeline == 2);
@@ -346,8 +346,8 @@ TEST_CASE("coordinator: a Start whose timeline is taken goes in another one", "[
   REQUIRE(coordinator.decree().start->timeline == 5);
   REQUIRE(coordinator.decree().history.back() ==
           format::TimelineStart{5, format::StepId{1, Step{4}}});
-  coordinator.told(start_id);
-  REQUIRE(coordinator.untold() == nullptr);
+  coordinator.sent(start_id);
+  REQUIRE(coordinator.unrecorded() == nullptr);
   coordinator.claimed(start_id, 9);  // Too late.
   REQUIRE(coordinator.decree().start->timeline == 5);
 }
@@ -374,9 +374,9 @@ TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[
   scene.hold_everywhere(1, 5);
   scene.view.published->push_back({{1, Step{5}}, 1, {ckpt::test::digest(1)}});
   agree::Coordinator coordinator = about_to_go(scene, Step{4});
-  REQUIRE(coordinator.untold()->abandons == format::StepId{1, Step{5}});
+  REQUIRE(coordinator.unrecorded()->abandons == format::StepId{1, Step{5}});
   const std::uint64_t sequence = coordinator.decree().sequence;
-  coordinator.refuse(coordinator.untold()->start_id, Error(Errc::io, "read-only"));
+  coordinator.refuse(coordinator.unrecorded()->start_id, Error(Errc::io, "read-only"));
   const format::Decree& decree = coordinator.decree();
   REQUIRE_FALSE(decree.start->outcome.is_go());
   REQUIRE(decree.start->outcome.error() == Errc::io);
@@ -385,7 +385,7 @@ TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[
   REQUIRE(decree.history.empty());
   REQUIRE(decree.restore_counts.empty());
   REQUIRE(decree.durable == format::StepId{1, Step{5}});
-  REQUIRE(coordinator.untold() == nullptr);
+  REQUIRE(coordinator.unrecorded() == nullptr);
 }
 
 TEST_CASE("coordinator: what a Start abandons is what only it abandons, and good",
@@ -402,7 +402,7 @@ TEST_CASE("coordinator: what a Start abandons is what only it abandons, and good
     scene.view.reports[0].history = {{2, format::StepId{1, Step{4}}}};
   }
   agree::Coordinator coordinator = about_to_go(scene, Step{4});
-  REQUIRE_FALSE(coordinator.untold()->abandons);
+  REQUIRE_FALSE(coordinator.unrecorded()->abandons);
 }
 
 TEST_CASE("coordinator: who is started in mid-run learns that training got on from the history",

@@ -149,7 +149,7 @@ TEST_CASE("notice: nodes that were told different members both say so", "[unit][
     two.clock.advance(std::chrono::seconds(1));
     for (const TwoNodes::Node& node : two.nodes) {
       CHECK_THAT(node.rank.notice.waiting + node.rank.notice.degraded,
-                 Contains("was told otherwise who belongs to the job") && Contains("replicas"));
+                 Contains("has another list of the job's members") && Contains("replicas"));
     }
   }
   SECTION("another directory") {
