@@ -91,10 +91,9 @@ class Gather:
                 )  # fmt: skip
         if found["checkpoints"] and found["history_lost"] and step is None:
             raise errors.Corruption(
-                "restore: the history of the job's timelines is lost "
-                f"({found['history_lost']}), so that a step which a restore to an older one "
-                f"abandoned, may be step {found['checkpoints'][0]['step']}, cannot be told from "
-                "the newest: restore a step by its number"
+                f"restore: the history of the job's timelines is lost ({found['history_lost']}), "
+                f"and step {found['checkpoints'][0]['step']} may be one that a restore to an older "
+                "step abandoned: restore a step by its number"
             ) from reason
         if found["checkpoints"]:
             return found["checkpoints"]
