@@ -24,8 +24,8 @@ struct RestoreProgress {
 // Called about ten times a second, on the thread that restores. It must return quickly, must not
 // throw, and must not call the Checkpointer. A phase shorter than a tenth of a second may go
 // unreported, but not the end. Returns whether to go on. False ends a restore with an error while
-// it waits, or while memory is filled. A restore that copies is finished all the same, since half of
-// one is useless.
+// it waits, or while memory is filled. A restore that copies is finished all the same, since half
+// of one is useless.
 using RestoreWatch = std::function<bool(const RestoreProgress&)>;
 
 }  // namespace ckpt
