@@ -60,4 +60,18 @@ Transfer make_transfer(const Box& box, const Addresses& from, const Addresses& t
   return transfer;
 }
 
+RunsInside::RunsInside(const Transfer& transfer) : transfer_(transfer) {
+  for (const Repeat& repeat : transfer.repeats) {
+    CKPT_ASSERT(repeat.from_step > 0);
+    loops_.push_back({repeat});
+  }
+  std::sort(loops_.begin(), loops_.end(),
+            [](const Loop& a, const Loop& b) { return a.repeat.from_step > b.repeat.from_step; });
+  std::uint64_t inner_bytes = transfer.run_bytes;
+  for (std::size_t level = loops_.size(); level-- > 0;) {
+    loops_[level].inner_bytes = inner_bytes;
+    inner_bytes += loops_[level].repeat.from_step * (loops_[level].repeat.count - 1);
+  }
+}
+
 }  // namespace ckpt::plan

@@ -33,30 +33,57 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
+// Stretch: bytes that lie without a hole on both sides.
+struct Stretch {
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const Stretch&) const = default;
+};
+
 // The elements of `box`, which both sides have.
 Transfer make_transfer(const Box& box, const Addresses& from, const Addresses& to,
                        std::uint64_t element_bytes);
 
-// Calls `run(from, to, bytes)` for each run, in the order of the repeats.
-template <class Run>
-void for_each_run(const Transfer& transfer, Run run) {
-  std::vector<std::uint64_t> done(transfer.repeats.size(), 0);
-  std::uint64_t from = transfer.from;
-  std::uint64_t to = transfer.to;
-  for (;;) {
-    run(from, to, transfer.run_bytes);
-    std::size_t level = transfer.repeats.size();
-    for (; level > 0; --level) {
-      const Repeat& repeat = transfer.repeats[level - 1];
-      from += repeat.from_step;
-      to += repeat.to_step;
-      if (++done[level - 1] < repeat.count) break;
-      from -= repeat.from_step * repeat.count;
-      to -= repeat.to_step * repeat.count;
-      done[level - 1] = 0;
-    }
-    if (level == 0) return;
+// RunsInside: the runs of a transfer that lie in a range of the holder's bytes, cut to it. A
+// transfer that is read in many ranges costs each range no more than its own runs.
+class RunsInside {
+ public:
+  // `transfer` outlives it.
+  explicit RunsInside(const Transfer& transfer);
+
+  // Calls `take(Stretch)` for each, in the order of the holder's bytes.
+  template <class Take>
+  void for_each(std::uint64_t begin, std::uint64_t end, Take take) const {
+    visit(0, transfer_.from, transfer_.to, begin, end, take);
   }
-}
+
+ private:
+  struct Loop {
+    Repeat repeat;
+    std::uint64_t inner_bytes = 0;  // From the first to behind the last byte of one turn.
+  };
+
+  template <class Take>
+  void visit(std::size_t level, std::uint64_t from, std::uint64_t to, std::uint64_t begin,
+             std::uint64_t end, Take& take) const {
+    if (level == loops_.size()) {
+      const std::uint64_t cut = begin > from ? begin - from : 0;
+      const std::uint64_t last =
+          end < from + transfer_.run_bytes ? end : from + transfer_.run_bytes;
+      if (from + cut < last) take(Stretch{from + cut, to + cut, last - from - cut});
+      return;
+    }
+    const auto& [repeat, inner_bytes] = loops_[level];
+    std::uint64_t turn = 0;
+    if (begin >= from + inner_bytes) turn = (begin - from - inner_bytes) / repeat.from_step + 1;
+    for (; turn < repeat.count && from + turn * repeat.from_step < end; ++turn)
+      visit(level + 1, from + turn * repeat.from_step, to + turn * repeat.to_step, begin, end,
+            take);
+  }
+
+  const Transfer& transfer_;
+  std::vector<Loop> loops_;  // The largest step on the holder's side first.
+};
 
 }  // namespace ckpt::plan
