@@ -278,6 +278,7 @@ asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> conne
   const std::shared_ptr<void> held = life_.hold();
   served_.insert(connection);
   replicate::ServiceOptions options;
+  options.compute = facts_.context.seams.compute;
   auto served = co_await replicate::serve_peer(connection, facts_.clock(), std::move(identity),
                                                *this, *this, std::move(options));
   if (!served) log_info("job={} {}", facts_.shape.job, served.error().message());

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "base/started.hpp"
 #include "format/codec.hpp"
 
 namespace ckpt::replicate {
@@ -12,6 +13,9 @@ namespace ckpt::replicate {
 namespace {
 
 using wire::FrameKind;
+
+// Of a Chunk: long enough to be worth a change of threads, and still in a cache when it is hashed.
+constexpr std::size_t slice_bytes = MiB;
 
 wire::FrameHeader header_of(const ChunkStream& stream, FrameKind kind) {
   wire::FrameHeader header;
@@ -169,13 +173,32 @@ Result<std::size_t> check_data(const wire::FrameHeader& header, const ChunkStrea
   return static_cast<std::size_t>(index);
 }
 
-// Returns false if the Chunk does not match its checksum.
-Task<bool> read_chunk(ChunkStream& stream, std::span<std::byte> target, Crc32 expected) {
-  for (std::size_t at = 0; at < target.size(); at += piece_bytes) {
-    const auto piece = target.subspan(at, std::min(piece_bytes, target.size() - at));
+Task<void> read_slice(ChunkStream& stream, std::span<std::byte> slice) {
+  for (std::size_t at = 0; at < slice.size(); at += piece_bytes) {
+    const auto piece = slice.subspan(at, std::min(piece_bytes, slice.size() - at));
     CKPT_CO_CHECK(co_await stream.connection.read(piece, step_deadline(stream)));
   }
-  CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(stream.options.compute, target));
+  co_return Status();
+}
+
+// Returns false if the Chunk does not match its checksum. Each slice's checksum is computed while
+// the next slice arrives.
+Task<bool> read_chunk(ChunkStream& stream, std::span<std::byte> target, Crc32 expected) {
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
+  Crc32 crc = 0;
+  std::optional<Started<Crc32>> hashing;
+  for (std::size_t at = 0; at < target.size(); at += slice_bytes) {
+    const auto slice = target.subspan(at, std::min(slice_bytes, target.size() - at));
+    const Status read = co_await read_slice(stream, slice);
+    if (hashing) {  // Awaited after a failure, too: the caller may then give the memory away.
+      CKPT_CO_TRY(crc, co_await hashing->result());
+    }
+    CKPT_CO_CHECK(read);
+    hashing.emplace(executor, stream.clock, crc32_on(stream.options.compute, slice, crc));
+  }
+  if (hashing) {
+    CKPT_CO_TRY(crc, co_await hashing->result());
+  }
   co_return crc == expected;
 }
 
@@ -232,21 +255,36 @@ Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index) {
 
 namespace {
 
+std::size_t next_missing(const ChunkSet& have, std::size_t index) {
+  while (index < have.size() && have.contains(index)) ++index;
+  return index;
+}
+
 Task<Sent> send_missing(ChunkStream& stream, Sender& sender, ShardSource source, ChunkSet have,
                         bool verify) {
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
   Sent outcome;
-  for (std::size_t index = 0; index < have.size(); ++index) {
-    if (have.contains(index)) continue;
-    const format::Extent extent = source.record->chunk(index);
-    std::vector<os::FileSpan> parts = cut(source.spans, extent);
+  std::optional<Started<bool>> verdict;  // On the Chunk that is sent next. It holds the source.
+  const auto begin_verdict = [&](std::size_t index) {
+    if (!verify || index == have.size()) return;
+    verdict.emplace(executor, stream.clock, is_whole(stream.options.compute, source, index));
+  };
+  std::size_t next = next_missing(have, 0);
+  begin_verdict(next);
+  while (next < have.size()) {
+    const std::size_t index = next;
     if (verify) {
-      CKPT_CO_TRY(const bool is_good, co_await is_whole(stream.options.compute, source, index));
+      CKPT_CO_TRY(const bool is_good, co_await verdict->result());
       if (!is_good) {
         CKPT_CO_CHECK(co_await sender.settle());
         outcome.damaged_chunk = index;
         co_return outcome;
       }
     }
+    next = next_missing(have, index + 1);
+    begin_verdict(next);  // It comes while this Chunk is sent.
+    const format::Extent extent = source.record->chunk(index);
+    std::vector<os::FileSpan> parts = cut(source.spans, extent);
     CKPT_CO_CHECK(co_await sender.make_room(extent.bytes));
     CKPT_CO_CHECK(co_await sender.send_chunk(index, std::move(parts)));
     if (stream.options.on_chunk) stream.options.on_chunk(index);

@@ -41,6 +41,7 @@ TransferOptions Service::transfer_options() const {
   transfer.timeline = options_.timeline ? options_.timeline() : 0;
   transfer.stall = options_.stall;
   transfer.deadline = clock_.after(options_.transfer_max);
+  transfer.compute = options_.compute;
   return transfer;
 }
 

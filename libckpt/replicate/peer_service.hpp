@@ -14,6 +14,7 @@ struct ServiceOptions {
   Duration stall = std::chrono::seconds(10);
   Duration transfer_max = std::chrono::minutes(30);
   std::function<std::uint64_t()> timeline;  // Our current one; may be empty.
+  Compute* compute = nullptr;               // Computes the checksums.
 };
 
 // Succeeds if the peer said goodbye, closed the connection between two requests, or was idle for

@@ -159,13 +159,14 @@ TEST_CASE("copies: they keep to replica_rate, but for the last ones of a job", "
   CHECK(two.clock.now() - began < std::chrono::seconds(1));
 }
 
-// A capture of 4 MiB is one Chunk: one checksum to seal it, one more for the copy of the other's.
+// A capture of 4 MiB and its header are two Chunks. To seal it, one checksum for each; for the copy
+// of the other's, one for each MiB of the first Chunk, and one for the second.
 TEST_CASE("late copy: what arrives is verified by the hash threads", "[unit][node]") {
   TwoTrainers two;
   two.capture(Step{1});
   REQUIRE(two.pass_until([](auto& node) { return node.trainer.committed == Step{1}; }));
-  CHECK(two.nodes[0].compute->runs() == 2);
-  CHECK(two.nodes[1].compute->runs() == 2);
+  CHECK(two.nodes[0].compute->runs() == 2 + 4 + 1);
+  CHECK(two.nodes[1].compute->runs() == 2 + 4 + 1);
 }
 
 }  // namespace ckpt::node

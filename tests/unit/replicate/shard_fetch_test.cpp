@@ -24,6 +24,23 @@ struct FetchScene : TransferScene {
   }
 };
 
+// Takes five seconds for everything.
+class SlowCompute final : public Compute {
+ public:
+  explicit SlowCompute(Clock& clock) : clock_(clock) {}
+  Task<void> run(std::function<void()> work) override {
+    ++in_flight;
+    CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(std::chrono::seconds(5))));
+    work();
+    --in_flight;
+    co_return Status();
+  }
+  int in_flight = 0;
+
+ private:
+  Clock& clock_;
+};
+
 }  // namespace
 
 TEST_CASE("fetch: the record first, then exactly its bytes", "[unit][replicate]") {
@@ -138,6 +155,42 @@ TEST_CASE("fetch: a holder that falls silent is given up after the stall deadlin
   REQUIRE(fetched.error().code() == Errc::unavailable);
   REQUIRE(scene.pair.clock.now() - before <= scene.stall);
   REQUIRE_FALSE(scene.service_end());
+}
+
+TEST_CASE("fetch: when it has failed, nobody reads its memory any more", "[unit][replicate]") {
+  const auto shard = std::make_shared<Shard>(640, 4 * MiB);
+  StreamFault fault;
+  fault.from = "B";
+  fault.to = "A";
+  fault.kind = StreamFault::Kind::reset;
+  fault.offset = GENERATE(as<std::uint64_t>(), MiB + 400'000, 2 * MiB + 400'000);
+  FetchScene scene(shard);
+  scene.pair.network.inject(fault);
+  SlowCompute compute(scene.pair.clock);
+  Bytes target(shard->record->bytes);
+  TransferOptions options = scene.options();
+  options.compute = &compute;
+  auto fetching =
+      test::start(scene.pair.context, fetch_shard(*scene.at_a, scene.pair.clock, shard->record,
+                                                  target, ChunkSet(1), std::move(options)));
+  while (compute.in_flight == 0) REQUIRE(scene.pair.clock.advance_to_next());
+  REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(fetching)));
+  REQUIRE(compute.in_flight == 0);
+}
+
+TEST_CASE("fetch: the holder verifies the next chunk while it sends one", "[unit][replicate]") {
+  const auto shard = std::make_shared<Shard>(4, page_bytes);
+  FetchScene scene(shard);
+  SlowCompute compute(scene.pair.clock);
+  scene.service_compute = &compute;
+  scene.connect();
+  Bytes target(shard->record->bytes);
+  TransferOptions options = scene.options();
+  std::vector<int> verified_beside;
+  options.on_chunk = [&](std::size_t) { verified_beside.push_back(compute.in_flight); };
+  REQUIRE(scene.pair.run(fetch_shard(*scene.at_a, scene.pair.clock, shard->record, target,
+                                     ChunkSet(4), std::move(options))));
+  REQUIRE(verified_beside == std::vector<int>{1, 1, 1, 0});
 }
 
 TEST_CASE("fetch: requests that lie are refused", "[unit][replicate]") {

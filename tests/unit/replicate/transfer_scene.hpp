@@ -122,6 +122,7 @@ struct TransferScene {
     peer.node = "A";
     replicate::ServiceOptions options;
     options.stall = stall;
+    options.compute = service_compute;
     serving =
         start(pair.context, replicate::serve_peer(at_b, pair.clock, peer, sink, provider, options));
   }
@@ -148,6 +149,7 @@ struct TransferScene {
   SimPair pair;
   Sink sink;
   Provider provider;
+  Compute* service_compute = nullptr;  // From the next connection on.
   std::shared_ptr<wire::Connection> at_a;
   std::shared_ptr<wire::Connection> at_b;
   std::optional<Pending<void>> serving;
