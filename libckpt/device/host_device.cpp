@@ -1,11 +1,13 @@
 #include "device/host_device.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.hpp"
 #include "base/streaming_copy.hpp"
 #include "base/units.hpp"
+#include "os/fault_in.hpp"
 
 namespace ckpt::device {
 
@@ -13,6 +15,9 @@ namespace {
 
 // A target of this size or more is not expected to be read from a cache soon, as in crc32_copy.
 constexpr std::size_t streaming_bytes_min = 256 * KiB;
+
+// Pages that the kernel has just cleared are still in a cache when they are written.
+constexpr std::size_t faulted_bytes = MiB;
 
 void copy(std::span<std::byte> target, std::span<const std::byte> source) {
   if (source.size() < streaming_bytes_min) {
@@ -91,7 +96,13 @@ std::unique_ptr<CopyRun> HostDevice::make_run(CopyList list, CopyListener& liste
 }
 
 Status HostDevice::copy_in(std::byte* target, std::span<const std::byte> source) {
-  copy({target, source.size()}, source);
+  while (!source.empty()) {
+    const auto part = source.first(std::min(source.size(), faulted_bytes));
+    os::fault_in({target, part.size()});  // A new process has not touched its tensors yet.
+    copy({target, part.size()}, part);
+    target += part.size();
+    source = source.subspan(part.size());
+  }
   return {};
 }
 
