@@ -55,7 +55,15 @@ class RunsInside {
   // Calls `take(Stretch)` for each, in the order of the holder's bytes.
   template <class Take>
   void for_each(std::uint64_t begin, std::uint64_t end, Take take) const {
-    visit(0, transfer_.from, transfer_.to, begin, end, take);
+    const auto take_all = [&](const Stretch& stretch) {
+      take(stretch);
+      return true;
+    };
+    visit(0, transfer_.from, transfer_.to, begin, end, take_all);
+  }
+  bool has_any(std::uint64_t begin, std::uint64_t end) const {
+    const auto stop = [](const Stretch&) { return false; };
+    return !visit(0, transfer_.from, transfer_.to, begin, end, stop);
   }
 
  private:
@@ -64,22 +72,25 @@ class RunsInside {
     std::uint64_t inner_bytes = 0;  // From the first to behind the last byte of one turn.
   };
 
+  // Returns false once `take` did.
   template <class Take>
-  void visit(std::size_t level, std::uint64_t from, std::uint64_t to, std::uint64_t begin,
-             std::uint64_t end, Take& take) const {
+  bool visit(std::size_t level, std::uint64_t from, std::uint64_t to, std::uint64_t begin,
+             std::uint64_t end, const Take& take) const {
     if (level == loops_.size()) {
       const std::uint64_t cut = begin > from ? begin - from : 0;
       const std::uint64_t last =
           end < from + transfer_.run_bytes ? end : from + transfer_.run_bytes;
-      if (from + cut < last) take(Stretch{from + cut, to + cut, last - from - cut});
-      return;
+      return from + cut >= last || take(Stretch{from + cut, to + cut, last - from - cut});
     }
     const auto& [repeat, inner_bytes] = loops_[level];
     std::uint64_t turn = 0;
     if (begin >= from + inner_bytes) turn = (begin - from - inner_bytes) / repeat.from_step + 1;
-    for (; turn < repeat.count && from + turn * repeat.from_step < end; ++turn)
-      visit(level + 1, from + turn * repeat.from_step, to + turn * repeat.to_step, begin, end,
-            take);
+    for (; turn < repeat.count && from + turn * repeat.from_step < end; ++turn) {
+      if (!visit(level + 1, from + turn * repeat.from_step, to + turn * repeat.to_step, begin, end,
+                 take))
+        return false;
+    }
+    return true;
   }
 
   const Transfer& transfer_;

@@ -172,8 +172,13 @@ std::string fault_in(const Plan& plan, const Want& want, const Scene& scene,
       given[transfer.holder] += bytes;
       furthest = std::max(furthest, from + bytes);
     };
-    for (begin = 0; begin < source_bytes; begin += range_bytes)
+    for (begin = 0; begin < source_bytes; begin += range_bytes) {
+      const std::uint64_t before = given[transfer.holder];
       runs.for_each(begin, begin + range_bytes, take);
+      const bool has_given = given[transfer.holder] > before;
+      if (fault.empty() && runs.has_any(begin, begin + range_bytes) != has_given)
+        fault = "has_any is wrong";
+    }
     if (!fault.empty()) return fault;
     if (furthest != transfer.from_end()) return "from_end is wrong";
   }
