@@ -2,17 +2,23 @@
 
 The tensors of a guarded optimizer may be those of another one, too: of the next phase of a
 training, for instance, while the first one is still a variable. So the step of any optimizer waits.
+
+The session keeps tensors and storages that the trainer drops, but a storage that is resized gives
+its memory back at once, even while it is held. So the functions that resize wait, too, and so does
+`set_`, which else would count as a write to what is captured.
 """
 
+import functools
 import weakref
 
+import torch
 from torch.optim import Optimizer, optimizer as _optimizer
 
-from libckpt.adapters.torch import _resizing
-from libckpt.adapters.torch._guarded_memory import GuardedMemory, tensors_of
+from libckpt.adapters.torch._guarded_memory import GuardedMemory, by_address, tensors_of
 
 _guards = weakref.WeakSet()
-_handles = []
+_RESIZING = ((torch.UntypedStorage, "resize_"), (torch.Tensor, "resize_"),
+             (torch.Tensor, "resize_as_"), (torch.Tensor, "set_"))  # fmt: skip
 
 
 class Guard:
@@ -24,10 +30,9 @@ class Guard:
         self._hooks = []
         self._replayed = set()  # Addresses that the replays of a CUDA graph write, unasked.
         self._memory = GuardedMemory()
+        self._registration = weakref.ref(registration)  # Which has the guard.
+        _replace_functions_of_torch()
         _guards.add(self)
-        if not _handles:
-            _handles.append(_optimizer.register_optimizer_step_pre_hook(_before_any_step))
-        _resizing.watch(registration)
 
     def add(self, optimizer):
         self.optimizers.append(weakref.ref(optimizer))
@@ -35,6 +40,12 @@ class Guard:
         self._hooks.append(
             optimizer.register_step_pre_hook(lambda given, *_: self._before_step(given))
         )
+
+    def finish(self):
+        """When it returns, the running capture has left the tensors."""
+        registration = self._registration()
+        if registration is not None:
+            registration.finish()
 
     def remove(self):
         _guards.discard(self)
@@ -57,12 +68,30 @@ class Guard:
 
     def tensors(self):
         """The same tensors by address."""
-        return self._memory.tensors(self.optimizers)
+        return by_address(self.optimizers)
+
+
+@functools.cache
+def _replace_functions_of_torch():
+    """Once: those that step, and those that resize."""
+    _optimizer.register_optimizer_step_pre_hook(_before_any_step)
+    for kind, name in _RESIZING:
+        setattr(kind, name, _after_captures(getattr(kind, name)))
 
 
 def _before_any_step(optimizer, *_):
     for guard in list(_guards):
         guard._before_step(optimizer)
+
+
+def _after_captures(stock):
+    @functools.wraps(stock)
+    def resize(self, *arguments, **options):
+        for guard in list(_guards):
+            guard.finish()
+        return stock(self, *arguments, **options)
+
+    return resize
 
 
 def optimizer_of(given):

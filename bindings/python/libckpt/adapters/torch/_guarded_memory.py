@@ -44,20 +44,16 @@ class GuardedMemory:
             self._ranges.pop(0, None)
         return self._ranges
 
-    @staticmethod
-    def tensors(optimizers):
-        """The same tensors by address."""
-        parts = (tensors for optimizer in owners(optimizers) for tensors in tensors_of(optimizer))
-        return {tensor.data_ptr(): tensor for tensors in parts for tensor in tensors}
+
+def by_address(optimizers):
+    """The same tensors by address."""
+    parts = (tensors for optimizer in owners(optimizers) for tensors in tensors_of(optimizer))
+    return {tensor.data_ptr(): tensor for tensors in parts for tensor in tensors}
 
 
 def ranges_one_by_one(optimizers):
-    ranges = {}
-    for optimizer in owners(optimizers):
-        for tensors in tensors_of(optimizer):
-            ranges.update((tensor.data_ptr(), tensor.nbytes) for tensor in tensors)
-    ranges.pop(0, None)
-    return ranges
+    found = by_address(optimizers).items()
+    return {address: tensor.nbytes for address, tensor in found if address}
 
 
 def owners(optimizers):

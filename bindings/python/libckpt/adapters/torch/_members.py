@@ -24,23 +24,19 @@ class TorchMember(_item_kinds.Member):
     """
 
     def entries(self, name, allow_pickle):
+        import torch
+
         is_owner = _item_kinds.has_state(self.content)
         content = self.content.state_dict() if is_owner else self.content
-        return entries_of(name, content, allow_pickle)
-
-
-def entries_of(name, content, allow_pickle):
-    """What the archive is made of: by name of the entry, its View."""
-    import torch
-
-    storages = {}
-    pickled = _pickle(name, content, storages, allow_pickle)
-    entries = {"data.pkl": _bytes_view(torch, pickled), "byteorder": _bytes_view(torch, b"little")}
-    for key, storage in storages.items():
-        entries[f"data/{key}"] = _storage_view(name, storage)
-    entries["version"] = _bytes_view(torch, b"3\n")
-    entries[".padding"] = _bytes_view(torch, bytes(1 + -len(pickled) % SLACK))
-    return entries
+        storages = {}
+        pickled = _pickle(name, content, storages, allow_pickle)
+        return {
+            "data.pkl": _bytes_view(torch, pickled),
+            "byteorder": _bytes_view(torch, b"little"),
+            **{f"data/{key}": _storage_view(name, part) for key, part in storages.items()},
+            "version": _bytes_view(torch, b"3\n"),
+            ".padding": _bytes_view(torch, bytes(1 + -len(pickled) % SLACK)),
+        }
 
 
 def _pickle(name, content, storages, allow_pickle):

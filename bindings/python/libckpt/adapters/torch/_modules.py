@@ -1,4 +1,4 @@
-"""Modules: the state of torch's modules, without a new tensor for each parameter, and its names.
+"""Modules: the state of torch's modules, without a new tensor for each parameter, and back.
 
 What state_dict() makes is the same names with detached tensors; of ten thousand parameters that
 takes longer than to copy them. Where anybody has a say in it - a class or a module with a method of
@@ -12,6 +12,9 @@ import weakref
 
 import torch
 from torch import nn
+
+from libckpt import errors
+from libckpt.core import _tensors
 
 STATE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
 WRAPPERS = {  # Classes of torch, and under which name each has the module that it wraps.
@@ -143,4 +146,64 @@ def _collect(plain, module, prefix, found):
         child is None
         or _collect(plain, child, prefix if name == inside else f"{prefix}{name}.", found)
         for name, child in parts[2].items()
+    )
+
+
+def fill(name, module, value, strict):
+    """Gives a module what was restored; most of it is there already."""
+    if not isinstance(value, dict):
+        if strict:
+            raise errors.InvalidArgument(
+                f'restore: item "{name}" is a module here, and was saved as a '
+                f"{type(value).__name__}; with strict=False it stays as it is"
+            )
+        return
+    own = module.state_dict()
+    plain = plain_names(module, own)
+    state = {plain[key]: part for key, part in own.items()}
+    value = _without_wrappers(value, state)
+    # Memory is not copied onto itself.
+    rest = value
+    if not _has_loading_code(module):
+        rest = {
+            key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))
+        }
+    if strict:
+        unknown = [key for key in value if key not in state]
+        if unknown:
+            raise errors.InvalidArgument(
+                f'restore: module "{name}" has no {", ".join(unknown[:5])}; '
+                "with strict=False that is left out"
+            )
+    else:
+        rest = {
+            key: part
+            for key, part in rest.items()
+            if key in state and getattr(part, "shape", None) == getattr(state[key], "shape", None)
+        }
+    if rest:
+        names = {there: here for here, there in plain.items()}
+        with torch.no_grad():
+            module.load_state_dict(
+                {names.get(key, key): part for key, part in rest.items()}, strict=False
+            )
+
+
+def _without_wrappers(value, state):
+    """By the names of the state: what was saved before those of wrappers were left out has them."""
+    found = {}
+    for key, part in value.items():
+        other = key if key in state else without_wrappers(key)
+        found[other if other in state and other not in value else key] = part
+    return found
+
+
+def _has_loading_code(module):
+    """Whether the module wants to know what is loaded: by a hook, or code that is not torch's."""
+    return any(
+        part._load_state_dict_pre_hooks
+        or part._load_state_dict_post_hooks
+        or not type(part).load_state_dict.__module__.startswith("torch.nn.")
+        or not type(part)._load_from_state_dict.__module__.startswith("torch.nn.")
+        for part in module.modules()
     )

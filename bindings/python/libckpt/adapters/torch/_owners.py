@@ -10,7 +10,7 @@ import json
 import torch
 from torch import amp
 
-from libckpt.adapters.torch import _module_fill, _modules, _optimizers
+from libckpt.adapters.torch import _modules, _optimizers
 from libckpt.core import _frameworks, _item_kinds, _tensors
 from libckpt.core._fill import errors_named
 
@@ -91,7 +91,7 @@ class Owners(_frameworks.Owners):
 
     def fill(self, name, owner, value, strict):
         if _modules.is_module(owner):
-            _module_fill.fill(name, owner, value, strict)
+            _modules.fill(name, owner, value, strict)
             return True
         is_state = isinstance(value, dict) and set(value) == {"state", "param_groups"}
         if not is_optimizer(owner) or not is_state:
