@@ -27,18 +27,12 @@ class Arrays(_tensors.Kind):
         if array.dtype.hasobject:
             raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
 
-    def type_name(self, array):
-        return TYPE_NAMES.get(array.dtype.name) if array.dtype.isnative else None
-
     def type_text(self, array):
         return array.dtype.str
 
     def named_type(self, text):
         kind = numpy.dtype(text)
         return TYPE_NAMES.get(kind.name) if kind.isnative else None, kind.itemsize
-
-    def item_bytes(self, array):
-        return array.itemsize
 
     def is_contiguous(self, array):
         return array.flags.c_contiguous
@@ -51,9 +45,6 @@ class Arrays(_tensors.Kind):
 
     def from_bytes(self, content, text, shape):
         return content.view(numpy.dtype(text)).reshape(shape)
-
-    def takes_bytes(self, array):
-        return array.flags.writeable
 
     def why_not_writable(self, array):
         return "" if array.flags.writeable else "the array is read-only: give a copy of it"
@@ -68,9 +59,6 @@ class Arrays(_tensors.Kind):
         target[...] = source
 
     # --- for views
-
-    def can_be_read(self, array):
-        return array.flags.c_contiguous
 
     def buffer_like(self, array):
         return numpy.empty(array.shape, dtype=array.dtype)

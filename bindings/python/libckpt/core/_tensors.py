@@ -4,6 +4,8 @@ Each framework has a Kind that handles its tensors. A type that safetensors has 
 as its bytes.
 """
 
+import math
+
 from libckpt.core import _frameworks
 
 TYPES_MAX = 4096  # Remembered classes; more are made only by programs that make classes.
@@ -126,24 +128,25 @@ def dress(content, description):
 def described_form(description):
     """(type, shape) as a checkpoint has them, of a tensor that describe() told of."""
     kind = _kind_of_description(description)
-    return _form(*kind.named_type(description[kind.key]), tuple(description["shape"]))
+    return _form(kind, description[kind.key], description["shape"])
 
 
 def stored_form(tensor):
     """The same of a tensor."""
     kind = kind_of(tensor)
-    return _form(kind.type_name(tensor), kind.item_bytes(tensor), tuple(tensor.shape))
+    return _form(kind, kind.type_text(tensor), tensor.shape)
 
 
-def _form(type_name, item_bytes, shape):
-    return ("U8", (*shape, item_bytes)) if type_name is None else (type_name, shape)
+def _form(kind, type_text, shape):
+    type_name, item_bytes = kind.named_type(type_text)
+    return ("U8", (*shape, item_bytes)) if type_name is None else (type_name, tuple(shape))
 
 
 def host_bytes(type_name, shape):
     """Memory for a tensor that has no place yet."""
     import numpy
 
-    return numpy.empty(count_of(shape) * type_bytes(type_name), dtype=numpy.uint8)
+    return numpy.empty(math.prod(shape) * type_bytes(type_name), dtype=numpy.uint8)
 
 
 def type_bytes(type_name):
@@ -152,16 +155,11 @@ def type_bytes(type_name):
     return {"BF16": 2, "C64": 8}.get(type_name) or int(type_name[1:]) // 8
 
 
-def count_of(shape):
-    count = 1
-    for dimension in shape:
-        count *= dimension
-    return count
-
-
 def is_writable(tensor):
     """Whether bytes may be written where it lies."""
-    return order_of(tensor) is not None and kind_of(tensor).takes_bytes(tensor)
+    kind = kind_of(tensor)
+    is_plain = kind.lies_plain(tensor) and not kind.why_not_writable(tensor)
+    return is_plain and order_of(tensor) is not None
 
 
 def why_not_writable(tensor):
@@ -188,7 +186,7 @@ def is_same(one, other):
 
 
 def copy(source, target):
-    if source is not target:
+    if not is_same(source, target):
         kind_of(target).copy(source, target)
 
 

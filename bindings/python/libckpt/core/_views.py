@@ -6,6 +6,8 @@ is copied as it lies, whatever the order of its dimensions. Of one with gaps a c
 buffer that is kept for it, and so of a small one that comes at another address each time.
 """
 
+import math
+
 from libckpt import _native
 from libckpt.core import _frameworks, _tensors
 
@@ -25,7 +27,7 @@ class View:
         self.address = address
         self.type = type_name
         self.shape = shape
-        self.nbytes = _tensors.count_of(shape) * _tensors.type_bytes(type_name)
+        self.nbytes = math.prod(shape) * _tensors.type_bytes(type_name)
         self.gpu = gpu
         self.is_buffered = is_buffered
 
@@ -35,24 +37,17 @@ class Views:
 
     def __init__(self):
         self._views = {}
-        self._names = []  # Those of the views, in turn.
         self._places = None
 
     def of(self, tensors):
         """By name; the very same dictionary as before when all of it is as it was."""
         names, values = list(tensors), list(tensors.values())
-        if self._places is None or names != self._names:
-            moved = range(len(names))
-        else:
-            moved = self._places.moved(values)
+        are_as_before = self._places is not None and names == list(self._views)
+        moved = self._places.moved(values) if are_as_before else range(len(names))
         views = {names[i]: self._of_one(names[i], values[i]) for i in moved}
-        is_as_before = all(self._views.get(name) is view for name, view in views.items())
-        if is_as_before and names == self._names:
+        if are_as_before and all(self._views[name] is view for name, view in views.items()):
             return self._views
-        if names == self._names:
-            self._views = self._views | views
-        else:
-            self._views, self._names = views, names
+        self._views = self._views | views if are_as_before else views
         lying = [
             None if view.is_buffered else tensor
             for view, tensor in zip(self._views.values(), values, strict=True)
@@ -72,7 +67,7 @@ def view_of(name, tensor, known=None, is_buffered=False):
     kind = _tensors.kind_of(tensor)
     kind.check(name, tensor)
     tensor = kept = _tensors.as_stored(kind.detached(tensor))
-    if is_buffered or not kind.can_be_read(tensor):
+    if is_buffered or not (kind.lies_plain(tensor) and kind.is_contiguous(tensor)):
         is_buffered = True
         if _fits(kind, known, tensor):
             kind.copy(tensor, known.kept)

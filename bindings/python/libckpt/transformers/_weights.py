@@ -12,7 +12,7 @@ import threading
 
 import torch
 
-from libckpt.adapters.torch._adapter import ADAPTER
+from libckpt.adapters.torch._tensors import TYPE_NAMES, text_of
 
 # What writes for a PreTrainedModel, and for any other module.
 WRITERS = (("transformers.modeling_utils", "safe_save_file"), ("safetensors.torch", "save_file"))
@@ -84,7 +84,7 @@ def _is_storable(tensors):
         "//" not in name
         and not name.startswith("libckpt.")
         and isinstance(tensor, torch.Tensor)
-        and ADAPTER.tensors.type_name(tensor) is not None
+        and text_of(tensor.dtype) in TYPE_NAMES
         and tensor.is_contiguous()
         and tensor.device.type in ("cpu", "cuda")
         for name, tensor in tensors.items()

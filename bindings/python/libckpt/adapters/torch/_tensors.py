@@ -49,18 +49,12 @@ class Tensors(_tensors.Kind):
         if problem:
             raise Unsupported(f'tensor "{name}": {problem}')
 
-    def type_name(self, tensor):
-        return TYPE_NAMES.get(text_of(tensor.dtype))
-
     def type_text(self, tensor):
         return text_of(tensor.dtype)
 
     def named_type(self, text):
         known = TYPE_NAMES.get(text)
         return (known, 0) if known else (None, type_of(text).itemsize)
-
-    def item_bytes(self, tensor):
-        return tensor.element_size()
 
     def is_contiguous(self, tensor):
         return tensor.is_contiguous()
@@ -76,9 +70,6 @@ class Tensors(_tensors.Kind):
         if content.nbytes == 0:
             return torch.empty(shape, dtype=kind, device="cpu")
         return torch.from_numpy(content).view(kind).reshape(shape)
-
-    def takes_bytes(self, tensor):
-        return not tensor.is_conj() and not tensor.is_neg()
 
     def why_not_writable(self, tensor):
         if tensor.layout != torch.strided:
@@ -106,10 +97,8 @@ class Tensors(_tensors.Kind):
         return tensor.detach()
 
     def lies_plain(self, tensor):
-        return self.takes_bytes(tensor) and tensor.layout is torch.strided
-
-    def can_be_read(self, tensor):
-        return _tensors.is_writable(tensor)
+        is_strided = tensor.layout is torch.strided
+        return is_strided and not tensor.is_conj() and not tensor.is_neg()
 
     def buffer_like(self, tensor):
         with torch.inference_mode(False):  # Else only that mode could write it again.
