@@ -177,7 +177,7 @@ def fill(name, item, value, strict, owners):
         item.content = fill(name, item.content, value, strict, owners)
     elif any(each.fill(name, item, value, strict) for each in owners):
         pass
-    elif not isinstance(item, type) and (_item_kinds.has_state(item) or _item_kinds.can_load(item)):
+    elif _item_kinds.has_state(item) or _item_kinds.can_load(item):
         _fill_owner(name, item, value, strict)
     elif _tensors.is_tensor(item) and _tensors.is_tensor(value) and _tensors.is_trained(item):
         # With strict, those of other types or shapes were refused before.
@@ -218,9 +218,7 @@ def _filled_parts(name, item, value, strict, owners):
 
 def _has_owner(value):
     """Whether it is, or holds, something that takes its state back."""
-    if isinstance(value, (dict, list, tuple)):
-        return any(_has_owner(part) for _, part in _item_kinds.parts_of("", value))
-    return not isinstance(value, type) and _item_kinds.has_state(value)
+    return any(_item_kinds.parts_in([("", value)], _item_kinds.has_state))
 
 
 def _fill_owner(name, owner, state, strict):

@@ -23,11 +23,11 @@ class Number:
 
 
 def has_state(item):
-    return callable(getattr(item, "state_dict", None))
+    return callable(getattr(item, "state_dict", None)) and not isinstance(item, type)
 
 
 def can_load(item):
-    return callable(getattr(item, "load_state_dict", None))
+    return callable(getattr(item, "load_state_dict", None)) and not isinstance(item, type)
 
 
 def parts_of(name, value):
@@ -50,10 +50,10 @@ def owners_of(items, for_capture=False):
     return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
 
 
-def owners_in(pairs, is_one):
-    """(name, owner) of all that are of the kind, at any depth of containers."""
+def parts_in(pairs, is_one):
+    """(name, part) of all that are of the kind, at any depth of containers."""
     for name, item in pairs:
         if is_one(item):
             yield name, item
         else:
-            yield from owners_in(parts_of(name, item), is_one)
+            yield from parts_in(parts_of(name, item), is_one)

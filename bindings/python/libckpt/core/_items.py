@@ -85,7 +85,7 @@ class Flattener:
             return _text({"a": name})
         if kind is _item_kinds.Number:
             return f'{{"n":{self._tensor(name, value.tensor)}}}'
-        if has_state(value) and not isinstance(value, type):
+        if has_state(value):
             return self._owner(name, value)
         if kind is list or kind is tuple:
             return self._container(name, value, self._sequence)

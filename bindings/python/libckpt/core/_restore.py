@@ -20,10 +20,13 @@ class Targets:
         self._shared_here = _shared_names(here)
         self._shared = self._shared_here  # Names that several tensors want, here or there.
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
-        self._in_place = _writable(into, here) | of_modules
+        # Not a name of more than one slash, which is another one here: it is copied later.
+        own = {n: here[n] for n, item in into.items() if n in here and _tensors.is_tensor(item)}
+        nested = dict(_nested_in(into, here))
+        trained = {n: tensor for n, tensor in nested.items() if _tensors.is_trained(tensor)}
+        self._in_place = {**own, **trained, **of_modules}
         # In plain data: written in place, unless others have a part of their memory.
-        nested = _nested_in(into.items(), here)
-        self._nested = {name: t for name, t in nested if name not in self._in_place}
+        self._nested = {n: tensor for n, tensor in nested.items() if n not in self._in_place}
         self._alike = _names_by_memory(here)
         self._check_outline = check
         self.structure = None  # That of the newest choice, if it had one.
@@ -77,15 +80,8 @@ class Targets:
         """The tensor's place as a row of bytes."""
         source = self.tied.get(name, name)
         found = self.placed.get(source)
-        if found is not None:
-            return _frameworks.rank_adapter().flat_bytes(_tensors.as_stored(found))
-        return _frameworks.rank_adapter().flat_bytes(self.loaded[source])
-
-    def _compared(self):
-        """What must be there, in type and shape, when the restore is strict. Arrays in plain data
-        may grow: whoever reads them takes them from there."""
-        nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
-        return {**self._in_place, **nested}
+        place = self.loaded[source] if found is None else _tensors.as_stored(found)
+        return _frameworks.rank_adapter().flat_bytes(place)
 
     def has(self, name):
         """Whether it is there already, or on its way."""
@@ -118,7 +114,9 @@ class Targets:
         return None if _wanted(name) in self._shared else self._in_place.get(name)
 
     def _compare(self, step, there, of_a_share=False):
-        wanted = self._compared()
+        # Arrays in plain data may grow: whoever reads them takes them from there.
+        nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
+        wanted = {**self._in_place, **nested}
         # What was saved before the names of wrappers were left out.
         there = {_frameworks.plain_name(name): form for name, form in there.items()} | there
         missing = sorted(set(wanted) - set(there))
@@ -229,25 +227,13 @@ def tensor_nodes(node):
             yield from tensor_nodes(list(node.values()))
 
 
-def _writable(into, here):
-    """Of the tensors by name, those that a restore may write where they are."""
-    # A name of more than one slash is another one here: what has it is copied to its place later.
-    tensors = [name for name, item in into.items() if _tensors.is_tensor(item) and name in here]
-    in_place = {name: here[name] for name in tensors}
-    nested = _nested_in(into.items(), here)
-    return in_place | {name: t for name, t in nested if _tensors.is_trained(t)}
-
-
-def _nested_in(pairs, here):
+def _nested_in(into, here):
     """(name, tensor) of the tensors that containers of plain data hold, at any depth."""
-    for name, item in pairs:
-        parts = _item_kinds.parts_of(name, item)
-        for key, part in parts:
-            # Not what has another name here, since two wanted one.
-            is_named_so = here.get(key) is part and f"{key}'" not in here
-            if is_named_so and _tensors.is_tensor(part):
-                yield key, part
-        yield from _nested_in(parts, here)
+    containers = [pair for pair in into.items() if not _tensors.is_tensor(pair[1])]
+    for name, tensor in _item_kinds.parts_in(containers, _tensors.is_tensor):
+        # Not what has another name here, since two wanted one.
+        if here.get(name) is tensor and f"{name}'" not in here:
+            yield name, tensor
 
 
 def _places_of_owners(into, here):

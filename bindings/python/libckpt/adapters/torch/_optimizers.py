@@ -29,20 +29,17 @@ class State(dict):
 def names_of(items, state_of=_modules.state_of):
     """By id, the name that each tensor has among the items, at any depth of containers."""
     names = {}
-    _add_names(items.items(), names, state_of)
+    for name, item in _item_kinds.parts_in(items.items(), _has_parameters):
+        if is_tensor(item):
+            names.setdefault(id(item), name)
+            continue
+        for part, parameter in _modules.parameters_of(item, state_of(item)).items():
+            names.setdefault(id(parameter), f"{name}.{part}")
     return names
 
 
-def _add_names(pairs, names, state_of):
-    for name, item in pairs:
-        if _modules.is_module(item):
-            own = _modules.parameters_of(item, state_of(item))
-            for part, parameter in own.items():
-                names.setdefault(id(parameter), f"{name}.{part}")
-        elif is_tensor(item):
-            names.setdefault(id(item), name)
-        else:
-            _add_names(_item_kinds.parts_of(name, item), names, state_of)
+def _has_parameters(item):
+    return _modules.is_module(item) or is_tensor(item)
 
 
 def by_names(optimizer, state, names):
@@ -163,8 +160,7 @@ def _fill_state(optimizer, parameter, saved, group, away):
 def _placed(own, value, device):
     if is_tensor(value):
         if is_tensor(own) and own.dtype == value.dtype and own.shape == value.shape:
-            if not _tensors.is_same(value, own):
-                _tensors.copy(value, own)
+            _tensors.copy(value, own)
             return own
         return value.to(device)
     if isinstance(value, dict):
@@ -177,8 +173,7 @@ def _placed(own, value, device):
 
 def _fill_option(own, value):
     if is_tensor(value) and is_tensor(own) and own.shape == value.shape:
-        if not _tensors.is_same(value, own):
-            _tensors.copy(value, own)
+        _tensors.copy(value, own)
         return own
     return value.clone() if is_tensor(value) else copy.deepcopy(value)
 

@@ -45,14 +45,14 @@ class Owners(_frameworks.Owners):
             found = self._states[id(module)] = self._state_function(module)
         return found
 
-    def _parameter_names(self):
+    def _own_names(self):
         if self._names is None:
             self._names = _optimizers.names_of(self._items, self._state_of)
         return self._names
 
     def _flatten_optimizer(self, flattener, name, optimizer):
         count, state = len(flattener.tensors), optimizer.state_dict()
-        named = _optimizers.by_names(optimizer, state, self._parameter_names())
+        named = _optimizers.by_names(optimizer, state, self._own_names())
         if named is None:
             return f'{{"s":{flattener.flatten(name, state)}}}'
         text = f'{{"g":[{_text(named[1])},{flattener.flatten_dictionary(name, named[0])}]}}'
@@ -62,7 +62,7 @@ class Owners(_frameworks.Owners):
     def replicas(self, tensors):
         """What DistributedDataParallel declares, and the state of optimizers for it."""
         kinds = {}
-        for name, module in _item_kinds.owners_in(self._items.items(), _modules.is_module):
+        for name, module in _item_kinds.parts_in(self._items.items(), _modules.is_module):
             for part, is_buffer in _modules.declared(module).items():
                 kinds[f"{name}.{part}"] = _item_kinds.BUFFER if is_buffer else _item_kinds.PARAMETER
         found = {name: kind for name, kind in kinds.items() if name in tensors}
@@ -84,11 +84,6 @@ class Owners(_frameworks.Owners):
             _optimizers.match(owner, value, self._own_names())
         return True
 
-    def _own_names(self):
-        if self._names is None:
-            self._names = _optimizers.names_of(self._items)
-        return self._names
-
     def fill(self, name, owner, value, strict):
         if _modules.is_module(owner):
             _modules.fill(name, owner, value, strict)
@@ -102,9 +97,9 @@ class Owners(_frameworks.Owners):
 
     def in_place(self, tensors):
         modules, states = {}, {}
-        for name, _ in _item_kinds.owners_in(self._items.items(), _modules.is_module):
+        for name, _ in _item_kinds.parts_in(self._items.items(), _modules.is_module):
             modules.update({k: t for k, t in tensors.items() if k.startswith(f"{name}.")})
-        for name, optimizer in _item_kinds.owners_in(self._items.items(), is_optimizer):
+        for name, optimizer in _item_kinds.parts_in(self._items.items(), is_optimizer):
             if _optimizers.stock_of(optimizer) is not None:
                 prefix = f"{name}.state."
                 states.update({k: t for k, t in tensors.items() if k.startswith(prefix)})
