@@ -40,10 +40,16 @@ class Rounds:
         """The verdicts that came while it waited, each (owners, names that differ)."""
         if self._is_broken:
             return []
-        self._open.append(_Round(self._ranks, self._rule, step, tensors, digested))
+        # Taken now: tensors may change, and move.
+        digests = _frameworks.rank_adapter().Digests({name: tensors[name] for name in digested})
+        facts = {
+            name: (_tensors.stored_form(tensor), tensor.nbytes, _tensors.address_of(tensor))
+            for name, tensor in tensors.items()
+        }
+        self._open.append((step, _verdict(self._ranks, self._rule, step, facts, digests)))
         verdicts = self.heard()
         ends = time.monotonic() + WAIT_SECONDS
-        while waits and self._open and self._open[-1].step == step and not self._is_broken:
+        while waits and self._open and self._open[-1][0] == step and not self._is_broken:
             if time.monotonic() > ends:
                 logger.warning(
                     "libckpt: job %s: rank %d has %d tensor(s) at step %d of which not all ranks "
@@ -60,7 +66,7 @@ class Rounds:
         verdicts = []
         try:
             for each in list(self._open):
-                verdict = each.advance()
+                verdict = next(each[1])  # Never waits for another rank.
                 if verdict is not None:
                     verdicts.append(verdict)
                     self._open.remove(each)
@@ -72,82 +78,46 @@ class Rounds:
         return verdicts
 
 
-class _Round:
-    def __init__(self, ranks, rule, step, tensors, digested):
-        self.step = step
-        self._ranks, self._rule = ranks, rule
-        self._store, self._key = ranks.store_for(f"replicas/{step}")
-        asked = {name: tensors[name] for name in digested}
-        self._digests = _frameworks.rank_adapter().Digests(asked)
-        self._parts = {
-            name: (_tensors.stored_form(tensor), tensor.nbytes, _place(tensor))
-            for name, tensor in tensors.items()
-        }
-        self._own_parts = None
-        self._stage = "begun"
-
-    def advance(self):
-        """The verdict; None: it has not come yet. Never waits for another rank."""
-        while True:
-            stage = self._stage
-            verdict = getattr(self, f"_{stage}")()
-            if verdict is not None or self._stage == stage:
-                return verdict
-
-    def _begun(self):
-        if not self._digests.are_ready():
-            return
-        digests = self._digests.result()
-        self._own_parts = {
-            name: [[*form, digests.get(name)], size, place]
-            for name, (form, size, place) in self._parts.items()
-        }
-        forms = sorted((name, each[0]) for name, each in self._own_parts.items())
-        self._fold = hashlib.sha256(json.dumps(forms).encode()).hexdigest()
-        self._say("said", self._fold)
-        self._stage = "said"
-
-    def _said(self):
-        answer = self._answer("verdict", "said", self._fold, self._verdict_of)
-        if answer == [None]:  # Not all is the same.
-            self._say("each", json.dumps(self._own_parts))
-            self._stage = "each"
-        return answer and answer[0]
-
-    def _verdict_of(self, folds):
-        return self._rule([self._own_parts]) if len(set(folds)) == 1 else None
-
-    def _each(self):
-        answer = self._answer(
-            "apart", "each", json.dumps(self._own_parts),
-            lambda said: self._rule([json.loads(one) for one in said]),
+def _verdict(ranks, rule, step, facts, digests):
+    """Yields None each time that something has not come yet, and then the verdict."""
+    while not digests.are_ready():
+        yield None
+    numbers = digests.result()
+    parts = {
+        name: [[*form, numbers.get(name)], size, place]
+        for name, (form, size, place) in facts.items()
+    }
+    forms = sorted((name, each[0]) for name, each in parts.items())
+    fold = hashlib.sha256(json.dumps(forms).encode()).hexdigest()
+    verdict = yield from _answer(
+        ranks, step, "verdict", "said", fold,
+        lambda folds: rule([parts]) if len(set(folds)) == 1 else None,
+    )  # fmt: skip
+    if verdict is None:  # Not all is the same.
+        verdict = yield from _answer(
+            ranks, step, "apart", "each", json.dumps(parts),
+            lambda said: rule([json.loads(one) for one in said]),
         )  # fmt: skip
-        return answer and answer[0]
+    yield verdict
 
-    def _answer(self, word, asked, own, rule):
-        """[what rank 0 finds by the rule in what all ranks said]; None: it has not come yet."""
-        key = f"{self._key}/{word}"
-        if self._ranks.rank != 0:
-            return [json.loads(self._store.get(key))] if self._store.check([key]) else None
-        said = self._from_all(asked, own)
-        if said is None:
-            return None
-        found = rule(said)
-        self._store.set(key, json.dumps(found))
-        return [found]
 
-    def _say(self, word, content):
-        if self._ranks.rank != 0:
-            self._store.set(f"{self._key}/{word}/{self._ranks.rank}", content)
-
-    def _from_all(self, word, own):
-        keys = [f"{self._key}/{word}/{rank}" for rank in range(1, self._ranks.world_size)]
-        if not self._store.check(keys):
-            return None
-        found = [self._store.get(key).decode() for key in keys]
-        for key in keys:
-            self._store.delete_key(key)
-        return [own, *found]
+def _answer(ranks, step, word, asked, own, rule):
+    """What rank 0 finds by the rule in what all ranks say; yields None until that has come."""
+    store, key = ranks.store_for(f"replicas/{step}")
+    if ranks.rank != 0:
+        store.set(f"{key}/{asked}/{ranks.rank}", own)
+        while not store.check([f"{key}/{word}"]):
+            yield None
+        return json.loads(store.get(f"{key}/{word}"))
+    others = [f"{key}/{asked}/{rank}" for rank in range(1, ranks.world_size)]
+    while not store.check(others):
+        yield None
+    said = [own, *(store.get(other).decode() for other in others)]
+    for other in others:
+        store.delete_key(other)
+    found = rule(said)
+    store.set(f"{key}/{word}", json.dumps(found))
+    return found
 
 
 class Schedule:
@@ -213,7 +183,3 @@ def _seconds_of(text):
     """0: it is no duration, which the library refuses."""
     parts = re.findall(r"([0-9.]+)\s*([a-z]+)", text)
     return sum(float(count) * UNITS.get(unit, 0.0) for count, unit in parts)
-
-
-def _place(tensor):
-    return _tensors.address_of(tensor)
