@@ -7,8 +7,6 @@ import pathlib
 import threading
 import time
 
-import torch
-
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.core.files import _publish_queue
@@ -32,10 +30,7 @@ class Folder(type(pathlib.Path())):
             raise errors.InvalidArgument(
                 f"save {name}: give a name in the folder that a block yields, before it ends"
             )
-        if not self._staging.take(name, content):
-            path = self / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, path)
+        self._staging.take(name, content)
 
 
 def is_running():
@@ -137,10 +132,7 @@ def _hand_over(queue, sets, name, staging):
         if queue is not None:
             logger.error("libckpt: checkpoint in %s: %s; stock torch saves instead",
                          sets.directory, error)  # fmt: skip
-        for member, content in staging.objects.items():
-            path = sets.work.folder(name) / member
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, path)
+        staging.write_objects()
         _publish_queue.settle(wait=True)
         publish(None, {})
         return

@@ -37,8 +37,8 @@ class Collector:
         """
         if self._is_inside or threading.get_ident() != self._thread:
             return None
-        if isinstance(path, int) or not isinstance(path, (str, bytes, os.PathLike)):
-            return None
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return None  # A descriptor, say.
         with self._inside():
             path = os.fsdecode(path)
             if dir_fd is not None:
@@ -139,11 +139,10 @@ class Collector:
 
     def _save(self, before, content, path, *arguments, **options):
         name = None if arguments or options else self.name_of(path)
-        if name is not None:
-            with self._inside() as staging:
-                if staging.take(name, content):
-                    return None
-        return before(content, path, *arguments, **options)
+        if name is None:
+            return before(content, path, *arguments, **options)
+        with self._inside() as staging:
+            staging.take(name, content)
 
     def _open_writer(self, before, target):
         path = self._to_open(target, writes=True, keeps=False, is_new=False)

@@ -43,12 +43,16 @@ class Staging:
         return not (self.names() or self.deleted or self.removed)
 
     def take(self, name, content):
-        """Whether the object was taken: there may be as many as a step has members."""
-        if len(self.objects) >= self._objects_max and name not in self.objects:
-            return False
+        """An object is captured at the end; beyond what a step has members, it is a file now."""
         self._clear(name)
         self.objects[name] = content
-        return True
+        if len(self.objects) > self._objects_max:
+            self._write_object(name)
+
+    def write_objects(self):
+        """All of them become files."""
+        for name in list(self.objects):
+            self._write_object(name)
 
     # --- where a name is to be read and written ---
 
@@ -67,38 +71,29 @@ class Staging:
 
     def to_write(self, name, keeps=False):
         """The path to write. It `keeps` what there is, or begins anew."""
-        aside = self.folder / name
         if keeps:
             self._bring(name)
         else:
             self._clear(name)
-        self._comes_back(name)
-        return aside
+        return self.folder / name
 
     def is_free(self, name):
         """Whether nothing has the name."""
-        aside = self.folder / name
-        return name not in self.objects and not os.path.lexists(aside) and not self._is_there(name)
+        is_staged = name in self.objects or os.path.lexists(self.folder / name)
+        return not is_staged and not self._is_there(name)
 
     def _bring(self, name):
         """A file that is appended to, or changed, begins as what it is now: as a copy."""
-        aside, live = self.folder / name, self.directory / name
-        if self.to_read(name) == aside:
-            if aside.is_file() and aside.stat().st_nlink > 1:  # A published set has the file, too.
-                self._copy(aside.read_bytes(), aside)
-        elif live.is_file():
-            content = live.read_bytes()
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            self._copy(content, aside)
-            shutil.copymode(live, aside)
-            self.grown[name] = len(content)
-        else:
-            self.grown[name] = 0
-
-    def _copy(self, content, aside):
-        other = aside.with_name(f".{aside.name}.libckpt")
-        other.write_bytes(content)
-        os.rename(other, aside)
+        aside = self.folder / name
+        found = self.to_read(name) or self.directory / name
+        self._comes_back(name)
+        # A published set may have the file that a block moved.
+        if found.is_file() and (found != aside or aside.stat().st_nlink > 1):
+            copy = aside.with_name(f".{aside.name}.libckpt")
+            shutil.copy(found, copy)
+            os.rename(copy, aside)
+        if found != aside:
+            self.grown[name] = aside.stat().st_size if aside.is_file() else 0
 
     def _write_object(self, name):
         import torch
@@ -132,14 +127,10 @@ class Staging:
 
     def unlink(self, name):
         live, aside = self.directory / name, self.folder / name
-        is_staged = name in self.objects or (os.path.lexists(aside) and not aside.is_dir())
-        is_live = self._is_there(name)
-        if is_live and live.is_dir() and not live.is_symlink():
-            return False
-        if not is_staged and not is_live:
+        if self.is_free(name):
             self._settle(name)
-            if not self._is_there(name):
-                return False
+        if self.is_free(name) or _is_folder(live if self._is_there(name) else aside):
+            return False
         self._clear(name)
         self._delete(name)
         return True
@@ -147,16 +138,15 @@ class Staging:
     def _delete(self, name):
         """What lies there goes with the publishing; so does what an earlier block has yet to
         publish there."""
+        self.deleted[name] = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self.deleted[name] = _work.identity(self.directory / name)
-            return
-        self.deleted[name] = None
 
     def rmdir(self, name):
         live, aside = self.directory / name, self.folder / name
         if self._is_there(name) and live.is_dir():
-            entries = [os.path.join(name, entry) for entry in os.listdir(live)]
-            if any(not self._is_gone(entry) for entry in entries):
+            entries = os.listdir(live)
+            if any(not self._is_gone(os.path.join(name, entry)) for entry in entries):
                 return False
             if entries:
                 self.removed.add(name)
@@ -178,54 +168,59 @@ class Staging:
 
     def rename(self, source, target):
         """Both lie below the directory."""
-        if source == target:
-            return not self.is_free(source)
+        if source != target and source not in self.objects:
+            path = self.to_read(source) or self.directory / source
+            if _is_folder(path):
+                self._rename_folder(source, target)
+                return True
+        if self.is_free(source):
+            return False
+        if source != target:
+            self._move(source, target)
+        return True
+
+    def _move(self, source, target):
         if source in self.objects:
             content = self.objects.pop(source)
             self._clear(target)
             self.objects[target] = content
-            if self._is_there(source):
-                self._delete(source)
-            return True
-        path = self.to_read(source) or self.directory / source
-        if path.is_dir() and not path.is_symlink():
-            return self._rename_folder(source, target)
-        if not os.path.lexists(path):
-            return False
-        self._clear(target)
-        if path == self.folder / source:
-            os.rename(path, self.folder / target)
         else:
-            _work.link_or_copy(path, self.folder / target)
+            path = self.to_read(source)
+            self._clear(target)
+            if path is None:
+                _work.link_or_copy(self.directory / source, self.folder / target)
+            else:
+                os.rename(path, self.folder / target)
         if self._is_there(source):
             self._delete(source)
-        return True
+
+    def _rename_folder(self, source, target):
+        if self._files_of(target):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+        for name in self._files_of(source):
+            self._move(os.path.join(source, name), os.path.join(target, name))
+        (self.directory / target).mkdir(parents=True, exist_ok=True)
+        for parent, _, _ in os.walk(self.directory / source, topdown=False):
+            self.rmdir(os.path.relpath(parent, self.directory))
+        shutil.rmtree(self.folder / source, ignore_errors=True)
+
+    def _files_of(self, name):
+        """All files below the folder as the block sees it, relative to it."""
+        live = [os.path.join(name, file) for file in _work.files_of(self.directory / name)]
+        staged = [os.path.join(name, file) for file in _work.files_of(self.folder / name)]
+        objects = [other for other in self.objects if other.startswith(name + os.sep)]
+        found = {*staged, *objects, *(file for file in live if not self._is_gone(file))}
+        return sorted(os.path.relpath(file, name) for file in found)
 
     def to_move_out(self, name):
         """The path to move to elsewhere. A published file stays; a copy of it goes."""
         path, live = self.to_read(name), self.directory / name
         if path is None and live.is_symlink() and live.is_file():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._copy(live.read_bytes(), path)
+            path = self.to_write(name, keeps=True)
         if path is not None and self._is_there(name):
             self._delete(name)
         return path
 
-    def _rename_folder(self, source, target):
-        there = [name for name in _work.files_of(self.directory / target)
-                 if not self._is_gone(os.path.join(target, name))]  # fmt: skip
-        if there or _work.files_of(self.folder / target):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
-        live = [] if not self._is_there(source) else _work.files_of(self.directory / source)
-        staged = _work.files_of(self.folder / source)
-        objects = [os.path.relpath(name, source) for name in self.objects
-                   if name.startswith(source + os.sep)]  # fmt: skip
-        for name in sorted({*live, *staged, *objects}):
-            if not self._is_gone(os.path.join(source, name)) or name not in live:
-                self.rename(os.path.join(source, name), os.path.join(target, name))
-        (self.directory / target).mkdir(parents=True, exist_ok=True)
-        for parent, _, _ in os.walk(self.directory / source, topdown=False):
-            self.rmdir(os.path.relpath(parent, self.directory))
-        shutil.rmtree(self.folder / source, ignore_errors=True)
-        return True
+
+def _is_folder(path):
+    return path.is_dir() and not path.is_symlink()
