@@ -216,10 +216,10 @@ class Session:
 
     def flush(self, deadline=DEADLINE):
         """Waits until the newest committed step is on storage; only with a directory."""
-        step = self._tensors.mutations.running_step()
-        if step is not None and self.world_size == 1 and self._tensors.finish_if_judged_here():
+        running = self._tensors.mutations.running()
+        if running and self.world_size == 1 and self._tensors.finish_if_judged_here():
             with contextlib.suppress(errors.CheckpointError):  # It was dropped.
-                self._client.wait(step, "committed", deadline)
+                self._client.wait(running.step, "committed", deadline)
         committed = self.latest
         if self.dir and committed is not None:
             self.wait(committed, "durable", deadline)

@@ -104,10 +104,6 @@ class Mutations:
         capture = self._capture
         return capture if capture is not None and capture.is_started else None
 
-    def running_step(self):
-        capture = self.running()
-        return None if capture is None else capture.step
-
     def judge(self, capture):
         """Call when the copies are over, or ordered before all that comes."""
         names = capture.written()

@@ -21,14 +21,13 @@ class Registration:
         self._guard = None  # An adapter's, of the optimizers that are guarded.
         self.mutations = _mutations.Mutations(self.client, is_debugged)
         self._left_for_later = ()  # Registered tensors: name, address, whether in a member.
-        self._names_then = 0  # How many had been written when it was registered.
         self._stream = None  # That the newest save was ordered by; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
         self._process = os.getpid()
         self._views = _views.Views()
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # What the library has.
-        self._as_registered = ({}, {})  # The views, and guarded ranges, that this was made from.
+        self._made_from = ({}, {}, 0)  # The views, guarded ranges, and number of written names.
         self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
 
@@ -176,16 +175,14 @@ class Registration:
                 for name, address, *_, is_left in parts
                 if is_left
             ]
-        self._as_registered = (views, guarded)
-        self._names_then = len(self.mutations.names)
+        self._made_from = (views, guarded, len(self.mutations.names))
 
     def _is_registered(self, views, guarded):
         """Whether these very views, and no members, are what is registered; the usual case."""
         if self._registered is None or self._registered[1]:
             return False
-        known, guarded_then = self._as_registered
-        is_as_then = views is known and (guarded is guarded_then or guarded == guarded_then)
-        return is_as_then and len(self.mutations.names) == self._names_then
+        known, *guarded_then = self._made_from  # A dictionary is equal to itself at once.
+        return views is known and guarded_then == [guarded, len(self.mutations.names)]
 
     def _described(self, views, prefix, guarded):
         return [
@@ -248,7 +245,7 @@ class Registration:
             self._guard.remove()
         self.mutations.stop()
         self._left, self._stream, self._captured = None, None, []
-        self._registered, self._as_registered = None, ({}, {})
+        self._registered, self._made_from = None, ({}, {}, 0)
         self._views, self._gpus = _views.Views(), (None, [])
 
 

@@ -41,12 +41,12 @@ class Restorer:
 
     def prepare(self, items):
         """Makes Slots for the items, and for the state that their optimizers will have."""
-        _, tensors, members = self._flatten(items)
+        _, tensors, members = _items.flatten(items, self._allow_pickle)
         self._make_room(items, tensors, members, 0, None)
 
     def restore(self, into, step, strict):
         """(Restored, whether the daemons know of the restore); `into` is filled."""
-        flattened = self._flatten(into)
+        flattened = _items.flatten(into, self._allow_pickle)
         _, here, members = flattened
         targets = _restore.Targets(
             into, flattened, strict, self._ranks.are_several,
@@ -56,7 +56,9 @@ class Restorer:
         )  # fmt: skip
         # The restore waits for the Slots, and a job that begins need not.
         prepare = self._registration.client.prepare_in_background
-        self._make_room(into, here, members, self._stored_bytes(), prepare)
+        # What the newest checkpoint of the directory needs finds room here.
+        shard = self._directory and _storage.newest_shard(self._directory, self._ranks.rank)
+        self._make_room(into, here, members, shard["slot_bytes"] if shard else 0, prepare)
         answer, structure = self._gather.restore(step, targets)
         self._registration.forget()
         try:
@@ -67,9 +69,6 @@ class Restorer:
             raise type(error)(f"{error}; {OVERWRITTEN}") from error
         found = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
         return Restored(**{**found, "items": values}), "path" not in answer
-
-    def _flatten(self, items):
-        return _items.flatten(items, self._allow_pickle)
 
     def _make_room(self, items, tensors, members, room_min, prepare):
         """Slots for the step that is to come."""
@@ -82,11 +81,6 @@ class Restorer:
         views = registration.view(tensors)
         room = max(room_min, registration.expected_bytes(views))
         registration.reserve(views, members, room, prepare)
-
-    def _stored_bytes(self):
-        """What the newest checkpoint of the directory needs, so that it finds room here."""
-        shard = self._directory and _storage.newest_shard(self._directory, self._ranks.rank)
-        return shard["slot_bytes"] if shard else 0
 
     def _give(self, into, answer, structure, targets, strict):
         found = targets.tensors(structure)

@@ -47,12 +47,8 @@ class Torch(_frameworks.Adapter):
         return register_optimizer_step_post_hook(lambda *_: call()).remove
 
     def state_bytes(self, items, guarded):
-        optimizers = [reference() for reference in guarded]
-        known = set(map(id, optimizers))
-        optimizers += [
-            item for item in items if _owners.is_optimizer(item) and id(item) not in known
-        ]
-        return _guarded_memory.state_bytes(optimizers)
+        found = [*(reference() for reference in guarded), *filter(_owners.is_optimizer, items)]
+        return _guarded_memory.state_bytes({id(each): each for each in found}.values())
 
     def exchange(self):
         return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), torch.Tensor
