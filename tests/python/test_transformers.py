@@ -357,7 +357,9 @@ def test_no_save_overtakes_another_on_its_way_to_slow_storage(tmp_path, monkeypa
     trainers._queue = box
     for number in range(1, 6):
         folders.work.begin(str(number))
-        trainers._hand_over(folders, number, {"optimizer.pt": {}}, Weights(tmp_path))
+        weights = Weights(tmp_path)
+        weights.objects = {"optimizer.pt": {}}
+        trainers._hand_over(folders, number, weights)
     # The oldest is being written; of two that wait behind it the daemon would take the newer one.
     assert box.on_their_way == [0, 1, 1, 1, 1]
 

@@ -8,8 +8,6 @@ storage while training goes on. The folder is renamed to `checkpoint-N` when all
 import logging
 import time
 
-import torch
-
 from libckpt import errors
 from libckpt.core.files import _publish_queue
 from libckpt.transformers._folders import SENTINEL, Folders
@@ -26,8 +24,7 @@ class TrainerFolders:
         self._trainer = trainer
         self._job = job
         self._queue = None
-        self._members = None  # Collected while the Trainer's own save runs.
-        self._weights = None
+        self._weights = None  # Collected while the Trainer's own save runs.
 
     def folders(self, trial=None):
         return Folders(type(self._trainer)._get_output_dir(self._trainer, trial=trial))
@@ -44,37 +41,38 @@ class TrainerFolders:
             folders.work.begin(name)
         trainer.accelerator.wait_for_everyone()
         (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
-        self._members, self._weights = {}, Weights(hidden / f"checkpoint-{number}")
+        self._weights = Weights(hidden / f"checkpoint-{number}")
         with replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
                       _push_from_checkpoint=lambda folder: None):  # fmt: skip
             stock_save(model, trial)
-        members, self._members = self._members, None
         weights, self._weights = self._weights, None
         trainer.accelerator.wait_for_everyone()  # Each rank writes a file of its own.
         self._note_best(folders)
         if trainer.args.should_save:
             state_file = hidden / f"checkpoint-{number}" / "trainer_state.json"
             trainer.state.save_to_json(str(state_file))
-            self._hand_over(folders, number, members, weights)
+            self._hand_over(folders, number, weights)
             self._publish_if_wanted(folders, number)
 
     def keep_weights(self, stock_save, *arguments, **options):
         """In the place of `_save`: all it does, but the writing of the weights."""
-        is_plain = self._weights is not None and self._trainer.args.should_save
-        if not is_plain or not self._open_queue(self.folders()):
+        if not self._may_keep():
             return stock_save(*arguments, **options)
         with collected(self._weights):
             return stock_save(*arguments, **options)
 
     def keep_optimizer(self, stock_save, folder):
         """In the place of `_save_optimizer_and_scheduler`."""
-        trainer = self._trainer
-        is_plain = self._members is not None and trainer.args.should_save
-        if not is_plain or not self._open_queue(self.folders()):
+        if not self._may_keep():
             return stock_save(folder)
-        self._members = {"optimizer.pt": trainer.optimizer.state_dict(),
-                         "scheduler.pt": trainer.lr_scheduler.state_dict()}  # fmt: skip
+        trainer = self._trainer
+        self._weights.objects = {"optimizer.pt": trainer.optimizer.state_dict(),
+                                 "scheduler.pt": trainer.lr_scheduler.state_dict()}  # fmt: skip
         return None
+
+    def _may_keep(self):
+        is_plain = self._weights is not None and self._trainer.args.should_save
+        return is_plain and self._open_queue(self.folders())
 
     def finish(self, deadline=FINISH_DEADLINE):
         """Publishes what a killed run had captured; what it had not is dropped."""
@@ -111,24 +109,20 @@ class TrainerFolders:
             if state.best_global_step == state.global_step or best.exists() or is_coming:
                 state.best_model_checkpoint = str(best)
 
-    def _hand_over(self, folders, number, members, weights):
+    def _hand_over(self, folders, number, weights):
         publish = _Publish(self, folders, number)
-        if not members and weights.file is None:
+        if not weights.objects and weights.file is None:
             _publish_queue.settle(wait=True)
             publish(None, {})
             return
         try:
             folders.work.sync(str(number))
             _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
-            files = {name: TorchMember(part) for name, part in members.items()}
+            files = {name: TorchMember(part) for name, part in weights.objects.items()}
             step = self._queue.capture({**weights.tensors, **files})
         except errors.CheckpointError as error:
             logger.error("libckpt: checkpoint-%s: %s; stock torch saves instead", number, error)
-            hidden = folders.work.folder(str(number)) / f"checkpoint-{number}"
-            for member, content in members.items():
-                torch.save(content, hidden / member)
-            if weights.file is not None:
-                weights.write()
+            weights.write()
             _publish_queue.settle(wait=True)
             publish(None, {})
             return

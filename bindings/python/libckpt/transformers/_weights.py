@@ -20,12 +20,13 @@ METADATA = {"format": "pt"}
 
 
 class Weights:
-    """The tensors of one file."""
+    """The tensors of one file, and objects that are files beside it in the folder."""
 
     def __init__(self, folder):
         self._folder = pathlib.Path(folder)
         self.file = None  # Its name.
         self.tensors = {}
+        self.objects = {}  # By name.
 
     def take(self, tensors, path, metadata=None):
         """Whether the file is this one's; then its tensors are held until they are captured."""
@@ -40,7 +41,10 @@ class Weights:
         """As Transformers would have."""
         from safetensors.torch import save_file
 
-        save_file(self.tensors, self._folder / self.file, metadata=METADATA)
+        for name, content in self.objects.items():
+            torch.save(content, self._folder / name)
+        if self.file is not None:
+            save_file(self.tensors, self._folder / self.file, metadata=METADATA)
 
 
 @contextlib.contextmanager
