@@ -136,105 +136,79 @@ Client::Client(const nb::dict& options) {
   checkpointer_.emplace(take(FrameworkCheckpointer::open(std::move(given))));
 }
 
+template <class Call>
+auto Client::in_turn(Call call) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  return call(checkpointer());
+}
+
 FrameworkCheckpointer& Client::checkpointer() {
   if (!checkpointer_) throw Failure(Errc::invalid_argument, "the session was closed");
   return *checkpointer_;
 }
 
 void Client::update(const nb::list& tensors, const nb::list& archives) {
-  std::map<std::string, TensorRef> wanted;
-  std::vector<std::string> order;
+  std::map<Name, std::vector<NamedTensor>> wanted;
+  std::vector<Name> order;
+  const auto want = [&](Kind kind, const std::string& name, std::vector<NamedTensor> parts) {
+    order.emplace_back(kind, name);
+    wanted.insert_or_assign(order.back(), std::move(parts));
+  };
+  for (const nb::handle item : archives) {
+    std::vector<NamedTensor> entries;
+    for (const nb::handle entry : nb::cast<nb::list>(item[1]))
+      entries.push_back(tensor_from(entry));
+    want(Kind::archive, nb::cast<std::string>(item[0]), std::move(entries));
+  }
   for (const nb::handle item : tensors) {
     NamedTensor tensor = tensor_from(item);
-    order.push_back(tensor.name);
-    wanted.insert_or_assign(std::move(tensor.name), std::move(tensor.tensor));
+    want(Kind::tensor, tensor.name, {tensor});
   }
-  std::map<std::string, Archive> wanted_archives;
-  for (const nb::handle item : archives) {
-    Archive archive;
-    for (const nb::handle entry : nb::cast<nb::list>(item[1]))
-      archive.entries.push_back(tensor_from(entry));
-    wanted_archives.insert_or_assign(nb::cast<std::string>(item[0]), std::move(archive));
-  }
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  checkpointer();
-  replace_archives(std::move(wanted_archives));
-  replace_tensors(wanted, order);
-}
-
-void Client::replace_tensors(const std::map<std::string, TensorRef>& wanted,
-                             const std::vector<std::string>& order) {
-  for (auto known = tensors_.begin(); known != tensors_.end();) {
-    const auto same = wanted.find(known->first);
-    if (same != wanted.end() && are_equal(same->second, known->second)) {
-      ++known;
-      continue;
+  in_turn([&](auto& target) {
+    std::erase_if(registered_, [&](const auto& known) {
+      const auto same = wanted.find(known.first);
+      if (same != wanted.end() && are_equal(same->second, known.second)) return false;
+      check(target.remove(known.first.second));
+      return true;
+    });
+    for (const Name& name : order) {
+      if (registered_.contains(name)) continue;
+      const std::vector<NamedTensor>& parts = wanted.at(name);
+      check(name.first == Kind::archive ? target.add_archive(name.second, parts)
+                                        : target.add(name.second, parts.front().tensor));
+      registered_.emplace(name, parts);
     }
-    check(checkpointer().remove(known->first));
-    known = tensors_.erase(known);
-  }
-  for (const std::string& name : order) {
-    if (tensors_.contains(name)) continue;
-    check(checkpointer().add(name, wanted.at(name)));
-    tensors_.emplace(name, wanted.at(name));
-  }
-}
-
-void Client::replace_archives(std::map<std::string, Archive> wanted) {
-  for (auto known = archives_.begin(); known != archives_.end();) {
-    const auto same = wanted.find(known->first);
-    if (same != wanted.end() && are_equal(same->second.entries, known->second.entries)) {
-      wanted.erase(same);
-      ++known;
-      continue;
-    }
-    check(checkpointer().remove(known->first));
-    known = archives_.erase(known);
-  }
-  for (auto& [name, archive] : wanted) {
-    check(checkpointer().add_archive(name, archive.entries));
-    archives_.emplace(name, std::move(archive));
-  }
+  });
 }
 
 void Client::set_blob(const std::string& name, const nb::bytes& content) {
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(content.data()),
                                          content.size());
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().set_blob(name, bytes));
+  in_turn([&](auto& target) { check(target.set_blob(name, bytes)); });
 }
 
 nb::object Client::blob(const std::string& name) {
   // Who has the mutex may need the GIL, in restore(): never wait for it with the GIL in hand.
-  const auto copy = [&]() -> std::optional<std::vector<std::byte>> {
-    const nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
-    const auto found = checkpointer().blob(name);
+  const auto copy = in_turn([&](auto& target) -> std::optional<std::vector<std::byte>> {
+    const auto found = target.blob(name);
     if (!found) return std::nullopt;
     return std::vector<std::byte>(found->begin(), found->end());
-  }();
+  });
   if (!copy) return nb::none();
   return nb::bytes(copy->data(), copy->size());
 }
 
 void Client::prepare() {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().prepare());
+  in_turn([](auto& target) { check(target.prepare()); });
 }
 
 void Client::prepare_in_background() {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().prepare_in_background());
+  in_turn([](auto& target) { check(target.prepare_in_background()); });
 }
 
 bool Client::is_due(std::uint64_t step) {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  return take(checkpointer().is_due(Step{step}));
+  return in_turn([&](auto& target) { return take(target.is_due(Step{step})); });
 }
 
 std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always, double wait) {
@@ -247,25 +221,19 @@ std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always, 
 }
 
 void Client::guard(std::uint64_t stream) {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().guard(stream_of(stream)));
+  in_turn([&](auto& target) { check(target.guard(stream_of(stream))); });
 }
 
 void Client::hold(bool holds) {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
   std::function<void(Step)> on_copied;
   if (holds) on_copied = [this](Step step) { copied_ = static_cast<std::int64_t>(number(step)); };
-  check(checkpointer().hold_captures(std::move(on_copied)));
+  in_turn([&](auto& target) { check(target.hold_captures(std::move(on_copied))); });
 }
 
 void Client::settle(std::uint64_t step, const std::string& problem) {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
   Status verdict;
   if (!problem.empty()) verdict = fail(Errc::unavailable, problem);
-  check(checkpointer().settle(Step{step}, std::move(verdict)));
+  in_turn([&](auto& target) { check(target.settle(Step{step}, std::move(verdict))); });
 }
 
 std::optional<std::uint64_t> Client::copied() const {
@@ -322,11 +290,8 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
     }
   };
   request.watch = [this](const RestoreProgress& progress) { return tell(progress); };
-  const Result<Restored> restored = [&] {
-    const nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
-    return checkpointer().restore_chosen(std::move(request), ask, rank);
-  }();
+  const Result<Restored> restored =
+      in_turn([&](auto& target) { return target.restore_chosen(std::move(request), ask, rank); });
   if (!raised.is_valid()) std::swap(raised, raised_);
   raised_.reset();
   if (raised.is_valid()) {
@@ -364,9 +329,7 @@ bool Client::tell(const RestoreProgress& progress) {
 }
 
 void Client::start_fresh() {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().start_fresh());
+  in_turn([](auto& target) { check(target.start_fresh()); });
 }
 
 nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose) {
@@ -381,9 +344,7 @@ nb::dict Client::restore_from(const std::string& path, std::uint32_t rank,
 }
 
 void Client::restored_ok(std::uint64_t step) {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  check(checkpointer().restored_ok(Step{step}));
+  in_turn([&](auto& target) { check(target.restored_ok(Step{step})); });
 }
 
 nb::dict Client::stats() {
@@ -412,9 +373,7 @@ nb::dict Client::stats() {
 }
 
 std::string Client::status() {
-  const nb::gil_scoped_release release;
-  const std::lock_guard lock(mutex_);
-  return take(checkpointer().status());
+  return in_turn([](auto& target) { return take(target.status()); });
 }
 
 void Client::close(double seconds) {

@@ -8,10 +8,12 @@
 
 #include <atomic>
 #include <ckpt/framework.hpp>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ckpt::python {
@@ -78,22 +80,20 @@ class Client {
   void drop();
 
  private:
-  struct Archive {
-    std::vector<NamedTensor> entries;
-  };
+  enum class Kind : std::uint8_t { archive, tensor };
+  using Name = std::pair<Kind, std::string>;  // An archive and a tensor may have one name.
   FrameworkCheckpointer& checkpointer();
+  // What `call(checkpointer)` returns: one call at a time, and without the GIL.
+  template <class Call>
+  auto in_turn(Call call);
   nanobind::dict restore_chosen(RestoreRequest request, const nanobind::callable& choose,
                                 std::uint32_t rank);
   bool tell(const RestoreProgress& progress);
-  void replace_tensors(const std::map<std::string, TensorRef>& wanted,
-                       const std::vector<std::string>& order);
-  void replace_archives(std::map<std::string, Archive> wanted);
 
   SharedTurn mutex_;
   std::atomic<std::int64_t> copied_{-1};  // Outlives the Checkpointer, whose threads write it.
   std::optional<FrameworkCheckpointer> checkpointer_;
-  std::map<std::string, TensorRef> tensors_;
-  std::map<std::string, Archive> archives_;
+  std::map<Name, std::vector<NamedTensor>> registered_;  // A tensor has one part.
   nanobind::object watch_;  // Guarded by the GIL, as is what it raised.
   nanobind::object raised_;
 };

@@ -25,7 +25,6 @@
 
 namespace nb = nanobind;
 using ckpt::python::Client;
-using ckpt::python::Forms;
 using ckpt::python::Places;
 using ckpt::python::Tree;
 
@@ -79,9 +78,6 @@ NB_MODULE(_native, module) {
   module.def("option_names", &option_names);
   module.def("memory_of", &ckpt::python::memory_of, nb::arg("api").none(), nb::arg("tensor_type"),
              nb::arg("parts"));
-  nb::class_<Forms>(module, "Forms")
-      .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
-      .def("fit", &Forms::fit, nb::arg("tensors"));
   nb::class_<Places>(module, "Places")
       .def(nb::init<nb::object, const nb::list&>(), nb::arg("api").none(), nb::arg("tensors"))
       .def("moved", &Places::moved, nb::arg("tensors"));
