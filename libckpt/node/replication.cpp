@@ -7,6 +7,7 @@
 #include "agree/timelines.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "replicate/joint_fetch.hpp"
 #include "replicate/placement.hpp"
 #include "replicate/replica_sender.hpp"
 
@@ -411,7 +412,7 @@ void Replication::damaged(const std::string&, const format::ShardId& shard, cons
 
 // --- what we ask of peers ---
 
-// A connection for each fetch: restores are rare, and several ranks may fetch at once.
+// Connections of their own: restores are rare, and several ranks may fetch at once.
 Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::string peer,
                                                                            format::ShardId id,
                                                                            Digest digest) {
@@ -422,18 +423,19 @@ Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::
   co_return record;
 }
 
-Task<void> Replication::fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
+Task<void> Replication::fetch(std::vector<std::string> peers,
+                              std::shared_ptr<const format::ShardRecord> record,
                               std::shared_ptr<Slot> target, BytesVerified verified) {
-  CKPT_CO_TRY(auto connection, co_await peers_.dial(std::move(peer), wire::Purpose::data, nullptr));
   const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
-  replicate::ChunkSet have(record->chunk_crcs.size());
   replicate::TransferOptions options = transfer_options();
   options.on_chunk = [record, verified](std::size_t index) {
     verified(record->chunk(index).bytes);
   };
-  auto fetched = co_await replicate::fetch_shard(*connection, facts_.clock(), record, bytes,
-                                                 std::move(have), std::move(options));
-  connection->close();
+  replicate::DialHolder dial = [this, held = life_.hold()](std::string peer) {
+    return peers_.dial(std::move(peer), wire::Purpose::data, nullptr);
+  };
+  auto fetched = co_await replicate::fetch_jointly(
+      std::move(peers), std::move(dial), facts_.clock(), record, bytes, std::move(options));
   co_return fetched;
 }
 

@@ -38,8 +38,9 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::string peer,
                                                                 format::ShardId id, Digest digest);
-  // Fills `target`, which the caller has begun to fill.
-  Task<void> fetch(std::string peer, std::shared_ptr<const format::ShardRecord> record,
+  // Fills `target`, which the caller has begun to fill, from all of `peers`.
+  Task<void> fetch(std::vector<std::string> peers,
+                   std::shared_ptr<const format::ShardRecord> record,
                    std::shared_ptr<arena::Slot> target, BytesVerified verified);
 
   // Nodes that keep copies of ours; for status.

@@ -1,6 +1,7 @@
 #include "node/restore_runner.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <variant>
@@ -8,6 +9,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "replicate/joint_fetch.hpp"
 
 namespace ckpt::node {
 
@@ -29,7 +31,7 @@ constexpr auto filling_interval = std::chrono::milliseconds(250);
 // The source of a copy that is not in one of the rank's Slots yet.
 struct OwnMemory {};
 struct PeerMemory {
-  std::string node;
+  std::vector<std::string> nodes;
 };
 struct Storage {};
 using CopySource = std::variant<OwnMemory, PeerMemory, Storage>;
@@ -38,9 +40,9 @@ using CopySource = std::variant<OwnMemory, PeerMemory, Storage>;
 std::vector<CopySource> sources_of(const std::vector<std::string>& holders,
                                    const std::string& own_node) {
   std::vector<CopySource> sources{OwnMemory()};
-  for (const std::string& holder : holders) {
-    if (holder != own_node) sources.push_back(PeerMemory{holder});
-  }
+  PeerMemory peers{holders};
+  std::erase(peers.nodes, own_node);
+  if (!peers.nodes.empty()) sources.push_back(std::move(peers));
   sources.push_back(Storage());
   return sources;
 }
@@ -51,10 +53,13 @@ RestoreSource kind_of(const CopySource& source) {
                                                     : RestoreSource::own_memory;
 }
 
+std::string name_of(const std::vector<std::string>& nodes) {
+  return fmt::format("{} {}", nodes.size() == 1 ? "node" : "nodes", fmt::join(nodes, ", "));
+}
 std::string name_of(const CopySource& source) {
   if (std::holds_alternative<Storage>(source)) return "storage";
-  const auto* peer = std::get_if<PeerMemory>(&source);
-  return peer != nullptr ? "node " + peer->node : "own memory";
+  const auto* peers = std::get_if<PeerMemory>(&source);
+  return peers != nullptr ? name_of(peers->nodes) : "own memory";
 }
 
 // The Slot with what came for it, or free again.
@@ -157,8 +162,8 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
   for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
     const std::string name = name_of(source);
     Result<std::shared_ptr<Slot>> slot;
-    if (const auto* peer = std::get_if<PeerMemory>(&source)) {
-      slot = co_await fill_from_peer(shard, digest, peer->node, id);
+    if (const auto* peers = std::get_if<PeerMemory>(&source)) {
+      slot = co_await fill_from_peers(shard, digest, peers->nodes, id);
     } else if (std::holds_alternative<Storage>(source)) {
       slot = co_await fill_from_storage(shard, digest, id);
       if (!slot && is_damage(slot.error(), start.from_storage))
@@ -335,13 +340,25 @@ Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_here(format::ShardId id, Di
   co_return target;
 }
 
-Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peer(format::ShardId id, Digest digest,
-                                                          std::string peer, SessionId for_whom) {
+Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peers(format::ShardId id, Digest digest,
+                                                           std::vector<std::string> peers,
+                                                           SessionId for_whom) {
   CKPT_POINT("load.peer.first");
-  CKPT_CO_TRY(auto record, co_await replication_.fetch_record(peer, id, digest));
+  replicate::HolderFailures failures;
+  std::shared_ptr<const format::ShardRecord> record;
+  while (!record && !peers.empty()) {
+    auto fetched = co_await replication_.fetch_record(peers.front(), id, digest);
+    if (fetched) {
+      record = std::move(*fetched);
+    } else {
+      failures.add(peers.front(), std::move(fetched).error());
+      peers.erase(peers.begin());
+    }
+  }
+  if (!record) co_return fail(failures.error());
   CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
-  BytesVerified filled = send_filling(for_whom, "node " + peer, record->bytes);
-  auto fetched = co_await replication_.fetch(peer, record, target, std::move(filled));
+  BytesVerified filled = send_filling(for_whom, name_of(peers), record->bytes);
+  auto fetched = co_await replication_.fetch(std::move(peers), record, target, std::move(filled));
   CKPT_POINT("load.peer.last");
   co_return sealed(std::move(target), std::move(fetched), std::move(record));
 }

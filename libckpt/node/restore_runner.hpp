@@ -3,7 +3,7 @@
 //
 //  1. A copy in this node's memory that the trainer has mapped: offered as it is.
 //  2. A copy elsewhere in this node's memory (a replica, an outgrown Slot): copied and verified.
-//  3. A peer that holds it.      4. Storage.
+//  3. The peers that hold it, all at once.      4. Storage.
 // Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
 // next source is tried. When none is left the rank has failed, and all ranks vote again without it.
 //
@@ -42,8 +42,8 @@ class RestoreRunner {
   Result<SlotFilled> slot_for_filling(const format::ShardId& id, std::uint64_t bytes);
   BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
   Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
-  Task<SlotFilled> fill_from_peer(format::ShardId id, Digest digest, std::string peer,
-                                  SessionId for_whom);
+  Task<SlotFilled> fill_from_peers(format::ShardId id, Digest digest,
+                                   std::vector<std::string> peers, SessionId for_whom);
   Task<SlotFilled> fill_from_storage(format::ShardId id, Digest digest, SessionId for_whom);
 
   const JobFacts& facts_;

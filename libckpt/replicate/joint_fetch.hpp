@@ -1,0 +1,43 @@
+// JointFetch: fills one shard from all its holders at once, over several connections.
+//
+// Each connection takes some Chunks that no other one has taken, and asks its holder for these
+// alone. When its holder fails, the Chunks that have not come are taken by the others.
+//
+// Threads: the connections'.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "replicate/shard_fetch.hpp"
+
+namespace ckpt::replicate {
+
+// One connection waits for a lost segment, or for its holder, while the other one is read.
+inline constexpr std::size_t connections_per_holder = 2;
+inline constexpr std::size_t fetch_connections_max = 4;
+
+// What each holder failed with.
+class HolderFailures {
+ public:
+  void add(const std::string& holder, Error error) { all_.try_emplace(holder, std::move(error)); }
+  bool contains(const std::string& holder) const { return all_.contains(holder); }
+  bool empty() const { return all_.empty(); }
+  // Not_found if none has the shard, else the code of one that failed otherwise.
+  Error error() const;
+
+ private:
+  std::map<std::string, Error> all_;
+};
+
+// Makes a connection to a holder, authenticated. Keeps alive what it needs.
+using DialHolder = std::function<Task<std::shared_ptr<wire::Connection>>(std::string holder)>;
+
+// As fetch_shard(), from all of `holders`. One that fails costs time only, as long as another one
+// has the shard; when this returns, none writes to `target` any more. Errors: of HolderFailures.
+Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
+                         std::shared_ptr<const format::ShardRecord> record,
+                         std::span<std::byte> target, TransferOptions options);
+
+}  // namespace ckpt::replicate
