@@ -121,7 +121,15 @@ Result<Message> decode_as(std::span<const std::byte> body) {
 using DecodeFunction = Result<Message> (*)(std::span<const std::byte>);
 constexpr std::size_t kind_count = std::variant_size_v<AnyMessage>;
 
-// Indexed by the kind's number minus one: the numbers have no gap, and none is used twice.
+template <class... Kinds>
+constexpr bool are_numbers_without_a_gap(std::variant<Kinds...>*) {
+  std::array<bool, kind_count> used{};
+  ((used.at(Kinds::kind.number - 1u) = true), ...);
+  return std::ranges::count(used, false) == 0;
+}
+static_assert(are_numbers_without_a_gap(static_cast<AnyMessage*>(nullptr)));
+
+// Indexed by the kind's number minus one.
 template <class... Kinds>
 constexpr std::array<DecodeFunction, kind_count> decode_functions(std::variant<Kinds...>*) {
   std::array<DecodeFunction, kind_count> functions{};
@@ -129,7 +137,6 @@ constexpr std::array<DecodeFunction, kind_count> decode_functions(std::variant<K
   return functions;
 }
 constexpr auto functions = decode_functions(static_cast<AnyMessage*>(nullptr));
-static_assert(std::ranges::count(functions, nullptr) == 0);
 
 }  // namespace
 
