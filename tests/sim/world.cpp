@@ -480,9 +480,10 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
                                            number(begun.restored->step))
                              : "nothing"));
   }
-  check_durable(begun);
-  // Of nodes that missed a restore, only storage can say what it abandoned.
+  // Memory serves alone while storage hangs. Only storage can say what is durable, and what a
+  // restore abandoned that these nodes missed.
   const bool is_blind = begun.reason.find("storage did not answer") != std::string::npos;
+  check_durable(begun, is_blind);
   for (const format::StepId& at : abandoned_) {
     if (begun.restored && at == *begun.restored && !is_blind) {
       violated(fmt::format("I3: restored the abandoned timeline {} step {}", at.timeline,
@@ -519,7 +520,8 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
 // I4: the first restore after a promise reaches what was called durable, whatever else was lost. A
 // later one may go back behind it: without progress the step is suspect. A file that could not be
 // read once is passed by, too.
-void World::check_durable(const control::Begun& begun) {
+void World::check_durable(const control::Begun& begun, bool is_blind) {
+  if (is_blind) return;
   const bool is_demanded = std::exchange(durable_is_demanded_, false);
   if (!durable_ || (begun.restored && *begun.restored >= *durable_)) return;
   const bool is_older = begun.restored && begun.restored->step < durable_->step;

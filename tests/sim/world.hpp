@@ -95,7 +95,7 @@ class World final : public Oracle {
   void memory_lost(const std::string& node);
 
   // Checks.
-  void check_durable(const control::Begun& begun);
+  void check_durable(const control::Begun& begun, bool is_blind);
   void check_storage();
   void check_converges();
   void check_checkpoints();

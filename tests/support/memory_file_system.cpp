@@ -115,7 +115,7 @@ Status MemoryDisk::begin(std::string_view verb, const std::string& path, bool* i
   const Fault fault = *fault_;
   if (!fault.is_sticky) fault_.reset();
   if (is_partial != nullptr) *is_partial = fault.is_partial;
-  read_faults_ += verb == "read" || verb == "open";
+  read_faults_ += verb == "read" || verb == "open" || verb == "status";
   return storage_failure(fault.error, text_of(verb, path));
 }
 

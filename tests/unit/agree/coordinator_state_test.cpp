@@ -88,6 +88,34 @@ TEST_CASE("coordinator: a stuck flush makes room for a newer step, which other n
         std::vector<format::FlushWriter>{{"A", 0}, {"B", 0}});
 }
 
+TEST_CASE("coordinator: a node that hung in an earlier flush writes when another one hangs",
+          "[unit][agree]") {
+  Storing storing;
+  const Duration stalled_after = agree::CoordinatorOptions{}.flush_stalled_after;
+  auto& reports = storing.scene.view.reports;
+  REQUIRE(storing.is_ordered_at({}));
+  reports[0].flush.flush_id = storing.coordinator.decree().flush->flush_id;
+  reports[0].flush.done = {{0, 0, test::digest(7)}};
+  REQUIRE(storing.is_ordered_at(stalled_after));  // B hangs: A writes its part, too.
+  storing.answer_at(stalled_after, {});
+
+  storing.scene.train(1, 6);
+  storing.scene.hold_everywhere(1, 6);
+  REQUIRE(storing.is_ordered_at(stalled_after));
+  const format::FlushOrder stuck = *storing.coordinator.decree().flush;
+  REQUIRE(stuck.writers == std::vector<format::FlushWriter>{{"A", 0}, {"A", 0}});
+  reports[1].holdings.clear();
+  storing.scene.train(1, 7);
+  storing.scene.hold_everywhere(1, 7);
+  REQUIRE(storing.is_ordered_at(2 * stalled_after - Duration(1)));
+  REQUIRE(storing.coordinator.decree().flush->flush_id == stuck.flush_id);
+  REQUIRE_FALSE(storing.is_ordered_at(2 * stalled_after));  // Now A hangs.
+  REQUIRE(storing.is_ordered_at(2 * stalled_after + std::chrono::seconds(4)));
+  const format::FlushOrder& next = *storing.coordinator.decree().flush;
+  CHECK(next.at == format::StepId{1, Step{7}});
+  CHECK(next.writers == std::vector<format::FlushWriter>{{"B", 0}, {"B", 0}});
+}
+
 TEST_CASE("coordinator: a flush that fails is tried again later and later, up to a limit",
           "[unit][agree]") {
   Storing storing;

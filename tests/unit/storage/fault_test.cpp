@@ -59,6 +59,19 @@ TEST_CASE("fault: all operations fail from the n-th on, for every n", "[unit][st
   REQUIRE(fail_everywhere(fault) > operations_of_a_save_min);
 }
 
+TEST_CASE_METHOD(StorageFixture, "fault: a verified shard is good, whatever closing its files says",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(1));
+  int closes = 0;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    const bool is_member = path.find(".safetensors") != std::string::npos;
+    return verb == "close" && is_member && ++closes > 0 ? EIO : 0;
+  });
+  CHECK(whole_steps() == std::vector{step_id(1)});
+  CHECK(closes > 0);
+}
+
 TEST_CASE_METHOD(StorageFixture, "fault: a file whose sync failed is never part of a checkpoint",
                  "[unit][storage]") {
   open();
