@@ -84,10 +84,15 @@ void Coordinator::follow_flush(const ClusterView& view, Time now) {
   // The copies of the older step are freed meanwhile, and those of the newer one are there. If
   // storage hangs for all nodes, another flush would only hold more memory.
   const bool has_newer = decree_.committed && *decree_.committed > decree_.flush->at;
+  if (!has_newer) return;
   const std::set<std::string>& hung = flush_parts_->hung();
-  if (!has_newer || !FlushParts::can_avoid(view, *decree_.committed, hung)) return;
-  // A node that hung in an earlier flush may be well by now. Those of this one are not.
-  std::erase_if(hung_writers_, [&](const auto& each) { return !hung.contains(each.first); });
+  std::set<std::string> to_avoid = writers_to_avoid(now);
+  to_avoid.insert(hung.begin(), hung.end());
+  if (!FlushParts::can_avoid(view, *decree_.committed, to_avoid)) {
+    if (hung.empty() || !FlushParts::can_avoid(view, *decree_.committed, hung)) return;
+    // A node that hung in an earlier flush may be well by now. Those of this one are not.
+    std::erase_if(hung_writers_, [&](const auto& each) { return !hung.contains(each.first); });
+  }
   give_up_flush(std::string(flush_parts_->stuck()), now);
 }
 
