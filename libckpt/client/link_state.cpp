@@ -105,12 +105,13 @@ void LinkState::noticed(control::Notice notice) {
 }
 
 void LinkState::silent(Silence silence) {
-  const std::string text = change([&](LinkView& view) {
+  const std::string text = change([&](LinkView& view) -> std::string {
+    if (view.is_over()) return {};  // A fenced trainer gets no answers.
     view.silence = std::move(silence);
     view.counters.last_error = view.degraded();
     return view.counters.last_error;
   });
-  log_warning("{}: {}", who_, text);
+  if (!text.empty()) log_warning("{}: {}", who_, text);
 }
 
 void LinkState::heard_again() {

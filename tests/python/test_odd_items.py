@@ -476,8 +476,9 @@ def test_what_cannot_be_filled_is_told(job, caplog):
     with caplog.at_level(logging.WARNING, logger="libckpt"):
         session.restore(items)
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
+    assert len(told) == 2
     assert '"frozen", a Frozen, cannot be filled' in told[0]
+    assert 'the checkpoint also has "no load", not given to restore here' in told[1]
     with pytest.raises(libckpt.InvalidArgument, match=r'"no load", a NoLoad.*Restored\.items'):
         session.restore({"no load": NoLoad()})
 

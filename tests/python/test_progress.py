@@ -87,6 +87,21 @@ def test_nothing_is_written_where_no_terminal_is(job, monkeypatch):
     assert stream.getvalue() == ""
 
 
+def test_without_a_terminal_each_cause_of_a_long_wait_is_logged_once(caplog):
+    now = [0.0]
+    waits = _progress.Waits(clock=lambda: now[0])
+    waits("waiting", 0, 0, "", "rank 1 is not attached")
+    assert not caplog.records
+    for now[0], waiting in [(6, "rank 1 is not attached"), (7, "rank 1 is not attached"), (8, "x")]:
+        waits("waiting", 0, 0, "", waiting)
+    waits("filling", 3, 5, "storage", "")
+    waits("ended", 0, 0, "", "")
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == [
+        "libckpt: restore: it waits: rank 1 is not attached", "libckpt: restore: it waits: x"
+    ]  # fmt: skip
+
+
 def test_other_ranks_write_nothing(terminal):
     class Client:
         def watch_restores(self, watch):

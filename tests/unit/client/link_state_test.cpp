@@ -578,6 +578,10 @@ TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][cl
     CHECK(status.error().text().find("pid 77 is newer") != std::string::npos);
   }
   CHECK_FALSE(session.state.take_slot(Step{1}));
+  // The daemon, which is well, answers only the other one.
+  session.state.silent({std::chrono::steady_clock::now() - std::chrono::seconds(12), 42, "log"});
+  CHECK(session.state.counters().degraded.empty());
+  CHECK(session.state.counters().last_error.find("taken over") != std::string::npos);
 }
 
 TEST_CASE("link state: closing is answered once for each time it is asked", "[unit][client]") {

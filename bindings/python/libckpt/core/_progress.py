@@ -1,14 +1,19 @@
 """Progress: one line on the terminal of rank 0 that shows how far a long restore is.
 
-Nothing is written where standard error is no terminal: a log would fill with it.
+Where standard error is no terminal, a log would fill with it: only what a restore waits for is
+logged, once for each reason.
 """
 
 import contextlib
+import logging
 import shutil
 import sys
 import time
 
+logger = logging.getLogger("libckpt")
+
 SECONDS_BEFORE = 1.0  # A shorter restore needs no bar.
+SECONDS_BEFORE_A_LOG = 5.0
 BAR_COLUMNS_MIN, BAR_COLUMNS_MAX = 6, 24
 ERASE = "\r\x1b[K"
 
@@ -17,16 +22,33 @@ ERASE = "\r\x1b[K"
 def shown(client, rank):
     """While it lasts, restores of the client show their progress."""
     stream = sys.stderr
-    if rank != 0 or not _is_terminal(stream):
+    if rank != 0:
         yield
         return
-    bar = Bar(stream)
-    client.watch_restores(bar)
+    watch = Bar(stream) if _is_terminal(stream) else Waits()
+    client.watch_restores(watch)
     try:
         yield
     finally:
         client.watch_restores(None)
-        bar.erase()
+        watch.erase()
+
+
+class Waits:
+    """Logs what a restore waits for."""
+
+    def __init__(self, clock=time.monotonic):
+        self._clock, self._began = clock, clock()
+        self._logged = ""
+
+    def __call__(self, phase, done, total, source, waiting):
+        is_new = phase == "waiting" and waiting != self._logged
+        if is_new and self._clock() - self._began >= SECONDS_BEFORE_A_LOG:
+            self._logged = waiting
+            logger.warning("libckpt: restore: it waits: %s", waiting)
+
+    def erase(self):
+        pass
 
 
 class Bar:

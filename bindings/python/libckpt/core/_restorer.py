@@ -86,6 +86,13 @@ class Restorer:
         found = targets.tensors(structure)
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
+        left = sorted(values.keys() - into.keys())
+        if into and left:
+            logger.warning(
+                "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "
+                "without make checkpoints without",
+                ", ".join(f'"{name}"' for name in left[:5]),
+            )
         replaced = targets.replaced(found)
         if replaced:
             logger.warning(
