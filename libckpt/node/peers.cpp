@@ -269,9 +269,35 @@ void Peers::take_decree(const std::string& node, format::Decree decree) {
     it.start = std::move(known);
     on_lines([node, taken = Taken{wire::FrameKind::decree, it.coordinator_boot, it.sequence}](
                  PeerLines& lines) { lines.take(node, taken); });
+    if (is_replaced(it)) {  // Not at once: somebody may be walking through the peers.
+      asio::post(facts_.context.executor,
+                 [this, held = life_.hold(), newer = it.incarnation] { leave(newer); });
+      return;
+    }
     heard_.decree_received(std::move(it));
     life_.touch();
   });
+}
+
+// A newer list gave our name to another daemon. Our lines and its own would end one another.
+bool Peers::is_replaced(const format::Decree& decree) const {
+  return decree.incarnation > facts_.shape.incarnation &&
+         std::ranges::any_of(decree.live, [this](const format::LiveNode& live) {
+           return live.name == self_ && live.boot != facts_.boot;
+         });
+}
+
+void Peers::leave(std::uint64_t incarnation) {
+  if (is_stopping_ || peers_.empty() || incarnation <= facts_.shape.incarnation) return;
+  log_warning(
+      "job={} node={} is another daemon in the newer list of nodes (incarnation {}): this one "
+      "keeps "
+      "away from its peers until a trainer attaches with a newer list",
+      facts_.shape.job, self_, incarnation);
+  peers_.clear();
+  unreached_.clear();
+  on_lines([self = self_](PeerLines& lines) { lines.set_members({}, self, {}); });
+  life_.touch();
 }
 
 // --- Starts, by their digests ---

@@ -85,6 +85,8 @@ class Peers {
   const format::LiveNode* decreed(const std::string& node) const;
   void take_report(const std::string& node, format::NodeReport report);
   void take_decree(const std::string& node, format::Decree decree);
+  bool is_replaced(const format::Decree& decree) const;
+  void leave(std::uint64_t incarnation);
   // Calls `take` with the Start when it is known: at once, or when the node has answered.
   void with_start(const std::string& node, const format::SharedStart& start,
                   std::function<void(format::SharedStart)> take);
