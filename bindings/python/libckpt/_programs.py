@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import subprocess
 import sys
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent / "bin"
@@ -11,6 +12,12 @@ def daemon_path():
     """The daemon to start when none runs; empty: beside the library."""
     program = DIRECTORY / "ckptd"
     return str(program) if program.exists() else ""
+
+
+def run(name, *arguments):
+    """Runs a program to its end, and answers what subprocess.run does."""
+    command = [DIRECTORY / name, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def _become(name):
