@@ -180,7 +180,22 @@ bool Coordinator::is_storage_late(const ClusterView& view, Time now) const {
          now - *storage_asked_at_ >= options_.storage_patience;
 }
 
+// A coordinator that died between two messages may have sent its go to some of the nodes only. They
+// report ranks that train; the other ranks follow them.
+void Coordinator::adopt_go(const ClusterView& view, Time now) {
+  if (!decree_.start || !decree_.start->outcome.is_pending()) return;
+  const auto timeline = gone_in_timeline(view, *decree_.start);
+  if (!timeline) return;
+  format::Start start = *decree_.start;
+  start.outcome = format::StartOutcome::go();
+  start.timeline = *timeline;  // It may have been taken on storage after the vote.
+  log_info("job={} start={:x} timeline={} went before node {} coordinated", view.shape.job,
+           start.start_id, start.timeline, options_.node);
+  begin(start, view, now);
+}
+
 void Coordinator::decide_beginning(const ClusterView& view, Time now) {
+  adopt_go(view, now);
   if (view.published) storage_asked_at_.reset();
   if (!view.published && !storage_asked_at_) storage_asked_at_ = now;
   StartState state{decree_.start, decree_.history, decree_.restore_counts,
@@ -211,19 +226,27 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
       start.outcome.is_go(), start.reason);
   unrecorded_.reset();
   if (start.outcome.is_go()) {
-    go(view, start);
-    captures_.begin(start.base ? number(start.base->step) : 0, view.shape.save_mem_interval.time,
-                    now);
+    UnrecordedStart unrecorded{
+        start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, {}};
+    unrecorded.is_blind = start.base && is_vote_blind_;
+    begin(start, view, now);
+    unrecorded.abandons = newest_abandoned(view, unrecorded.before);
+    unrecorded_.emplace(std::move(unrecorded));
+  } else {
+    decree_.start = decision.next;
   }
-  decree_.start = decision.next;
 }
 
-void Coordinator::go(const ClusterView& view, const format::Start& start) {
-  unrecorded_.emplace(
-      UnrecordedStart{start.start_id, decree_, flush_history_, flush_parts_, publishing_, {}, {}});
-  unrecorded_->is_blind = start.base && is_vote_blind_;
+// Everything that the go of a Start changes in the decree.
+void Coordinator::begin(const format::Start& start, const ClusterView& view, Time now) {
+  CKPT_ASSERT(start.outcome.is_go());
+  unrecorded_.reset();
+  captures_.begin(start.base ? number(start.base->step) : 0, view.shape.save_mem_interval.time,
+                  now);
+  decree_.start = start;
+  const bool was_fenced = start.base && is_fenced(decree_.history, *start.base);
   decree_.history = merge(decree_.history, {format::TimelineStart{start.timeline, start.base}});
-  unrecorded_->abandons = newest_abandoned(view);
+  CKPT_ASSERT(!start.base || was_fenced || !is_fenced(decree_.history, *start.base));
   decree_.dropped.clear();
   decree_.next_capture = Step{};
   if (start.base) {
@@ -240,27 +263,24 @@ void Coordinator::go(const ClusterView& view, const format::Start& start) {
   }
   // A flush of an abandoned timeline must not be published over this one.
   forget_flush();
-  CKPT_ASSERT(unrecorded_->start_id == start.start_id);
-  CKPT_ASSERT(!start.base || !is_fenced(decree_.history, *start.base) ||
-              is_fenced(unrecorded_->before.history, *start.base));
 }
 
 // The newest stored step that the history abandons now, and did not before. Suspect steps are left
 // out: they seem to do harm, and a risk that one comes back must not prevent the restore.
-std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& view) const {
+std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& view,
+                                                            const format::Decree& before) const {
   std::optional<format::StepId> newest;
   const DamagedShards damaged = damaged_shards(view);
   const auto look_at = [&](format::StepId at) {
     if (damaged.contains(at)) return;
-    const bool is_new =
-        is_fenced(decree_.history, at) && !is_fenced(unrecorded_->before.history, at);
+    const bool is_new = is_fenced(decree_.history, at) && !is_fenced(before.history, at);
     const bool is_bad =
         is_suspect(decree_.restore_counts, options_.restores_without_progress_max, at);
     if (is_new && !is_bad) raise(newest, std::optional(at));
   };
   for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))
     look_at(step.at);
-  if (decree_.durable) look_at(*decree_.durable);
+  if (before.durable) look_at(*before.durable);
   return newest;
 }
 

@@ -103,8 +103,10 @@ class Coordinator {
   std::string why_unstorable(const ClusterView& view) const;
   bool is_storage_late(const ClusterView& view, Time now) const;
   void decide_beginning(const ClusterView& view, Time now);
-  void go(const ClusterView& view, const format::Start& start);
-  std::optional<format::StepId> newest_abandoned(const ClusterView& view) const;
+  void adopt_go(const ClusterView& view, Time now);
+  void begin(const format::Start& start, const ClusterView& view, Time now);
+  std::optional<format::StepId> newest_abandoned(const ClusterView& view,
+                                                 const format::Decree& before) const;
   bool is_too_soon(const format::Start& next, Time now) const;
   void decide_end(const ClusterView& view);
   void follow_flush(const ClusterView& view, Time now);

@@ -284,6 +284,14 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
   return begin_together(view, state, may_wait, ranks, counts.fresh, random);
 }
 
+std::optional<std::uint64_t> gone_in_timeline(const ClusterView& view, const Start& start) {
+  for (const RankView& rank : ranks_of(view)) {
+    if (rank.report == nullptr || rank.report->phase != StartPhase::running) continue;
+    if (rank.report->start_id == start.start_id) return rank.report->timeline;
+  }
+  return std::nullopt;
+}
+
 bool are_all_in(const ClusterView& view, const format::Start& start) {
   const std::vector<RankView> ranks = ranks_of(view);
   return std::all_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {

@@ -366,6 +366,46 @@ TEST_CASE("coordinator: nodes that do not hear one another begin timelines of tw
   REQUIRE(*timelines.begin() > 1);
 }
 
+TEST_CASE("coordinator: a rank that trains proves that its Start went", "[unit][agree]") {
+  Scene scene(2);
+  scene.view.shape.has_storage = true;
+  scene.hold_everywhere(1, 4);
+  scene.view.reports[1].committed = format::StepId{1, Step{4}};
+  scene.all_ask();
+  agree::Coordinator died({"A", 1});
+  died.decide(scene.view, Time{});
+  const format::Start pending = *died.decree().start;
+  REQUIRE(pending.outcome.is_pending());
+  answer(scene, pending, StartPhase::ready);
+  for (format::NodeReport& report : scene.view.reports) report.start = pending;
+
+  // Its go reached the rank on its own node only, in another timeline than the one voted for.
+  scene.rank(0).phase = StartPhase::running;
+  scene.rank(0).attempt = 0;  // A daemon that was started again does not know it.
+  scene.rank(0).timeline = pending.timeline + 5;
+  const auto taken_over = [&] {
+    agree::Coordinator successor({"B", 2});
+    successor.decide(scene.view, Time{});
+    return successor;
+  };
+  SECTION("the other ranks follow") {
+    const agree::Coordinator successor = taken_over();
+    const format::Decree& decree = successor.decree();
+    REQUIRE(decree.start->outcome.is_go());
+    CHECK(decree.start->start_id == pending.start_id);
+    CHECK(decree.start->attempt == pending.attempt);
+    CHECK(decree.start->timeline == pending.timeline + 5);
+    CHECK(decree.history.back() ==
+          format::TimelineStart{pending.timeline + 5, format::StepId{1, Step{4}}});
+    // Its timeline was claimed before it went: nobody may claim another one, or refuse it.
+    CHECK(successor.unrecorded() == nullptr);
+  }
+  SECTION("a rank that trains after another Start proves nothing") {
+    scene.rank(0).start_id = pending.start_id + 1;
+    CHECK(taken_over().decree().start->outcome.is_pending());
+  }
+}
+
 TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[unit][agree]") {
   Scene scene(1);
   scene.view.shape.replicas = 1;
