@@ -206,7 +206,7 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
 
 struct Counts {          // Of ranks.
   std::size_t open = 0;  // Have not begun.
-  std::size_t fresh = 0, running = 0, in_current = 0;
+  std::size_t fresh = 0, saves = 0, running = 0, in_current = 0;
 };
 
 Counts count_phases(const StartState& state, const std::vector<RankView>& ranks) {
@@ -216,6 +216,7 @@ Counts count_phases(const StartState& state, const std::vector<RankView>& ranks)
     const StartPhase phase = rank.report->phase;
     counts.open += phase != StartPhase::idle && phase != StartPhase::running;
     counts.fresh += phase == StartPhase::fresh;
+    counts.saves += phase == StartPhase::saves;
     counts.running += phase == StartPhase::running;
     counts.in_current += state.current && is_in(*state.current, *rank.report);
   }
@@ -233,22 +234,48 @@ StartDecision nobody_asks(const StartState& state, bool is_unfinished, bool all_
   return decision;
 }
 
+// A first save without a restore. New steps would replace what is there, which a trainer that only
+// lacks a line of code must not do.
+StartDecision begin_unless_there(const ClusterView& view, const StartState& state, Start start,
+                                 const std::vector<RankView>& ranks) {
+  StartDecision decision = begin_restore(view, state, start, ranks);
+  const bool is_late = !view.published && state.is_storage_late;
+  if (!decision.next && is_late) {  // Memory has nothing, and training does not wait for storage.
+    start.outcome = StartOutcome::go();
+    start.reason = "all ranks began without restoring; storage did not answer, and was left out";
+    decision.next = std::move(start);
+    decision.waiting.clear();
+  }
+  if (!decision.next || !decision.next->base) return decision;
+  Start refused = std::move(start);
+  refused.outcome = StartOutcome::failed(Errc::invalid_argument);
+  refused.reason = fmt::format(
+      "the job has step {}, and no rank asked for it: restore before the first save, or call "
+      "start_fresh() to begin without it",
+      number(decision.next->base->step));
+  decision.next = std::move(refused);
+  return decision;
+}
+
 // Every rank is there, none is in a Start, and all have asked to begin.
 StartDecision begin_together(const ClusterView& view, const StartState& state, bool may_wait,
-                             const std::vector<RankView>& ranks, std::size_t fresh,
+                             const std::vector<RankView>& ranks, const Counts& counts,
                              Random& random) {
   StartDecision decision;
   Start start = new_start(view, state, ranks, random);
-  if (fresh == ranks.size()) {
+  const std::size_t beginners = counts.fresh + counts.saves;
+  if (counts.fresh == ranks.size()) {
     start.outcome = StartOutcome::go();
     start.reason = "all ranks began without restoring";
     decision.next = std::move(start);
-  } else if (fresh > 0) {
+  } else if (beginners > 0 && beginners < ranks.size()) {
     start.outcome = StartOutcome::failed(Errc::invalid_argument);
     start.reason = "some ranks restore while others began without restoring";
     decision.next = std::move(start);
   } else if (may_wait) {
     decision.waiting = "a node of the list is not heard yet";
+  } else if (beginners > 0) {
+    return begin_unless_there(view, state, std::move(start), ranks);
   } else {
     return begin_restore(view, state, std::move(start), ranks);
   }
@@ -281,7 +308,7 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
                                    ranks.size() - counts.open, ranks.size());
     return decision;
   }
-  return begin_together(view, state, may_wait, ranks, counts.fresh, random);
+  return begin_together(view, state, may_wait, ranks, counts, random);
 }
 
 std::optional<std::uint64_t> gone_in_timeline(const ClusterView& view, const Start& start) {

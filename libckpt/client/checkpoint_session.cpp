@@ -250,7 +250,7 @@ Result<bool> CheckpointSession::make_ready(Deadline deadline) {
 }
 
 Status CheckpointSession::begin_timeline(Deadline deadline) {
-  CKPT_CHECK(link_->start_fresh(deadline));
+  CKPT_CHECK(link_->start_fresh(deadline, !standing_.has_asked()));
   standing_.begun();
   return {};
 }
@@ -379,7 +379,7 @@ Status CheckpointSession::start_fresh() {
   if (standing_.has_begun()) return {};
   CKPT_CHECK(prepare());  // The start ends with the first granted Slot.
   const Deadline deadline = open_deadline();
-  if (Status fresh = link_->start_fresh(deadline); !fresh) {
+  if (Status fresh = link_->start_fresh(deadline, false); !fresh) {
     return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
   }
   standing_.begun_fresh();

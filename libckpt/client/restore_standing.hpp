@@ -23,7 +23,13 @@ class RestoreStanding {
   // Errors: invalid_argument (this session restored another step, or none).
   Status check_restored(Step step) const;
 
-  void started() { is_partly_restored_ = false; }
+  // Whether a restore or a fresh start was asked for.
+  bool has_asked() const { return has_asked_; }
+
+  void started() {
+    has_asked_ = true;
+    is_partly_restored_ = false;
+  }
   void overwrites() { is_partly_restored_ = true; }  // From now on some tensors hold that step.
   void restored(Step step);
   void loaded();  // From a path: the timeline stays as it is.
@@ -35,11 +41,15 @@ class RestoreStanding {
   // The same for a restore that failed before the other ranks answered, or without them.
   Error failed_alone(Error error, bool is_step_named);
 
-  void allow_saves() { failure_.reset(); }
+  void allow_saves() {
+    has_asked_ = true;
+    failure_.reset();
+  }
   void begun() { has_begun_ = has_trained_ = true; }
   void begun_fresh();
 
  private:
+  bool has_asked_ = false;
   bool has_begun_ = false;    // A timeline is open: restored, or started fresh.
   bool has_trained_ = false;  // It began once: it goes on after a restore that finds nothing.
   bool is_partly_restored_ = false;

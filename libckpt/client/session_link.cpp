@@ -75,9 +75,9 @@ Status SessionLink::slots_status() const {
   return state_->wait_slots(steady_clock::now());
 }
 
-Status SessionLink::start_fresh(Deadline deadline) {
+Status SessionLink::start_fresh(Deadline deadline, bool is_implied) {
   CKPT_CHECK(check_process());
-  if (const auto ask = state_->ask_fresh()) side_->post(control::StartFresh{*ask});
+  if (const auto ask = state_->ask_fresh()) side_->post(control::StartFresh{*ask, is_implied});
   return state_->wait_fresh(deadline);
 }
 

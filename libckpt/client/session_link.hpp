@@ -64,9 +64,10 @@ class SessionLink final {
   // The state of the newest layout's Slots. Errors: unavailable (being made), exhausted, io (they
   // could not be made: only another set_layout tries again).
   Status slots_status() const;
-  // For a first save without a restore: begins a new timeline together with the other ranks, and
-  // waits until the first Slot is granted, or the deadline. Errors: unavailable (ranks missing).
-  Status start_fresh(Deadline deadline);
+  // Begins a new timeline together with the other ranks, and waits until the first Slot is granted,
+  // or the deadline. `is_implied`: by a first save without a restore. Errors: unavailable (ranks
+  // missing), invalid_argument (implied, and there is a step to restore).
+  Status start_fresh(Deadline deadline, bool is_implied);
   // In a timeline that has begun: waits until a Slot is granted.
   Status wait_granted(Deadline deadline);
   // True when Slots for the newest layout are mapped and the daemon is there.

@@ -48,10 +48,9 @@ auto fields(Is<Damage> auto& it) {
   return field_list(it.id, enumerator(it.code, Errc{}, Errc::version_mismatch));
 }
 auto fields(Is<RankReport> auto& it) {
-  return field_list(it.rank, it.session,
-                    enumerator(it.phase, StartPhase::idle, StartPhase::refused), it.wanted,
-                    it.attempt, it.start_id, it.timeline, it.last_seen, it.has_seen, it.restored_ok,
-                    it.is_closing, it.filling, text(it.failure, text_bytes_max));
+  return field_list(it.rank, it.session, enumerator(it.phase, StartPhase::idle, StartPhase::saves),
+                    it.wanted, it.attempt, it.start_id, it.timeline, it.last_seen, it.has_seen,
+                    it.restored_ok, it.is_closing, it.filling, text(it.failure, text_bytes_max));
 }
 auto fields(Is<FlushWriter> auto& it) {
   return field_list(text(it.node, node_name_bytes_max), it.turn);

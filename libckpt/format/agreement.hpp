@@ -30,11 +30,12 @@ struct Holding {  // One verified, sealed copy of a shard on the reporting node.
 enum class StartPhase : std::uint8_t {
   idle,     // The session neither restored nor saved yet.
   asks,     // restore() was called.
-  fresh,    // It saved without restoring: it starts a timeline of its own.
+  fresh,    // start_fresh() was called: it starts a timeline of its own.
   ready,    // The shard of `attempt` is verified in the trainer.
   failed,   // It could not be had from any source of `attempt`.
   running,  // The start decree was carried out.
   refused,  // The trainer would not have the step, from whatever source: another shape.
+  saves,    // Its first save came without either: as `fresh`, if there is nothing to restore.
 };
 
 struct RankReport {

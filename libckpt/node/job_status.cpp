@@ -43,6 +43,7 @@ const char* to_string(format::StartPhase phase) {
     case format::StartPhase::asks:
       return "restoring";
     case format::StartPhase::fresh:
+    case format::StartPhase::saves:
       return "starting";
     case format::StartPhase::ready:
       return "restored, waits for the others";

@@ -120,6 +120,7 @@ bool Sessions::refuse_without_peers(Session& session, const char* what) {
 
 Status Sessions::carry_out(Caller by, control::StartFresh it) {
   Session& session = by.session;
+  const StartPhase phase = it.is_implied ? StartPhase::saves : StartPhase::fresh;
   session.ask = it.ask;
   if (refuse_without_peers(session, "start")) return {};
   if (session.phase == StartPhase::running || session.is_asking_after_training()) {
@@ -129,8 +130,8 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
       session.events->tell(control::Begun{
           it.ask, session.current_start, session.timeline, std::nullopt, Status(), {}});
     }
-  } else if (session.phase != StartPhase::fresh) {
-    session.phase = StartPhase::fresh;
+  } else if (session.phase != phase) {
+    session.phase = phase;
     session.asker = facts_.context.random.next();
   }
   life_.touch();

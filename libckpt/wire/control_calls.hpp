@@ -96,7 +96,10 @@ struct StepTime {
 struct StartFresh {
   static constexpr Kind kind{8, "start_fresh"};
   std::uint64_t ask = 0;
-  friend auto fields(format::Is<StartFresh> auto& it) { return format::field_list(it.ask); }
+  bool is_implied = false;  // By a first save: it fails if there is a step to restore.
+  friend auto fields(format::Is<StartFresh> auto& it) {
+    return format::field_list(it.ask, it.is_implied);
+  }
 };
 // Answered by Offer, any number of times, then by Begun.
 struct AskRestore {

@@ -71,7 +71,8 @@ class CKPT_EXPORT Checkpointer {
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: without a free Slot it skips the step and
   // counts it. A failure is returned, counted and logged, and leaves every earlier step as it was.
-  // Errors: invalid_argument (the step does not grow; a restore failed, see start_fresh),
+  // Errors: invalid_argument (the step does not grow; a restore is missing or failed, see
+  //         start_fresh),
   //         exhausted (the budget is too small),
   //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
   //         unavailable (the GPU is lost, or its copies do not end).
@@ -101,9 +102,8 @@ class CKPT_EXPORT Checkpointer {
   Result<Restored> restore(RestoreRequest request = {});
 
   // Ignores stored steps and starts a new timeline from the tensors as they are. All ranks call it,
-  // or none. The first save of a session does the same, also after a restore that found nothing at
-  // all. After any other failed restore it is refused: it would replace steps that may still be
-  // good.
+  // or none. The first save does the same where there is nothing to restore. Otherwise it is
+  // refused until a restore succeeds or this is called: it would replace steps that may be good.
   // Errors: unavailable (ranks missing).
   Status start_fresh();
 

@@ -193,6 +193,49 @@ TEST_CASE("start: restoring and starting fresh do not mix", "[unit][agree]") {
   REQUIRE(start->outcome.error() == Errc::invalid_argument);
 }
 
+TEST_CASE("start: a first save without a restore begins only where nothing is there",
+          "[unit][agree]") {
+  Scene scene(2);
+  for (const std::size_t rank : {0, 1}) scene.rank(rank).phase = StartPhase::saves;
+  Random random(1);
+  const auto decide = [&](const agree::StartState& state = {}) {
+    return agree::decide_start(scene.view, state, false, random);
+  };
+  SECTION("nothing") {
+    const auto start = decide().next;
+    REQUIRE(start);
+    CHECK(start->outcome.is_go());
+  }
+  SECTION("a step in memory") {
+    scene.hold_everywhere(1, 4);
+    const auto start = decide().next;
+    REQUIRE(start);
+    CHECK(start->outcome.error() == Errc::invalid_argument);
+    CHECK_FALSE(start->base);
+    CHECK(start->reason.find("the job has step 4, and no rank asked for it") == 0);
+    // Who says so begins without it, beside ranks that only save: then it is still refused.
+    scene.rank(0).phase = StartPhase::fresh;
+    CHECK(decide().next->outcome.error() == Errc::invalid_argument);
+    scene.rank(1).phase = StartPhase::fresh;
+    CHECK(decide().next->outcome.is_go());
+  }
+  SECTION("storage that was not read yet") {
+    scene.view.published.reset();
+    CHECK(decide().needs_published);
+    CHECK_FALSE(decide().next);
+    agree::StartState late;
+    late.is_storage_late = true;
+    const auto start = decide(late).next;
+    REQUIRE(start);
+    CHECK(start->outcome.is_go());
+    CHECK(start->reason.find("storage did not answer") != std::string::npos);
+  }
+  SECTION("another rank restores") {
+    scene.rank(0).phase = StartPhase::asks;
+    CHECK(decide().next->outcome.error() == Errc::invalid_argument);
+  }
+}
+
 TEST_CASE("start: a rank on two nodes is waited out", "[unit][agree]") {
   Scene scene(2);
   scene.all_ask();

@@ -176,9 +176,9 @@ struct Golden {
 std::vector<Golden> all_golden() {
   return {{"v1.shard_record", encode(golden_part().record)},
           {"v1.shard_part", encode(golden_part())},
-          {"peer2.node_report", encode(golden_report())},
-          {"peer2.decree", encode(golden_decree())},
-          {"peer2.start", encode(golden_start())},
+          {"peer3.node_report", encode(golden_report())},
+          {"peer3.decree", encode(golden_decree())},
+          {"peer3.start", encode(golden_start())},
           {"v1.manifest.json", test::bytes_of(render(golden_manifest()).value())},
           {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
           {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
@@ -219,9 +219,9 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   const auto part = decode_shard_part(stored("v1.shard_part"));
   REQUIRE(part);
   CHECK(part->member_crcs == golden_part().member_crcs);
-  CHECK(decode_node_report(stored("peer2.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("peer2.decree")).value() == golden_decree());
-  CHECK(decode_start(stored("peer2.start")).value() == golden_start());
+  CHECK(decode_node_report(stored("peer3.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("peer3.decree")).value() == golden_decree());
+  CHECK(decode_start(stored("peer3.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
   const auto manifest = parse_manifest(stored_text("v1.manifest.json"));

@@ -1,0 +1,55 @@
+"""Goal: a script that forgets to restore replaces no step that is there.
+
+Method: a job is trained and closed, then opened again and saved to without a restore.
+"""
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def trained(job, tmp_path, **options):
+    """A job of three stored steps, and its directory."""
+    directory = tmp_path / "checkpoints"
+    session = job(dir=str(directory), max_ckpt_num=2, save_storage_interval=1, **options)
+    for step in (10, 20, 30):
+        session.save(step, {"w": torch.full((4,), float(step))})
+        session.wait(step, "durable")
+    session.close()
+    return directory
+
+
+def steps_in(directory):
+    return sorted(int(path.name[5:]) for path in directory.glob("step-*"))
+
+
+def test_a_first_save_without_a_restore_replaces_nothing(job, tmp_path, caplog):
+    directory = trained(job, tmp_path)
+    with caplog.at_level(logging.WARNING, logger="libckpt"):
+        session = job(
+            dir=str(directory), max_ckpt_num=2, save_storage_interval=1, raise_on_error=False
+        )
+        outcomes = [session.save(step, {"w": torch.zeros(4)}).outcome for step in (1, 2, 3)]
+    assert outcomes == ["failed"] * 3
+    assert session.counts()["failed"] == 3
+    assert "the job has step 30, and no rank asked for it" in caplog.text
+    assert "start_fresh()" in caplog.text
+    assert steps_in(directory) == [20, 30]
+
+    w = torch.zeros(4)
+    assert session.restore_or({"w": w}) == 30
+    assert w.tolist() == [30.0] * 4
+    assert session.save(31, {"w": w}).outcome == "started"
+    session.close()
+    assert steps_in(directory) == [30, 31]
+
+
+def test_whoever_says_so_begins_without_it(job, tmp_path):
+    directory = trained(job, tmp_path)
+    session = job(dir=str(directory), max_ckpt_num=2, save_storage_interval=1)
+    session.start_fresh()
+    assert session.save(1, {"w": torch.zeros(4)}).outcome == "started"
+    session.close()
+    assert 1 in steps_in(directory)
