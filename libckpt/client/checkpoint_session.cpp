@@ -250,9 +250,13 @@ Result<bool> CheckpointSession::make_ready(Deadline deadline) {
 }
 
 Status CheckpointSession::begin_timeline(Deadline deadline) {
-  CKPT_CHECK(link_->start_fresh(deadline, !standing_.has_asked()));
-  standing_.begun();
-  return {};
+  Status began = link_->start_fresh(deadline, !standing_.has_asked());
+  if (began) {
+    standing_.begun();
+  } else {
+    standing_.not_begun(began.error());
+  }
+  return began;
 }
 
 Status CheckpointSession::wait(Step step, Level level, Deadline deadline) {

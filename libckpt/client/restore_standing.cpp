@@ -8,12 +8,21 @@
 
 namespace ckpt::client {
 
+namespace {
+
+// Not with the restore's code: a caller of save would take not_found for harmless.
+Error refused_after(const Error& restore) {
+  return Error(Errc::invalid_argument, restore.text(), restore.cause())
+      .context(
+          "refused, since the restore before it failed and what is stored may be good; restore "
+          "again, or call start_fresh() to begin without it");
+}
+
+}  // namespace
+
 Status RestoreStanding::check_save() const {
-  if (!failure_) return {};
-  // Not with the restore's code: a caller of save would take not_found for harmless.
-  return fail(Error(Errc::invalid_argument, failure_->text(), failure_->cause())
-                  .context("refused, since the restore before it failed and what is stored may "
-                           "be good; restore again, or call start_fresh() to begin without it"));
+  if (refusal_) return fail(Error(*refusal_));
+  return {};
 }
 
 Status RestoreStanding::check_restored(Step step) const {
@@ -26,19 +35,19 @@ Status RestoreStanding::check_restored(Step step) const {
 
 void RestoreStanding::restored(Step step) {
   begun();
-  failure_.reset();
+  refusal_.reset();
   restored_ = step;
   is_partly_restored_ = false;
 }
 
 void RestoreStanding::loaded() {
-  failure_.reset();
+  refusal_.reset();
 }
 
 RestoreStanding::Failed RestoreStanding::failed(Error error, bool is_step_named) {
   has_begun_ = false;  // The next save begins with the other ranks, or goes on as before.
   const bool is_nothing_there = error.code() == Errc::not_found && !is_partly_restored_;
-  if (is_nothing_there && !is_step_named) failure_.reset();
+  if (is_nothing_there && !is_step_named) refusal_.reset();
   const bool begins_again = is_nothing_there && is_step_named && has_trained_;
   return {failed_alone(std::move(error), is_step_named), begins_again};
 }
@@ -50,11 +59,15 @@ Error RestoreStanding::failed_alone(Error error, bool is_step_named) {
     error = Error(Errc::unavailable, error.text() + "; restore again");
   // If the named step is missing, others may exist, which a new beginning would replace.
   const bool would_begin = is_step_named && !has_trained_;
-  if (error.code() != Errc::not_found || would_begin) failure_.emplace(error);
+  if (error.code() != Errc::not_found || would_begin) refusal_.emplace(refused_after(error));
   if (!is_partly_restored_) return error;
-  CKPT_ASSERT(failure_.has_value());
+  CKPT_ASSERT(refusal_.has_value());
   return std::move(error).context(
       "the restore overwrote a part of the tensors and then failed; do not train on with them");
+}
+
+void RestoreStanding::not_begun(const Error& error) {
+  if (!has_asked_ && error.code() == Errc::invalid_argument) refusal_.emplace(error);
 }
 
 void RestoreStanding::begun_fresh() {

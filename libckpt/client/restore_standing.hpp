@@ -2,9 +2,10 @@
 //
 //   new --restored, or begun fresh--> begun --a restore fails--> begun before, or forbidden
 //   forbidden --restored, nothing stored at all, or a fresh start--> saves are allowed again
+//   new --a first save finds a step that is there--> forbidden
 //
-// Invariants: a failed restore forbids saves as long as stored steps may be good, since the saves
-//             would replace them.
+// Invariants: a failed or missing restore forbids saves as long as stored steps may be good, since
+//             the saves would replace them.
 // Threads:    the training thread.
 #pragma once
 
@@ -18,7 +19,7 @@ namespace ckpt::client {
 class RestoreStanding {
  public:
   bool has_begun() const { return has_begun_; }
-  // Errors: invalid_argument (a restore failed).
+  // Errors: invalid_argument (a restore failed, or is missing).
   Status check_save() const;
   // Errors: invalid_argument (this session restored another step, or none).
   Status check_restored(Step step) const;
@@ -43,10 +44,12 @@ class RestoreStanding {
 
   void allow_saves() {
     has_asked_ = true;
-    failure_.reset();
+    refusal_.reset();
   }
   void begun() { has_begun_ = has_trained_ = true; }
   void begun_fresh();
+  // A first save did not begin. Where a restore is missing, no later save asks again.
+  void not_begun(const Error& error);
 
  private:
   bool has_asked_ = false;
@@ -54,7 +57,7 @@ class RestoreStanding {
   bool has_trained_ = false;  // It began once: it goes on after a restore that finds nothing.
   bool is_partly_restored_ = false;
   std::optional<Step> restored_;  // The open timeline began with it.
-  std::optional<Error> failure_;  // Set: saves are refused, since stored steps may be good.
+  std::optional<Error> refusal_;  // Set: saves fail with it, since stored steps may be good.
 };
 
 }  // namespace ckpt::client

@@ -102,6 +102,7 @@ def test_a_session_that_is_dropped_while_it_captures_takes_its_tensors_along(job
         session = libckpt.init("job", raise_on_error=True)
         model, optimizer = make(number)
         session.guard(optimizer)
+        session.start_fresh()
         session.save(number, {"model": model})
         del session, model, optimizer  # As at the end of a function, without a close.
         gc.collect()

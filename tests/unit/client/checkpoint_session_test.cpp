@@ -840,6 +840,33 @@ TEST_CASE("checkpoint session: a session that did not restore starts fresh, once
   REQUIRE(trainer.node->fresh_starts == 1);
 }
 
+TEST_CASE("checkpoint session: a session that did not restore replaces no step that is there",
+          "[unit][client]") {
+  Trainer before;
+  before.add("weight", 100);
+  REQUIRE(before.save(7));
+  REQUIRE(before.session.close(soon()));
+  Trainer trainer(before.node);
+  trainer.add("weight", 100);
+  for (const std::uint64_t step : {1, 2, 3}) {
+    const auto saved = trainer.save(step);
+    REQUIRE_FALSE(saved);
+    CHECK(saved.error().code() == Errc::invalid_argument);
+    CHECK_THAT(saved.error().text(), Contains("the job has a step"));
+  }
+  CHECK(trainer.session.stats().failed == 3);
+  CHECK(before.node->fresh_starts == 2);  // The later saves do not ask, nor wait for an answer.
+  CHECK(before.node->shards.size() == 1);
+  SECTION("until it is restored") {
+    REQUIRE(trainer.session.restore({}));
+    CHECK(trainer.saved(8) == SaveOutcome::started);
+  }
+  SECTION("until told") {
+    REQUIRE(trainer.session.start_fresh());
+    CHECK(trainer.saved(3) == SaveOutcome::started);
+  }
+}
+
 TEST_CASE("checkpoint session: after a restore that failed the session begins again",
           "[unit][client]") {
   Trainer trainer;

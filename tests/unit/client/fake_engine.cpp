@@ -125,7 +125,9 @@ void FakeNode::begin(std::uint64_t ask, std::optional<format::StepId> restored) 
 
 void FakeNode::take(control::StartFresh& message) {
   ++fresh_starts;
-  begin(message.ask, std::nullopt);
+  if (!message.is_implied || shards.empty()) return begin(message.ask, std::nullopt);
+  restore_.ask = message.ask;
+  refuse(Error(Errc::invalid_argument, "the job has a step: call start_fresh()"));
 }
 
 void FakeNode::take(control::AskRestore& message) {

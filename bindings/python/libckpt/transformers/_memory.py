@@ -31,6 +31,7 @@ class TrainerMemory:
     def __init__(self, trainer, job, overlap, options):
         self._trainer = trainer
         self._captured = -1
+        self._has_asked = False  # Memory for its newest step.
         self._overlap = overlap
         self._guarded = None
         self.session = None
@@ -58,6 +59,9 @@ class TrainerMemory:
                 "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
                 error,
             )
+            return
+        if not self._has_asked:  # The Trainer decides where training begins, not memory.
+            self.start_fresh()
 
     def capture(self):
         """Captures the state after the newest step, once."""
@@ -88,6 +92,7 @@ class TrainerMemory:
         restored, self.failure = None, None
         if self.session is None:
             return None
+        self._has_asked = True
         try:
             restored = self.session.restore()
             self._check(restored)
@@ -112,7 +117,7 @@ class TrainerMemory:
             )
 
     def start_fresh(self):
-        """Training goes on from elsewhere, though a step that memory may have could not be had."""
+        """Training goes on from elsewhere, whatever memory has."""
         try:
             self.session.start_fresh()
         except errors.CheckpointError as error:
