@@ -70,11 +70,14 @@ void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::stri
   members_at_ = seams_.clock->now();
   std::map<std::string, Peer> before = std::exchange(peers_, {});
   order_.clear();
+  wanted_end_ = nodes.size();
   for (const Node& node : nodes) {
+    Entry* entry = nullptr;
     if (node.name == self_) {
       place_ = order_.size();
     } else {
-      Peer& peer = peers_[node.name];
+      entry = &*peers_.try_emplace(node.name).first;
+      Peer& peer = entry->second;
       const auto known = before.find(node.name);
       const bool is_same = known != before.end() && known->second.address == node.address;
       if (is_same && !is_renamed) {
@@ -84,9 +87,8 @@ void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::stri
         peer.is_kept = known->second.is_kept;  // The coroutine goes by the name, and dials anew.
       }
       peer.address = node.address;
-      peer.place = order_.size();
     }
-    order_.push_back(node.name);
+    order_.push_back(entry);
   }
   for (const auto& [name, peer] : before) {
     for (const auto& line : std::list(peer.lines)) end(line);
@@ -107,12 +109,17 @@ void PeerLines::choose() {
   if (is_stopping_) return;
   std::size_t live = 0, untried = 0, failed = 0, missing = 0;
   const bool has_waited = seams_.clock->now() - members_at_ >= missing_after;
-  for (const std::string& name : order_) {
-    if (name == self_) continue;
-    Peer& peer = peers_.at(name);
+  std::size_t wanted_end = 0;
+  for (std::size_t place = 0; place < order_.size(); ++place) {
+    const std::size_t window = live == 0 ? heads_max + failed : heads_max;
+    // Every beat of hundreds of nodes comes here: most end after the heads of the list.
+    const bool is_enough = live + untried >= (place < place_ ? window : 1);
+    if (is_enough && place >= wanted_end_) break;
+    if (order_[place] == nullptr) continue;
+    const std::string& name = order_[place]->first;
+    Peer& peer = order_[place]->second;
     const bool was_wanted = peer.is_wanted;
-    if (peer.place < place_) {
-      const std::size_t window = live == 0 ? heads_max + failed : heads_max;
+    if (place < place_) {
       peer.is_wanted = live + untried < window;
       live += peer.is_wanted && peer.is_live;
       untried += peer.is_wanted && !peer.is_live && !peer.was_tried;
@@ -133,10 +140,12 @@ void PeerLines::choose() {
         if (line->is_ours) end(line);
       }
     }
+    if (peer.is_wanted) wanted_end = place + 1;
     if (!peer.is_wanted || peer.is_kept) continue;
     peer.is_kept = true;
     asio::co_spawn(seams_.executor, keep(name), asio::detached);
   }
+  wanted_end_ = wanted_end;
   unreached_ = static_cast<Duration::rep>(failed);
 }
 

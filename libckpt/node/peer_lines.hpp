@@ -83,7 +83,6 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
   struct Line;
   struct Peer {
     std::string address;
-    std::size_t place = 0;   // In the list.
     bool is_wanted = false;  // We dial it; is_kept: the coroutine runs.
     bool is_kept = false;
     bool was_tried = false;
@@ -95,6 +94,8 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
     std::uint64_t taken = 0;  // As our engine has it.
     std::list<std::shared_ptr<Line>> lines;
   };
+
+  using Entry = std::map<std::string, Peer>::value_type;
 
   void choose();
   bool is_wanted(const std::string& node) const;
@@ -124,7 +125,8 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
   std::size_t place_ = 0;
   Duration::rep unreached_ = 0;  // Nodes before us that are dialed in vain.
   std::map<std::string, Peer> peers_;
-  std::vector<std::string> order_;  // All names, as in the list.
+  std::vector<Entry*> order_;   // As in the list; null: this node.
+  std::size_t wanted_end_ = 0;  // From this place on in the list, no node is wanted.
   Statement statement_;
   Time members_at_{}, engine_beat_at_{};
   Signal stopped_;  // Only closed.
