@@ -1151,6 +1151,7 @@ TEST_CASE("checkpoint session: a death in the middle of a capture leaves nothing
     Trainer trainer(node);
     trainer.add("weight", 40 * chunk);
     trainer.stamp(static_cast<std::uint64_t>(round));
+    REQUIRE(trainer.session.start_fresh());
     REQUIRE(trainer.save(static_cast<std::uint64_t>(round)));
   }
   // Each capture was completed before its memory went.
