@@ -7,6 +7,8 @@ no item has torch's number as its name.
 """
 
 import copy
+from itertools import chain, islice
+from operator import attrgetter
 
 from torch.optim import Optimizer
 
@@ -33,8 +35,10 @@ def names_of(items, state_of=_modules.state_of):
         if is_tensor(item):
             names.setdefault(id(item), name)
             continue
-        for part, parameter in _modules.parameters_of(item, state_of(item)).items():
-            names.setdefault(id(parameter), f"{name}.{part}")
+        found = _modules.parameters_of(item, state_of(item))
+        # Backwards, since the first name of a parameter counts.
+        ids, parts = map(id, reversed(found.values())), reversed(found)
+        names = dict(zip(ids, map(f"{name}.".__add__, parts))) | names
     return names
 
 
@@ -42,27 +46,74 @@ def _has_parameters(item):
     return _modules.is_module(item) or is_tensor(item)
 
 
-def by_names(optimizer, state, names):
+def by_names(optimizer, names):
     """(state_dict() with names for numbers, keys of state that is away from its parameters).
 
-    None: it has another form than torch's.
+    No keys (None): state_dict() has another form than torch's, and is as it was.
     """
+    if not _has_say(optimizer):
+        named = _stock_by_names(optimizer, names)
+        if named is not None:
+            return named
+    state = optimizer.state_dict()
     if not isinstance(state, dict) or set(state) != {"state", "param_groups"}:
-        return None
+        return state, None
     groups = [group["params"] for group in optimizer.param_groups]
     numbers = [group["params"] for group in state["param_groups"]]
     if list(map(len, groups)) != list(map(len, numbers)):
+        return state, None
+    parameters = dict(zip(chain(*numbers), chain(*groups)))
+    called = _called(parameters.values(), names, parameters)
+    if called is None or not state["state"].keys() <= parameters.keys():
+        return state, None
+    called = dict(zip(parameters, called))
+    return _renamed(state, called), _away(map(parameters.get, state["state"]), state["state"])
+
+
+def _stock_by_names(optimizer, names):
+    """The same, made from what state_dict() would be made from; none: it would fail, or have no
+    such form. Numbers for ten thousand parameters would take as long as the copies of all."""
+    groups, state = optimizer.param_groups, optimizer.state
+    parameters = [*chain.from_iterable(group["params"] for group in groups)]
+    called = _called(parameters, names, range(len(parameters)))
+    if called is None:
         return None
-    parameters = {n: p for pair in zip(numbers, groups) for n, p in zip(*pair)}
-    called = {n: names.get(id(p), str(n)) for n, p in parameters.items()}
-    if len(set(called.values())) != len(called) or not state["state"].keys() <= called.keys():
+    by_parameter = dict(zip(map(id, parameters), called))
+    if not by_parameter.keys() >= set(map(id, state)):
         return None
-    away = set()
-    for number, parts in state["state"].items():
-        if parameters[number].device.type != "cpu" and isinstance(parts, dict):
-            away.update(str(key) for key, part in parts.items()
-                        if is_tensor(part) and part.device.type == "cpu")  # fmt: skip
-    return _renamed(state, called), sorted(away)
+    away, of_each = _away(state, state), iter(called)
+    groups = [{**group, "params": [*islice(of_each, len(group["params"]))]} for group in groups]
+    states = dict(zip(map(by_parameter.get, map(id, state)), state.values()))
+    return {"state": states, "param_groups": groups}, away
+
+
+def _has_say(optimizer):
+    """Whether somebody has a say in what state_dict() answers."""
+    is_stock = getattr(type(optimizer), "state_dict", None) is Optimizer.state_dict
+    if not is_stock or "state_dict" in vars(optimizer):
+        return True
+    hooks = (optimizer._optimizer_state_dict_pre_hooks, optimizer._optimizer_state_dict_post_hooks)
+    return any(hooks)
+
+
+def _called(parameters, names, numbers):
+    """What each parameter is called, one after another. None: two have one name."""
+    called = list(map(names.get, map(id, parameters)))
+    if None in called:
+        called = [str(n) if name is None else name for n, name in zip(numbers, called)]
+    return called if len(set(called)) == len(called) else None
+
+
+def _away(parameters, state):
+    """The keys of state on the host whose parameters are on a GPU."""
+    parameters, found = list(parameters), set()
+    if all(map(attrgetter("is_cpu"), parameters)):
+        return []
+    for parameter, parts in zip(parameters, state.values()):
+        if not parameter.is_cpu and isinstance(parts, dict):
+            found.update(str(key) for key, part in parts.items()
+                         if is_tensor(part) and part.is_cpu)  # fmt: skip
+    return sorted(found)
 
 
 def by_numbers(named, away):

@@ -51,11 +51,11 @@ class Owners(_frameworks.Owners):
         return self._names
 
     def _flatten_optimizer(self, flattener, name, optimizer):
-        count, state = len(flattener.tensors), optimizer.state_dict()
-        named = _optimizers.by_names(optimizer, state, self._own_names())
-        if named is None:
+        count = len(flattener.tensors)
+        state, away = _optimizers.by_names(optimizer, self._own_names())
+        if away is None:
             return f'{{"s":{flattener.flatten(name, state)}}}'
-        text = f'{{"g":[{_text(named[1])},{flattener.flatten_dictionary(name, named[0])}]}}'
+        text = f'{{"g":[{_text(away)},{flattener.flatten_dictionary(name, state)}]}}'
         self._states_of_optimizers.append((f"{name}.state.", list(flattener.tensors)[count:]))
         return text
 
