@@ -78,12 +78,16 @@ def _stock_by_names(optimizer, names):
     called = _called(parameters, names, range(len(parameters)))
     if called is None:
         return None
-    by_parameter = dict(zip(map(id, parameters), called))
-    if not by_parameter.keys() >= set(map(id, state)):
-        return None
+    ids, with_state = list(map(id, parameters)), list(map(id, state))
+    if ids == with_state:  # The usual case.
+        states = dict(zip(called, state.values()))
+    else:
+        by_parameter = dict(zip(ids, called))
+        if not by_parameter.keys() >= set(with_state):
+            return None
+        states = dict(zip(map(by_parameter.get, with_state), state.values()))
     away, of_each = _away(state, state), iter(called)
     groups = [{**group, "params": [*islice(of_each, len(group["params"]))]} for group in groups]
-    states = dict(zip(map(by_parameter.get, map(id, state)), state.values()))
     return {"state": states, "param_groups": groups}, away
 
 
