@@ -87,8 +87,11 @@ def _stock_by_names(optimizer, names):
             return None
         states = dict(zip(map(by_parameter.get, with_state), state.values()))
     away, of_each = _away(state, state), iter(called)
-    groups = [{**group, "params": [*islice(of_each, len(group["params"]))]} for group in groups]
-    return {"state": states, "param_groups": groups}, away
+    packed = []
+    for group in groups:
+        packed.append({key: value for key, value in group.items() if key != "params"})
+        packed[-1]["params"] = [*islice(of_each, len(group["params"]))]  # Last, as torch has it.
+    return {"state": states, "param_groups": packed}, away
 
 
 def _has_say(optimizer):
