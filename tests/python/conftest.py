@@ -123,10 +123,13 @@ class Trainer:
         self.send_signal(signal.SIGKILL)
         self.wait()
 
+    def wait_until(self, is_so):
+        while not is_so():
+            self._still_runs()
+
     def wait_until_said(self, text):
         """Until its output has the text."""
-        while text not in self.log.read_text():
-            self._still_runs()
+        self.wait_until(lambda: text in self.log.read_text())
 
     def wait_until_captured_after(self, step):
         """Until its log has a capture of a later step: on a busy machine some are skipped. One that

@@ -92,13 +92,16 @@ def test_added_once_the_trainer_was_made_it_captures_and_goes_on_from_whole_fold
     trainer, tmp_path, expected
 ):
     output = tmp_path / "output"
-    kill_after(run(trainer, output, "added", resume=True), 14)
+    process = run(trainer, output, "added", resume=True)
+    process.wait_until_said("made 14\n")
+    process.wait_until(lambda: folders(output))  # On a busy machine the first one comes late.
+    process.kill()
     process = run(trainer, output, "added", resume=True)
     process.wait_until_captured_after(16)
     process.kill()
     said = process.log.read_text()
     begun = first_step(said)
-    assert begun in (6, 11)
+    assert begun > 1 and begun % 5 == 1
     assert f"Transformers resumed step {begun - 1} from a folder, and memory" in said
     left = folders(output)
     assert left
