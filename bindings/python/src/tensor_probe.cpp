@@ -153,24 +153,24 @@ Places::Places(nb::object api, const nb::list& tensors) : api_(std::move(api)), 
 std::vector<std::size_t> Places::moved(const nb::list& tensors) const {
   if (tensors.size() != looks_.size())
     throw Failure(Errc::invalid_argument, "places are compared with another number of tensors");
+  const Exchange* exchange = exchange_of(api_);
   std::vector<std::size_t> moved;
-  for (std::size_t i = 0; i < looks_.size(); ++i)
-    if (!is_at(i, nb::handle(tensors[i]).ptr())) moved.push_back(i);
+  for (std::size_t i = 0; i < looks_.size(); ++i) {
+    const nb::object tensor = tensors[i];
+    View view;
+    const bool is_there = looks_[i].type != 0 && view_of(*exchange, tensor.ptr(), view) &&
+                          has_form(looks_[i], view) && has_place(looks_[i], view);
+    if (!is_there || is_negated(looks_[i], tensor)) moved.push_back(i);
+  }
   return moved;
 }
 
-bool Places::is_at(std::size_t index, PyObject* tensor) const {
-  const Look& look = looks_[index];
-  if (look.type == 0) return false;
-  const Exchange& exchange = *exchange_of(api_);
-  View view;
-  if (!view_of(exchange, tensor, view) || !has_form(look, view) || !has_place(look, view))
-    return false;
-  if (!may_be_negated(look)) return true;
-  const nb::object is_negated =
-      nb::steal(PyObject_CallMethodObjArgs(tensor, is_neg_.ptr(), nullptr));
-  if (!is_negated.is_valid()) PyErr_Clear();
-  return is_negated.is_valid() && is_negated.ptr() == Py_False;
+bool Places::is_negated(const Look& look, const nb::handle& tensor) const {
+  if (!may_be_negated(look)) return false;
+  const nb::object answer =
+      nb::steal(PyObject_CallMethodObjArgs(tensor.ptr(), is_neg_.ptr(), nullptr));
+  if (!answer.is_valid()) PyErr_Clear();
+  return !answer.is_valid() || answer.ptr() != Py_False;
 }
 
 nb::object memory_of(const nb::object& api, const nb::handle& tensor_type, const nb::list& parts) {

@@ -49,7 +49,8 @@ class Places {
   std::vector<std::size_t> moved(const nanobind::list& tensors) const;
 
  private:
-  bool is_at(std::size_t index, PyObject* tensor) const;
+  // Also where it does not say.
+  bool is_negated(const Look& look, const nanobind::handle& tensor) const;
 
   nanobind::object api_;
   nanobind::str is_neg_;
