@@ -235,6 +235,35 @@ def test_state_that_was_saved_by_positions_is_read(job, monkeypatch):
     assert are_same(state_by_name(second), state_by_name(first))
 
 
+def test_state_of_another_class_of_optimizers_is_warned_of(job, caplog):
+    first = make(1)
+    train(first)
+    session = job()
+    session.save(1, first).captured.result(30)
+    other = make(2, kind=torch.optim.AdamW, amsgrad=True)
+    torch.optim.lr_scheduler.StepLR(other["optimizer"], 3)  # Has an option of its own there.
+    session.restore(other)
+    assert "another class" not in caplog.text
+    session.restore(make(2, kind=torch.optim.SGD, momentum=0.9))
+    assert 'item "optimizer" is a SGD, and seems to have been an optimizer of another' in caplog.text
+    assert "saved with amsgrad, betas" in caplog.text
+
+
+def test_options_that_another_version_of_torch_lacks_are_no_other_class():
+    from libckpt.adapters.torch import _optimizers
+
+    optimizer = make(1)["optimizer"]
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        del group["decoupled_weight_decay"]
+        group["initial_lr"] = 0.1
+    assert _optimizers.why_another_kind(optimizer, state) == ""
+    state["param_groups"][0]["rho"] = 0.9
+    assert "saved with rho and has decoupled_weight_decay here" in _optimizers.why_another_kind(
+        optimizer, state
+    )
+
+
 def test_what_is_restored_without_items_is_what_torch_would_load(job):
     first, second = make(1), make(2)
     train(first)

@@ -16,6 +16,9 @@ from libckpt.adapters.torch import _modules
 from libckpt.adapters.torch._tensors import is_tensor
 from libckpt.core import _item_kinds, _tensors
 
+# Among the options of a group; torch puts them there, and not the optimizer's class.
+OF_SCHEDULERS = ("param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum",
+                 "initial_momentum", "swa_lr")  # fmt: skip
 HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step runs on the GPU.
 
 
@@ -181,6 +184,20 @@ def match(optimizer, state, names):
             )
         found.update(wanted)
     return found
+
+
+def why_another_kind(optimizer, state):
+    """Why the state seems to be of another class of optimizers; an empty text: it does not.
+
+    Another version of torch may lack options of a class, or have more, but not both.
+    """
+    own = set(getattr(optimizer, "defaults", ()))
+    saved = set().union(*state["param_groups"]) - {"params", *OF_SCHEDULERS}
+    lacking = sorted(own - saved)
+    strange = sorted(saved.difference(own, *optimizer.param_groups))
+    if not lacking or not strange:
+        return ""
+    return f"it was saved with {', '.join(strange)} and has {', '.join(lacking)} here"
 
 
 def load(optimizer, state, names):

@@ -6,6 +6,7 @@ numbers.
 """
 
 import json
+import logging
 
 import torch
 from torch import amp
@@ -13,6 +14,8 @@ from torch import amp
 from libckpt.adapters.torch import _modules, _optimizers
 from libckpt.core import _frameworks, _item_kinds, _tensors
 from libckpt.core._fill import errors_named
+
+logger = logging.getLogger("libckpt")
 
 _SCALER_READERS = ("state_dict", "get_scale", "_get_scale_async", "_get_growth_tracker")
 _text = json.JSONEncoder(separators=(",", ":")).encode
@@ -82,6 +85,13 @@ class Owners(_frameworks.Owners):
             return False
         with errors_named(name, owner):
             _optimizers.match(owner, value, self._own_names())
+        problem = _optimizers.why_another_kind(owner, value)
+        if problem:
+            logger.warning(
+                'libckpt: restore: item "%s" is a %s, and seems to have been an optimizer of '
+                "another class when it was saved: %s; it trains on without what it lacks",
+                name, type(owner).__name__, problem,
+            )  # fmt: skip
         return True
 
     def fill(self, name, owner, value, strict):
