@@ -245,7 +245,7 @@ def test_state_of_another_class_of_optimizers_is_warned_of(job, caplog):
     session.restore(other)
     assert "another class" not in caplog.text
     session.restore(make(2, kind=torch.optim.SGD, momentum=0.9))
-    assert 'item "optimizer" is a SGD, and seems to have been an optimizer of another' in caplog.text
+    assert 'item "optimizer" is a SGD, and seems to have been' in caplog.text
     assert "saved with amsgrad, betas" in caplog.text
 
 
