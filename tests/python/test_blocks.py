@@ -317,3 +317,14 @@ def test_saves_that_grow_go_by_the_daemon_all_the_same(exp_dir, tmp_path, caplog
     assert [value(exp_dir / "model.pt"), value(tmp_path / "single.pt")] == [4, 4]
     assert "stock torch saves instead" not in caplog.text
     assert "steps must grow" not in caplog.text
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_a_queue_goes_on_where_another_process_had_steps(tmp_path, end):
+    for expected in (1, 2, 3):
+        box = _publish_queue.PublishQueue("queue", tmp_path / "dir")
+        assert box.capture({"x": torch.full((4,), float(expected))}) == expected
+        box.session.wait(expected, "durable")
+        if end == "killed":
+            box.session.abandon()
+        box.close()

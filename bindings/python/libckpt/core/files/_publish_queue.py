@@ -57,6 +57,7 @@ class PublishQueue:
         self.directory = pathlib.Path(directory)
         self.waiting = []  # Each a Waiting, the oldest first.
         self._process = os.getpid()
+        self._has_begun = False
         self._step = max((step for step, _ in _storage.steps(self.directory)), default=0)
         _queues.append(self)
 
@@ -64,6 +65,7 @@ class PublishQueue:
         """Captures the items; returns the queue's own step. It waits for memory, not storage."""
         deadline = time.monotonic() + SLOT_DEADLINE
         while True:
+            self._begin(items, deadline)
             self._step += 1  # Also of a retry: the session counts the one that was skipped.
             ticket = self.session.save(self._step, items)
             if ticket:
@@ -79,6 +81,17 @@ class PublishQueue:
                 time.sleep(0.005)  # One becomes free when a step is on storage.
             else:
                 self.session.prepare(items)
+
+    def _begin(self, items, deadline):
+        """Whatever an earlier process left is published, or lost: none of it is restored."""
+        while not self._has_begun:
+            try:
+                self.session.prepare(items)
+                self.session.start_fresh()
+                self._has_begun = True
+            except errors.Unavailable:
+                if time.monotonic() > deadline:
+                    raise
 
     def post(self, step, publish, weights=None):
         """`publish(step directory, files by member)` is called when the step is on storage.
