@@ -387,6 +387,7 @@ Status CheckpointSession::start_fresh() {
     return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
   }
   standing_.begun_fresh();
+  schedule_.restart(std::nullopt);  // The steps of refused saves count no more.
   return {};
 }
 

@@ -139,7 +139,7 @@ void StepSchedule::refused(bool has_begun) {
   link_.passed(attempt.step);
 }
 
-void StepSchedule::restart(Step restored) {
+void StepSchedule::restart(std::optional<Step> restored) {
   CKPT_ASSERT(!attempt_);
   last_seen_ = last_due_ = restored;
   refused_.reset();

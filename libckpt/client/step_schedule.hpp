@@ -43,7 +43,8 @@ class StepSchedule {
 
   void capture_began(Step step) { newest_begun_ = step; }  // A Slot was taken for it.
   void capture_failed() { captured_for_.reset(); }
-  void restart(Step restored);  // Training goes on after this step.
+  // Training goes on after this step; none: it begins, with any step.
+  void restart(std::optional<Step> restored);
 
   bool is_refused(Step step) const { return refused_ == step; }
   std::optional<Step> newest_due() const { return last_due_; }

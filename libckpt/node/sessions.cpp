@@ -201,6 +201,14 @@ bool Sessions::is_flush_awaited(const Session& session) const {
 Status Sessions::carry_out(Caller by, control::Close it) {
   Session& session = by.session;
   if (session.is_asking_after_training()) session.withdraw(facts_.context.random.next());
+  const bool has_trained = session.phase == StartPhase::running;
+  if (!has_trained && facts_.directory.empty() && facts_.committed) {
+    // The end of the job would free a step that is nowhere else, and that it did not ask for.
+    log_warning("job={} rank={} closes without having trained: step {} stays in memory",
+                facts_.shape.job, by.rank.rank, number(facts_.committed->step));
+    if (session.events != nullptr) session.events->tell(control::Closed{Status()});
+    return {};
+  }
   if (!session.close_deadline) session.close_deadline = facts_.clock().after(it.deadline);
   life_.touch();
   return {};

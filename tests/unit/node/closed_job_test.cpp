@@ -89,6 +89,25 @@ TEST_CASE("closed job: a run that was killed keeps its name and what it holds", 
   CHECK(rank.restore().value() == Step{1});
 }
 
+TEST_CASE("closed job: who did not train does not free what is in memory alone", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  SECTION("without a directory it stays") {
+    rank.request.dir.clear();
+  }
+  SECTION("with one it is stored") {}
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  rank.engine->detach(rank.session);  // It died.
+  REQUIRE(rank.attach_only());
+  close(rank);
+  rank.engine->detach(rank.session);
+  rank.clock.advance(std::chrono::minutes(1));
+  CHECK(rank.restore().value() == Step{1});
+}
+
 TEST_CASE("closed job: a trainer that was refused leaves no job behind", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
