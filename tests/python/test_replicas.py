@@ -192,7 +192,7 @@ def test_what_drifts_apart_is_found_at_the_next_save_to_storage(caplog):
     owner = ranks.at(1)[0][0]["model.2.weight"]
     drift(ranks.all[1], "2.weight")
     assert captured_by(ranks.at(5), "model.2.weight") == [owner]
-    for step in (10, 11, 12, 13):  # The answers are heard at the saves behind it.
+    for step in range(10, 15):  # Two questions, two answers: each is heard one save later.
         taken = ranks.at(step)
     assert captured_by(taken, "model.2.weight") == [0, 1, 2]
     assert all(said["model.2.weight"] is None for said, _ in taken)

@@ -185,8 +185,7 @@ class Session:
 
     def start_fresh(self):
         """Begins a new timeline from the state as it is; all ranks call it, or none. The first save
-        does it by itself where the job has no step, but not after a restore that failed.
-        """
+        does it by itself where the job has no step, but not after a restore that failed."""
         self._check_open()
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
