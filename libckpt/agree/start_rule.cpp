@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/assert.hpp"
+
 namespace ckpt::agree {
 
 namespace {
@@ -209,12 +211,16 @@ struct Counts {          // Of ranks.
   std::size_t fresh = 0, saves = 0, running = 0, in_current = 0;
 };
 
+bool is_open(const RankView& rank) {
+  return rank.report->phase != StartPhase::idle && rank.report->phase != StartPhase::running;
+}
+
 Counts count_phases(const StartState& state, const std::vector<RankView>& ranks) {
   Counts counts;
   for (const RankView& rank : ranks) {
     if (rank.report == nullptr) continue;
     const StartPhase phase = rank.report->phase;
-    counts.open += phase != StartPhase::idle && phase != StartPhase::running;
+    counts.open += is_open(rank);
     counts.fresh += phase == StartPhase::fresh;
     counts.saves += phase == StartPhase::saves;
     counts.running += phase == StartPhase::running;
@@ -257,6 +263,21 @@ StartDecision begin_unless_there(const ClusterView& view, const StartState& stat
   return decision;
 }
 
+bool begins_without_restore(const RankView& rank) {
+  return rank.report->phase == StartPhase::fresh || rank.report->phase == StartPhase::saves;
+}
+
+// Of some ranks that restore and others that begin without.
+std::string named_difference(const std::vector<RankView>& ranks) {
+  const auto without = std::find_if(ranks.begin(), ranks.end(), begins_without_restore);
+  const auto restores = std::find_if_not(ranks.begin(), ranks.end(), begins_without_restore);
+  CKPT_ASSERT(without != ranks.end());
+  CKPT_ASSERT(restores != ranks.end());
+  return fmt::format("rank {} restores, and rank {} {} without: all ranks restore, or none",
+                     restores->report->rank, without->report->rank,
+                     without->report->phase == StartPhase::saves ? "saved" : "begins");
+}
+
 // Every rank is there, none is in a Start, and all have asked to begin.
 StartDecision begin_together(const ClusterView& view, const StartState& state, bool may_wait,
                              const std::vector<RankView>& ranks, const Counts& counts,
@@ -270,7 +291,7 @@ StartDecision begin_together(const ClusterView& view, const StartState& state, b
     decision.next = std::move(start);
   } else if (beginners > 0 && beginners < ranks.size()) {
     start.outcome = StartOutcome::failed(Errc::invalid_argument);
-    start.reason = "some ranks restore while others began without restoring";
+    start.reason = named_difference(ranks);
     decision.next = std::move(start);
   } else if (may_wait) {
     decision.waiting = "a node of the list is not heard yet";
@@ -304,7 +325,11 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
   if (counts.open < ranks.size()) {
     // Some ranks begin and others train. A rank that comes late to a Start that went gets the same
     // one. A rank that was started again alone has to wait for the others.
-    decision.waiting = fmt::format("{} of {} ranks have not asked to begin",
+    const auto late = std::find_if_not(ranks.begin(), ranks.end(), is_open);
+    const bool trains = late->report->phase == StartPhase::running;
+    decision.waiting = fmt::format("rank {} {} ({} of {} ranks)", late->report->rank,
+                                   trains ? "trains, and has not asked to restore"
+                                          : "has not asked to restore or to begin",
                                    ranks.size() - counts.open, ranks.size());
     return decision;
   }

@@ -26,6 +26,7 @@ constexpr Duration hello_time = std::chrono::seconds(5);
 // A daemon makes a removed socket again within a second, and starts about as fast.
 constexpr Duration socket_time = std::chrono::seconds(2);
 constexpr Duration socket_pause = std::chrono::milliseconds(50);
+constexpr Duration slow_after = std::chrono::seconds(2);
 // For a process that has flushed: connections end, and memory is freed.
 constexpr Duration end_time = std::chrono::seconds(30);
 
@@ -134,6 +135,17 @@ Task<void> wait_gone(Clock& clock, os::Fd process) {
   co_return Status();
 }
 
+// A flush may take minutes: a person who waits is told so, once.
+DetachedTask tell_when_slow(Clock& clock, Duration deadline, std::weak_ptr<void> waits) {
+  const Time told_at = clock.after(slow_after);
+  auto slept = co_await sleep_until(clock, told_at);
+  if (!slept || waits.expired()) co_return;
+  fmt::print(stderr,
+             "The daemon still flushes what is in memory only, for {} s at most. `ckpt status` "
+             "tells how far it is, `ckpt stop --no-flush` ends it without.\n",
+             std::chrono::duration_cast<std::chrono::seconds>(deadline).count());
+}
+
 Task<control::Answer> stop(Clock& clock, os::RuntimeDirectory directory, Duration deadline,
                            bool flush) {
   CKPT_CO_TRY(auto connection, co_await connect(clock, directory));
@@ -142,8 +154,12 @@ Task<control::Answer> stop(Clock& clock, os::RuntimeDirectory directory, Duratio
   question.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline);
   question.flush = flush;
   control::Message message = question;
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
+  auto waits = std::make_shared<bool>();
+  if (flush) asio::co_spawn(executor, tell_when_slow(clock, deadline, waits), asio::detached);
   CKPT_CO_TRY(auto answer,
               co_await ask(clock, connection, std::move(message), deadline + end_time));
+  waits.reset();
   if (!answer.result) co_return std::move(answer);
   CKPT_CO_CHECK(co_await wait_gone(clock, std::move(process)));
   co_return std::move(answer);

@@ -277,6 +277,12 @@ Task<void> Engine::flush(Duration deadline, std::uint32_t failures_max) {
   co_return flushed;
 }
 
+void Engine::give_up_flush() {
+  if (state_->context.captures != CapturePermission::finished) return;
+  state_->context.captures = CapturePermission::refused;
+  for (const auto& [name, job] : state_->jobs) job->want_flush(false);
+}
+
 Task<void> Engine::State::flush(Duration deadline, std::uint32_t failures_max) {
   const std::shared_ptr<State> self = shared_from_this();
   const Time end = context.seams.clock.after(deadline);

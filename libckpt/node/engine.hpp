@@ -111,6 +111,7 @@ class Engine {
   // as it has a directory and all its ranks; then captures are refused. Errors: unavailable (the
   // deadline), io (`failures_max` attempts of a job failed); all then goes on as before.
   Task<void> flush(Duration deadline, std::uint32_t failures_max);
+  void give_up_flush();  // A running flush fails now.
   // What each job has in memory and on storage, as JSON (docs/protocol.md, "Stop").
   std::string held_json() const;
   // Ends all work. Errors: unavailable (the deadline).

@@ -117,7 +117,8 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     if (!facts_.decree.unstorable.empty())
       co_return fail(Errc::exhausted,
                      fmt::format("flush job {}: {}", facts_.shape.job, facts_.decree.unstorable));
-    if (has_failed || clock.now() >= deadline) {
+    const bool is_given_up = facts_.context.captures == CapturePermission::refused;
+    if (has_failed || is_given_up || clock.now() >= deadline) {
       const Held all = held();
       const bool has_tried = storage_.flush_failures() > failed_before;
       co_return fail(has_failed ? Errc::io : Errc::unavailable,
@@ -125,7 +126,9 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
                                  all.lost ? number(all.lost->step) : 0,
                                  all.durable ? fmt::format("step {}", number(all.durable->step))
                                              : std::string("no step"),
-                                 has_tried ? storage_.flush_failure() : "not done in time"));
+                                 has_tried     ? storage_.flush_failure()
+                                 : is_given_up ? "the flush was given up"
+                                               : "not done in time"));
     }
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());

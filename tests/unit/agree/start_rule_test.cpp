@@ -34,7 +34,13 @@ TEST_CASE("start: nobody begins before every rank has asked", "[unit][agree]") {
   scene.rank(0).phase = StartPhase::asks;
   const auto decision = agree::decide_start(scene.view, {}, false, random);
   REQUIRE_FALSE(decision.next.has_value());
-  REQUIRE(decision.waiting == "1 of 2 ranks have not asked to begin");
+  REQUIRE(decision.waiting == "rank 1 has not asked to restore or to begin (1 of 2 ranks)");
+
+  scene.rank(1).phase = StartPhase::running;
+  const auto beside_one_that_trains = agree::decide_start(scene.view, {}, false, random);
+  REQUIRE_FALSE(beside_one_that_trains.next.has_value());
+  REQUIRE(beside_one_that_trains.waiting ==
+          "rank 1 trains, and has not asked to restore (1 of 2 ranks)");
 }
 
 TEST_CASE("start: all ask, all copy, all go", "[unit][agree]") {

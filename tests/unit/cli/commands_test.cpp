@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -80,9 +81,10 @@ struct Place {
     if (process) (void)os::kill_process(*process, SIGKILL);
   }
 
-  // `environment`: assignments before the command.
-  Answer ckpt(const std::string& arguments, const std::string& environment = "") const {
-    const std::string out = directory.file("out"), err = directory.file("err");
+  // `environment`: assignments before the command. `as`: of one that runs beside others.
+  Answer ckpt(const std::string& arguments, const std::string& environment = "",
+              const std::string& as = "") const {
+    const std::string out = directory.file(as + "out"), err = directory.file(as + "err");
     const std::string command = "env " + environment + " '" + test::program_path("ckpt") + "' " +
                                 arguments + " >'" + out + "' 2>'" + err + "'";
     const int status = std::system(command.c_str());
@@ -92,6 +94,12 @@ struct Place {
     answer.out = text_of(out);
     answer.err = text_of(err);
     return answer;
+  }
+  // Until the daemon's status is so; it learns of a death, or a question, when it gets to it.
+  void until_status(const std::function<bool(const nlohmann::json&)>& is_so) const {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (!is_so(ckpt("status --json" + runtime()).json()))
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
   }
   pid_t daemon() const {
     const auto text = os::read_file(options.runtime_dir + "/ckptd.json", 4096);
@@ -305,6 +313,8 @@ TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
     const auto json = place.ckpt("status --json" + place.runtime()).json();
     CHECK(json["jobs"][0]["ranks_missing"] == nlohmann::json({0, 2}));
   }
+  place.until_status(
+      [](const auto& status) { return status["jobs"][0]["ranks_missing"].size() == 3; });
   const Answer empty = place.ckpt("status" + place.runtime());
   CHECK(empty.code == 1);
   CHECK(Contains(empty.out)("missing: no rank has a trainer\n"));
@@ -414,6 +424,28 @@ TEST_CASE("cli: stop on storage that takes no more says why, and the daemon goes
   CHECK(stopped.code == 0);
   CHECK(Contains(stopped.out)("step 6 is on storage"));
   CHECK(place.ckpt("ls --json '" + place.options.dir + "'").json()["newest"] == "step-000000006");
+}
+
+TEST_CASE("cli: stop without a flush ends a flush that is under way", "[unit][cli]") {
+  Place place;
+  place.options.save_storage_interval = Interval{1000, {}};
+  Trainer trainer(place.options);
+  trainer.save(5, Level::committed);
+  place.limit_file_size(64 * KiB);
+  trainer.checkpointer.reset();  // Else it would start the next daemon.
+  auto flushes = std::async(std::launch::async,
+                            [&] { return place.ckpt("stop" + place.runtime(), "", "first-"); });
+  place.until_status([](const auto& status) { return status["daemon"]["is_ending"] == true; });
+  const Answer stopped = place.ckpt("stop --no-flush" + place.runtime());
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 0);
+  CHECK(Contains(stopped.out)("The daemon has ended, without a flush"));
+  CHECK(Contains(stopped.out)("step 5 was in memory only, and is lost"));
+  const Answer first = flushes.get();
+  INFO(first.out << first.err);
+  CHECK(first.code == 0);
+  CHECK(Contains(first.out)("The daemon has ended, and flushed what could be flushed"));
+  CHECK(Contains(first.out)("step 5 was in memory only, and is lost"));
 }
 
 TEST_CASE("cli: a daemon whose socket was removed is found all the same", "[unit][cli]") {

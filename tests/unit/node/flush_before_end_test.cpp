@@ -81,6 +81,22 @@ TEST_CASE("flush before the end: where storage fails it says why, and all goes o
   REQUIRE(scene.disk.exists("/scratch/job/step-000000012/manifest.json"));
 }
 
+TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = scene.rank;
+  scene.disk.set_hook(
+      [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
+  auto flushed = test::start(rank.context, rank.engine->flush(deadline, 1000));
+  rank.clock.advance(std::chrono::seconds(5));
+  REQUIRE_FALSE(flushed.is_done());
+  rank.engine->give_up_flush();
+  rank.clock.advance(Duration::zero());
+  REQUIRE(flushed.is_done());
+  const Status failed = test::finish(rank.clock, flushed);
+  REQUIRE_FALSE(failed);
+  REQUIRE(failed.error().text().find("step 1 is not durable") != std::string::npos);
+}
+
 TEST_CASE("flush before the end: without a directory it says what is lost", "[unit][node]") {
   test::MemoryDisk disk(1);
   test::OneRank rank(disk);

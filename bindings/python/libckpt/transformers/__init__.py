@@ -149,6 +149,9 @@ class Callback(transformers.TrainerCallback):
             logger.error("libckpt: resume from memory: %s; resumes from %s instead",
                          self._memory.failure, folders.path(number))  # fmt: skip
             self._memory.start_fresh()
+        elif restored is not None:
+            logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
+                           folders.path(number), restored.step)  # fmt: skip
         return str(folders.path(number))
 
     def _load(self, give, stock, folder, *arguments, **options):
