@@ -81,11 +81,13 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
   if (tensors_.size() >= format::tensors_max)
     return fail(Errc::exhausted, fmt::format("add tensor \"{}\": at most {} tensors are possible",
                                              name, format::tensors_max));
-  // A layout of this tensor alone shows whether name, type and shape can be written.
-  const format::TensorSpec spec{name, tensor.dtype, tensor.shape, "", ""};
+  if (tensor.piece && !archive.empty()) return refuse(name, "an entry of an archive is no piece");
+  // A layout of this tensor alone shows whether name, type, shape and piece can be written.
+  const format::TensorSpec spec{name, tensor.dtype, tensor.shape, "", "", tensor.piece};
   const auto layout = format::make_layout(std::span(&spec, 1), 0, 0);
   if (!layout) return fail(Error(layout.error()).context("add"));
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
+  tensor.piece = layout->tensors.front().piece;
   CKPT_CHECK(check(name, tensor, bytes));
   CKPT_TRY(const std::size_t device, device_of(name, tensor));
   // A tensor that comes back, perhaps at another address, takes its old place, so the Layout does
@@ -135,14 +137,16 @@ const TensorRegistry::Entry* TensorRegistry::find(std::string_view name) const {
 }
 
 std::vector<format::TensorSpec> TensorRegistry::specs() const {
-  using Identity = std::tuple<const void*, DType, std::vector<std::int64_t>>;
+  using Identity = std::tuple<const void*, DType, std::vector<std::int64_t>, std::optional<Piece>>;
   std::map<Identity, std::string> holders;
   std::vector<format::TensorSpec> specs;
   specs.reserve(tensors_.size());
   for (const auto& [order, entry] : tensors_) {
-    format::TensorSpec spec{entry.name, entry.tensor.dtype, entry.tensor.shape, "", entry.archive};
+    format::TensorSpec spec{entry.name, entry.tensor.dtype, entry.tensor.shape,
+                            "",         entry.archive,      entry.tensor.piece};
     if (entry.bytes > 0 && entry.archive.empty()) {
-      Identity identity{entry.tensor.data, entry.tensor.dtype, entry.tensor.shape};
+      Identity identity{entry.tensor.data, entry.tensor.dtype, entry.tensor.shape,
+                        entry.tensor.piece};
       const auto [holder, is_first] = holders.emplace(std::move(identity), entry.name);
       if (!is_first) spec.alias_of = holder->second;
     }
@@ -172,7 +176,8 @@ std::vector<snapshot::Target> TensorRegistry::targets() const {
   targets.reserve(tensors_.size());
   for (const auto& [order, entry] : tensors_)
     targets.push_back({entry.name, entry.tensor.dtype, entry.tensor.shape,
-                       static_cast<std::byte*>(entry.tensor.data), entry.device});
+                       static_cast<std::byte*>(entry.tensor.data), entry.device,
+                       entry.tensor.piece ? &*entry.tensor.piece : nullptr});
   return targets;
 }
 

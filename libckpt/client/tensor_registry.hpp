@@ -1,7 +1,7 @@
 // TensorRegistry: the registered tensors of a trainer, checked, and which of them are tied.
 //
-// Two names with the same address, type and shape are tied: the one that was added first holds the
-// bytes, the others are its aliases.
+// Two names with the same address, type, shape and piece are tied: the one that was added first
+// holds the bytes, the others are its aliases.
 #pragma once
 
 #include <ckpt/result.hpp>

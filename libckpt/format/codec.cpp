@@ -32,9 +32,9 @@ void Writer::count(std::size_t value) {
   u32(static_cast<std::uint32_t>(value));
 }
 
-void Writer::begin_record(RecordKind kind) {
+void Writer::begin_record(RecordKind kind, std::uint16_t version) {
   CKPT_ASSERT(bytes_.empty());
-  u16(record_version);
+  u16(version);
   u16(static_cast<std::uint16_t>(kind));
 }
 
@@ -57,9 +57,9 @@ Result<Reader> Reader::open_record(std::span<const std::byte> bytes, RecordKind 
                                               what, stored, computed));
   Reader reader(body, what);
   const auto version = reader.u16();
-  if (version != record_version)
+  if (version != version_of(kind))
     return fail(Errc::version_mismatch, fmt::format("{}: it has version {}, this program reads {}",
-                                                    what, version, record_version));
+                                                    what, version, version_of(kind)));
   const auto found = reader.u16();
   if (found != static_cast<std::uint16_t>(kind))
     return fail(Errc::corruption, fmt::format("{}: it is a record of kind {}", what, found));

@@ -29,7 +29,10 @@ enum class RecordKind : std::uint16_t {
   shard_part = 4,
   start = 5,
 };
-inline constexpr std::uint16_t record_version = 1;
+// Each kind has a version of its own.
+constexpr std::uint16_t version_of(RecordKind kind) {
+  return kind == RecordKind::shard_record || kind == RecordKind::shard_part ? 2 : 1;
+}
 
 class Writer {
  public:
@@ -57,7 +60,8 @@ class Writer {
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   std::vector<std::byte> take() { return std::move(bytes_); }
 
-  void begin_record(RecordKind kind);
+  void begin_record(RecordKind kind) { begin_record(kind, version_of(kind)); }
+  void begin_record(RecordKind kind, std::uint16_t version);
   std::vector<std::byte> end_record();  // Appends the CRC.
 
  private:

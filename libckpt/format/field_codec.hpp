@@ -24,6 +24,7 @@ class FieldWriter {
   explicit FieldWriter(Writer& out) : out_(out) {}
 
   void put(bool value) { out_.boolean(value); }
+  void put(std::uint8_t value) { out_.u8(value); }
   void put(std::uint32_t value) { out_.u32(value); }
   void put(std::uint64_t value) { out_.u64(value); }
   void put(std::int64_t value) { out_.u64(static_cast<std::uint64_t>(value)); }
@@ -56,8 +57,13 @@ class FieldWriter {
   // A whole record of the kind.
   template <class Record>
   static std::vector<std::byte> encode(const Record& record, RecordKind kind) {
+    return encode(record, kind, version_of(kind));
+  }
+  template <class Record>
+  static std::vector<std::byte> encode(const Record& record, RecordKind kind,
+                                       std::uint16_t version) {
     Writer writer;
-    writer.begin_record(kind);
+    writer.begin_record(kind, version);
     Self(writer).put(record);
     return writer.end_record();
   }
@@ -74,6 +80,7 @@ class FieldReader {
   explicit FieldReader(Reader& in) : in_(in) {}
 
   void take(bool& value) { value = in_.boolean(); }
+  void take(std::uint8_t& value) { value = in_.u8(); }
   void take(std::uint32_t& value) { value = in_.u32(); }
   void take(std::uint64_t& value) { value = in_.u64(); }
   void take(std::int64_t& value) { value = static_cast<std::int64_t>(in_.u64()); }

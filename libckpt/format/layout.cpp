@@ -76,6 +76,11 @@ Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
     const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
     if (!bytes || *bytes > slot_bytes_max)
       return refuse(tensor.name, "its shape is negative or too large");
+    if (tensor.piece) {
+      if (!tensor.archive.empty()) return refuse(tensor.name, "an entry of an archive is no piece");
+      const auto problem = problem_of(*tensor.piece, tensor.dtype, tensor.shape);
+      if (!problem.empty()) return refuse(tensor.name, problem);
+    }
     sizes.push_back(*bytes);
   }
   for (const TensorSpec& tensor : tensors) {
@@ -85,8 +90,11 @@ Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
       return refuse(tensor.name, fmt::format("it is tied to \"{}\", which is no tensor with bytes",
                                              printable(tensor.alias_of)));
     const TensorSpec& target = tensors[found->second];
-    if (target.dtype != tensor.dtype || target.shape != tensor.shape)
-      return refuse(tensor.name, fmt::format("it is tied to \"{}\" of another type or shape",
+    const bool is_like_it =
+        target.dtype == tensor.dtype && target.shape == tensor.shape &&
+        normalized(target.piece, target.shape) == normalized(tensor.piece, tensor.shape);
+    if (!is_like_it)
+      return refuse(tensor.name, fmt::format("it is tied to \"{}\" of another type, shape or piece",
                                              printable(tensor.alias_of)));
   }
   return sizes;
@@ -108,7 +116,13 @@ std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors,
 }
 
 TensorPlace place_of(const TensorSpec& tensor, Extent extent, std::uint32_t member) {
-  return {tensor.name, tensor.dtype, tensor.shape, extent, member, tensor.alias_of};
+  return {tensor.name,
+          tensor.dtype,
+          tensor.shape,
+          extent,
+          member,
+          tensor.alias_of,
+          normalized(tensor.piece, tensor.shape)};
 }
 
 // Step 3.

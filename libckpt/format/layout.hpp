@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/checksum.hpp"
+#include "format/piece.hpp"
 
 namespace ckpt::format {
 
@@ -44,7 +45,8 @@ struct TensorPlace {
   std::vector<std::int64_t> shape;
   Extent extent;  // In the Slot. Zero bytes for zero-size tensors.
   std::uint32_t member = 0;
-  std::string alias_of;  // Tied: the name that holds the bytes, and whose `extent` this is.
+  std::string alias_of;        // Tied: the name that holds the bytes, and whose `extent` this is.
+  std::optional<Piece> piece;  // Where it lies in the global tensor; none: it is the whole one.
   bool operator==(const TensorPlace&) const = default;
 };
 
@@ -55,6 +57,7 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
   std::string alias_of;
   std::string archive;  // The torch archive it belongs to; empty: none.
+  std::optional<Piece> piece;
 };
 
 struct Layout {
@@ -68,12 +71,12 @@ struct Layout {
 };
 
 // Errors: invalid_argument (duplicate name, negative or overflowing shape, alias of nothing, a name
-// that is empty, too long, "__metadata__" or not UTF-8), exhausted (more than `tensors_max`).
-// An alias has the type and the shape of the tensor that it names, which is no alias itself.
+// that is empty, too long, "__metadata__" or not UTF-8, a piece outside of its global tensor),
+// exhausted (more than `tensors_max`). An alias has the type, the shape and the piece of the tensor
+// that it names, which is no alias itself.
 inline constexpr std::size_t tensors_max = 2'000'000;  // Most reach the header's 100 MB first.
 inline constexpr std::size_t name_bytes_max = 4096;
 inline constexpr std::size_t job_bytes_max = 128;
-inline constexpr std::size_t dimensions_max = 32;
 inline constexpr std::size_t members_max = 16;
 inline constexpr std::uint64_t slot_bytes_max = std::uint64_t{1} << 60;  // Sums of two never wrap.
 Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t rank,
@@ -95,8 +98,9 @@ std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int6
 std::string member_name(std::uint32_t rank, std::string_view extension);
 bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank = std::nullopt);
 
-// The model's fingerprint: equal for equal names, types, shapes and places. It leaves out file
-// names and the version, so that ranks with the same tensors agree.
+// The model's fingerprint: equal for equal names, types, shapes, pieces and places. It leaves out
+// file names and the version, so that ranks with the same tensors agree. Ranks with other parts of
+// one tensor do not.
 Digest fingerprint(const Layout& layout);
 
 // The facts that the header of a rank's safetensors file records besides the tensors.

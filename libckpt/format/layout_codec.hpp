@@ -4,7 +4,13 @@
 #include "format/field_codec.hpp"
 #include "format/layout.hpp"
 
-namespace ckpt::format {
+namespace ckpt {
+
+auto fields(format::Is<Piece> auto& it) {
+  return format::field_list(it.global_shape, it.offset, it.flat_begin, it.order, it.copy);
+}
+
+namespace format {
 
 inline constexpr std::size_t member_name_bytes_max = 64;
 
@@ -15,7 +21,7 @@ auto fields(Is<Member> auto& it) {
 }
 auto fields(Is<TensorPlace> auto& it) {
   return field_list(text(it.name, name_bytes_max), enumerator(it.dtype, DType::boolean, DType::c64),
-                    it.shape, it.extent, it.member, text(it.alias_of, name_bytes_max));
+                    it.shape, it.extent, it.member, text(it.alias_of, name_bytes_max), it.piece);
 }
 auto fields(Is<Layout> auto& it) {
   return field_list(it.version, it.blob_capacity, it.slot_bytes, it.members, it.tensors);
@@ -26,4 +32,5 @@ void write(Writer& writer, const Layout& layout);
 // Validated; on failure the Reader tells it and an empty Layout is returned.
 Layout read_layout(Reader& reader);
 
-}  // namespace ckpt::format
+}  // namespace format
+}  // namespace ckpt

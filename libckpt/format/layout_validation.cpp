@@ -78,6 +78,7 @@ class TensorChecker {
     if (!bytes || *bytes != tensor.extent.bytes || !is_bounded(tensor.extent))
       return broken(tensor.name, "its size is not that of its shape");
     if (tensor.member >= layout_.members.size()) return broken(tensor.name, "it has no member");
+    CKPT_CHECK(check_piece(tensor));
     return tensor.alias_of.empty() ? check_place(tensor) : check_alias(tensor);
   }
 
@@ -92,6 +93,17 @@ class TensorChecker {
   }
 
  private:
+  Status check_piece(const TensorPlace& tensor) const {
+    if (!tensor.piece) return {};
+    if (layout_.members[tensor.member].kind != MemberKind::safetensors)
+      return broken(tensor.name, "a piece in an archive");
+    const auto problem = problem_of(*tensor.piece, tensor.dtype, tensor.shape);
+    if (!problem.empty()) return broken(tensor.name, problem);
+    if (normalized(tensor.piece, tensor.shape) != tensor.piece)
+      return broken(tensor.name, "its piece has another form than ours");
+    return {};
+  }
+
   Status check_place(const TensorPlace& tensor) {
     const Member& member = layout_.members[tensor.member];
     std::uint64_t& end = ends_[tensor.member];
@@ -111,7 +123,8 @@ class TensorChecker {
     if (found == known_.end()) return broken(tensor.name, "it is tied to no tensor before it");
     const TensorPlace& target = *found->second;
     if (!target.alias_of.empty() || target.dtype != tensor.dtype || target.shape != tensor.shape ||
-        target.extent != tensor.extent || target.member != tensor.member)
+        target.piece != tensor.piece || target.extent != tensor.extent ||
+        target.member != tensor.member)
       return broken(tensor.name, "it differs from the tensor it is tied to");
     return {};
   }

@@ -192,7 +192,7 @@ void append_shard(std::string& out, const ShardPart& shard) {
   CKPT_ASSERT(shard.member_crcs.size() == layout.members.size());
   ObjectWriter object(out);
   object.field("rank", std::uint64_t{record.id.rank});
-  object.field("record_digest", digest_of(record));
+  object.field("record_digest", digest_of_version_1(record));
   object.field("model", record.model);
   object.field("layout_version", std::uint64_t{layout.version});
   object.field("slot_bytes", layout.slot_bytes);
@@ -253,7 +253,7 @@ Result<ShardPart> read_shard(JsonReader& reader, const Manifest& manifest) {
   CKPT_CHECK(read_blobs(reader, record));
   CKPT_CHECK(reader.end_object());
   CKPT_CHECK(validate(record));
-  if (digest_of(record) != digest)
+  if (digest_of_version_1(record) != digest)
     return reader.problem(fmt::format("the shard of rank {} does not match its digest", rank));
   return shard;
 }

@@ -100,19 +100,41 @@ auto fields(Is<ShardRecord> auto& it) {
 
 namespace {
 
-class Encoder : public FieldWriter<Encoder> {
+template <class Self>
+class RecordWriter : public FieldWriter<Self> {
  public:
-  using FieldWriter::FieldWriter;
-  using FieldWriter::put;
+  using FieldWriter<Self>::FieldWriter;
+  using FieldWriter<Self>::put;
 
   void put(const Blobs<const ShardRecord>& blobs) {
     const ShardRecord& record = blobs.record;
     CKPT_ASSERT(record.blobs.size() == record.blob_names.size());
-    out_.count(record.blobs.size());
+    this->out_.count(record.blobs.size());
     for (std::size_t index = 0; index < record.blobs.size(); ++index) {
       put(record.blob_names[index]);
       put(record.blobs[index]);
     }
+  }
+};
+
+class Encoder : public RecordWriter<Encoder> {
+ public:
+  using RecordWriter::RecordWriter;
+};
+
+class EncoderOfVersion1 : public RecordWriter<EncoderOfVersion1> {
+ public:
+  using RecordWriter::put;
+  using RecordWriter::RecordWriter;
+
+  void put(const TensorPlace& tensor) {
+    CKPT_ASSERT(!tensor.piece);
+    put(tensor.name);
+    out_.u8(static_cast<std::uint8_t>(tensor.dtype));
+    put(tensor.shape);
+    put(tensor.extent);
+    put(tensor.member);
+    put(tensor.alias_of);
   }
 };
 
@@ -135,6 +157,10 @@ class Decoder : public FieldReader<Decoder> {
 
 std::vector<std::byte> encode(const ShardRecord& record) {
   return Encoder::encode(record, RecordKind::shard_record);
+}
+
+Digest digest_of_version_1(const ShardRecord& record) {
+  return ckpt::digest_of(EncoderOfVersion1::encode(record, RecordKind::shard_record, 1));
 }
 
 Result<ShardRecord> decode_shard_record(std::span<const std::byte> bytes) {

@@ -59,6 +59,8 @@ Status validate(const ShardRecord& record);
 
 // The digest of the encoded record identifies a copy: copies agree when their digests do.
 Digest digest_of(const ShardRecord& record);
+// The digest that a manifest of version 1 has of it: its records had no pieces.
+Digest digest_of_version_1(const ShardRecord& record);
 
 // Errors of decode: corruption (truncated, overflowing, inconsistent). Sizes are checked against
 // the remaining bytes before anything is allocated.

@@ -6,36 +6,16 @@
 #include <tuple>
 
 #include "base/assert.hpp"
+#include "format/piece.hpp"
 
 namespace ckpt::plan {
 
 namespace {
 
-constexpr std::size_t dimensions_max = 32;
 constexpr std::size_t orders_max = 65'536;
-
-bool is_permutation_of_dimensions(const std::vector<std::uint8_t>& order, std::size_t dimensions) {
-  if (order.size() != dimensions) return false;
-  std::vector<bool> seen(dimensions, false);
-  for (const std::uint8_t d : order) {
-    if (d >= dimensions || seen[d]) return false;
-    seen[d] = true;
-  }
-  return true;
-}
 
 std::string form_of(DType dtype, Shape shape) {
   return fmt::format("{} [{}]", safetensors_name(dtype), fmt::join(shape, ", "));
-}
-
-// A tensor whose number of bytes cannot be written down is none.
-bool is_countable(DType dtype, Shape shape) {
-  std::uint64_t bytes = size_of(dtype);
-  for (const std::uint64_t length : shape) {
-    if (length != 0 && bytes > UINT64_MAX / length) return false;
-    bytes *= length;
-  }
-  return true;
 }
 
 }  // namespace
@@ -43,14 +23,14 @@ bool is_countable(DType dtype, Shape shape) {
 Status PieceIndex::add(const Piece& piece) {
   CKPT_ASSERT(!is_finished_);
   CKPT_TRY(Known * known, this->known(piece));
-  const Status inside = check_inside(piece.region, piece.shape);
+  const Status inside = format::check_inside(piece.region, piece.shape);
   if (!inside) {
     return fail(Errc::invalid_argument,
                 fmt::format("tensor \"{}\": {}", piece.name, inside.error().text()));
   }
   const bool is_range = std::holds_alternative<FlatRange>(piece.region);
-  const bool has_order = piece.order.empty() || (!is_range && is_permutation_of_dimensions(
-                                                                  piece.order, piece.shape.size()));
+  const bool has_order =
+      piece.order.empty() || (!is_range && format::is_order(piece.order, piece.shape.size()));
   if (!has_order) {
     return fail(Errc::invalid_argument,
                 fmt::format("tensor \"{}\": [{}] is no order of its {} dimensions", piece.name,
@@ -78,7 +58,8 @@ Status PieceIndex::add(const Piece& piece) {
 }
 
 Result<PieceIndex::Known*> PieceIndex::known(const Piece& piece) {
-  if (piece.shape.size() > dimensions_max || !is_countable(piece.dtype, piece.shape)) {
+  if (piece.shape.size() > format::dimensions_max ||
+      !format::global_bytes(piece.dtype, piece.shape)) {
     return fail(Errc::invalid_argument, fmt::format("tensor \"{}\": {} is over the limit",
                                                     piece.name, form_of(piece.dtype, piece.shape)));
   }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/assert.hpp"
+#include "format/piece.hpp"
 
 namespace ckpt::plan {
 
@@ -60,7 +61,7 @@ class Planner {
                               want.name, safetensors_name(want.dtype), fmt::join(want.shape, ", "),
                               safetensors_name(tensor->dtype), fmt::join(tensor->shape, ", ")));
     }
-    const Status inside = check_inside(want.region, want.shape);
+    const Status inside = format::check_inside(want.region, want.shape);
     if (!inside) {
       return fail(Errc::invalid_argument,
                   fmt::format("tensor \"{}\": {}", want.name, inside.error().text()));

@@ -76,29 +76,6 @@ std::uint64_t count_of(const Region& region) {
   return count_of(std::get<Box>(region).shape);
 }
 
-Status check_inside(const Region& region, Shape tensor) {
-  if (const auto* range = std::get_if<FlatRange>(&region)) {
-    const std::uint64_t count = count_of(tensor);
-    if (range->begin <= count && range->count <= count - range->begin) return {};
-    return fail(Errc::invalid_argument,
-                fmt::format("elements {} to {} + {} of a tensor of {}", range->begin, range->begin,
-                            range->count, count));
-  }
-  const Box& box = std::get<Box>(region);
-  if (box.offset.size() != tensor.size() || box.shape.size() != tensor.size()) {
-    return fail(Errc::invalid_argument,
-                fmt::format("a box of {} offsets and {} lengths in a tensor of {} dimensions",
-                            box.offset.size(), box.shape.size(), tensor.size()));
-  }
-  for (std::size_t d = 0; d < tensor.size(); ++d) {
-    if (box.offset[d] <= tensor[d] && box.shape[d] <= tensor[d] - box.offset[d]) continue;
-    return fail(Errc::invalid_argument,
-                fmt::format("a box from {} of length {} in dimension {}, which has {}",
-                            box.offset[d], box.shape[d], d, tensor[d]));
-  }
-  return {};
-}
-
 std::vector<Box> boxes_of(const Region& region, Shape tensor) {
   if (const auto* range = std::get_if<FlatRange>(&region)) return boxes_of_range(*range, tensor);
   const Box& box = std::get<Box>(region);

@@ -1,44 +1,21 @@
-// Region: some elements of a tensor, held by a shard or wanted by a reader.
-//
-// A box with an offset and a shape in each dimension, or a range of the tensor as it is flattened
-// in row-major order. A box of no dimensions is the one element of a scalar.
+// Region: the algorithms on regions of a tensor (ckpt/piece.hpp).
 #pragma once
 
-#include <ckpt/result.hpp>
+#include <ckpt/piece.hpp>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
 
 namespace ckpt::plan {
 
 using Shape = std::span<const std::uint64_t>;
 
-struct Box {
-  std::vector<std::uint64_t> offset;
-  std::vector<std::uint64_t> shape;  // As long as `offset`.
-  std::uint64_t end(std::size_t dimension) const { return offset[dimension] + shape[dimension]; }
-  bool operator==(const Box&) const = default;
-};
-
-struct FlatRange {
-  std::uint64_t begin = 0;
-  std::uint64_t count = 0;
-  bool operator==(const FlatRange&) const = default;
-};
-
-using Region = std::variant<Box, FlatRange>;
-
 Box whole(Shape tensor);
 // The number of elements. The shape of a tensor that exists never overflows.
 std::uint64_t count_of(Shape shape);
 std::uint64_t count_of(const Region& region);
-
-// Errors: invalid_argument (another number of dimensions than the tensor's, or outside of it).
-Status check_inside(const Region& region, Shape tensor);
 
 // The same elements as boxes without a common element, in flattened order. At most two for each
 // dimension; none of them is empty.

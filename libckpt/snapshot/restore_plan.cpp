@@ -15,6 +15,25 @@ namespace {
 
 constexpr std::size_t names_listed_max = 5;
 
+// All copies of a part have the same bytes.
+bool is_same_part(const std::optional<Piece>& stored, const Piece* registered) {
+  if (!stored || registered == nullptr) return !stored && registered == nullptr;
+  Piece expected = *registered;
+  expected.copy = stored->copy;
+  return expected == *stored;
+}
+
+std::string describe_part(const Piece* piece) {
+  if (piece == nullptr) return "the whole tensor";
+  const std::string global = fmt::format("of [{}]", fmt::join(piece->global_shape, ", "));
+  if (piece->flat_begin)
+    return fmt::format("the part from element {} {}", *piece->flat_begin, global);
+  const std::string order = piece->order.empty() ? ""
+                                                 : fmt::format(", dimensions in order [{}]",
+                                                               fmt::join(piece->order, ", "));
+  return fmt::format("the part at [{}] {}{}", fmt::join(piece->offset, ", "), global, order);
+}
+
 class RestorePlanner {
  public:
   RestorePlanner(const format::ShardRecord& record, std::span<const Target> targets, Wanted wanted)
@@ -52,7 +71,14 @@ Status RestorePlanner::index_targets() {
 }
 
 Status RestorePlanner::check(const format::TensorPlace& place, const Target& target) const {
-  if (place.dtype == target.dtype && std::ranges::equal(place.shape, target.shape)) return {};
+  const bool is_same_form =
+      place.dtype == target.dtype && std::ranges::equal(place.shape, target.shape);
+  if (is_same_form && is_same_part(place.piece, target.piece)) return {};
+  if (is_same_form)
+    return fail(Errc::invalid_argument,
+                fmt::format("restore {}: tensor \"{}\" is {} here and {} there", where(),
+                            place.name, describe_part(target.piece),
+                            describe_part(place.piece ? &*place.piece : nullptr)));
   return fail(
       Errc::invalid_argument,
       fmt::format("restore {}: tensor \"{}\" is {} here and {} there", where(), place.name,

@@ -26,7 +26,8 @@ struct Target {
   DType dtype = DType::u8;
   std::span<const std::int64_t> shape;
   std::byte* data = nullptr;
-  std::size_t device = 0;  // Index of its Device; 0 is the host.
+  std::size_t device = 0;        // Index of its Device; 0 is the host.
+  const Piece* piece = nullptr;  // Null: the whole tensor, row-major.
 };
 
 struct RestorePiece {

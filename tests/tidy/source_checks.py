@@ -12,8 +12,8 @@ COLUMNS_MAX = 100
 FLOORS = [
     ("include",),
     ("base",),
-    ("os", "format", "plan"),
-    ("device", "arena", "wire", "storage"),
+    ("os", "format"),
+    ("plan", "device", "arena", "wire", "storage"),
     ("snapshot", "flush", "replicate", "agree"),
     ("node",),
     ("client", "daemon"),

@@ -5,6 +5,7 @@
 #include <ckpt/error.hpp>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
+#include <ckpt/piece.hpp>
 #include <ckpt/progress.hpp>
 #include <ckpt/published.hpp>
 #include <ckpt/result.hpp>

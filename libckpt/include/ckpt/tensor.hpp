@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ckpt/export.hpp>
+#include <ckpt/piece.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -97,6 +98,7 @@ struct TensorRef {
   // the save has returned. False: it is copied before the save returns, or, on a GPU, before any
   // work that is queued on the stream after the save.
   bool guarded = false;
+  std::optional<Piece> piece;  // None: the whole tensor, row-major.
 };
 
 // A contiguous tensor in host memory: add("weights", tensor(data, DType::f32, {1024, 1024})).

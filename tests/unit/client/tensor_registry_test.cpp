@@ -108,6 +108,33 @@ TEST_CASE("tensor registry: the same bytes under two names are tied", "[unit][cl
   }
 }
 
+TEST_CASE("tensor registry: a piece goes into the layout, and other parts are not tied",
+          "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  TensorRef part = floats(data.data(), {8, 8});
+  part.piece = Piece{{16, 8}, {8, 0}, {}, {0, 1}, 0};
+  REQUIRE(registry.add("part", part));
+  REQUIRE(registry.add("same part", part));
+  REQUIRE(registry.add("whole", floats(data.data(), {8, 8})));
+  part.piece->offset = {0, 0};
+  REQUIRE(registry.add("other part", part));
+  part.piece->offset = {9, 0};
+  const Status outside = registry.add("outside", part);
+  REQUIRE_FALSE(outside);
+  REQUIRE(outside.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(outside.error().text(), Contains("\"outside\"") && Contains("from 9 of length 8"));
+  for (const auto& spec : registry.specs()) {
+    INFO(spec.name);
+    REQUIRE(spec.alias_of == (spec.name == "same part" ? "part" : ""));
+  }
+  const auto layout = format::make_layout(registry.specs(), 0, 0).value();
+  REQUIRE(layout.tensors[0].piece == Piece{{16, 8}, {8, 0}, {}, {}, 0});
+  const auto targets = registry.targets();
+  REQUIRE(*targets[0].piece == *layout.tensors[0].piece);
+  REQUIRE(targets[2].piece == nullptr);
+}
+
 TEST_CASE("tensor registry: tied to an unguarded name, bytes are copied at the call",
           "[unit][client]") {
   TensorRegistry registry;

@@ -127,6 +127,21 @@ TEST_CASE("restorer: names, types and shapes must be the same", "[unit][snapshot
     targets.pop_back();
     expected_text = "is not registered here";
   }
+  const Piece part{{20'000}, {5000}, {}, {}, 0};
+  const Piece other_part{{20'000}, {0}, {}, {}, 0};
+  SECTION("another part of the tensor is registered") {
+    rig.record.layout.tensors[0].piece = part;
+    targets[0].piece = &other_part;
+    expected_text = "the part at [0] of [20000] here and the part at [5000] of [20000] there";
+  }
+  SECTION("a part is registered, and the whole is stored") {
+    targets[0].piece = &part;
+    expected_text = "the part at [5000] of [20000] here and the whole tensor there";
+  }
+  SECTION("the whole is registered, and a part is stored") {
+    rig.record.layout.tensors[0].piece = part;
+    expected_text = "the whole tensor here and the part at [5000]";
+  }
   SECTION("a tensor is registered too much") {
     targets.push_back({"more", DType::f32, other_shape, nullptr, 0});
     expected_text = "\"more\"";
@@ -141,6 +156,15 @@ TEST_CASE("restorer: names, types and shapes must be the same", "[unit][snapshot
   REQUIRE_THAT(restored.error().text(), Catch::Contains(expected_text));
   for (const auto* content : rig.scene.contents)
     for (const std::byte byte : *content) REQUIRE(byte == std::byte{0xcc});
+}
+
+TEST_CASE("restorer: another copy of the same part will do", "[unit][snapshot]") {
+  Rig rig({{"a", 5000, false}});
+  rig.record.layout.tensors[0].piece = Piece{{20'000}, {5000}, {}, {}, 3};
+  const Piece own{{20'000}, {5000}, {}, {}, 0};
+  auto targets = rig.scene.targets();
+  targets[0].piece = &own;
+  REQUIRE(rig.restore(targets));
 }
 
 TEST_CASE("restorer: tensors that are tied only here must hold the same", "[unit][snapshot]") {

@@ -1,0 +1,39 @@
+// Piece: checks of what a tensor says about its place in a larger one (ckpt/piece.hpp).
+//
+// There is one form for each part: a whole tensor in row-major order has no piece.
+#pragma once
+
+#include <ckpt/piece.hpp>
+#include <ckpt/result.hpp>
+#include <ckpt/tensor.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace ckpt::format {
+
+inline constexpr std::size_t dimensions_max = 32;
+
+// Returns true if `order` names each dimension once.
+bool is_order(std::span<const std::uint8_t> order, std::size_t dimensions);
+// The size of the global tensor in bytes; nothing if it overflows, even where a dimension is 0.
+std::optional<std::uint64_t> global_bytes(DType dtype, std::span<const std::uint64_t> shape);
+// Errors: invalid_argument (another number of dimensions than the tensor's, or outside of it).
+Status check_inside(const Region& region, std::span<const std::uint64_t> tensor);
+
+// Returns why a tensor of this type and shape cannot be that part of a larger one, with the
+// numbers; an empty text if it can.
+std::string problem_of(const Piece& piece, DType dtype, std::span<const std::int64_t> shape);
+
+// For a piece without a problem, and none for a whole tensor: its elements in the global tensor,
+// and the global tensor's shape.
+Region region_of(const std::optional<Piece>& piece, std::span<const std::int64_t> shape);
+std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
+                                           std::span<const std::int64_t> shape);
+
+// Brings a piece without a problem to its one form: no order where it is row-major, and no piece
+// for a whole tensor.
+std::optional<Piece> normalized(std::optional<Piece> piece, std::span<const std::int64_t> shape);
+
+}  // namespace ckpt::format
