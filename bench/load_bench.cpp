@@ -10,6 +10,7 @@
 #include "bench/stored.hpp"
 #include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/part_reader.hpp"
 
 namespace {
 
@@ -17,10 +18,9 @@ using namespace ckpt;
 
 Task<void> load(os::FileSystem& files, std::string step_directory, std::span<std::byte> target) {
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest_at(files, step_directory));
-  CKPT_CO_TRY(auto record, format::record_from(*manifest, 0));
-  auto shared = std::make_shared<const format::ShardRecord>(std::move(record));
+  CKPT_CO_TRY(const auto record, co_await storage::read_record(files, step_directory, manifest, 0));
   const storage::TransferHooks hooks;
-  auto read = co_await storage::read_shard(files, step_directory, shared, target, hooks);
+  auto read = co_await storage::read_shard(files, step_directory, record, target, hooks);
   co_return read;
 }
 

@@ -249,8 +249,8 @@ void Coordinator::describe(const ClusterView& view, Time now) {
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
   const std::string stuck = flush_parts_ ? flush_parts_->stuck() : std::string();
   for (const std::string& trouble :
-       {decree_.unstorable, silent_nodes(view, now), silent_storage(view, now),
-        thin_base(view, copies), flush_trouble_, stuck, slow_flush(view, now), foreign_trouble_}) {
+       {silent_nodes(view, now), silent_storage(view, now), thin_base(view, copies), flush_trouble_,
+        stuck, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }

@@ -36,7 +36,6 @@ struct CoordinatorOptions {
   Duration flush_stalled_after = std::chrono::seconds(60);  // Without progress of a writer.
   // For a node that hung as a writer: each new try would cost the deadline again.
   Duration hung_writer_avoided_for = std::chrono::minutes(10);
-  std::uint64_t manifest_bytes_max = 0;                  // Larger ones are not stored; 0: no limit.
   Duration flush_slow_after = std::chrono::seconds(30);  // Then it is reported, if more is due.
 };
 
@@ -100,7 +99,6 @@ class Coordinator {
   std::uint64_t committing_timeline(const ClusterView& view) const;
   void decide_captures(const ClusterView& view, Time now);
   void decide_flush(const ClusterView& view, Time now);
-  std::string why_unstorable(const ClusterView& view) const;
   bool is_storage_late(const ClusterView& view, Time now) const;
   void decide_beginning(const ClusterView& view, Time now);
   void adopt_go(const ClusterView& view, Time now);

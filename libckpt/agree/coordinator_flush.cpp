@@ -5,7 +5,6 @@
 #include <set>
 
 #include "agree/coordinator.hpp"
-#include "agree/manifest_rule.hpp"
 #include "agree/successor.hpp"
 #include "base/assert.hpp"
 #include "base/change_checked.hpp"
@@ -31,25 +30,12 @@ bool is_flush_wanted(const ClusterView& view) {
 
 }  // namespace
 
-// Checked before anything is written, and at each step, since the next one may be smaller.
-std::string Coordinator::why_unstorable(const ClusterView& view) const {
-  const bool is_stored = decree_.durable && decree_.durable >= decree_.committed;
-  if (options_.manifest_bytes_max == 0 || !view.shape.has_storage) return {};
-  if (!decree_.committed || is_stored) return {};
-  return too_large_to_store(view, *decree_.committed, options_.manifest_bytes_max);
-}
-
 void Coordinator::decide_flush(const ClusterView& view, Time now) {
-  const bool was_unstorable = !decree_.unstorable.empty();
-  decree_.unstorable = why_unstorable(view);
-  if (!decree_.unstorable.empty() && !was_unstorable)
-    log_error("job={} {}", decree_.job, decree_.unstorable);
   if (decree_.flush) {
     follow_flush(view, now);
     return;
   }
   if (!view.shape.has_storage || !view.published || !decree_.committed) return;
-  if (!decree_.unstorable.empty()) return;  // Nothing would ever come of it.
   if (flush_not_before_ && now < *flush_not_before_) return;
   const bool is_final = is_flush_wanted(view);
   if (!is_flush_due(view.shape, *decree_.committed, flush_history_, now, is_final)) return;

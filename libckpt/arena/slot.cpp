@@ -1,7 +1,5 @@
 #include "arena/slot.hpp"
 
-#include "format/manifest_size.hpp"
-
 namespace ckpt::arena {
 
 Slot::Slot(std::unique_ptr<SlotMemory> memory) : memory_(std::move(memory)) {
@@ -28,7 +26,6 @@ void Slot::seal(std::shared_ptr<const format::ShardRecord> record) {
   CKPT_ASSERT(record->id == id_);
   record_ = std::move(record);
   digest_ = format::digest_of(*record_);
-  manifest_bytes_ = format::manifest_entry_bytes(*record_);
   state_ = State::sealed;
 }
 

@@ -42,8 +42,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool is_leased() const { return lease_count_ > 0; }
   format::ShardId id() const { return id_; }
   const std::shared_ptr<const format::ShardRecord>& record() const { return record_; }
-  const Digest& digest() const { return digest_; }                  // The record's, while sealed.
-  std::uint64_t manifest_bytes() const { return manifest_bytes_; }  // Of its entry, while sealed.
+  const Digest& digest() const { return digest_; }  // The record's, while sealed.
   std::uint64_t capacity() const { return memory_->bytes().size(); }
   SlotMemory& memory() { return *memory_; }
 
@@ -54,7 +53,6 @@ class Slot : public std::enable_shared_from_this<Slot> {
   std::unique_ptr<SlotMemory> memory_;
   std::shared_ptr<const format::ShardRecord> record_;
   Digest digest_;
-  std::uint64_t manifest_bytes_ = 0;
   format::ShardId id_;
   std::uint32_t lease_count_ = 0;
   State state_ = State::free;

@@ -94,7 +94,6 @@ void LinkState::fenced(std::string reason) {
 void LinkState::noticed(control::Notice notice) {
   const std::string before = change([&](LinkView& view) {
     view.waiting = std::move(notice.waiting);
-    view.unstorable = std::move(notice.unstorable);
     if (!notice.degraded.empty()) view.counters.last_error = notice.degraded;
     return std::exchange(view.counters.degraded, notice.degraded);
   });
@@ -381,18 +380,13 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
     return view.levels.has_reached(step, level);
   };
   const auto is_dropped = [&](const LinkView& view) { return view.levels.is_dropped(step); };
-  const auto is_hopeless = [&](const LinkView& view) {
-    return level == Level::durable && !view.unstorable.empty();
-  };
   const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
   CKPT_CHECK(wait_for(deadline, what, [&](const LinkView& view) {
     return has_reached(view) || is_dropped(view) || view.is_lost(step) ||
-           view.levels.is_skipped(step) || is_hopeless(view);
+           view.levels.is_skipped(step);
   }));
   return view_.read([&](const LinkView& view) -> Status {
     if (has_reached(view)) return {};
-    if (is_hopeless(view) && !is_dropped(view) && !view.levels.is_skipped(step))
-      return fail(Errc::exhausted, fmt::format("{}: {}: {}", who_, what, view.unstorable));
     if (view.is_lost(step) && !is_dropped(view))
       return fail(Errc::not_found,
                   fmt::format("{}: the daemon that held step {} died, and the next one does not "

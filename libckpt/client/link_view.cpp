@@ -30,7 +30,6 @@ LinkView::Released LinkView::lose(const std::string& reason) {
   next_capture = Step{};
   // The next engine reports its own delays, if it has any.
   waiting.clear();
-  unstorable.clear();
   silence.reset();
   counters.degraded.clear();
   levels.engine_lost();

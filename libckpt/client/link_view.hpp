@@ -91,8 +91,7 @@ struct LinkView {
   std::optional<Status> closed;
   std::optional<std::string> status;  // The engine's newest answer.
 
-  std::string waiting;     // The engine's reason for a wait.
-  std::string unstorable;  // Why it can store no step; empty: it can.
+  std::string waiting;  // The engine's reason for a wait.
   std::optional<Silence> silence;
   LinkCounters counters;  // Without the part that `degraded()` adds.
 };

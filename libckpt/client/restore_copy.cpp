@@ -22,7 +22,8 @@ Status RestoreCopy::run_chosen(const format::ShardRecord& record, std::span<cons
                                const ChooseTargets& choose) {
   std::vector<StoredTensor> stored;
   for (const auto& place : record.layout.tensors)
-    stored.push_back({place.name, place.dtype, place.shape, place.alias_of});
+    stored.push_back({place.name, place.dtype, place.shape, place.alias_of,
+                      place.piece ? &*place.piece : nullptr});
   parts_.blobs.keep(record, slot);
   CKPT_TRY(auto chosen, choose(record.id.at.step, stored));
   TensorRegistry registry(&parts_.devices);

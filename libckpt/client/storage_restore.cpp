@@ -7,6 +7,7 @@
 #include "base/units.hpp"
 #include "client/blocking.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/part_reader.hpp"
 #include "storage/run_catalog.hpp"
 
 namespace ckpt::client {
@@ -37,10 +38,10 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
     co_return fail(Errc::unsupported,
                    fmt::format("restore from {}: it was saved by {} ranks and there are {} now",
                                found.directory, found.manifest->world_size, *request.world_size));
-  CKPT_CO_TRY(auto record, format::record_from(*found.manifest, request.rank));
   LoadedShard loaded;
   loaded.directory = found.directory;
-  loaded.record = std::make_shared<const format::ShardRecord>(std::move(record));
+  CKPT_CO_TRY(loaded.record,
+              co_await storage::read_record(files, found.directory, found.manifest, request.rank));
   CKPT_CO_CHECK(allocate(loaded));
   storage::TransferHooks hooks;
   hooks.before_transfer = [deadline = request.deadline, teller = request.teller](std::uint64_t) {

@@ -42,7 +42,7 @@ auto fields(Is<RestoreCount> auto& it) {
   return field_list(it.at, it.times);
 }
 auto fields(Is<Holding> auto& it) {
-  return field_list(it.id, it.digest, it.bytes, it.world_size, it.is_own, it.manifest_bytes);
+  return field_list(it.id, it.digest, it.bytes, it.world_size, it.is_own);
 }
 auto fields(Is<Damage> auto& it) {
   return field_list(it.id, enumerator(it.code, Errc{}, Errc::version_mismatch));
@@ -82,7 +82,7 @@ auto fields(Is<Decree> auto& it) {
                     it.incarnation, it.members, it.committed, it.durable, it.dropped,
                     it.next_capture, it.start, it.flush, it.history, it.restore_counts, it.live,
                     it.ended, it.has_trainer, text(it.degraded, text_bytes_max),
-                    text(it.waiting, text_bytes_max), text(it.unstorable, text_bytes_max));
+                    text(it.waiting, text_bytes_max));
 }
 
 namespace {

@@ -21,8 +21,7 @@ struct Holding {  // One verified, sealed copy of a shard on the reporting node.
   Digest digest;  // digest_of(record).
   std::uint64_t bytes = 0;
   std::uint32_t world_size = 0;
-  bool is_own = false;               // Written by a trainer of this node; else a replica.
-  std::uint64_t manifest_bytes = 0;  // Of its entry in a manifest, at most.
+  bool is_own = false;  // Written by a trainer of this node; else a replica.
   bool operator==(const Holding&) const = default;
 };
 
@@ -167,8 +166,6 @@ struct Decree {
   bool has_trainer = false;    // A trainer is attached somewhere: no node is idle.
   std::string degraded;        // Empty, or what is missing; for people.
   std::string waiting;         // Empty, or whom a start waits for; for people.
-  // Empty, or why no step can be stored, whatever is tried; for people. Nobody waits for one then.
-  std::string unstorable;
   bool operator==(const Decree&) const = default;
 };
 

@@ -57,6 +57,7 @@ class Writer {
     if (value) write_one(*value);
   }
 
+  std::size_t size() const { return bytes_.size(); }
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   std::vector<std::byte> take() { return std::move(bytes_); }
 

@@ -26,6 +26,7 @@ namespace ckpt::format {
 
 namespace {
 
+constexpr std::array<std::string_view, 3> kind_names = {"safetensors", "torch", "raw"};
 constexpr std::string_view reserved_name = "__metadata__";
 constexpr std::size_t rank_digits_min = 5;
 constexpr std::size_t rank_digits_max = 10;
@@ -55,6 +56,19 @@ bool is_in_file(const TensorSpec& tensor) {
   return tensor.alias_of.empty() && tensor.archive.empty();
 }
 
+// At most what its entry in the rank's part takes.
+std::uint64_t entry_bytes(const TensorSpec& tensor) {
+  constexpr std::uint64_t numbers_bytes = 64;  // Of an entry, and of a piece.
+  const std::uint64_t dimensions = tensor.shape.size();
+  std::uint64_t bytes = numbers_bytes + tensor.name.size() + tensor.alias_of.size();
+  bytes += dimensions * sizeof(std::uint64_t);
+  if (tensor.piece) {
+    bytes += numbers_bytes + tensor.piece->order.size();
+    bytes += (tensor.piece->global_shape.size() + dimensions) * sizeof(std::uint64_t);
+  }
+  return bytes;
+}
+
 // Step 1. Returns the size of each tensor in bytes.
 Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
   if (tensors.size() > tensors_max)
@@ -64,6 +78,7 @@ Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
   index_of.reserve(tensors.size());
   std::vector<std::uint64_t> sizes;
   sizes.reserve(tensors.size());
+  std::uint64_t list_bytes = 0;
   for (std::size_t index = 0; index < tensors.size(); ++index) {
     const TensorSpec& tensor = tensors[index];
     if (const auto problem = name_problem(tensor.name); !problem.empty())
@@ -82,7 +97,13 @@ Result<std::vector<std::uint64_t>> check(std::span<const TensorSpec> tensors) {
       if (!problem.empty()) return refuse(tensor.name, problem);
     }
     sizes.push_back(*bytes);
+    list_bytes += entry_bytes(tensor);
   }
+  if (list_bytes > tensor_list_bytes_max)
+    return fail(
+        Errc::exhausted,
+        fmt::format("{} tensors: their names and shapes take {} bytes where {} are the most",
+                    tensors.size(), list_bytes, tensor_list_bytes_max));
   for (const TensorSpec& tensor : tensors) {
     if (tensor.alias_of.empty()) continue;
     const auto found = index_of.find(tensor.alias_of);
@@ -239,6 +260,16 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
   return layout;
 }
 
+std::string_view name_of(MemberKind kind) {
+  return kind_names.at(static_cast<std::size_t>(kind) - 1);
+}
+
+std::optional<MemberKind> kind_from(std::string_view name) {
+  const auto found = std::ranges::find(kind_names, name);
+  if (found == kind_names.end()) return std::nullopt;
+  return static_cast<MemberKind>(found - kind_names.begin() + 1);
+}
+
 bool Layout::has_archives() const {
   return std::ranges::any_of(members,
                              [](const Member& member) { return member.kind == MemberKind::torch; });
@@ -260,6 +291,10 @@ std::string member_name(std::uint32_t rank, std::string_view extension) {
 }
 
 bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
+  return is_name_of_rank(name, rank) && !name.ends_with(".part");
+}
+
+bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
   constexpr std::string_view prefix = "rank-";
   if (!name.starts_with(prefix)) return false;
   const std::size_t dot = name.find('.');
@@ -275,7 +310,6 @@ bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
   }
   for (const char letter : extension)
     if (letter < 'a' || letter > 'z') return false;
-  if (extension == "part") return false;  // It lies beside the files while they are written.
   if (value > UINT32_MAX || (rank && value != *rank)) return false;
   // Only one spelling is valid: without superfluous zeros.
   return name == member_name(static_cast<std::uint32_t>(value), extension);

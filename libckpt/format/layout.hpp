@@ -22,6 +22,9 @@
 namespace ckpt::format {
 
 enum class MemberKind : std::uint8_t { safetensors = 1, torch = 2, raw = 3 };
+// "safetensors", "torch", "raw".
+std::string_view name_of(MemberKind kind);
+std::optional<MemberKind> kind_from(std::string_view name);
 
 // Extent: a range of bytes, in the Slot unless stated otherwise.
 struct Extent {
@@ -72,8 +75,10 @@ struct Layout {
 
 // Errors: invalid_argument (duplicate name, negative or overflowing shape, alias of nothing, a name
 // that is empty, too long, "__metadata__" or not UTF-8, a piece outside of its global tensor),
-// exhausted (more than `tensors_max`). An alias has the type, the shape and the piece of the tensor
-// that it names, which is no alias itself.
+// exhausted (more than `tensors_max`, or names and shapes of more than `tensor_list_bytes_max`). An
+// alias has the type, the shape and the piece of the tensor that it names, which is no alias
+// itself. What all tensors take in the rank's part, on storage.
+inline constexpr std::uint64_t tensor_list_bytes_max = 256u << 20;
 inline constexpr std::size_t tensors_max = 2'000'000;  // Most reach the header's 100 MB first.
 inline constexpr std::size_t name_bytes_max = 4096;
 inline constexpr std::size_t job_bytes_max = 128;
@@ -85,6 +90,8 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
 // For layouts from a disk or a peer: checks everything about a result of make_layout that readers
 // rely on. Errors: corruption.
 Status validate(const Layout& layout);
+// The same without the tensors.
+Status validate_members(const Layout& layout);
 
 // The index of the member that holds the blobs, if there is one. It is always last.
 std::optional<std::size_t> blob_member(const Layout& layout);
@@ -97,6 +104,8 @@ std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int6
 // Makes "rank-00003.safetensors", and checks that a name is of this form for this rank.
 std::string member_name(std::uint32_t rank, std::string_view extension);
 bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank = std::nullopt);
+// The same, or the name of the rank's part.
+bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank = std::nullopt);
 
 // The model's fingerprint: equal for equal names, types, shapes, pieces and places. It leaves out
 // file names and the version, so that ranks with the same tensors agree. Ranks with other parts of

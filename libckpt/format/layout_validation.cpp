@@ -37,7 +37,9 @@ Status check_member(const Member& member) {
   return {};
 }
 
-Status check_members(const Layout& layout) {
+}  // namespace
+
+Status validate_members(const Layout& layout) {
   if (layout.members.empty()) return broken("members", "there are none");
   if (layout.members.size() > members_max) return broken("members", "there are too many");
   std::uint64_t end = 0;
@@ -58,6 +60,8 @@ Status check_members(const Layout& layout) {
     return broken(last.file_name, "it is not the place for blobs");
   return {};
 }
+
+namespace {
 
 class TensorChecker {
  public:
@@ -138,7 +142,7 @@ class TensorChecker {
 
 Status validate(const Layout& layout) {
   if (layout.tensors.size() > tensors_max) return broken("tensors", "there are too many");
-  CKPT_CHECK(check_members(layout));
+  CKPT_CHECK(validate_members(layout));
   TensorChecker checker(layout);
   for (const TensorPlace& tensor : layout.tensors) CKPT_CHECK(checker.check(tensor));
   return checker.finish();

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <ckpt/version.hpp>
 
-#include "format/manifest_shard.hpp"
+#include "format/manifest_v1.hpp"
 #include "format/sealed_json.hpp"
 
 namespace ckpt::format {
@@ -14,63 +15,133 @@ namespace {
 
 constexpr std::string_view manifest_format = "libckpt-manifest";
 
-// Returns an empty text if the shards belong together and are complete.
+// Returns an empty text if the shards are those of all ranks.
 std::string problem_of(const Manifest& manifest) {
-  if (manifest.shards.size() != manifest.world_size)
+  if (manifest.shards.size() != manifest.world_size || manifest.shards.empty())
     return fmt::format("{} shards of {} ranks", manifest.shards.size(), manifest.world_size);
-  for (std::size_t rank = 0; rank < manifest.shards.size(); ++rank) {
-    const ShardRecord& record = manifest.shards[rank].record;
-    if (record.id.rank != rank)
+  for (std::size_t rank = 0; rank < manifest.shards.size(); ++rank)
+    if (manifest.shards[rank].rank != rank)
       return fmt::format("the shard of rank {} is missing or there twice", rank);
-    if (record.job != manifest.job || record.run != manifest.run || record.id.at != manifest.at ||
-        record.world_size != manifest.world_size)
-      return fmt::format("the shard of rank {} is of another step, run or world size", rank);
-    if (manifest.shards[rank].member_crcs.size() != record.layout.members.size())
-      return fmt::format("the shard of rank {} lacks checksums of its files", rank);
-  }
   return {};
+}
+
+template <class T>
+void field(std::string& out, std::string_view key, const T& value) {
+  if (out.back() != '{') out += ",";
+  append_json(out, key);
+  out += ":";
+  append_json(out, value);
+}
+
+void append_file(std::string& out, const StoredFile& file) {
+  out += "{";
+  field(out, "file", std::string_view(file.name));
+  field(out, "kind", name_of(file.kind));
+  if (!file.archive.empty()) field(out, "archive", std::string_view(file.archive));
+  field(out, "bytes", file.bytes);
+  field(out, "crc32", std::uint64_t{file.crc});
+  out += "}";
+}
+
+void append_shard(std::string& out, const ManifestShard& shard) {
+  out += "{";
+  field(out, "rank", std::uint64_t{shard.rank});
+  field(out, "slot_bytes", shard.slot_bytes);
+  field(out, "record_digest", shard.record_digest);
+  out += ",\"part\":{";
+  field(out, "file", std::string_view(part_name(shard.rank)));
+  field(out, "bytes", shard.part.bytes);
+  field(out, "front_bytes", shard.part.front_bytes);
+  field(out, "front_digest", shard.part.front_digest);
+  out += "},\"members\":[";
+  for (const StoredFile& file : shard.files) {
+    if (&file != &shard.files.front()) out += ",";
+    append_file(out, file);
+  }
+  out += "]}";
+}
+
+Result<StoredFile> read_file(JsonReader& reader, std::uint32_t rank) {
+  StoredFile file;
+  CKPT_CHECK(reader.begin_object());
+  CKPT_TRY(file.name, reader.string_member("file"));
+  if (!is_member_name(file.name, rank)) return reader.problem("a file that is none of its rank");
+  CKPT_TRY(const auto kind, reader.string_member("kind"));
+  const auto known = kind_from(kind);
+  if (!known) return reader.problem("a file of unknown kind");
+  file.kind = *known;
+  if (file.kind == MemberKind::torch) {
+    CKPT_TRY(file.archive, reader.string_member("archive"));
+    if (file.archive.empty()) return reader.problem("an archive without a name");
+  }
+  CKPT_TRY(file.bytes, reader.integer_member("bytes", slot_bytes_max));
+  CKPT_TRY(const auto crc, reader.integer_member("crc32", UINT32_MAX));
+  file.crc = static_cast<Crc32>(crc);
+  CKPT_CHECK(reader.end_object());
+  return file;
+}
+
+Status read_seal(JsonReader& reader, std::uint32_t rank, PartSeal& seal) {
+  CKPT_CHECK(reader.member("part"));
+  CKPT_CHECK(reader.begin_object());
+  CKPT_TRY(const auto name, reader.string_member("file"));
+  if (!is_part_name(name, rank)) return reader.problem("a part that is none of its rank");
+  CKPT_TRY(seal.bytes, reader.integer_member("bytes", part_bytes_max));
+  CKPT_TRY(seal.front_bytes, reader.integer_member("front_bytes", seal.bytes));
+  CKPT_TRY(seal.front_digest, digest_member(reader, "front_digest"));
+  return reader.end_object();
+}
+
+Result<ManifestShard> read_shard(JsonReader& reader) {
+  ManifestShard shard;
+  CKPT_CHECK(reader.begin_object());
+  CKPT_TRY(const auto rank, reader.integer_member("rank", UINT32_MAX));
+  shard.rank = static_cast<std::uint32_t>(rank);
+  CKPT_TRY(shard.slot_bytes, reader.integer_member("slot_bytes", slot_bytes_max));
+  CKPT_TRY(shard.record_digest, digest_member(reader, "record_digest"));
+  CKPT_CHECK(read_seal(reader, shard.rank, shard.part));
+  CKPT_CHECK(reader.array_member("members", [&]() -> Status {
+    if (shard.files.size() == members_max) return reader.problem("too many files");
+    CKPT_TRY(auto file, read_file(reader, shard.rank));
+    shard.files.push_back(std::move(file));
+    return {};
+  }));
+  CKPT_CHECK(reader.end_object());
+  return shard;
 }
 
 }  // namespace
 
-Result<Manifest> merge(std::vector<ShardPart> parts) {
-  if (parts.empty()) return fail(Errc::invalid_argument, "manifest: no shards");
-  std::sort(parts.begin(), parts.end(), [](const ShardPart& left, const ShardPart& right) {
-    return left.record.id.rank < right.record.id.rank;
-  });
-  Manifest manifest;
-  const ShardRecord& first = parts.front().record;
-  manifest.writer = "libckpt " CKPT_VERSION_STRING;
-  manifest.job = first.job;
-  manifest.run = first.run;
-  manifest.at = first.id.at;
-  manifest.world_size = first.world_size;
-  manifest.shards = std::move(parts);
-  if (const auto problem = problem_of(manifest); !problem.empty())
-    return fail(Errc::invalid_argument, "manifest: " + problem);
-  return manifest;
+ManifestShard entry_of(const PartFront& front, const PartSeal& seal) {
+  ManifestShard shard;
+  shard.rank = front.record.id.rank;
+  shard.slot_bytes = front.record.layout.slot_bytes;
+  shard.record_digest = front.record_digest;
+  shard.part = seal;
+  shard.files = front.files;
+  return shard;
 }
 
 Result<std::string> render(const Manifest& manifest) {
   if (const auto problem = problem_of(manifest); !problem.empty())
     return fail(Errc::invalid_argument, "manifest: " + problem);
-  std::string out = begin_sealed_json(manifest_format);
-  const auto field = [&](std::string_view key, const auto& value) {
+  std::string out = begin_sealed_json(manifest_format, format_version);
+  const auto line = [&](std::string_view key, const auto& value) {
     append_json(out, key);
     out += ":";
     append_json(out, value);
     out += ",";
   };
-  field("writer", std::string_view(manifest.writer));
-  field("created_unix_seconds", manifest.created_unix_seconds);
+  line("writer", std::string_view(manifest.writer));
+  line("created_unix_seconds", manifest.created_unix_seconds);
   out += "\n";
-  field("job", std::string_view(manifest.job));
-  field("run", manifest.run);
-  field("timeline", manifest.at.timeline);
-  field("step", number(manifest.at.step));
-  field("world_size", std::uint64_t{manifest.world_size});
+  line("job", std::string_view(manifest.job));
+  line("run", manifest.run);
+  line("timeline", manifest.at.timeline);
+  line("step", number(manifest.at.step));
+  line("world_size", std::uint64_t{manifest.world_size});
   out += "\n\"topology\":{";
-  field("members", manifest.members);
+  line("members", manifest.members);
   out += "\"nodes\":[";
   for (const auto& node : manifest.nodes) {
     if (out.back() != '[') out += ",";
@@ -92,7 +163,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
   if (text.size() > manifest_bytes_max)
     return fail(Errc::corruption,
                 fmt::format("{}: {} bytes are too many", manifest_name, text.size()));
-  CKPT_TRY(auto reader, open_sealed_json(text, manifest_format, manifest_name));
+  std::uint64_t version = 0;
+  CKPT_TRY(auto reader,
+           open_sealed_json(text, manifest_format, manifest_name, format_version, &version));
   Manifest manifest;
   CKPT_TRY(manifest.writer, reader.string_member("writer"));
   CKPT_TRY(manifest.created_unix_seconds, reader.integer_member("created_unix_seconds"));
@@ -113,7 +186,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
   }));
   CKPT_CHECK(reader.end_object());
   CKPT_CHECK(reader.array_member("shards", [&]() -> Status {
-    CKPT_TRY(auto shard, read_shard(reader, manifest));
+    CKPT_TRY(auto shard,
+             version == 1 ? read_shard_of_version_1(reader, manifest) : read_shard(reader));
     manifest.shards.push_back(std::move(shard));
     return {};
   }));
@@ -123,11 +197,20 @@ Result<Manifest> parse_manifest(std::string_view text) {
   return manifest;
 }
 
-Result<ShardRecord> record_from(const Manifest& manifest, std::uint32_t rank) {
+Result<ManifestShard> shard_of(const Manifest& manifest, std::uint32_t rank) {
   if (rank >= manifest.shards.size())
     return fail(Errc::not_found,
                 fmt::format("rank {} of a checkpoint of {} ranks", rank, manifest.shards.size()));
-  return manifest.shards[rank].record;
+  return manifest.shards[rank];
+}
+
+Status check_belongs(const Manifest& manifest, std::uint32_t rank, const ShardRecord& record) {
+  const bool belongs = record.job == manifest.job && record.run == manifest.run &&
+                       record.id == ShardId{manifest.at, rank} &&
+                       record.world_size == manifest.world_size;
+  if (belongs) return {};
+  return fail(Errc::corruption,
+              fmt::format("the part of rank {} is of another step, run or world size", rank));
 }
 
 }  // namespace ckpt::format

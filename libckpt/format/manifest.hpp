@@ -1,12 +1,13 @@
 // Manifest: the file that makes a checkpoint complete. Files without one do not count.
 //
-// It contains everything in the records of the shards, so that each record can be restored exactly.
-// For readers that know only JSON it adds, for each tensor, its name, type, global shape, place in
-// that shape, file and byte range. It is sealed. libckpt/docs/format.md lists its members.
+// It is the small root of a checkpoint: whose step it is, and for each rank its files and the seal
+// of its part. The part has everything else about the rank's bytes. It is sealed, so that it covers
+// every byte of the checkpoint. libckpt/docs/format.md lists its members.
 #pragma once
 
 #include <ckpt/result.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +16,20 @@
 
 namespace ckpt::format {
 
+// Some 350 bytes for each rank: enough for 700,000 ranks.
 inline constexpr std::size_t manifest_bytes_max = 256u << 20;
 inline constexpr std::string_view manifest_name = "manifest.json";
+
+// One rank's entry. Its part is the file part_name(rank).
+struct ManifestShard {
+  std::uint32_t rank = 0;
+  std::uint64_t slot_bytes = 0;   // A Slot that takes these bytes has at least this size.
+  Digest record_digest;           // Of the record in the part: the identity of the copy.
+  PartSeal part;                  // Empty in version 1.
+  std::vector<StoredFile> files;  // By member.
+  // Version 1 had no parts: what one would hold.
+  std::shared_ptr<const ShardPart> embedded;
+};
 
 struct Manifest {
   std::string writer;  // "libckpt 0.1.0"; for people, as is `created`.
@@ -27,20 +40,21 @@ struct Manifest {
   std::uint32_t world_size = 1;
   Digest members;  // Of (nodes, world size, replicas), as in reports.
   std::vector<std::string> nodes;
-  std::vector<ShardPart> shards;  // By rank, all of them.
+  std::vector<ManifestShard> shards;  // By rank, all of them.
 };
 
-// Merges the parts of all ranks, in any order, and sets `writer`, but neither `created` nor the
-// topology. Errors: invalid_argument (a rank is missing or given twice, or the parts are not of one
-// step of one run).
-Result<Manifest> merge(std::vector<ShardPart> parts);
+// A rank's entry for a part whose front was read.
+ManifestShard entry_of(const PartFront& front, const PartSeal& seal);
 
-// Errors: invalid_argument (not a result of merge), exhausted (above `manifest_bytes_max`).
+// Errors: invalid_argument (a rank is missing or not in its place), exhausted (above
+// `manifest_bytes_max`).
 Result<std::string> render(const Manifest& manifest);
 // Errors: corruption (any changed byte), version_mismatch.
 Result<Manifest> parse_manifest(std::string_view text);
 
 // Errors: not_found (no such rank).
-Result<ShardRecord> record_from(const Manifest& manifest, std::uint32_t rank);
+Result<ManifestShard> shard_of(const Manifest& manifest, std::uint32_t rank);
+// Errors: corruption (the part is that of another step, rank or run than the manifest's).
+Status check_belongs(const Manifest& manifest, std::uint32_t rank, const ShardRecord& record);
 
 }  // namespace ckpt::format

@@ -40,16 +40,79 @@ std::string aliases_json(const Layout& layout) {
   return out;
 }
 
+template <class Number>
+void append_list(std::string& out, std::span<const Number> numbers) {
+  out += "[";
+  for (const Number number : numbers) {
+    if (out.back() != '[') out += ",";
+    append_json(out, static_cast<std::uint64_t>(number));
+  }
+  out += "]";
+}
+
+bool is_in_header(const TensorPlace& tensor) {
+  return tensor.member == 0 && tensor.alias_of.empty();
+}
+
+// {"w":{"global_shape":[8,4],"offset":[4,0],"copy":0}}: the pieces, in our own words.
+std::string pieces_json(const Layout& layout) {
+  std::string out = "{";
+  for (const TensorPlace& tensor : layout.tensors) {
+    if (!is_in_header(tensor) || !tensor.piece) continue;
+    const Piece& piece = *tensor.piece;
+    if (out.size() > 1) out += ",";
+    append_json(out, tensor.name);
+    out += R"(:{"global_shape":)";
+    append_list<std::uint64_t>(out, piece.global_shape);
+    if (piece.flat_begin) {
+      out += R"(,"flat_begin":)";
+      append_json(out, *piece.flat_begin);
+    } else {
+      out += R"(,"offset":)";
+      append_list<std::uint64_t>(out, piece.offset);
+    }
+    if (!piece.order.empty()) {
+      out += R"(,"order":)";
+      append_list<std::uint8_t>(out, piece.order);
+    }
+    out += R"(,"copy":)";
+    append_json(out, std::uint64_t{piece.copy});
+    out += "}";
+  }
+  return out + "}";
+}
+
+// {"w":{"saved_offsets":[4,0]}}: where each tensor of the file lies, for torch's reader of sharded
+// safetensors files. It counts in the dimensions of the file, wants every tensor, and takes a flat
+// range for a part of a tensor of one dimension.
+std::string offsets_json(const Layout& layout) {
+  std::string out = "{";
+  for (const TensorPlace& tensor : layout.tensors) {
+    if (!is_in_header(tensor)) continue;
+    std::vector<std::uint64_t> offsets(tensor.shape.size(), 0);
+    if (tensor.piece && tensor.piece->flat_begin) {
+      offsets = {*tensor.piece->flat_begin};
+    } else if (tensor.piece) {
+      const Piece& piece = *tensor.piece;
+      for (std::size_t place = 0; place < offsets.size(); ++place)
+        offsets[place] = piece.offset[piece.order.empty() ? place : piece.order[place]];
+    }
+    if (out.size() > 1) out += ",";
+    append_json(out, tensor.name);
+    out += R"(:{"saved_offsets":)";
+    append_list<std::uint64_t>(out, offsets);
+    out += "}";
+  }
+  return out + "}";
+}
+
 void append_tensor(std::string& out, const TensorPlace& tensor, std::uint64_t data_offset) {
   append_json(out, tensor.name);
   out += R"(:{"dtype":")";
   out += safetensors_name(tensor.dtype);
-  out += R"(","shape":[)";
-  for (std::size_t index = 0; index < tensor.shape.size(); ++index) {
-    if (index > 0) out += ",";
-    append_json(out, static_cast<std::uint64_t>(tensor.shape[index]));
-  }
-  out += R"(],"data_offsets":[)";
+  out += R"(","shape":)";
+  append_list<std::int64_t>(out, tensor.shape);
+  out += R"(,"data_offsets":[)";
   append_json(out, tensor.extent.offset - data_offset);
   out += ",";
   append_json(out, tensor.extent.end() - data_offset);
@@ -81,10 +144,20 @@ std::string header_json(const Layout& layout, const HeaderFacts& facts) {
     out += R"(,"libckpt.aliases":)";
     append_json(out, aliases);
   }
+  const bool has_pieces = std::ranges::any_of(layout.tensors, [](const TensorPlace& tensor) {
+    return is_in_header(tensor) && tensor.piece.has_value();
+  });
+  if (has_pieces) {
+    out += R"(,"libckpt.pieces":)";
+    append_json(out, pieces_json(layout));
+    out += R"(,"DCP_SHARDING_INFO":)";
+    append_json(out, offsets_json(layout));
+    out += R"(,"DCP_VERSION":"1.0")";
+  }
   out += "}";
   const std::uint64_t data_offset = member.extent.offset + member.header_bytes;
   for (const auto& tensor : layout.tensors) {
-    if (tensor.member != 0 || !tensor.alias_of.empty()) continue;
+    if (!is_in_header(tensor)) continue;
     out += ",";
     append_tensor(out, tensor, data_offset);
   }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ckpt/version.hpp>
 #include <span>
 
 #include "base/assert.hpp"
@@ -23,8 +22,8 @@ Digest digest_of_text(std::string_view text) {
 
 }  // namespace
 
-std::string begin_sealed_json(std::string_view format) {
-  return fmt::format("{{\"format\":\"{}\",\"format_version\":{},\n", format, format_version);
+std::string begin_sealed_json(std::string_view format, std::uint64_t version) {
+  return fmt::format("{{\"format\":\"{}\",\"format_version\":{},\n", format, version);
 }
 
 std::string seal_json(std::string text) {
@@ -37,7 +36,8 @@ std::string seal_json(std::string text) {
 }
 
 Result<JsonReader> open_sealed_json(std::string_view text, std::string_view format,
-                                    std::string_view what) {
+                                    std::string_view what, std::uint64_t version_max,
+                                    std::uint64_t* version) {
   const auto broken = [&](std::string_view problem) {
     return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
   };
@@ -53,11 +53,12 @@ Result<JsonReader> open_sealed_json(std::string_view text, std::string_view form
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(const auto found, reader.string_member("format"));
   if (found != format) return broken(fmt::format("it is a \"{}\"", found.substr(0, 100)));
-  CKPT_TRY(const auto version, reader.integer_member("format_version"));
-  if (version != format_version)
-    return fail(Errc::version_mismatch, fmt::format("{}: it has format version {}, this program "
-                                                    "reads {}",
-                                                    what, version, format_version));
+  CKPT_TRY(const auto found_version, reader.integer_member("format_version"));
+  if (found_version == 0 || found_version > version_max)
+    return fail(Errc::version_mismatch,
+                fmt::format("{}: it has format version {}, this program reads {}{}", what,
+                            found_version, version_max > 1 ? "1 to " : "", version_max));
+  if (version != nullptr) *version = found_version;
   return reader;
 }
 

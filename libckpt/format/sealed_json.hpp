@@ -19,14 +19,15 @@
 namespace ckpt::format {
 
 // The first line, including its comma.
-std::string begin_sealed_json(std::string_view format);
+std::string begin_sealed_json(std::string_view format, std::uint64_t version = 1);
 // `text` must end with a comma and a newline.
 std::string seal_json(std::string text);
 
-// Checks the digest and the first line, then stops at the file's own members. Errors: corruption,
-// version_mismatch (made by another version of the library).
+// Checks the digest and the first line, then stops at the file's own members. `version`, unless
+// null, gets that of the file. Errors: corruption, version_mismatch (above `version_max`).
 Result<JsonReader> open_sealed_json(std::string_view text, std::string_view format,
-                                    std::string_view what);
+                                    std::string_view what, std::uint64_t version_max = 1,
+                                    std::uint64_t* version = nullptr);
 // Reads the digest member and the end.
 Status finish_sealed_json(JsonReader& reader);
 

@@ -1,28 +1,84 @@
 #include "format/shard_part.hpp"
 
-#include "format/codec.hpp"
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.hpp"
+#include "format/torch_archive.hpp"
 
 namespace ckpt::format {
 
-std::vector<std::byte> encode(const ShardPart& part) {
-  Writer writer;
-  writer.begin_record(RecordKind::shard_part);
-  const auto record = encode(part.record);
-  writer.count(record.size());
-  writer.raw(record);
-  writer.list(part.member_crcs, [&](Crc32 crc) { writer.u32(crc); });
-  return writer.end_record();
+namespace {
+
+Unexpected broken(std::string_view problem) {
+  return fail(Errc::corruption, fmt::format("part: {}", problem));
 }
 
-Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes) {
-  CKPT_TRY(auto reader, Reader::open_record(bytes, RecordKind::shard_part, "shard part"));
-  const auto record = reader.raw(reader.count(1));
+// Puts the tensors of all blocks back into their places.
+Status read_tensors(const PartFront& front, std::span<const std::byte> bytes, Layout& layout) {
+  layout.tensors.resize(front.tensors);
+  std::vector<bool> is_there(front.tensors, false);
+  for (const PartBlock& block : front.blocks) {
+    CKPT_TRY(auto entries, decode_part_block(block, bytes.subspan(block.offset, block.bytes)));
+    for (PartEntry& entry : entries) {
+      if (entry.place >= front.tensors || is_there[entry.place])
+        return broken(fmt::format("tensor \"{}\" has no place of its own", entry.tensor.name));
+      is_there[entry.place] = true;
+      layout.tensors[entry.place] = std::move(entry.tensor);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<StoredFile> files_of(const ShardPart& part) {
+  const Layout& layout = part.record.layout;
+  const auto extents = member_extents(part.record);
+  CKPT_ASSERT(part.member_crcs.size() == extents.size());
+  std::vector<StoredFile> files;
+  for (std::size_t index = 0; index < extents.size(); ++index) {
+    const Member& member = layout.members[index];
+    files.push_back({member.file_name, member.kind, extents[index].bytes, part.member_crcs[index],
+                     std::string()});
+  }
+  for (const TensorPlace& tensor : layout.tensors) {
+    StoredFile& file = files.at(tensor.member);
+    if (file.kind != MemberKind::torch || !file.archive.empty()) continue;
+    file.archive = tensor.name.substr(0, tensor.name.find(archive_separator));
+  }
+  return files;
+}
+
+std::vector<std::byte> encode(const ShardPart& part) {
+  PartFront front;
+  front.record_digest = digest_of(part.record);
+  front.files = files_of(part);
+  const std::vector<std::byte> blocks = encode_blocks(part.record.layout, front);
+  front.record = part.record;
+  front.record.layout.tensors.clear();
+  std::vector<std::byte> bytes = encode(front);
+  bytes.insert(bytes.end(), blocks.begin(), blocks.end());
+  return bytes;
+}
+
+Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes, const PartSeal& seal) {
+  if (bytes.size() != seal.bytes || seal.front_bytes > seal.bytes)
+    return broken(fmt::format("it has {} bytes, its manifest says {}", bytes.size(), seal.bytes));
+  const auto front_bytes = bytes.first(seal.front_bytes);
+  if (ckpt::digest_of(front_bytes) != seal.front_digest)
+    return broken("its bytes do not match its digest");
+  CKPT_TRY(PartFront front, decode_part_front(front_bytes));
+  if (front.part_bytes() != bytes.size()) return broken("it does not end with its last block");
   ShardPart part;
-  part.member_crcs = reader.list<Crc32>(sizeof(Crc32), [&] { return reader.u32(); });
-  CKPT_CHECK(reader.finish());
-  CKPT_TRY(part.record, decode_shard_record(record));
-  if (part.member_crcs.size() != part.record.layout.members.size())
-    return fail(Errc::corruption, "shard part: not one checksum per file");
+  part.record = std::move(front.record);
+  CKPT_CHECK(read_tensors(front, bytes, part.record.layout));
+  CKPT_CHECK(validate(part.record.layout));
+  if (digest_of(part.record) != front.record_digest)
+    return broken("its record does not match its digest");
+  for (const StoredFile& file : front.files) part.member_crcs.push_back(file.crc);
+  if (files_of(part) != front.files) return broken("an archive with another name than its entries");
   return part;
 }
 
@@ -30,13 +86,8 @@ std::string part_name(std::uint32_t rank) {
   return member_name(rank, "part");
 }
 
-bool is_part_name(std::string_view name) {
-  std::string_view rest = name;
-  if (!rest.starts_with("rank-") || !rest.ends_with(".part")) return false;
-  rest.remove_prefix(5);
-  rest.remove_suffix(5);
-  return !rest.empty() && rest.size() <= 10 &&
-         std::all_of(rest.begin(), rest.end(), [](char one) { return one >= '0' && one <= '9'; });
+bool is_part_name(std::string_view name, std::optional<std::uint32_t> rank) {
+  return is_name_of_rank(name, rank) && name.ends_with(".part");
 }
 
 }  // namespace ckpt::format

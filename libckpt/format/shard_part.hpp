@@ -1,15 +1,18 @@
-// ShardPart: the part of a manifest that one rank's writer produces: the record of the bytes, and
-// the checksum of each file as written. The coordinator merges the parts of all ranks into the
-// manifest.
+// ShardPart: the file that one rank's writer leaves in a checkpoint beside the rank's files: the
+// record of the bytes, and the checksum of each file as written.
+//
+// It lies in the checkpoint as "rank-00003.part". The manifest has its seal.
 #pragma once
 
 #include <ckpt/result.hpp>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "format/shard_record.hpp"
+#include "format/part_front.hpp"
 
 namespace ckpt::format {
 
@@ -18,12 +21,23 @@ struct ShardPart {
   std::vector<Crc32> member_crcs;  // One for each member's true bytes.
 };
 
-std::vector<std::byte> encode(const ShardPart& part);
-// Errors: corruption, version_mismatch.
-Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes);
+// PartSeal: covers every byte of a part. The front's digest covers the blocks' digests.
+struct PartSeal {
+  std::uint64_t bytes = 0;  // Of the whole file.
+  std::uint64_t front_bytes = 0;
+  Digest front_digest;
+  bool operator==(const PartSeal&) const = default;
+};
 
-// "rank-00003.part"; lies in the work directory only.
+// What the files of a shard are called, how large they are, and what they hold.
+std::vector<StoredFile> files_of(const ShardPart& part);
+
+std::vector<std::byte> encode(const ShardPart& part);
+// Errors: corruption (any byte that the seal does not cover), version_mismatch.
+Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes, const PartSeal& seal);
+
+// "rank-00003.part".
 std::string part_name(std::uint32_t rank);
-bool is_part_name(std::string_view name);
+bool is_part_name(std::string_view name, std::optional<std::uint32_t> rank = std::nullopt);
 
 }  // namespace ckpt::format

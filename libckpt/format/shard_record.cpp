@@ -67,10 +67,15 @@ Extent ShardRecord::chunk(std::size_t index) const {
 }
 
 Status validate(const ShardRecord& record) {
+  CKPT_CHECK(validate_frame(record));
+  return validate(record.layout);
+}
+
+Status validate_frame(const ShardRecord& record) {
   if (record.job.size() > job_bytes_max || !is_utf8(record.job)) return broken("no job name");
   if (record.id.rank >= record.world_size)
     return broken(fmt::format("rank {} of {}", record.id.rank, record.world_size));
-  CKPT_CHECK(validate(record.layout));
+  CKPT_CHECK(validate_members(record.layout));
   for (const Member& member : record.layout.members)
     if (!is_member_name(member.file_name, record.id.rank))
       return broken(fmt::format("{} is no file of rank {}", member.file_name, record.id.rank));
@@ -143,7 +148,6 @@ class Decoder : public FieldReader<Decoder> {
   using FieldReader::FieldReader;
   using FieldReader::take;
 
-  void take(Layout& layout) { layout = read_layout(in_); }
   void take(const Blobs<ShardRecord>& blobs) {
     const std::size_t count = in_.count(encoded_bytes_min<std::string> + encoded_bytes_min<Extent>);
     for (std::size_t index = 0; index < count && in_.is_good(); ++index) {
@@ -166,6 +170,16 @@ Digest digest_of_version_1(const ShardRecord& record) {
 Result<ShardRecord> decode_shard_record(std::span<const std::byte> bytes) {
   CKPT_TRY(auto record, Decoder::decode<ShardRecord>(bytes, RecordKind::shard_record, what));
   CKPT_CHECK(validate(record));
+  return record;
+}
+
+void write_fields(Writer& writer, const ShardRecord& record) {
+  Encoder(writer).put(record);
+}
+
+ShardRecord read_fields(Reader& reader) {
+  ShardRecord record;
+  Decoder(reader).take(record);
   return record;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/checksum.hpp"
+#include "format/codec.hpp"
 #include "format/layout.hpp"
 
 namespace ckpt::format {
@@ -56,6 +57,8 @@ inline constexpr std::size_t blobs_max = 65'536;
 // Errors: corruption (an invalid layout, extents outside it, a wrong number of checksums). Records
 // that decode returns are valid.
 Status validate(const ShardRecord& record);
+// The same without the layout's tensors, which may be elsewhere.
+Status validate_frame(const ShardRecord& record);
 
 // The digest of the encoded record identifies a copy: copies agree when their digests do.
 Digest digest_of(const ShardRecord& record);
@@ -66,6 +69,10 @@ Digest digest_of_version_1(const ShardRecord& record);
 // the remaining bytes before anything is allocated.
 std::vector<std::byte> encode(const ShardRecord& record);
 Result<ShardRecord> decode_shard_record(std::span<const std::byte> bytes);
+
+// Its fields as they stand in other records. Nothing that is read has been validated.
+void write_fields(Writer& writer, const ShardRecord& record);
+ShardRecord read_fields(Reader& reader);
 
 // The extents of a shard's files in the Slot, member by member, cut to their true sizes.
 std::vector<Extent> member_extents(const ShardRecord& record);

@@ -24,7 +24,6 @@ agree::CoordinatorOptions coordinator_options(const JobFacts& facts) {
   options.boot = facts.boot;
   options.restores_without_progress_max = context.options.restores_without_progress_max;
   options.flush_stalled_after = context.options.flush_stalled_after;
-  options.manifest_bytes_max = context.options.manifest_bytes_max;
   return options;
 }
 
@@ -146,8 +145,7 @@ void Agreement::build_report(bool is_flush_wanted) {
   }
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     const format::ShardRecord& record = *slot.record();
-    report.holdings.push_back(
-        {record.id, slot.digest(), record.bytes, record.world_size, is_own, slot.manifest_bytes()});
+    report.holdings.push_back({record.id, slot.digest(), record.bytes, record.world_size, is_own});
   });
   if (facts_.durable) report.durable.push_back(*facts_.durable);
   const auto& damaged = storage_.damaged();

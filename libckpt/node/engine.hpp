@@ -59,7 +59,6 @@ struct EngineOptions {
   Duration job_idle_limit = std::chrono::hours(2);          // Memory of a job without trainers.
   Duration flush_stalled_after = std::chrono::seconds(60);  // Then another node writes the part.
   std::uint32_t restores_without_progress_max = 3;          // Then the step is suspect.
-  std::uint64_t manifest_bytes_max = format::manifest_bytes_max;  // Of a step that can be stored.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 

@@ -190,7 +190,7 @@ void Job::obey() {
 }
 
 void Job::send_notices() {
-  const control::Notice notice{waiting(), degraded(), facts_.decree.unstorable};
+  const control::Notice notice{waiting(), degraded()};
   for (const auto& [number_of_rank, rank] : ranks_) Sessions::send_notice(rank, notice);
 }
 

@@ -114,9 +114,6 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   const std::uint64_t failed_before = storage_.flush_failures();
   while (!captures_.is_flushed(clock.now() < commits_until)) {
     const bool has_failed = storage_.flush_failures() - failed_before >= failures_max;
-    if (!facts_.decree.unstorable.empty())
-      co_return fail(Errc::exhausted,
-                     fmt::format("flush job {}: {}", facts_.shape.job, facts_.decree.unstorable));
     const bool is_given_up = facts_.context.captures == CapturePermission::refused;
     if (has_failed || is_given_up || clock.now() >= deadline) {
       const Held all = held();

@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
+#include "storage/part_reader.hpp"
 #include "storage/run_directory.hpp"
 
 namespace ckpt::node {
@@ -271,12 +272,14 @@ Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_in(std::stri
                                                                        format::ShardId id,
                                                                        Digest digest) {
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));
-  CKPT_CO_TRY(format::ShardRecord record, format::record_from(*manifest, id.rank));
-  if (format::digest_of(record) != digest) {
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, id.rank));
+  if (shard.record_digest != digest) {
     co_return fail(Errc::not_found,
                    fmt::format("{} holds another save of step {}", name, number(id.at.step)));
   }
-  co_return std::make_shared<const format::ShardRecord>(std::move(record));
+  auto record = co_await storage::read_record(facts_.context.seams.files, site().at(name), manifest,
+                                              id.rank, facts_.context.seams.compute);
+  co_return record;
 }
 
 Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,

@@ -246,9 +246,6 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
   if (facts_.ended_at || session->phase != StartPhase::running) {
     send_levels(*session);  // The trainer hears of the flush before the end.
     closed.emplace();
-  } else if (is_settled && !facts_.decree.unstorable.empty() && !captures_.is_flushed(true)) {
-    closed = fail(Errc::exhausted, fmt::format("close job {} rank {}: {}", facts_.shape.job,
-                                               rank.rank, facts_.decree.unstorable));
   } else if (facts_.clock().now() >= *session->close_deadline) {
     const std::string trouble = degraded();
     closed =

@@ -27,8 +27,9 @@ Task<void> refuse_shards_alone(os::FileSystem& files, std::string directory) {
   const auto entries = co_await files.list(directory);
   if (!entries && entries.error().code() == Errc::not_found) co_return Status();
   if (!entries) co_return fail(entries.error());
-  const bool has_shards = std::ranges::any_of(
-      *entries, [](const os::DirectoryEntry& entry) { return format::is_member_name(entry.name); });
+  const bool has_shards = std::ranges::any_of(*entries, [](const os::DirectoryEntry& entry) {
+    return format::is_name_of_rank(entry.name);
+  });
   if (!has_shards) co_return Status();
   co_return fail(Errc::corruption, fmt::format("read {}: it has files of a checkpoint, and no {}",
                                                os::display(directory), format::manifest_name));
@@ -65,11 +66,10 @@ Checkpoint describe(const Manifest& manifest, std::string name) {
   checkpoint.run = manifest.run;
   checkpoint.world_size = manifest.world_size;
   checkpoint.created_unix_seconds = manifest.created_unix_seconds;
-  for (const format::ShardPart& shard : manifest.shards) {
-    checkpoint.digests.push_back(format::digest_of(shard.record));
-    for (const format::Extent& member : format::member_extents(shard.record)) {
-      checkpoint.bytes += member.bytes;
-    }
+  for (const format::ManifestShard& shard : manifest.shards) {
+    checkpoint.digests.push_back(shard.record_digest);
+    checkpoint.bytes += shard.part.bytes;
+    for (const format::StoredFile& file : shard.files) checkpoint.bytes += file.bytes;
   }
   return checkpoint;
 }
@@ -136,12 +136,11 @@ Status check_identity(const Checkpoint& checkpoint, std::optional<format::RunId>
 std::shared_ptr<const Described> describe_all(const Manifest& manifest, const std::string& name) {
   auto described = std::make_shared<Described>();
   described->checkpoint = describe(manifest, name);
-  for (const format::ShardPart& shard : manifest.shards) {
-    const auto extents = format::member_extents(shard.record);
-    for (std::size_t index = 0; index < extents.size(); ++index) {
-      described->files.push_back(
-          {shard.record.layout.members[index].file_name, extents[index].bytes});
-    }
+  for (const format::ManifestShard& shard : manifest.shards) {
+    if (!shard.embedded)
+      described->files.push_back({format::part_name(shard.rank), shard.part.bytes});
+    for (const format::StoredFile& file : shard.files)
+      described->files.push_back({file.name, file.bytes});
   }
   return described;
 }

@@ -37,7 +37,7 @@ class CatalogCache {
   using WallTime = std::chrono::system_clock::time_point;
   // The coarsest file times in use (FAT) have a resolution of two seconds.
   static constexpr auto settled_after = std::chrono::seconds(2);
-  // Enough for about 1,500 checkpoints of 512 ranks.
+  // Enough for about 900 checkpoints of 512 ranks.
   static constexpr std::uint64_t bytes_max_default = 64u << 20;
 
   explicit CatalogCache(std::uint64_t bytes_max = bytes_max_default) : bytes_max_(bytes_max) {}

@@ -12,6 +12,7 @@
 #include "storage/catalog.hpp"
 #include "storage/chunk_map.hpp"
 #include "storage/parallel.hpp"
+#include "storage/part_reader.hpp"
 
 namespace ckpt::storage {
 
@@ -195,37 +196,49 @@ Task<std::string> damaged_chunks(os::FileSystem& files, std::string step_directo
 
 }  // namespace
 
+namespace {
+
+// Verifies the files of one rank, and its part. Parts are read one after the other, so that memory
+// holds one.
+Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::uint32_t rank,
+                       PageBuffer& buffer, CheckpointReport& report) {
+  const format::ManifestShard& shard = report.manifest->shards[rank];
+  const auto part = co_await read_part(files, step_directory, report.manifest, rank);
+  for (std::size_t index = 0; index < shard.files.size(); ++index) {
+    const format::StoredFile& stored = shard.files[index];
+    FileReport file{stored.name, stored.bytes, {}};
+    const std::string path = os::join(step_directory, file.name);
+    CKPT_CO_TRY(file.problem,
+                co_await problem_of_file(files, path, file.bytes, stored.crc, buffer));
+    if (file.problem == mismatch && part) {
+      const std::shared_ptr<const ShardRecord> record(*part, &(*part)->record);
+      CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, step_directory, record, index));
+      if (!chunks.empty()) file.problem += ": chunk " + chunks;
+    }
+    report.files.push_back(std::move(file));
+  }
+  if (!shard.embedded) {
+    const std::string problem = part ? "" : part.error().text();
+    report.files.push_back({format::part_name(rank), shard.part.bytes, problem});
+  }
+  co_return Status();
+}
+
+}  // namespace
+
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory) {
   CheckpointReport report;
   CKPT_CO_TRY(report.manifest, co_await read_manifest_at(files, step_directory));
   std::uint64_t largest = 0;
-  for (const format::ShardPart& shard : report.manifest->shards) {
-    for (const Extent& member : format::member_extents(shard.record)) {
-      largest = std::max(largest, member.bytes);
-    }
+  for (const format::ManifestShard& shard : report.manifest->shards) {
+    for (const format::StoredFile& file : shard.files) largest = std::max(largest, file.bytes);
   }
   PageBuffer buffer(std::min(largest, verify_piece_bytes));
-  std::set<std::string> known{std::string(format::manifest_name)};
-  for (const format::ShardPart& shard : report.manifest->shards) {
-    const auto extents = format::member_extents(shard.record);
-    for (std::size_t index = 0; index < extents.size(); ++index) {
-      FileReport file;
-      file.name = shard.record.layout.members[index].file_name;
-      file.bytes = extents[index].bytes;
-      const std::string path = os::join(step_directory, file.name);
-      const Crc32 expected = shard.member_crcs[index];
-      CKPT_CO_TRY(file.problem,
-                  co_await problem_of_file(files, path, file.bytes, expected, buffer));
-      if (file.problem == mismatch) {
-        const auto record = std::make_shared<const ShardRecord>(shard.record);
-        CKPT_CO_TRY(const auto chunks,
-                    co_await damaged_chunks(files, step_directory, record, index));
-        if (!chunks.empty()) file.problem += ": chunk " + chunks;
-      }
-      known.insert(file.name);
-      report.files.push_back(std::move(file));
-    }
+  for (std::uint32_t rank = 0; rank < report.manifest->world_size; ++rank) {
+    CKPT_CO_CHECK(co_await verify_rank(files, step_directory, rank, buffer, report));
   }
+  std::set<std::string> known{std::string(format::manifest_name)};
+  for (const FileReport& file : report.files) known.insert(file.name);
   CKPT_CO_TRY(const auto entries, co_await files.list(step_directory));
   for (const os::DirectoryEntry& entry : entries) {
     if (!known.contains(entry.name)) report.foreign.push_back(entry.name);

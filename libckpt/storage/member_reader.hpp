@@ -33,7 +33,7 @@ struct FileReport {
 
 struct CheckpointReport {
   std::shared_ptr<const format::Manifest> manifest;
-  std::vector<FileReport> files;     // Those in the manifest, by rank.
+  std::vector<FileReport> files;     // Those in the manifest, by rank: its part is last.
   std::vector<std::string> foreign;  // Other files in the directory. Harmless.
   bool is_good() const;
 };

@@ -2,7 +2,8 @@
 //   1. One file per member is created and allocated to its true size.
 //   2. Chunks are checksummed, compared with the record and written, several at a time.
 //   3. Each file is synced and closed.
-//   4. The part (record, and the checksum of each file) is written and synced.
+//   4. The part (record, and the checksum of each file) is written and synced. It stays beside the
+//   files.
 #include "storage/member_writer.hpp"
 
 #include <fmt/format.h>
@@ -166,7 +167,9 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   part.record = record;
   part.member_crcs = member_crcs(writing);
   CKPT_ASSERT(part.member_crcs.size() == record.layout.members.size());
-  std::vector<std::byte> encoded = format::encode(part);
+  using Bytes = std::vector<std::byte>;
+  std::function<Result<Bytes>()> encode = [&part] { return format::encode(part); };
+  CKPT_CO_TRY(Bytes encoded, co_await compute_on(hooks.compute, std::move(encode)));
   const std::string part_path =
       os::join(work_directory, turn_name(format::part_name(record.id.rank), source.turn));
   CKPT_CO_CHECK(co_await files.write_small(part_path, std::move(encoded)));

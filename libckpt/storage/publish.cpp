@@ -1,10 +1,10 @@
 // How a step is published:
-//   1. The part of every rank is read. It must be the record that the rank reported.
+//   1. The front of every rank's part is read. It must name the record that the rank reported.
 //   2. The files of every rank must exist with their sizes.
 //   3. Files of a later turn are renamed over any that an earlier writer left. If that writer has
 //   the file open, it loses its name; if it wants to create it later, it fails, since the name
-//   exists. Then the manifest is written and synced.
-//   4. The parts are removed, since the manifest holds their content. So are files of other turns.
+//   exists. Then the manifest is written and synced: it seals the fronts.
+//   4. Files of other turns are removed.
 //   5. The work directory is synced.
 //   6. It is renamed to the step's name, or exchanged with a directory of that name.
 //   7. The parent is synced. The step is DURABLE.
@@ -14,12 +14,15 @@
 
 #include <fmt/format.h>
 
+#include <ckpt/version.hpp>
+
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/parallel.hpp"
+#include "storage/part_reader.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
@@ -29,11 +32,9 @@ namespace ckpt::storage {
 namespace {
 
 using format::Manifest;
-using format::ShardPart;
 
-// Parts and sizes are small reads, and on a network file system each is a round trip.
+// Fronts and sizes are small reads, and on a network file system each is a round trip.
 constexpr std::size_t reads_in_flight = 16;
-constexpr std::uint64_t part_bytes_max = format::manifest_bytes_max;
 
 std::string label(const PublishOrder& order) {
   return fmt::format("publish step {}", number(order.at.step));
@@ -43,22 +44,23 @@ std::string label(const PublishOrder& order) {
 struct Collected {
   Site site;
   PublishOrder order;
-  std::vector<ShardPart> parts;  // By rank.
-  std::uint64_t created_unix_seconds = 0;
+  Manifest manifest;
 };
 
-Status check_part(const PublishOrder& order, const ShardPart& part, std::uint32_t rank) {
-  const format::ShardRecord& record = part.record;
-  if (record.id.rank != rank || record.id.at != order.at || record.run != order.run ||
-      record.world_size != order.world_size || record.job != order.job) {
-    return fail(Errc::corruption, fmt::format("{}: the part of rank {} is of another step or run",
-                                              label(order), rank));
-  }
-  if (format::digest_of(record) != order.digests[rank]) {
-    return fail(Errc::corruption, fmt::format("{}: the part of rank {} is not the one it reported",
-                                              label(order), rank));
-  }
-  return {};
+Manifest begin_manifest(const Site& site, const PublishOrder& order) {
+  Manifest manifest;
+  manifest.writer = "libckpt " CKPT_VERSION_STRING;
+  const auto now = site.clock().wall_time().time_since_epoch();
+  manifest.created_unix_seconds =
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  manifest.job = order.job;
+  manifest.run = order.run;
+  manifest.at = order.at;
+  manifest.world_size = order.world_size;
+  manifest.members = order.members;
+  manifest.nodes = order.nodes;
+  manifest.shards.resize(order.world_size);
+  return manifest;
 }
 
 // Steps 1 and 2, for one rank.
@@ -68,61 +70,48 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
   const std::string directory = site.at(order.work_name);
   const std::uint32_t turn = order.turn_of(rank);
   const std::string path = os::join(directory, turn_name(format::part_name(rank), turn));
-  auto bytes = co_await site.files().read_small(path, part_bytes_max);
-  if (!bytes && bytes.error().code() == Errc::not_found) {
+  auto sealed = co_await read_front(site.files(), path);
+  if (!sealed && sealed.error().code() == Errc::not_found) {
     co_return fail(Errc::not_found,
                    fmt::format("{}: the shard of rank {} is not in {}: is {} one directory that "
                                "all nodes share?",
                                label(order), rank, os::display(directory), site.directory()));
   }
-  if (!bytes) co_return fail(bytes.error());
-  std::function<Result<ShardPart>()> decode = [&]() -> Result<ShardPart> {
-    CKPT_TRY(ShardPart decoded, format::decode_shard_part(*bytes));
-    CKPT_CHECK(check_part(order, decoded, rank));
-    return decoded;
-  };
-  auto part = co_await compute_on(site.compute(), std::move(decode));
-  if (!part) co_return fail(std::move(part).error().context("read " + os::display(path)));
-  const auto extents = format::member_extents(part->record);
-  for (std::size_t index = 0; index < extents.size(); ++index) {
-    const std::string& name = part->record.layout.members[index].file_name;
-    const std::string file = os::join(directory, turn_name(name, turn));
+  if (!sealed) co_return fail(std::move(sealed).error().context(label(order)));
+  format::ManifestShard shard = format::entry_of(sealed->front, sealed->seal);
+  const Status belongs = format::check_belongs(collected.manifest, rank, sealed->front.record);
+  if (!belongs) co_return fail(Error(belongs.error()).context(label(order)));
+  if (shard.record_digest != order.digests[rank]) {
+    co_return fail(
+        Errc::corruption,
+        fmt::format("{}: the part of rank {} is not the one it reported", label(order), rank));
+  }
+  for (const format::StoredFile& expected : shard.files) {
+    const std::string file = os::join(directory, turn_name(expected.name, turn));
     CKPT_CO_TRY(const auto status, co_await site.files().status(file));
-    if (status.kind == os::EntryKind::file && status.bytes == extents[index].bytes) continue;
+    if (status.kind == os::EntryKind::file && status.bytes == expected.bytes) continue;
     co_return fail(Errc::corruption,
                    fmt::format("{}: {} has {} bytes, its part says {}", label(order),
-                               os::display(file), status.bytes, extents[index].bytes));
+                               os::display(file), status.bytes, expected.bytes));
   }
-  collected.parts[rank] = std::move(part).value();
+  collected.manifest.shards[rank] = std::move(shard);
   co_return Status();
 }
 
-struct Rendered {
-  std::string text;
-  std::uint64_t bytes = 0;  // The sum over all files but the manifest.
-};
-
-Result<Rendered> make_manifest(Collected& collected) {
-  CKPT_TRY(Manifest manifest, format::merge(std::move(collected.parts)));
-  manifest.created_unix_seconds = collected.created_unix_seconds;
-  manifest.members = collected.order.members;
-  manifest.nodes = collected.order.nodes;
-  Rendered rendered;
-  CKPT_TRY(rendered.text, format::render(manifest));
-  rendered.bytes = describe(manifest, {}).bytes;
-  return rendered;
-}
-
-// Step 3, for files of later turns.
-Task<void> name_later_turns(Site site, PublishOrder order,
-                            std::span<const format::ShardPart> parts) {
+// Step 3, for files of later turns. The part comes last: it says that the others are whole.
+Task<void> name_later_turns(Collected& collected) {
+  const Site& site = collected.site;
+  const PublishOrder& order = collected.order;
   const std::string directory = site.at(order.work_name);
-  for (const ShardPart& part : parts) {
-    const std::uint32_t turn = order.turn_of(part.record.id.rank);
+  for (const format::ManifestShard& shard : collected.manifest.shards) {
+    const std::uint32_t turn = order.turn_of(shard.rank);
     if (turn == 0) continue;
-    for (const format::Member& member : part.record.layout.members) {
-      const std::string from = os::join(directory, turn_name(member.file_name, turn));
-      const std::string to = os::join(directory, member.file_name);
+    std::vector<std::string> names;
+    for (const format::StoredFile& file : shard.files) names.push_back(file.name);
+    names.push_back(format::part_name(shard.rank));
+    for (const std::string& name : names) {
+      const std::string from = os::join(directory, turn_name(name, turn));
+      const std::string to = os::join(directory, name);
       CKPT_CO_CHECK(co_await site.files().rename(from, to, os::RenameMode::replace));
     }
   }
@@ -134,9 +123,8 @@ Task<void> remove_leftovers(Site site, std::string directory) {
   CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
   for (const os::DirectoryEntry& entry : entries) {
     const std::string_view stem = without_turn(entry.name);
-    const bool is_part = format::is_part_name(stem);
-    const bool is_of_a_turn = stem != entry.name && format::is_member_name(stem);
-    if (entry.kind != os::EntryKind::file || (!is_part && !is_of_a_turn)) continue;
+    const bool is_of_a_turn = stem != entry.name && format::is_name_of_rank(stem);
+    if (entry.kind != os::EntryKind::file || !is_of_a_turn) continue;
     const std::string path = os::join(directory, entry.name);
     Status removed = co_await site.files().remove_file(path);
     if (!removed && removed.error().code() != Errc::not_found) co_return removed;
@@ -153,11 +141,6 @@ Task<void> complete_work_directory(Site site, PublishOrder order, std::string te
   const std::string path = os::join(directory, format::manifest_name);
   CKPT_CO_CHECK(co_await site.files().write_small(path, std::move(copy)));
   CKPT_POINT("manifest.fsync");
-  for (std::uint32_t rank = 0; rank < order.world_size; ++rank) {
-    const std::string part = turn_name(format::part_name(rank), order.turn_of(rank));
-    const std::string path_of_part = os::join(directory, part);
-    CKPT_CO_CHECK(co_await site.files().remove_file(path_of_part));
-  }
   if (!order.turns.empty()) {
     CKPT_CO_CHECK(co_await remove_leftovers(site, directory));
   }
@@ -320,8 +303,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   }
 
   // Steps 1 and 2.
-  Collected collected{site, order, {}, 0};
-  collected.parts.resize(order.world_size);
+  Collected collected{site, order, begin_manifest(site, order)};
   std::function<Task<void>(std::size_t)> collect_one = [&collected](std::size_t rank) {
     return collect(collected, static_cast<std::uint32_t>(rank));
   };
@@ -329,14 +311,12 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
       co_await for_each_parallel(order.world_size, reads_in_flight, std::move(collect_one)));
 
   // Steps 3 to 5.
-  const std::span<const ShardPart> parts(collected.parts);
-  CKPT_CO_CHECK(co_await name_later_turns(site, order, parts));
-  const auto now = site.clock().wall_time().time_since_epoch();
-  collected.created_unix_seconds =
-      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
-  std::function<Result<Rendered>()> make = [&collected] { return make_manifest(collected); };
-  CKPT_CO_TRY(Rendered rendered, co_await compute_on(site.compute(), std::move(make)));
-  CKPT_CO_CHECK(co_await complete_work_directory(site, order, std::move(rendered.text)));
+  CKPT_CO_CHECK(co_await name_later_turns(collected));
+  std::function<Result<std::string>()> make = [&collected] {
+    return format::render(collected.manifest);
+  };
+  CKPT_CO_TRY(std::string text, co_await compute_on(site.compute(), std::move(make)));
+  CKPT_CO_CHECK(co_await complete_work_directory(site, order, std::move(text)));
 
   // Step 6.
   CKPT_POINT("flush.rename.before");
@@ -351,7 +331,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   // Step 8.
   PublishedStep published;
   published.name = placed.name;
-  published.bytes = rendered.bytes;
+  published.bytes = describe(collected.manifest, {}).bytes;
   CKPT_CO_CHECK(co_await after_publishing(site, placed, order, published.bytes));
   co_return published;
 }

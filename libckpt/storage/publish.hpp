@@ -1,7 +1,8 @@
 // Publish: turns a work directory with all shards into a checkpoint, or leaves everything as it
 // was.
 //
-//   parts checked -> manifest -> work directory synced -> renamed -> parent synced -> `latest`
+//   fronts of the parts checked -> manifest -> work directory synced -> renamed -> parent synced ->
+//   `latest`
 //
 // Before the rename nobody takes the directory for a checkpoint. After the parent's sync the step
 // is DURABLE, and no later failure undoes that. If the step already exists, the two directories are

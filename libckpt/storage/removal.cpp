@@ -28,15 +28,15 @@ namespace {
 // Deterministic, and different for each manifest. So a name that is taken belongs to an interrupted
 // deletion of the same checkpoint.
 std::uint64_t tombstone_attempt(const format::Manifest& manifest) {
-  Digest digest = format::digest_of(manifest.shards.front().record);
+  const Digest digest = manifest.shards.front().record_digest;
   return digest.low ^ manifest.created_unix_seconds;
 }
 
 std::set<std::string> files_of(const format::Manifest& manifest) {
   std::set<std::string> names;
-  for (const format::ShardPart& shard : manifest.shards) {
-    names.insert(format::part_name(shard.record.id.rank));
-    for (const format::Member& member : shard.record.layout.members) names.insert(member.file_name);
+  for (const format::ManifestShard& shard : manifest.shards) {
+    names.insert(format::part_name(shard.rank));
+    for (const format::StoredFile& file : shard.files) names.insert(file.name);
   }
   return names;
 }
@@ -62,8 +62,7 @@ Task<Contents> examine(Site site, std::string name,
   for (const os::DirectoryEntry& entry : entries) {
     const bool is_file = entry.kind == os::EntryKind::file;
     const std::string stem(without_turn(entry.name));
-    const bool is_named = manifest ? named.contains(stem)
-                                   : format::is_member_name(stem) || format::is_part_name(stem);
+    const bool is_named = manifest ? named.contains(stem) : format::is_name_of_rank(stem);
     if (is_file && entry.name == format::manifest_name) {
       contents.has_manifest = true;
     } else if (is_file && is_named) {

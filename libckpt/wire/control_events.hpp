@@ -93,11 +93,10 @@ struct Begun {
 // Sent whenever a field changes; for people. Empty: nothing.
 struct Notice {
   static constexpr Kind kind{33, "notice"};
-  std::string waiting;     // Why the session's calls wait.
-  std::string degraded;    // Missing protection, or why steps are not stored.
-  std::string unstorable;  // Why no step can be stored: a wait for one fails with it.
+  std::string waiting;   // Why the session's calls wait.
+  std::string degraded;  // Missing protection, or why steps are not stored.
   friend auto fields(format::Is<Notice> auto& it) {
-    return format::field_list(it.waiting, it.degraded, it.unstorable);
+    return format::field_list(it.waiting, it.degraded);
   }
   bool operator==(const Notice&) const = default;
 };

@@ -7,6 +7,7 @@
 #include <ckpt/framework.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,11 @@ struct KnownTensor {
   const char* name;
   DType dtype;
   std::vector<std::int64_t> shape;
+  std::optional<ckpt::Piece> piece;
 };
 
-// Boundaries: no dimension, no element, one page and its neighbours, more than a Chunk.
+// Also a box and a flat range of a larger tensor. Boundaries: no dimension, no element, one page
+// and its neighbours, more than a Chunk.
 const std::vector<KnownTensor>& known_tensors() {
   static const std::vector<KnownTensor> tensors = {
       {"scalar", DType::f32, {}},
@@ -44,6 +47,8 @@ const std::vector<KnownTensor>& known_tensors() {
       {"f8_e4m3", DType::f8_e4m3, {13}},
       {"f8_e5m2", DType::f8_e5m2, {13}},
       {"name \"quoted\" \u00e9", DType::u8, {3}},
+      {"box", DType::f32, {2, 3}, ckpt::Piece{{8, 6}, {6, 3}, {}, {}, 0}},
+      {"range", DType::f32, {5}, ckpt::Piece{{8, 6}, {}, 13, {}, 0}},
   };
   return tensors;
 }
@@ -84,7 +89,9 @@ int main(int argc, char** argv) {
     contents.push_back(bytes_of(tensor, contents.size()));
   for (std::size_t i = 0; i < contents.size(); ++i) {
     const KnownTensor& tensor = known_tensors()[i];
-    check(checkpointer.add(tensor.name, {contents[i].data(), tensor.dtype, tensor.shape}));
+    ckpt::TensorRef added{contents[i].data(), tensor.dtype, tensor.shape};
+    added.piece = tensor.piece;
+    check(checkpointer.add(tensor.name, added));
   }
   check(checkpointer.add("tied", {contents[5].data(), DType::f32, {1024, 1025}}));
   const char blob[] = "a blob";

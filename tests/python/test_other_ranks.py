@@ -147,7 +147,9 @@ def test_what_was_published_after_a_rollback_is_restored(published):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("file", ["rank-00000.safetensors", "rank-00001.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["rank-00000.safetensors", "rank-00001.safetensors", "rank-00001.part"]
+)
 def test_a_damaged_shard_costs_one_step(published, caplog, file, count):
     published.flip(20, file, -1)
     with caplog.at_level(logging.WARNING, "libckpt"):

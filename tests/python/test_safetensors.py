@@ -11,6 +11,7 @@ import zlib
 
 import numpy
 import pytest
+from stored_parts import read_part
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -36,7 +37,14 @@ KNOWN = [
     ("f8_e4m3", "F8_E4M3", [13]),
     ("f8_e5m2", "F8_E5M2", [13]),
     ('name "quoted" \u00e9', "U8", [3]),
+    ("box", "F32", [2, 3]),
+    ("range", "F32", [5]),
 ]
+PIECE_KEYS = ("global_shape", "offset", "flat_begin")
+PIECES = {
+    "box": {"global_shape": [8, 6], "offset": [6, 3], "flat_begin": None},
+    "range": {"global_shape": [8, 6], "offset": [], "flat_begin": 13},
+}
 ELEMENT_BYTES = {"BOOL": 1, "BF16": 2, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1}
 NUMPY_TYPES = {
     "F32": "<f4", "F64": "<f8", "U8": "u1", "BOOL": "?", "I8": "i1", "U16": "<u2", "I16": "<i2",
@@ -128,17 +136,33 @@ def test_the_manifest_s_checksums_are_those_of_the_files(step):
         assert zlib.crc32(content) == member["crc32"]
 
 
-def test_the_manifest_tells_where_each_tensor_lies(step):
-    shard = json.loads((step / "manifest.json").read_text())["shards"][0]
+def test_the_part_tells_where_each_tensor_lies(step):
+    front, tensors = read_part((step / "rank-00000.part").read_bytes())
     content = (step / "rank-00000.safetensors").read_bytes()
     numbers = {name: number for number, (name, _, _) in enumerate(KNOWN)}
     numbers["tied"] = numbers["chunk.more"]
-    assert {tensor["name"] for tensor in shard["tensors"]} == set(numbers)
-    for tensor in shard["tensors"]:
-        begin, end = tensor["range"]
+    assert {tensor["name"] for tensor in tensors} == set(numbers)
+    for tensor in tensors:
+        offset, size = tensor["extent"]
         expected = known_bytes(numbers[tensor["name"]], tensor["dtype"], tensor["shape"])
-        assert content[begin:end] == expected
-    blob = shard["blobs"][0]
-    begin, end = blob["range"]
+        assert content[offset : offset + size] == expected
+        piece = tensor["piece"]
+        assert PIECES.get(tensor["name"]) == (piece and {key: piece[key] for key in PIECE_KEYS})
+    (blob,) = front["blobs"]
+    offset = blob["extent"][0] - front["members"][1]["extent"][0]
     content = (step / "rank-00000.blobs").read_bytes()
-    assert (blob["name"], content[begin:end]) == ("note", b"a blob")
+    assert (blob["name"], content[offset : offset + blob["extent"][1]]) == ("note", b"a blob")
+
+
+def test_torch_finds_the_pieces_where_they_lie(step):
+    torch = pytest.importorskip("torch")
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    metadata = HuggingFaceStorageReader(str(step)).read_metadata().state_dict_metadata
+    assert metadata["box"].size == torch.Size([8, 6])
+    (chunk,) = metadata["box"].chunks
+    assert (list(chunk.offsets), list(chunk.sizes)) == ([6, 3], [2, 3])
+    (chunk,) = metadata["range"].chunks
+    assert (list(chunk.offsets), list(chunk.sizes)) == ([13], [5])
+    (chunk,) = metadata["page"].chunks
+    assert (list(chunk.offsets), list(chunk.sizes)) == ([0], [1024])

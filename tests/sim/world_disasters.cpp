@@ -128,14 +128,15 @@ void World::lose_coordinator() {
   check_converges();
 }
 
-// All memory is lost, and a bit of the newest checkpoint is wrong, in whichever rank's file.
+// All memory is lost, and a bit of the newest checkpoint is wrong, in a file or a part of a rank.
 void World::rot_storage() {
   const std::vector<storage::Checkpoint> good = good_checkpoints();
   if (good.size() < 2) return;
   std::vector<std::string> members;
   for (const std::string& path : disk_.tree()) {
     const bool is_of_newest = path.starts_with(directory + "/" + good.back().name + "/");
-    if (is_of_newest && path.ends_with(".safetensors")) members.push_back(path);
+    const bool is_needed = path.ends_with(".safetensors") || path.ends_with(".part");
+    if (is_of_newest && is_needed) members.push_back(path);
   }
   if (members.empty()) return;
   const std::string& rotten = members[random_.below(members.size())];

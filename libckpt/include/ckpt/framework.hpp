@@ -28,7 +28,8 @@ struct StoredTensor {
   std::string_view name;
   DType dtype = DType::u8;
   std::span<const std::int64_t> shape;
-  std::string_view alias_of;  // Tied: the name that holds the bytes.
+  std::string_view alias_of;     // Tied: the name that holds the bytes.
+  const Piece* piece = nullptr;  // Null: the whole tensor. A target must be the same part.
 };
 
 // ChooseTargets: gets the tensors of a step, and returns the targets of those to restore. Called on

@@ -179,23 +179,6 @@ TEST_CASE("link state: levels count for older steps and lower levels", "[unit][c
   CHECK(session.state.wait_level(Step{8}, Level::captured, passed));
 }
 
-TEST_CASE("link state: a wait for storage ends where no step can be stored", "[unit][client]") {
-  Session session;
-  session.begin();
-  session.state.level_reached(Step{3}, Level::durable);
-  session.state.noticed({"", "", "the manifest would take 300 MiB"});
-  CHECK(session.state.wait_level(Step{3}, Level::durable, passed));
-  const Status waited = session.state.wait_level(Step{4}, Level::durable, passed);
-  REQUIRE_FALSE(waited);
-  CHECK(waited.error().code() == Errc::exhausted);
-  CHECK_THAT(waited.error().message(), Contains("300 MiB"));
-  CHECK(session.state.wait_level(Step{4}, Level::committed, passed).error().code() ==
-        Errc::unavailable);
-  session.state.noticed({"", "", ""});
-  CHECK(session.state.wait_level(Step{4}, Level::durable, passed).error().code() ==
-        Errc::unavailable);
-}
-
 TEST_CASE("link state: a step that is not captured is not waited for", "[unit][client]") {
   Session session;
   session.make_slots();
@@ -239,7 +222,7 @@ TEST_CASE("link state: of steps skipped in a row one message tells, not across a
 TEST_CASE("link state: a deadline that passes says what was waited for", "[unit][client]") {
   Session session;
   const auto text = [&] { return session.state.wait_fresh(passed).error().text(); };
-  session.state.noticed({"rank 1 is not attached", "step 5 is not stored: the disk is full", ""});
+  session.state.noticed({"rank 1 is not attached", "step 5 is not stored: the disk is full"});
   CHECK(text().find("it waits: rank 1 is not attached") != std::string::npos);
   CHECK(text().find("; step 5 is not stored: the disk is full") != std::string::npos);
   CHECK(session.state.counters().degraded == "step 5 is not stored: the disk is full");
@@ -259,7 +242,7 @@ TEST_CASE("link state: whoever watches a restore is told how the engine gets on"
           "[unit][client]") {
   Session session;
   session.ask = session.state.ask_begin();
-  session.state.noticed({"rank 1 is not attached", "", ""});
+  session.state.noticed({"rank 1 is not attached", ""});
   std::vector<RestoreProgress> told;
   const RestoreWatch watch = [&](const RestoreProgress& progress) {
     told.push_back(progress);
@@ -317,7 +300,7 @@ TEST_CASE("link state: a daemon that does not answer is named until it does", "[
   const auto deadline_text = [&] {
     return session.state.wait_level(Step{1}, Level::committed, passed).error().text();
   };
-  session.state.noticed({"", "step 5 is not stored: the disk is full", ""});
+  session.state.noticed({"", "step 5 is not stored: the disk is full"});
   session.state.silent(
       {std::chrono::steady_clock::now() - std::chrono::seconds(12), 42, "/run/ckptd.log"});
   const std::string begin = "the daemon, pid 42, has not answered for ";

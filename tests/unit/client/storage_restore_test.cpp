@@ -261,6 +261,20 @@ TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit]
     file.close();
     expected = Errc::corruption;
   }
+  SECTION("a flipped bit in the part") {
+    path += "/step-000000003";
+    std::fstream file(path + "/rank-00000.part", std::ios::in | std::ios::out | std::ios::binary);
+    REQUIRE(file);
+    file.seekp(-1, std::ios::end);
+    file.put('\x55');
+    file.close();
+    expected = Errc::corruption;
+  }
+  SECTION("a part that is missing") {
+    path += "/step-000000003";
+    std::filesystem::remove(path + "/rank-00000.part");
+    expected = Errc::corruption;
+  }
   SECTION("a file that is missing") {
     path += "/step-000000003";
     std::filesystem::remove(path + "/rank-00000.safetensors");

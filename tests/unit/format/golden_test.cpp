@@ -20,12 +20,23 @@ using Bytes = std::vector<std::byte>;
 
 const RunId run{0x0123456789abcdefu, 0xfedcba9876543210u};
 
+TensorSpec piece(std::string name, std::vector<std::int64_t> shape, Piece where) {
+  TensorSpec spec = test::tensor(std::move(name), DType::f32, std::move(shape));
+  spec.piece = std::move(where);
+  return spec;
+}
+
+// A whole tensor of each form, then a box, a flat range, other orders and another copy.
 Layout golden_layout() {
   return test::layout_of(
       {test::tensor("embed.weight", DType::bf16, {32, 64}), test::tensor("norm", DType::f32, {3}),
        test::tensor("count", DType::i64, {}), test::tensor("none", DType::u8, {0, 4}),
        test::tensor("mask", DType::boolean, {5}),
-       test::tensor("head.weight", DType::bf16, {32, 64}, "embed.weight")},
+       test::tensor("head.weight", DType::bf16, {32, 64}, "embed.weight"),
+       piece("layer.weight", {16, 64}, Piece{{64, 128}, {48, 64}, {}, {}, 0}),
+       piece("layer.exp_avg", {700}, Piece{{64, 128}, {}, 7492, {}, 0}),
+       piece("conv.weight", {4, 3, 3, 2}, Piece{{8, 2, 3, 3}, {4, 0, 0, 0}, {}, {0, 2, 3, 1}, 0}),
+       piece("router", {8}, Piece{{8}, {0}, {}, {}, 3})},
       5000);
 }
 
@@ -106,7 +117,7 @@ NodeReport golden_report() {
   rank.has_seen = true;
   rank.filling = {{2, Step{902}}};
   rank.failure = "no peer";
-  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true, 2048}};
+  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true}};
   report.durable = {{1, Step{800}}};
   report.damaged = {{{{1, Step{800}}, 1}, Errc::corruption}};
   report.history = {{2, StepId{1, Step{800}}}};
@@ -139,8 +150,23 @@ Decree golden_decree() {
   decree.ended = true;
   decree.has_trainer = true;
   decree.waiting = "rank 1 on node b";
-  decree.unstorable = "the manifest is too large";
   return decree;
+}
+
+Manifest golden_manifest() {
+  const auto part = encode(golden_part());
+  const PartSeal seal = test::seal_of(part);
+  const auto front = decode_part_front(std::span(part).first(seal.front_bytes)).value();
+  Manifest manifest;
+  manifest.writer = "libckpt 0.1.0";
+  manifest.created_unix_seconds = 1'790'000'000;
+  manifest.job = front.record.job;
+  manifest.run = front.record.run;
+  manifest.at = front.record.id.at;
+  manifest.members = {8, 9};
+  manifest.nodes = {"a", "b"};
+  manifest.shards.push_back(entry_of(front, seal));
+  return manifest;
 }
 
 Timelines golden_timelines() {
@@ -166,14 +192,15 @@ struct Golden {
 
 std::vector<Golden> all_golden() {
   return {{"v2.shard_record", encode(golden_part().record)},
-          {"v2.shard_part", encode(golden_part())},
+          {"v2.part", encode(golden_part())},
+          {"v2.manifest.json", test::bytes_of(render(golden_manifest()).value())},
           {"peer3.node_report", encode(golden_report())},
           {"peer3.decree", encode(golden_decree())},
           {"peer3.start", encode(golden_start())},
           {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
           {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
-          {"v1.safetensors", golden_file(0)},
-          {"v1.blobs", golden_file(1)}};
+          {"v2.safetensors", golden_file(0)},
+          {"v2.blobs", golden_file(1)}};
 }
 
 std::string path_of(const std::string& name) {
@@ -207,33 +234,43 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   REQUIRE(record);
   CHECK(digest_of(*record) == digest_of(golden_part().record));
   CHECK(record->layout.tensors.front().name == "embed.weight");
-  const auto part = decode_shard_part(stored("v2.shard_part"));
-  REQUIRE(part);
-  CHECK(part->member_crcs == golden_part().member_crcs);
   CHECK(decode_node_report(stored("peer3.node_report")).value() == golden_report());
   CHECK(decode_decree(stored("peer3.decree")).value() == golden_decree());
   CHECK(decode_start(stored("peer3.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
+  const auto manifest = parse_manifest(stored_text("v2.manifest.json"));
+  REQUIRE(manifest);
+  const auto part = decode_shard_part(stored("v2.part"), manifest->shards[0].part);
+  REQUIRE(part);
+  CHECK(part->member_crcs == golden_part().member_crcs);
+  CHECK(digest_of(part->record) == manifest->shards[0].record_digest);
+  CHECK(files_of(*part) == manifest->shards[0].files);
+}
+
+TEST_CASE("golden: what version 1 stored is read", "[unit][format]") {
   const auto manifest = parse_manifest(stored_text("v1.manifest.json"));
   REQUIRE(manifest);
-  auto old = record_from(*manifest, 0).value();
-  CHECK(digest_of_version_1(old) == ckpt::digest_of(stored("v1.shard_record")));
-  CHECK(decode_shard_part(stored("v1.shard_part")).error().code() == Errc::version_mismatch);
-  old.model = golden_part().record.model;  // It says how the layout is written.
-  CHECK(digest_of(old) == digest_of(golden_part().record));
+  const ManifestShard& shard = manifest->shards[0];
+  REQUIRE(shard.embedded);
+  CHECK(digest_of_version_1(shard.embedded->record) == ckpt::digest_of(stored("v1.shard_record")));
+  // It lay beside the files only while they were written.
+  CHECK(part_front_bytes(stored("v1.shard_part")).error().code() == Errc::version_mismatch);
+  CHECK(decode_shard_record(stored("v1.shard_record")).error().code() == Errc::version_mismatch);
+  CHECK(shard.embedded->member_crcs ==
+        std::vector{crc32(stored("v1.safetensors")), crc32(stored("v1.blobs"))});
 }
 
 TEST_CASE("golden: the files are those that the manifest tells of", "[unit][format]") {
-  const auto manifest = parse_manifest(stored_text("v1.manifest.json"));
+  const auto manifest = parse_manifest(stored_text("v2.manifest.json"));
   REQUIRE(manifest);
-  CHECK(crc32(stored("v1.safetensors")) == manifest->shards[0].member_crcs[0]);
-  CHECK(crc32(stored("v1.blobs")) == manifest->shards[0].member_crcs[1]);
-  const auto file = stored("v1.safetensors");
+  CHECK(crc32(stored("v2.safetensors")) == manifest->shards[0].files[0].crc);
+  CHECK(crc32(stored("v2.blobs")) == manifest->shards[0].files[1].crc);
+  const auto file = stored("v2.safetensors");
   const auto image = parse_safetensors(file, file.size());
   REQUIRE(image);
   CHECK(image->header_bytes == page_bytes);
-  CHECK(image->tensors.size() == 5);
+  CHECK(image->tensors.size() == 9);
 }
 
 TEST_CASE("golden: written anew", "[.][write-golden]") {

@@ -145,6 +145,34 @@ TEST_CASE("layout: a patched header is the one that would be rendered", "[unit][
   }
 }
 
+TEST_CASE("layout: the header says where pieces lie, to us and to torch", "[unit][format]") {
+  auto box = tensor("box", DType::f32, {2, 3});
+  box.piece = Piece{{8, 6}, {4, 3}, {}, {}, 1};
+  auto turned = tensor("turned", DType::f32, {5, 7, 2});
+  turned.piece = Piece{{4, 5, 9}, {2, 0, 1}, {}, {1, 2, 0}, 0};
+  auto range = tensor("range", DType::f32, {10});
+  range.piece = Piece{{8, 6}, {}, 33, {}, 0};
+  const auto metadata_of = [&](std::vector<TensorSpec> tensors) {
+    nlohmann::json found;
+    for (const auto& [key, value] : image_of(layout_of(std::move(tensors)), facts_of()).metadata)
+      found[key] = value;
+    return found;
+  };
+  const auto whole = tensor("whole", DType::f32, {2});
+  CHECK_FALSE(metadata_of({whole}).contains("DCP_SHARDING_INFO"));
+  CHECK_FALSE(metadata_of({whole}).contains("libckpt.pieces"));
+  const auto metadata = metadata_of({box, turned, range, whole});
+  CHECK(metadata["DCP_VERSION"] == "1.0");
+  const auto offsets = nlohmann::json::parse(metadata["DCP_SHARDING_INFO"].get<std::string>());
+  CHECK(offsets == nlohmann::json::parse(R"({"box":{"saved_offsets":[4,3]},
+      "turned":{"saved_offsets":[0,1,2]},"range":{"saved_offsets":[33]},
+      "whole":{"saved_offsets":[0]}})"));
+  const auto pieces = nlohmann::json::parse(metadata["libckpt.pieces"].get<std::string>());
+  CHECK(pieces == nlohmann::json::parse(R"({"box":{"global_shape":[8,6],"offset":[4,3],"copy":1},
+      "turned":{"global_shape":[4,5,9],"offset":[2,0,1],"order":[1,2,0],"copy":0},
+      "range":{"global_shape":[8,6],"flat_begin":33,"copy":0}})"));
+}
+
 TEST_CASE("layout: the header's size does not depend on rank, job or step", "[unit][format]") {
   const auto first = layout_of({tensor("t", DType::f64, {3})}, 0, 0);
   const auto other = layout_of({tensor("t", DType::f64, {3})}, 0, UINT32_MAX);

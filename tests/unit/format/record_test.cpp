@@ -1,4 +1,4 @@
-// Goal:   records, parts, reports and decrees come back as they were, or not at all.
+// Goal:   records, reports and decrees come back as they were, or not at all.
 // Method: random ones to and fro; cut at every byte; every bit turned; then bytes changed under a
 //         repaired checksum, so that the validation behind it is reached.
 #include <catch2/catch.hpp>
@@ -54,7 +54,6 @@ int accepted_forgeries(const Bytes& good, Decode decode, Random& random) {
 const auto decode_record = [](std::span<const std::byte> bytes) {
   return decode_shard_record(bytes);
 };
-const auto decode_part = [](std::span<const std::byte> bytes) { return decode_shard_part(bytes); };
 const auto decode_report = [](std::span<const std::byte> bytes) {
   return decode_node_report(bytes);
 };
@@ -97,7 +96,6 @@ TEST_CASE("agreement: reports and decrees come back whole", "[unit][format]") {
 TEST_CASE("records: every cut and every turned bit is found", "[unit][format]") {
   Random random(23);
   require_damage_is_found(encode(test::sample_record(random)), decode_record);
-  require_damage_is_found(encode(test::sample_part(random)), decode_part);
   require_damage_is_found(encode(test::sample_report(random)), decode_report);
   require_damage_is_found(encode(test::sample_decree(random)), decode_a_decree);
 }
@@ -108,7 +106,6 @@ TEST_CASE("records: a forged checksum leads to an error or to another valid reco
   int accepted = 0;
   for (int round = 0; round < 5; ++round) {
     accepted += accepted_forgeries(encode(test::sample_record(random)), decode_record, random);
-    accepted += accepted_forgeries(encode(test::sample_part(random)), decode_part, random);
     accepted += accepted_forgeries(encode(test::sample_report(random)), decode_report, random);
     accepted += accepted_forgeries(encode(test::sample_decree(random)), decode_a_decree, random);
   }
@@ -167,19 +164,6 @@ TEST_CASE("shard record: what its fields claim of one another is checked", "[uni
     r.bytes = r.layout.slot_bytes;
     r.chunk_crcs.push_back(4);
   }));
-}
-
-TEST_CASE("shard part: it has one checksum for each file", "[unit][format]") {
-  Random random(3);
-  ShardPart part = test::sample_part(random);
-  REQUIRE(decode_part(encode(part)));
-  SECTION("not fewer") {
-    part.member_crcs.pop_back();
-  }
-  SECTION("not more") {
-    part.member_crcs.push_back(7);
-  }
-  REQUIRE_FALSE(decode_part(encode(part)));
 }
 
 TEST_CASE("shard record: the last chunk may be short", "[unit][format]") {

@@ -29,6 +29,9 @@ format::ShardPart sample_part(Random& random, std::uint32_t rank = 0, std::uint3
 format::NodeReport sample_report(Random& random);
 format::Decree sample_decree(Random& random);
 
+// The seal that a manifest would have of these bytes.
+format::PartSeal seal_of(std::span<const std::byte> part);
+
 // Gives a record that was tampered with the checksum of its new bytes.
 void repair_checksum(std::vector<std::byte>& record);
 

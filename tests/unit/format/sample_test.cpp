@@ -90,7 +90,6 @@ Holding sample_holding(Random& random) {
   holding.bytes = random.next();
   holding.world_size = static_cast<std::uint32_t>(random.next());
   holding.is_own = random.one_in(2);
-  holding.manifest_bytes = random.next();
   return holding;
 }
 
@@ -147,6 +146,32 @@ Layout layout_of(std::vector<TensorSpec> tensors, std::uint64_t blob_capacity, s
   return std::move(layout).value();
 }
 
+namespace {
+
+// A part that the tensor can be.
+Piece sample_piece(Random& random, const TensorSpec& spec) {
+  Piece piece;
+  piece.copy = static_cast<std::uint32_t>(random.below(3));
+  if (spec.shape.size() == 1 && random.one_in(2)) {
+    const std::uint64_t before = random.below(100);
+    piece.flat_begin = before;
+    piece.global_shape = {2, before + static_cast<std::uint64_t>(spec.shape[0])};
+    return piece;
+  }
+  for (std::size_t d = 0; d < spec.shape.size(); ++d) {
+    piece.order.push_back(static_cast<std::uint8_t>((d + piece.copy) % spec.shape.size()));
+    piece.offset.push_back(random.below(9));
+  }
+  piece.global_shape = piece.offset;
+  for (std::size_t place = 0; place < spec.shape.size(); ++place) {
+    std::uint64_t& length = piece.global_shape[piece.order[place]];
+    length += static_cast<std::uint64_t>(spec.shape[place]) + random.below(5);
+  }
+  return piece;
+}
+
+}  // namespace
+
 Layout sample_layout(Random& random, std::uint32_t rank) {
   std::vector<TensorSpec> tensors;
   const std::uint64_t count = random.below(8);
@@ -157,6 +182,7 @@ Layout sample_layout(Random& random, std::uint32_t rank) {
     const std::uint64_t dimensions = random.below(4);
     for (std::uint64_t dimension = 0; dimension < dimensions; ++dimension)
       spec.shape.push_back(static_cast<std::int64_t>(random.one_in(12) ? 0 : 1 + random.below(24)));
+    if (random.one_in(2)) spec.piece = sample_piece(random, spec);
     tensors.push_back(spec);
     if (random.one_in(4)) {
       TensorSpec alias = spec;
@@ -257,8 +283,13 @@ Decree sample_decree(Random& random) {
   decree.ended = random.one_in(2);
   decree.has_trainer = random.one_in(2);
   decree.waiting = sample_text(random);
-  decree.unstorable = sample_text(random);
   return decree;
+}
+
+PartSeal seal_of(std::span<const std::byte> part) {
+  const auto front_bytes = part_front_bytes(part);
+  if (!front_bytes) FAIL(front_bytes.error().message());
+  return {part.size(), *front_bytes, ckpt::digest_of(part.first(*front_bytes))};
 }
 
 void repair_checksum(std::vector<std::byte>& record) {
@@ -269,13 +300,16 @@ void repair_checksum(std::vector<std::byte>& record) {
     record[body + index] = static_cast<std::byte>((crc >> (8 * index)) & 0xff);
 }
 
-TEST_CASE("sample: records with and without blobs, aliases and zero sizes are drawn",
+TEST_CASE("sample: records with and without blobs, aliases, pieces and zero sizes are drawn",
           "[unit][format]") {
   Random random(1);
   bool has_blobs = false;
   bool has_alias = false;
   bool has_nothing = false;
   bool has_zero_size = false;
+  bool has_box = false;
+  bool has_order = false;
+  bool has_range = false;
   for (int round = 0; round < 200; ++round) {
     const auto record = sample_record(random);
     has_blobs |= !record.blobs.empty();
@@ -283,12 +317,18 @@ TEST_CASE("sample: records with and without blobs, aliases and zero sizes are dr
     for (const auto& place : record.layout.tensors) {
       has_alias |= !place.alias_of.empty();
       has_zero_size |= place.extent.bytes == 0;
+      has_box |= place.piece && !place.piece->flat_begin;
+      has_order |= place.piece && !place.piece->order.empty();
+      has_range |= place.piece && place.piece->flat_begin;
     }
   }
   CHECK(has_blobs);
   CHECK(has_alias);
   CHECK(has_nothing);
   CHECK(has_zero_size);
+  CHECK(has_box);
+  CHECK(has_order);
+  CHECK(has_range);
 }
 
 }  // namespace ckpt::test

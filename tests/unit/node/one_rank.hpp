@@ -75,6 +75,7 @@ class OneRank final : public Rank {
   // The step that was restored, after its bytes were compared with those that were captured then.
   Result<Step> restore() {
     CKPT_CHECK(attach());
+    answer.reset();  // That of an earlier start.
     CKPT_CHECK(engine->call(session, control::AskRestore{1, std::nullopt}));
     REQUIRE(pass_until([this] { return answer.has_value(); }));
     if (!answer->result) return fail(Error(answer->result.error()));

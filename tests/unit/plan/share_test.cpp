@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/random.hpp"
+#include "format/piece.hpp"
 #include "plan/share.hpp"
 
 namespace ckpt::plan {
@@ -90,7 +91,7 @@ TEST_CASE("share: the copies of a piece tile it", "[unit][plan]") {
     for (std::uint32_t copy = 0; copy < copies; ++copy) {
       const auto share = share_of(sample.piece(copy, copies), 0);
       if (!share) continue;
-      REQUIRE(check_inside(share->region, sample.shape));
+      REQUIRE(format::check_inside(share->region, sample.shape));
       const std::uint64_t bytes = count_of(share->region) * size_of(sample.dtype);
       if (bytes > 0) check_places(*share, sample, random);
       stretches.push_back({share->offset, share->offset + bytes});

@@ -1,6 +1,6 @@
 // Goal:   no bit of a checkpoint can change unnoticed.
-// Method: every byte of the manifest, of the marker and of the history, one bit after the other in
-//         turn; bytes all over the member files; files cut, grown, swapped and missing.
+// Method: every byte of the manifest, of the parts, of the marker and of the history, one bit after
+//         the other in turn; bytes all over the member files; files cut, grown, swapped, missing.
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -53,6 +53,51 @@ TEST_CASE_METHOD(SavedStep, "corruption: any byte of the manifest", "[unit][stor
     REQUIRE(catalog().rejected.size() == 1);
     disk.put(path, before);
   }
+}
+
+TEST_CASE_METHOD(SavedStep, "corruption: any byte of a part costs that rank, and no other",
+                 "[unit][storage]") {
+  const auto manifest = run(storage::read_manifest(site, "step-000000007")).value();
+  const auto read_part = [&](std::uint32_t rank) {
+    return run(storage::read_part(files, step_path, manifest, rank));
+  };
+  const std::string path = step_path + "/rank-00001.part";
+  const auto require_named = [&] {
+    REQUIRE_FALSE(verifies());
+    const auto damaged = read_part(1);
+    REQUIRE_FALSE(damaged);
+    REQUIRE(damaged.error().code() == Errc::corruption);
+    REQUIRE(damaged.error().message().find("rank-00001.part") != std::string::npos);
+    REQUIRE(read_part(0));
+  };
+  REQUIRE(read_part(1));
+  const std::uint64_t whole = size_of(disk, path);
+  for (std::uint64_t at = 0; at < whole; ++at) {
+    CAPTURE(at);
+    disk.flip(path, at, at % 8);
+    require_named();
+    disk.flip(path, at, at % 8);
+  }
+  const std::string before = disk.content(path);
+  for (std::uint64_t bytes = 0; bytes <= whole + 1; ++bytes) {
+    if (bytes == whole) continue;
+    CAPTURE(bytes);
+    disk.resize(path, bytes);
+    require_named();
+    if (bytes % 64 == 0) REQUIRE(catalog().checkpoints.empty());
+    disk.put(path, before);
+  }
+  disk.put(path, disk.content(step_path + "/rank-00000.part"));
+  require_named();
+  disk.erase(path);
+  require_named();
+  REQUIRE(catalog().checkpoints.empty());
+  disk.put_link(path, "/elsewhere/part");
+  require_named();
+  disk.erase(path);
+  disk.put(path, before);
+  REQUIRE(verifies());
+  REQUIRE(read_part(2).error().code() == Errc::not_found);
 }
 
 TEST_CASE_METHOD(SavedStep, "corruption: any byte of the marker and of the history",

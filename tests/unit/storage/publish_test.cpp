@@ -159,9 +159,20 @@ TEST_CASE_METHOD(StorageFixture, "publish: a shard that is missing or another on
     order.digests[1] = format::digest_of(*other.record);
     REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
   }
-  SECTION("a part with a flipped bit") {
-    disk.flip(os::join(path, "rank-00001.part"), 40, 3);
+  const std::string part = os::join(path, "rank-00001.part");
+  SECTION("a part with a flipped bit in its front") {
+    disk.flip(part, 40, 3);
     REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
+  }
+  SECTION("a part that is cut off in its front") {
+    disk.resize(part, GENERATE(as<std::uint64_t>(), 0, 7, 8, 200));
+    REQUIRE(run(storage::publish(site, order)).error().code() == Errc::corruption);
+  }
+  SECTION("a part that is cut off behind its front, or longer") {
+    disk.resize(part, disk.content(part).size() + GENERATE(as<std::uint64_t>(), -1, 1));
+    const auto wrong_size = run(storage::publish(site, order));
+    REQUIRE(wrong_size.error().code() == Errc::corruption);
+    REQUIRE(wrong_size.error().text().find("rank-00001.part") != std::string::npos);
   }
   REQUIRE(whole_steps() == std::vector{step_id(5)});
   REQUIRE(run(storage::discard_work_directory(site, *work, "test")).has_value());

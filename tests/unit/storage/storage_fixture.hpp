@@ -9,6 +9,7 @@
 
 #include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/part_reader.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
@@ -74,13 +75,14 @@ inline Task<void> check_content(storage::Site site, storage::Checkpoint checkpoi
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, checkpoint.name));
   for (std::uint32_t rank = 0; rank < checkpoint.world_size; ++rank) {
     const MadeShard expected = make_rank(checkpoint.at, rank);
-    auto record = format::record_from(*manifest, rank);
-    if (!record) co_return fail(record.error());
-    const auto shared = std::make_shared<const format::ShardRecord>(std::move(record).value());
-    std::vector<std::byte> target(shared->bytes, std::byte{0xee});
-    const storage::TransferHooks hooks;
     const std::string path = site.at(checkpoint.name);
-    CKPT_CO_CHECK(co_await storage::read_shard(site.files(), path, shared, target, hooks));
+    CKPT_CO_TRY(const auto record,
+                co_await storage::read_record(site.files(), path, manifest, rank));
+    if (format::digest_of(*record) != format::digest_of(*expected.record))
+      co_return fail(Errc::corruption, "another record than was saved");
+    std::vector<std::byte> target(record->bytes, std::byte{0xee});
+    const storage::TransferHooks hooks;
+    CKPT_CO_CHECK(co_await storage::read_shard(site.files(), path, record, target, hooks));
     if (std::memcmp(target.data(), expected.bytes->data(), target.size()) != 0) {
       co_return fail(Errc::corruption, "restored bytes that were never saved");
     }
@@ -162,7 +164,7 @@ class StorageFixture {
     for (const std::string& path : disk.tree()) {
       const bool is_hidden = path.find("/.step-") != std::string::npos ||
                              path.find("/.latest.") != std::string::npos ||
-                             path.find(".part") != std::string::npos ||
+                             path.find(".part.t") != std::string::npos ||
                              path.find(".json.") != std::string::npos;
       if (is_hidden) found.push_back(path);
     }

@@ -109,7 +109,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Answer{{}, "{\"jobs\":[]}"});
   all.emplace_back(Arrived{1, 77, 5 * GiB});
   all.emplace_back(Flush{Step{900}});
-  all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies", "too large"});
+  all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies"});
   all.emplace_back(Filling{3 * GiB, 5 * GiB, "node B"});
   all.emplace_back(StepTime{20, std::chrono::nanoseconds(51'234'567), true});
   return all;

@@ -53,8 +53,8 @@ def tensor_file(shard):
 
 def archive_files(shard):
     """By name of the archive, the file that holds it."""
-    files = {}
-    for tensor in shard["tensors"]:
+    files = {m["archive"]: m["file"] for m in shard["members"] if "archive" in m}
+    for tensor in shard.get("tensors", ()):  # Of version 1, which has no names of archives.
         if "//" in tensor["name"] and shard["members"][tensor["member"]]["kind"] == "torch":
             archive = tensor["name"].split("//", 1)[0]
             files[archive] = shard["members"][tensor["member"]]["file"]

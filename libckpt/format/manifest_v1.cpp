@@ -1,6 +1,5 @@
-// The entry holds the record's fields by name, with offsets counted from the start of each file,
-// since readers of the files do not know Slots.
-#include "format/manifest_shard.hpp"
+// The entry holds the record's fields by name, with offsets counted from the start of each file.
+#include "format/manifest_v1.hpp"
 
 #include <fmt/format.h>
 
@@ -13,81 +12,6 @@
 namespace ckpt::format {
 
 namespace {
-
-constexpr std::array<std::string_view, 3> kind_names = {"safetensors", "torch", "raw"};
-
-std::string_view name_of(MemberKind kind) {
-  return kind_names.at(static_cast<std::size_t>(kind) - 1);
-}
-
-// Writes the members of one object, with commas between them.
-class ObjectWriter {
- public:
-  explicit ObjectWriter(std::string& out) : out_(out) { out_ += "{"; }
-
-  template <class T>
-  void field(std::string_view key, const T& value) {
-    this->key(key);
-    append_json(out_, value);
-  }
-  template <class List, class WriteOne>
-  void list(std::string_view key, const List& values, WriteOne write_one) {
-    this->key(key);
-    out_ += "[";
-    bool is_first = true;
-    for (const auto& value : values) {
-      if (!is_first) out_ += ",";
-      is_first = false;
-      write_one(value);
-    }
-    out_ += "]";
-  }
-  void integers(std::string_view key, std::span<const std::uint64_t> values) {
-    list(key, values, [&](std::uint64_t value) { append_json(out_, value); });
-  }
-  void end() { out_ += "}"; }
-
- private:
-  void key(std::string_view key) {
-    if (out_.back() != '{') out_ += ",";
-    append_json(out_, key);
-    out_ += ":";
-  }
-
-  std::string& out_;
-};
-
-void append_range(ObjectWriter& object, const Extent& extent, std::uint64_t file_offset) {
-  const std::uint64_t begin = extent.offset - file_offset;
-  object.integers("range", std::array{begin, begin + extent.bytes});
-}
-
-void append_member(std::string& out, const Member& member, std::uint64_t bytes, Crc32 crc) {
-  out += "\n";
-  ObjectWriter object(out);
-  object.field("file", std::string_view(member.file_name));
-  object.field("kind", name_of(member.kind));
-  object.field("slot_offset", member.extent.offset);
-  object.field("header_bytes", member.header_bytes);
-  object.field("bytes", bytes);
-  object.field("crc32", std::uint64_t{crc});
-  object.end();
-}
-
-void append_tensor(std::string& out, const TensorPlace& tensor, const Layout& layout) {
-  out += "\n";
-  std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
-  ObjectWriter object(out);
-  object.field("name", std::string_view(tensor.name));
-  object.field("dtype", safetensors_name(tensor.dtype));
-  object.integers("shape", shape);
-  object.integers("global_shape", shape);
-  object.integers("global_offset", std::vector<std::uint64_t>(shape.size(), 0));
-  object.field("member", std::uint64_t{tensor.member});
-  append_range(object, tensor.extent, layout.members[tensor.member].extent.offset);
-  object.field("alias_of", std::string_view(tensor.alias_of));
-  object.end();
-}
 
 Result<std::vector<std::uint64_t>> read_integers(JsonReader& reader, std::string_view key,
                                                  std::size_t count_max) {
@@ -114,9 +38,9 @@ Result<Member> read_member(JsonReader& reader, Crc32& crc) {
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(member.file_name, reader.string_member("file"));
   CKPT_TRY(const auto kind, reader.string_member("kind"));
-  const auto found = std::find(kind_names.begin(), kind_names.end(), kind);
-  if (found == kind_names.end()) return reader.problem("a member of unknown kind");
-  member.kind = static_cast<MemberKind>(found - kind_names.begin() + 1);
+  const auto known = kind_from(kind);
+  if (!known) return reader.problem("a member of unknown kind");
+  member.kind = *known;
   CKPT_TRY(member.extent.offset, reader.integer_member("slot_offset", slot_bytes_max));
   CKPT_TRY(member.header_bytes, reader.integer_member("header_bytes", slot_bytes_max));
   CKPT_TRY(member.extent.bytes, reader.integer_member("bytes", slot_bytes_max));
@@ -185,43 +109,9 @@ Status read_blobs(JsonReader& reader, ShardRecord& record) {
 
 }  // namespace
 
-void append_shard(std::string& out, const ShardPart& shard) {
-  const ShardRecord& record = shard.record;
-  const Layout& layout = record.layout;
-  const auto file_extents = member_extents(record);
-  CKPT_ASSERT(shard.member_crcs.size() == layout.members.size());
-  ObjectWriter object(out);
-  object.field("rank", std::uint64_t{record.id.rank});
-  object.field("record_digest", digest_of_version_1(record));
-  object.field("model", record.model);
-  object.field("layout_version", std::uint64_t{layout.version});
-  object.field("slot_bytes", layout.slot_bytes);
-  object.field("blob_capacity", layout.blob_capacity);
-  object.field("bytes", record.bytes);
-  object.field("chunk_bytes", record.chunk_bytes);
-  object.list("chunk_crcs", record.chunk_crcs,
-              [&](Crc32 crc) { append_json(out, std::uint64_t{crc}); });
-  std::size_t index = 0;
-  object.list("members", layout.members, [&](const Member& member) {
-    append_member(out, member, file_extents[index].bytes, shard.member_crcs[index]);
-    ++index;
-  });
-  object.list("tensors", layout.tensors,
-              [&](const TensorPlace& tensor) { append_tensor(out, tensor, layout); });
-  index = 0;
-  object.list("blobs", record.blobs, [&](const Extent& blob) {
-    out += "\n";
-    ObjectWriter entry(out);
-    entry.field("name", std::string_view(record.blob_names[index++]));
-    append_range(entry, blob, file_extents.back().offset);
-    entry.end();
-  });
-  object.end();
-}
-
-Result<ShardPart> read_shard(JsonReader& reader, const Manifest& manifest) {
-  ShardPart shard;
-  ShardRecord& record = shard.record;
+Result<ManifestShard> read_shard_of_version_1(JsonReader& reader, const Manifest& manifest) {
+  ShardPart part;
+  ShardRecord& record = part.record;
   record.job = manifest.job;
   record.run = manifest.run;
   record.id.at = manifest.at;
@@ -243,7 +133,7 @@ Result<ShardPart> read_shard(JsonReader& reader, const Manifest& manifest) {
     record.chunk_crcs.push_back(static_cast<Crc32>(crc));
     return {};
   }));
-  CKPT_CHECK(read_members(reader, shard));
+  CKPT_CHECK(read_members(reader, part));
   CKPT_CHECK(reader.array_member("tensors", [&]() -> Status {
     if (record.layout.tensors.size() == tensors_max) return reader.problem("too many tensors");
     CKPT_TRY(auto tensor, read_tensor(reader, record.layout));
@@ -255,6 +145,12 @@ Result<ShardPart> read_shard(JsonReader& reader, const Manifest& manifest) {
   CKPT_CHECK(validate(record));
   if (digest_of_version_1(record) != digest)
     return reader.problem(fmt::format("the shard of rank {} does not match its digest", rank));
+  ManifestShard shard;
+  shard.rank = record.id.rank;
+  shard.slot_bytes = record.layout.slot_bytes;
+  shard.record_digest = digest_of(record);
+  shard.files = files_of(part);
+  shard.embedded = std::make_shared<const ShardPart>(std::move(part));
   return shard;
 }
 

@@ -1,0 +1,111 @@
+#include "storage/part_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "base/units.hpp"
+#include "os/path.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+using Part = std::shared_ptr<const format::ShardPart>;
+using Record = std::shared_ptr<const format::ShardRecord>;
+
+// Most fronts fit: reading one is one request.
+constexpr std::uint64_t first_read_bytes = 16 * KiB;
+
+// Reads the first bytes of a file, until all of the front is there.
+Task<std::vector<std::byte>> read_until_front(os::FileSystem& files, std::string path,
+                                              std::uint64_t file_bytes) {
+  CKPT_CO_TRY(const auto file, co_await files.open_read(path, os::Caching::buffered));
+  std::vector<std::byte> bytes(std::min(file_bytes, first_read_bytes));
+  CKPT_CO_CHECK(co_await file->read_at(0, bytes));
+  CKPT_CO_TRY(const std::uint64_t front_bytes, format::part_front_bytes(bytes));
+  if (front_bytes > file_bytes) co_return fail(Errc::corruption, "it is cut off");
+  const std::uint64_t there = bytes.size();
+  bytes.resize(front_bytes);
+  if (there < front_bytes) {
+    const std::span<std::byte> rest = std::span(bytes).subspan(there);
+    CKPT_CO_CHECK(co_await file->read_at(there, rest));
+  }
+  CKPT_CO_CHECK(co_await file->close());
+  co_return bytes;
+}
+
+Result<SealedFront> unseal(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
+  SealedFront sealed;
+  CKPT_TRY(sealed.front, format::decode_part_front(bytes));
+  if (sealed.front.part_bytes() != file_bytes)
+    return fail(Errc::corruption, fmt::format("it has {} bytes, its front says {}", file_bytes,
+                                              sealed.front.part_bytes()));
+  sealed.seal = {file_bytes, sealed.front.front_bytes, digest_of(bytes)};
+  return sealed;
+}
+
+Task<SealedFront> read_sealed_front(os::FileSystem& files, std::string path) {
+  CKPT_CO_TRY(const os::FileStatus status, co_await files.status(path));
+  const bool is_possible = status.kind == os::EntryKind::file &&
+                           status.bytes >= format::part_head_bytes &&
+                           status.bytes <= format::part_bytes_max;
+  if (!is_possible)
+    co_return fail(Errc::corruption, fmt::format("{} bytes are no part", status.bytes));
+  CKPT_CO_TRY(const auto bytes, co_await read_until_front(files, path, status.bytes));
+  auto sealed = unseal(bytes, status.bytes);
+  co_return sealed;
+}
+
+Result<Part> decode(const format::Manifest& manifest, std::uint32_t rank,
+                    std::span<const std::byte> bytes) {
+  const format::ManifestShard& shard = manifest.shards[rank];
+  CKPT_TRY(auto part, format::decode_shard_part(bytes, shard.part));
+  CKPT_CHECK(format::check_belongs(manifest, rank, part.record));
+  if (format::digest_of(part.record) != shard.record_digest)
+    return fail(Errc::corruption, "its record is not the one that the manifest names");
+  if (format::files_of(part) != shard.files)
+    return fail(Errc::corruption, "its files are not those that the manifest names");
+  return std::make_shared<const format::ShardPart>(std::move(part));
+}
+
+}  // namespace
+
+Task<Part> read_part(os::FileSystem& files, std::string step_directory,
+                     std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                     Compute* compute) {
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, rank));
+  if (shard.embedded) co_return shard.embedded;
+  const std::string path = os::join(step_directory, format::part_name(rank));
+  const std::string context = "read " + os::display(path);
+  auto bytes = co_await files.read_small(path, format::part_bytes_max);
+  // Not not_found: a caller takes that for an empty storage and starts from scratch.
+  const bool is_no_file = !bytes && (bytes.error().code() == Errc::not_found ||
+                                     bytes.error().code() == Errc::invalid_argument);
+  if (is_no_file)
+    co_return fail(Errc::corruption, fmt::format("{}: {}", context, bytes.error().text()));
+  if (!bytes) co_return fail(std::move(bytes).error().context(context));
+  std::function<Result<Part>()> work = [&]() -> Result<Part> {
+    return decode(*manifest, rank, *bytes);
+  };
+  auto part = co_await compute_on(compute, std::move(work));
+  if (!part) co_return fail(std::move(part).error().context(context));
+  co_return part;
+}
+
+Task<Record> read_record(os::FileSystem& files, std::string step_directory,
+                         std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                         Compute* compute) {
+  CKPT_CO_TRY(const Part part, co_await read_part(files, step_directory, manifest, rank, compute));
+  co_return Record(part, &part->record);
+}
+
+Task<SealedFront> read_front(os::FileSystem& files, std::string path) {
+  auto sealed = co_await read_sealed_front(files, path);
+  if (!sealed) co_return fail(std::move(sealed).error().context("read " + os::display(path)));
+  co_return sealed;
+}
+
+}  // namespace ckpt::storage
