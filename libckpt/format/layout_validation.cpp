@@ -1,11 +1,12 @@
 // Validates a layout that was read: members tile the Slot, and tensors tile their member.
+#include "format/layout_validation.hpp"
+
 #include <fmt/format.h>
 
 #include <unordered_map>
 
 #include "base/units.hpp"
 #include "format/json.hpp"
-#include "format/layout.hpp"
 #include "format/safetensors_header.hpp"
 
 namespace ckpt::format {
@@ -63,6 +64,38 @@ Status validate_members(const Layout& layout) {
 
 namespace {
 
+Status check_piece(const Layout& layout, const TensorPlace& tensor) {
+  if (!tensor.piece) return {};
+  if (layout.members[tensor.member].kind != MemberKind::safetensors)
+    return broken(tensor.name, "a piece in an archive");
+  const auto problem = problem_of(*tensor.piece, tensor.dtype, tensor.shape);
+  if (!problem.empty()) return broken(tensor.name, problem);
+  if (normalized(tensor.piece, tensor.shape) != tensor.piece)
+    return broken(tensor.name, "its piece has another form than ours");
+  return {};
+}
+
+}  // namespace
+
+Status validate_tensor(const Layout& layout, const TensorPlace& tensor) {
+  if (tensor.name.empty() || tensor.name.size() > name_bytes_max || !is_utf8(tensor.name) ||
+      tensor.name == "__metadata__")
+    return broken("a tensor", "its name is not allowed");
+  if (tensor.shape.size() > dimensions_max) return broken(tensor.name, "too many dimensions");
+  const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
+  if (!bytes || *bytes != tensor.extent.bytes || !is_bounded(tensor.extent))
+    return broken(tensor.name, "its size is not that of its shape");
+  if (tensor.member >= layout.members.size()) return broken(tensor.name, "it has no member");
+  const Member& member = layout.members[tensor.member];
+  if (tensor.extent.offset < member.extent.offset + member.header_bytes)
+    return broken(tensor.name, "it begins outside its file");
+  if (tensor.extent.end() > member.extent.end())
+    return broken(tensor.name, "it ends outside its file");
+  return check_piece(layout, tensor);
+}
+
+namespace {
+
 class TensorChecker {
  public:
   explicit TensorChecker(const Layout& layout) : layout_(layout) {
@@ -72,17 +105,9 @@ class TensorChecker {
   }
 
   Status check(const TensorPlace& tensor) {
-    if (tensor.name.empty() || tensor.name.size() > name_bytes_max || !is_utf8(tensor.name) ||
-        tensor.name == "__metadata__")
-      return broken("a tensor", "its name is not allowed");
+    CKPT_CHECK(validate_tensor(layout_, tensor));
     if (!known_.emplace(tensor.name, &tensor).second)
       return broken(tensor.name, "two tensors have this name");
-    if (tensor.shape.size() > dimensions_max) return broken(tensor.name, "too many dimensions");
-    const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
-    if (!bytes || *bytes != tensor.extent.bytes || !is_bounded(tensor.extent))
-      return broken(tensor.name, "its size is not that of its shape");
-    if (tensor.member >= layout_.members.size()) return broken(tensor.name, "it has no member");
-    CKPT_CHECK(check_piece(tensor));
     return tensor.alias_of.empty() ? check_place(tensor) : check_alias(tensor);
   }
 
@@ -97,17 +122,6 @@ class TensorChecker {
   }
 
  private:
-  Status check_piece(const TensorPlace& tensor) const {
-    if (!tensor.piece) return {};
-    if (layout_.members[tensor.member].kind != MemberKind::safetensors)
-      return broken(tensor.name, "a piece in an archive");
-    const auto problem = problem_of(*tensor.piece, tensor.dtype, tensor.shape);
-    if (!problem.empty()) return broken(tensor.name, problem);
-    if (normalized(tensor.piece, tensor.shape) != tensor.piece)
-      return broken(tensor.name, "its piece has another form than ours");
-    return {};
-  }
-
   Status check_place(const TensorPlace& tensor) {
     const Member& member = layout_.members[tensor.member];
     std::uint64_t& end = ends_[tensor.member];
@@ -116,8 +130,6 @@ class TensorChecker {
     const bool is_next = tensor.extent.offset == end;
     if (member.kind == MemberKind::safetensors ? !is_next : !is_behind)
       return broken(tensor.name, "it overlaps another tensor or leaves a hole");
-    if (tensor.extent.end() > member.extent.end())
-      return broken(tensor.name, "it ends outside its file");
     end = tensor.extent.end();
     return {};
   }

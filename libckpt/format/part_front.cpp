@@ -8,6 +8,7 @@
 #include "base/assert.hpp"
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
+#include "format/layout_validation.hpp"
 
 namespace ckpt::format {
 
@@ -181,7 +182,7 @@ std::vector<std::byte> encode_blocks(const Layout& layout, PartFront& front) {
   return all;
 }
 
-Result<std::vector<PartEntry>> decode_part_block(const PartBlock& block,
+Result<std::vector<PartEntry>> decode_part_block(const PartFront& front, const PartBlock& block,
                                                  std::span<const std::byte> bytes) {
   if (bytes.size() != block.bytes || ckpt::digest_of(bytes) != block.digest)
     return broken(fmt::format("the block from \"{}\" does not match its digest", block.first_name));
@@ -196,6 +197,11 @@ Result<std::vector<PartEntry>> decode_part_block(const PartBlock& block,
     if (!is_next) reader.fail_here("a name that does not follow those before it");
   }
   CKPT_CHECK(reader.finish());
+  for (const PartEntry& entry : entries) {
+    if (entry.place >= front.tensors)
+      return broken(fmt::format("tensor \"{}\" has no place", entry.tensor.name));
+    CKPT_CHECK(validate_tensor(front.record.layout, entry.tensor));
+  }
   return entries;
 }
 

@@ -74,8 +74,9 @@ std::vector<std::byte> encode(const PartFront& front);
 
 // Returns the bytes of all blocks, with the tensors of the layout, and sets `tensors` and `blocks`.
 std::vector<std::byte> encode_blocks(const Layout& layout, PartFront& front);
-// `bytes` are exactly those of the block. Errors: corruption.
-Result<std::vector<PartEntry>> decode_part_block(const PartBlock& block,
+// `bytes` are exactly those of the block, which is one of the front's. Each tensor lies inside of
+// its file. Errors: corruption.
+Result<std::vector<PartEntry>> decode_part_block(const PartFront& front, const PartBlock& block,
                                                  std::span<const std::byte> bytes);
 
 }  // namespace ckpt::format

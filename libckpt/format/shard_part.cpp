@@ -16,19 +16,21 @@ Unexpected broken(std::string_view problem) {
 }
 
 // Puts the tensors of all blocks back into their places.
-Status read_tensors(const PartFront& front, std::span<const std::byte> bytes, Layout& layout) {
-  layout.tensors.resize(front.tensors);
+Result<std::vector<TensorPlace>> read_tensors(const PartFront& front,
+                                              std::span<const std::byte> bytes) {
+  std::vector<TensorPlace> tensors(front.tensors);
   std::vector<bool> is_there(front.tensors, false);
   for (const PartBlock& block : front.blocks) {
-    CKPT_TRY(auto entries, decode_part_block(block, bytes.subspan(block.offset, block.bytes)));
+    CKPT_TRY(auto entries,
+             decode_part_block(front, block, bytes.subspan(block.offset, block.bytes)));
     for (PartEntry& entry : entries) {
-      if (entry.place >= front.tensors || is_there[entry.place])
+      if (is_there[entry.place])
         return broken(fmt::format("tensor \"{}\" has no place of its own", entry.tensor.name));
       is_there[entry.place] = true;
-      layout.tensors[entry.place] = std::move(entry.tensor);
+      tensors[entry.place] = std::move(entry.tensor);
     }
   }
-  return {};
+  return tensors;
 }
 
 }  // namespace
@@ -71,9 +73,10 @@ Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes, const Part
     return broken("its bytes do not match its digest");
   CKPT_TRY(PartFront front, decode_part_front(front_bytes));
   if (front.part_bytes() != bytes.size()) return broken("it does not end with its last block");
+  CKPT_TRY(auto tensors, read_tensors(front, bytes));
   ShardPart part;
   part.record = std::move(front.record);
-  CKPT_CHECK(read_tensors(front, bytes, part.record.layout));
+  part.record.layout.tensors = std::move(tensors);
   CKPT_CHECK(validate(part.record.layout));
   if (digest_of(part.record) != front.record_digest)
     return broken("its record does not match its digest");

@@ -71,7 +71,102 @@ Result<Part> decode(const format::Manifest& manifest, std::uint32_t rank,
   return std::make_shared<const format::ShardPart>(std::move(part));
 }
 
+// Of version 1, whose manifest had it all.
+PartExcerpt excerpt_of(const format::ShardPart& part, std::span<const std::string> names) {
+  PartExcerpt excerpt;
+  excerpt.front.record = part.record;
+  excerpt.front.record_digest = format::digest_of(part.record);
+  excerpt.front.files = format::files_of(part);
+  auto& tensors = excerpt.front.record.layout.tensors;
+  excerpt.front.tensors = static_cast<std::uint32_t>(tensors.size());
+  for (std::uint32_t place = 0; place < tensors.size(); ++place) {
+    if (std::ranges::binary_search(names, tensors[place].name))
+      excerpt.entries.push_back({place, tensors[place]});
+  }
+  tensors.clear();
+  std::ranges::sort(excerpt.entries, {}, [](const format::PartEntry& entry) -> const std::string& {
+    return entry.tensor.name;
+  });
+  return excerpt;
+}
+
+Status check_front(const format::Manifest& manifest, std::uint32_t rank,
+                   const format::PartFront& front) {
+  const format::ManifestShard& shard = manifest.shards[rank];
+  CKPT_CHECK(format::check_belongs(manifest, rank, front.record));
+  if (front.record_digest == shard.record_digest && front.files == shard.files &&
+      front.part_bytes() == shard.part.bytes)
+    return {};
+  return fail(Errc::corruption, "its front is not what the manifest says");
+}
+
+// The blocks that may have these names, in runs without a gap.
+std::vector<std::span<const format::PartBlock>> runs_of(const format::PartFront& front,
+                                                        std::span<const std::string> names) {
+  std::vector<std::span<const format::PartBlock>> runs;
+  const format::PartBlock* behind = nullptr;
+  for (const std::string& name : names) {
+    const format::PartBlock* block = front.find(name);
+    if (block == nullptr || block + 1 == behind) continue;
+    if (block == behind) {
+      runs.back() = {runs.back().data(), runs.back().size() + 1};
+    } else {
+      runs.push_back({block, 1});
+    }
+    behind = block + 1;
+  }
+  return runs;
+}
+
+Task<PartExcerpt> read_excerpt(os::FileSystem& files, std::string path,
+                               std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                               std::vector<std::string> names) {
+  const format::PartSeal& seal = manifest->shards[rank].part;
+  CKPT_CO_TRY(const auto file, co_await files.open_read(path, os::Caching::buffered));
+  std::vector<std::byte> bytes(seal.front_bytes);
+  CKPT_CO_CHECK(co_await file->read_at(0, bytes));
+  if (digest_of(bytes) != seal.front_digest)
+    co_return fail(Errc::corruption, "its bytes do not match its digest");
+  PartExcerpt excerpt;
+  CKPT_CO_TRY(excerpt.front, format::decode_part_front(bytes));
+  CKPT_CO_CHECK(check_front(*manifest, rank, excerpt.front));
+  for (const auto run : runs_of(excerpt.front, names)) {
+    const std::uint64_t begin = run.front().offset;
+    bytes.resize(run.back().offset + run.back().bytes - begin);
+    CKPT_CO_CHECK(co_await file->read_at(begin, bytes));
+    for (const format::PartBlock& block : run) {
+      const auto part = std::span(bytes).subspan(block.offset - begin, block.bytes);
+      CKPT_CO_TRY(auto entries, format::decode_part_block(excerpt.front, block, part));
+      for (format::PartEntry& entry : entries) {
+        if (std::ranges::binary_search(names, entry.tensor.name))
+          excerpt.entries.push_back(std::move(entry));
+      }
+    }
+  }
+  CKPT_CO_CHECK(co_await file->close());
+  co_return excerpt;
+}
+
+bool is_no_file(const Error& error) {
+  return error.code() == Errc::not_found || error.code() == Errc::invalid_argument;
+}
+
 }  // namespace
+
+Task<PartExcerpt> find_tensors(os::FileSystem& files, std::string step_directory,
+                               std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                               std::vector<std::string> names) {
+  std::ranges::sort(names);
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, rank));
+  if (shard.embedded) co_return excerpt_of(*shard.embedded, names);
+  const std::string path = os::join(step_directory, format::part_name(rank));
+  auto excerpt = co_await read_excerpt(files, path, manifest, rank, std::move(names));
+  if (excerpt) co_return excerpt;
+  const std::string context = "read " + os::display(path);
+  if (is_no_file(excerpt.error()))
+    co_return fail(Errc::corruption, fmt::format("{}: {}", context, excerpt.error().text()));
+  co_return fail(std::move(excerpt).error().context(context));
+}
 
 Task<Part> read_part(os::FileSystem& files, std::string step_directory,
                      std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
@@ -82,9 +177,7 @@ Task<Part> read_part(os::FileSystem& files, std::string step_directory,
   const std::string context = "read " + os::display(path);
   auto bytes = co_await files.read_small(path, format::part_bytes_max);
   // Not not_found: a caller takes that for an empty storage and starts from scratch.
-  const bool is_no_file = !bytes && (bytes.error().code() == Errc::not_found ||
-                                     bytes.error().code() == Errc::invalid_argument);
-  if (is_no_file)
+  if (!bytes && is_no_file(bytes.error()))
     co_return fail(Errc::corruption, fmt::format("{}: {}", context, bytes.error().text()));
   if (!bytes) co_return fail(std::move(bytes).error().context(context));
   std::function<Result<Part>()> work = [&]() -> Result<Part> {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/compute.hpp"
 #include "format/manifest.hpp"
@@ -21,6 +22,17 @@ Task<std::shared_ptr<const format::ShardRecord>> read_record(
     os::FileSystem& files, std::string step_directory,
     std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
     Compute* compute = nullptr);
+
+// Some tensors of a part, found by their names.
+struct PartExcerpt {
+  format::PartFront front;
+  std::vector<format::PartEntry> entries;  // Ascending by name. Names that it lacks have none.
+};
+// Reads only the front and the blocks that may have these names: two reads for names that lie
+// together. Errors: as read_part.
+Task<PartExcerpt> find_tensors(os::FileSystem& files, std::string step_directory,
+                               std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                               std::vector<std::string> names);
 
 struct SealedFront {
   format::PartFront front;

@@ -186,7 +186,7 @@ TEST_CASE("shard part: each name is found in one block", "[unit][format]") {
     const PartBlock* block = front.find(expected.name);
     REQUIRE(block != nullptr);
     const auto entries =
-        decode_part_block(*block, std::span(bytes).subspan(block->offset, block->bytes));
+        decode_part_block(front, *block, std::span(bytes).subspan(block->offset, block->bytes));
     REQUIRE(entries);
     const auto found = std::ranges::find(*entries, expected.name,
                                          [](const PartEntry& entry) { return entry.tensor.name; });
@@ -198,8 +198,29 @@ TEST_CASE("shard part: each name is found in one block", "[unit][format]") {
   const PartBlock* last = front.find("zzz");
   REQUIRE(last != nullptr);
   auto wrong = std::span(bytes).subspan(last->offset - 1, last->bytes);
-  CHECK(decode_part_block(*last, wrong).error().code() == Errc::corruption);
-  CHECK_FALSE(decode_part_block(*last, wrong.first(wrong.size() - 1)));
+  CHECK(decode_part_block(front, *last, wrong).error().code() == Errc::corruption);
+  CHECK_FALSE(decode_part_block(front, *last, wrong.first(wrong.size() - 1)));
+}
+
+TEST_CASE("shard part: a tensor that lies in no file is not read from a block alone",
+          "[unit][format]") {
+  const Bytes bytes = encode(large_part());
+  const PartFront good = front_of(bytes);
+  const auto refused_with = [&](auto change) {
+    Layout layout = good.record.layout;
+    layout.tensors = {large_part().record.layout.tensors[5]};
+    change(layout.tensors[0]);
+    PartFront front = good;
+    const Bytes block = encode_blocks(layout, front);
+    front.tensors = good.tensors;
+    return !decode_part_block(front, front.blocks[0], block);
+  };
+  CHECK_FALSE(refused_with([](TensorPlace&) {}));
+  CHECK(refused_with([](TensorPlace& it) { it.extent.offset = 0; }));
+  CHECK(refused_with([&](TensorPlace& it) { it.extent.offset = good.record.layout.slot_bytes; }));
+  CHECK(refused_with([](TensorPlace& it) { it.extent.bytes += 4; }));
+  CHECK(refused_with([](TensorPlace& it) { it.member = 2; }));
+  CHECK(refused_with([](TensorPlace& it) { it.piece = Piece{{1}, {9}, {}, {}, 0}; }));
 }
 
 TEST_CASE("shard part: a front of another kind or version is told from a damaged one",
