@@ -98,6 +98,14 @@ TEST_CASE("shard part: every turned bit and every cut is found", "[unit][format]
   PartSeal fitting = seal;
   ++fitting.bytes;
   CHECK_FALSE(decode_shard_part(longer, fitting));
+  // A sound part, and not the one that was sealed.
+  Random same(62);
+  ShardPart other = test::sample_part(same);
+  other.record.chunk_crcs[0] ^= 1;
+  const Bytes sound = encode(other);
+  REQUIRE(sound.size() == good.size());
+  CHECK(decode_shard_part(sound, test::seal_of(sound)));
+  CHECK(decode_shard_part(sound, seal).error().code() == Errc::corruption);
 }
 
 TEST_CASE("shard part: bytes under a seal that fits lead to an error or to that part",
