@@ -3,95 +3,30 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "base/assert.hpp"
-#include "base/kill_point.hpp"
 #include "base/units.hpp"
 #include "storage/catalog.hpp"
-#include "storage/chunk_map.hpp"
+#include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
+#include "storage/shard_files.hpp"
 
 namespace ckpt::storage {
-
-namespace {
 
 using format::Extent;
 using format::ShardRecord;
 
-// One shard being read; lives in the frame that waits for all its workers.
-struct Reading {
-  std::string directory;
-  std::shared_ptr<const ShardRecord> record;
-  std::span<std::byte> target;
-  TransferHooks hooks;
-  std::vector<Extent> members;
-  std::vector<std::unique_ptr<os::File>> opened;  // By member.
-  std::uint64_t target_begin = 0;                 // Where `target` begins in the Slot.
-};
+namespace {
 
-Task<void> open_members(os::FileSystem& files, Reading& reading) {
-  for (std::size_t index = 0; index < reading.members.size(); ++index) {
-    const std::string path =
-        os::join(reading.directory, reading.record->layout.members[index].file_name);
-    const auto found = co_await files.status(path);
-    // Not not_found: a caller takes that for an empty storage and starts from scratch.
-    if (!found && found.error().code() == Errc::not_found)
-      co_return fail(Errc::corruption, fmt::format("read {}: it is missing", os::display(path)));
-    CKPT_CO_TRY(const auto status, found);
-    if (status.kind != os::EntryKind::file) {
-      co_return fail(Errc::corruption,
-                     fmt::format("read {}: it is no regular file", os::display(path)));
-    }
-    CKPT_CO_TRY(auto file, co_await files.open_read(path, os::Caching::direct));
-    if (status.bytes != reading.members[index].bytes) {
-      co_return fail(Errc::corruption,
-                     fmt::format("read {}: it has {} bytes, its manifest says {}",
-                                 os::display(path), status.bytes, reading.members[index].bytes));
-    }
-    reading.opened.push_back(std::move(file));
-  }
-  co_return Status();
-}
-
-// The files that hold a Chunk, for errors.
-std::string files_of(const Reading& reading, std::span<const FileSegment> segments) {
-  std::string names;
-  for (const FileSegment& segment : segments) {
-    if (!segment.member) continue;
-    if (!names.empty()) names += " or ";
-    names += os::join(reading.directory, reading.record->layout.members[*segment.member].file_name);
-  }
-  return os::display(names);
-}
-
-Task<void> read_chunk(Reading& reading, std::size_t index) {
-  const Extent chunk = reading.record->chunk(index);
-  const std::vector<FileSegment> segments = segments_of(chunk, reading.members);
-  const std::span<std::byte> bytes =
-      reading.target.subspan(chunk.offset - reading.target_begin, chunk.bytes);
-  if (reading.hooks.before_transfer) {
-    CKPT_CO_CHECK(co_await reading.hooks.before_transfer(chunk.bytes));
-  }
-  for (const FileSegment& segment : segments) {
-    const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
-    if (segment.member) {
-      CKPT_ASSERT(*segment.member < reading.opened.size());
-      os::File& file = *reading.opened[*segment.member];
-      CKPT_CO_CHECK(co_await file.read_at(segment.file_offset, part));
-    } else {
-      std::memset(part.data(), 0, part.size());
-    }
-  }
-  CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(reading.hooks.compute, bytes));
-  if (crc != reading.record->chunk_crcs[index]) {
-    co_return fail(Errc::corruption, fmt::format("read {}: chunk {} does not match its checksum",
-                                                 files_of(reading, segments), index));
-  }
-  if (reading.hooks.verified) reading.hooks.verified(chunk.bytes);
-  if (index == 0) CKPT_POINT("load.disk.read");
+// The references are to what the frame of read_shard holds.
+Task<void> fill_chunk(ShardFiles& shard, std::span<std::byte> target, const TransferHooks& hooks,
+                      std::size_t index) {
+  const Extent chunk = shard.record().chunk(index);
+  const auto bytes = target.subspan(chunk.offset, chunk.bytes);
+  CKPT_CO_CHECK(co_await shard.read_chunk(index, bytes, hooks));
+  if (hooks.verified) hooks.verified(chunk.bytes);
   co_return Status();
 }
 
@@ -107,16 +42,13 @@ Task<void> read_shard(os::FileSystem& files, std::string step_directory,
         fmt::format("read rank {} of step {}: it needs {} bytes, the Slot has {}", record->id.rank,
                     number(record->id.at.step), record->bytes, target.size()));
   }
-  Reading reading{step_directory, record, target, hooks, format::member_extents(*record), {}};
-  CKPT_CO_CHECK(co_await open_members(files, reading));
-  CKPT_ASSERT(reading.opened.size() == reading.members.size());
-  std::function<Task<void>(std::size_t)> work = [&reading](std::size_t index) {
-    return read_chunk(reading, index);
+  CKPT_CO_TRY(const auto shard, co_await ShardFiles::open(files, step_directory, record));
+  std::function<Task<void>(std::size_t)> work = [&](std::size_t index) {
+    return fill_chunk(*shard, target, hooks, index);
   };
   CKPT_CO_CHECK(co_await for_each_parallel(record->chunk_crcs.size(), chunks_in_flight_reading,
                                            std::move(work)));
-  // Every byte was verified: a failure changes nothing.
-  for (const auto& file : reading.opened) (void)co_await file->close();
+  (void)co_await shard->close();  // Every byte was verified: a failure changes nothing.
   co_return Status();
 }
 
@@ -126,20 +58,6 @@ bool CheckpointReport::is_good() const {
 }
 
 namespace {
-
-// Chunk buffers for O_DIRECT, reused for every file.
-class PageBuffer {
- public:
-  explicit PageBuffer(std::uint64_t bytes) : storage_(bytes + page_bytes) {
-    const auto start = reinterpret_cast<std::uintptr_t>(storage_.data());
-    bytes_ = std::span(storage_).subspan(align_up(start, page_bytes) - start, bytes);
-  }
-  std::span<std::byte> first(std::uint64_t bytes) { return bytes_.first(bytes); }
-
- private:
-  std::vector<std::byte> storage_;
-  std::span<std::byte> bytes_;
-};
 
 constexpr std::uint64_t verify_piece_bytes = 8 * MiB;
 constexpr std::size_t damaged_text_max = 60;  // Enough chunk numbers for a person.
@@ -176,17 +94,14 @@ Task<std::string> damaged_chunks(os::FileSystem& files, std::string step_directo
                                  std::shared_ptr<const ShardRecord> record, std::size_t member) {
   const std::uint64_t begin = record->layout.members[member].extent.offset;
   PageBuffer memory(record->chunk_bytes);
-  Reading reading{step_directory, record, {}, {}, format::member_extents(*record), {}};
-  const auto opened = co_await open_members(files, reading);
-  if (!opened) co_return std::string();  // The other file reports it.
-  const std::uint64_t end = begin + reading.members[member].bytes;
+  const auto shard = co_await ShardFiles::open(files, step_directory, record);
+  if (!shard) co_return std::string();  // The other file reports it.
+  const std::uint64_t end = begin + (*shard)->members()[member].bytes;
   std::string damaged;
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
     const Extent chunk = record->chunk(index);
     if (chunk.offset >= end || chunk.offset + chunk.bytes <= begin) continue;
-    reading.target = memory.first(chunk.bytes);
-    reading.target_begin = chunk.offset;
-    const Status status = co_await read_chunk(reading, index);
+    const Status status = co_await (*shard)->read_chunk(index, memory.first(chunk.bytes), {});
     if (status) continue;
     if (damaged.size() > damaged_text_max) co_return damaged + ", and more";
     damaged += (damaged.empty() ? "" : ", ") + std::to_string(index);

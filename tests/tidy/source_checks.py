@@ -14,7 +14,7 @@ FLOORS = [
     ("base",),
     ("os", "format"),
     ("plan", "device", "arena", "wire", "storage"),
-    ("snapshot", "flush", "replicate", "agree"),
+    ("snapshot", "flush", "gather", "replicate", "agree"),
     ("node",),
     ("client", "daemon"),
     ("cli",),

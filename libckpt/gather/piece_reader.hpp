@@ -1,0 +1,38 @@
+// PieceReader: fills memory with pieces of a checkpoint's tensors, whichever ranks saved them.
+//
+//   1. Reads from each rank's part what it has of the wanted tensors.
+//   2. Plans which bytes of which shard go where (plan/planner.hpp).
+//   3. Reads each Chunk that the plan needs once, verifies it, and copies from it.
+//
+// Whole tensors of one name in the shards of several ranks are nobody's copies: nothing says that
+// their bytes are equal. Then only one shard counts: that of the reader's rank, modulo their
+// number.
+//
+// Memory: some Chunks, and less than 100 bytes for each piece of a wanted name.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "format/manifest.hpp"
+#include "os/file_system.hpp"
+#include "plan/planner.hpp"
+#include "storage/member_writer.hpp"
+
+namespace ckpt::gather {
+
+struct WantedPiece {
+  plan::Want want;
+  std::span<std::byte> target;  // Of the want's size. Lives until the Task ends.
+};
+
+// `rank` is the reader's. `hooks.verified` counts bytes that were copied. Errors: invalid_argument
+// (no shard has a tensor or some of its elements, or it has another type or shape: names them),
+// corruption (names file and Chunk, or a part), io.
+Task<void> read_pieces(os::FileSystem& files, std::string step_directory,
+                       std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                       std::vector<WantedPiece> wants, storage::TransferHooks hooks);
+
+}  // namespace ckpt::gather
