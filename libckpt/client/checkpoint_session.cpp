@@ -293,7 +293,7 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   LoadRequest load;
   load.path = std::move(request.from);
   load.rank = choice ? choice->rank : options_.rank;
-  if (!choice) load.world_size = options_.world_size;
+  if (!choice) load.wanted = {options_.world_size, registry_.specs()};
   auto restored = load.path.empty() ? restore_agreed(request.step, choose)
                                     : restore_loaded(std::move(load), choose);
   teller_.end();

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/units.hpp"
 #include "client/blocking.hpp"
+#include "gather/wanted_shard.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
 #include "storage/run_catalog.hpp"
@@ -24,37 +26,79 @@ Task<void> check_going_on(Instant deadline, const RestoreTeller* teller) {
   co_return Status();
 }
 
-Status allocate(LoadedShard& loaded) {
-  const std::uint64_t bytes = align_up(loaded.record->bytes, page_bytes);
+Status allocate(LoadedShard& loaded, std::uint64_t size) {
+  const std::uint64_t bytes = align_up(size, page_bytes);
   loaded.memory.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes, bytes)));
   if (loaded.memory) return {};
   return fail(Errc::exhausted,
               fmt::format("restore from {}: no memory for its {} bytes", loaded.directory, bytes));
 }
 
-Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
-  CKPT_CO_TRY(const auto found, co_await storage::find_checkpoint(files, clock, request.path));
-  if (request.world_size && *request.world_size != found.manifest->world_size)
-    co_return fail(Errc::unsupported,
-                   fmt::format("restore from {}: it was saved by {} ranks and there are {} now",
-                               found.directory, found.manifest->world_size, *request.world_size));
-  LoadedShard loaded;
-  loaded.directory = found.directory;
-  CKPT_CO_TRY(loaded.record,
-              co_await storage::read_record(files, found.directory, found.manifest, request.rank));
-  CKPT_CO_CHECK(allocate(loaded));
+storage::TransferHooks hooks_of(const LoadRequest& request, std::uint64_t bytes) {
   storage::TransferHooks hooks;
   hooks.before_transfer = [deadline = request.deadline, teller = request.teller](std::uint64_t) {
     return check_going_on(deadline, teller);
   };
   if (RestoreTeller* const teller = request.teller; teller != nullptr) {
-    teller->begin(RestoreProgress::Phase::filling, "storage", loaded.record->bytes);
-    hooks.verified = [teller](std::uint64_t bytes) { teller->done(bytes); };
+    teller->begin(RestoreProgress::Phase::filling, "storage", bytes);
+    hooks.verified = [teller](std::uint64_t done) { teller->done(done); };
   }
-  const std::span<std::byte> target(loaded.memory.get(), loaded.record->bytes);
+  return hooks;
+}
+
+Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint found,
+                                std::shared_ptr<const format::ShardRecord> record,
+                                const LoadRequest& request) {
+  LoadedShard loaded{found.directory, std::move(record), {}};
+  const std::uint64_t bytes = loaded.record->bytes;
+  CKPT_CO_CHECK(allocate(loaded, bytes));
+  const std::span<std::byte> target(loaded.memory.get(), bytes);
+  storage::TransferHooks hooks = hooks_of(request, bytes);
   CKPT_CO_CHECK(co_await storage::read_shard(files, found.directory, loaded.record, target,
                                              std::move(hooks)));
   co_return std::move(loaded);
+}
+
+Task<LoadedShard> load_wanted(os::FileSystem& files, storage::FoundCheckpoint found,
+                              const LoadRequest& request) {
+  const gather::Reader reader{request.rank, request.wanted->world_size};
+  CKPT_CO_TRY(auto shaped, co_await gather::shape_shard(files, found.directory, found.manifest,
+                                                        reader, request.wanted->tensors));
+  const auto record = std::make_shared<format::ShardRecord>(std::move(shaped));
+  LoadedShard loaded{found.directory, record, {}};
+  CKPT_CO_CHECK(allocate(loaded, record->bytes));
+  const std::span<std::byte> target(loaded.memory.get(), record->bytes);
+  storage::TransferHooks hooks = hooks_of(request, record->bytes);
+  CKPT_CO_CHECK(co_await gather::fill_shard(files, found.directory, found.manifest, reader, *record,
+                                            target, std::move(hooks)));
+  co_return std::move(loaded);
+}
+
+bool has_pieces(const auto& tensors) {
+  return std::ranges::any_of(tensors, [](const auto& tensor) { return tensor.piece.has_value(); });
+}
+
+// A shard without pieces is compared with what the trainer has as a whole, so that nothing in it is
+// left out unnoticed. So is one that the trainer would save in the same way.
+Result<bool> is_wanted_as_saved(const format::ShardRecord& record,
+                                const LoadRequest::Wanted& wanted) {
+  if (!has_pieces(record.layout.tensors) && !has_pieces(wanted.tensors)) return true;
+  CKPT_TRY(const format::Layout layout,
+           format::make_layout(wanted.tensors, record.id.rank, record.layout.blob_capacity));
+  return format::fingerprint(layout) == record.model;
+}
+
+Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
+  CKPT_CO_TRY(const auto found, co_await storage::find_checkpoint(files, clock, request.path));
+  if (request.wanted && request.wanted->world_size != found.manifest->world_size)
+    co_return co_await load_wanted(files, found, request);
+  CKPT_CO_TRY(auto record,
+              co_await storage::read_record(files, found.directory, found.manifest, request.rank));
+  if (request.wanted) {
+    CKPT_CO_TRY(const bool is_as_saved, is_wanted_as_saved(*record, *request.wanted));
+    if (!is_as_saved) co_return co_await load_wanted(files, found, request);
+  }
+  co_return co_await load_as_saved(files, found, std::move(record), request);
 }
 
 }  // namespace

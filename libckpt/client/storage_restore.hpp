@@ -1,4 +1,5 @@
-// StorageRestore: reads one rank's shard from a published checkpoint, without a daemon.
+// StorageRestore: reads a published checkpoint without a daemon: the shard of one rank as it was
+// saved, or what a rank wants, whichever ranks saved it.
 #pragma once
 
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "client/restore_teller.hpp"
 #include "format/shard_record.hpp"
@@ -19,7 +21,11 @@ namespace ckpt::client {
 struct LoadRequest {
   std::string path;  // A checkpoint, or a directory of them: then the newest.
   std::uint32_t rank = 0;
-  std::optional<std::uint32_t> world_size;  // Ranks that saved it; none: any.
+  struct Wanted {
+    std::uint32_t world_size = 1;  // Of the reader.
+    std::vector<format::TensorSpec> tensors;
+  };
+  std::optional<Wanted> wanted;  // None: the shard of `rank`, as it was saved.
   std::chrono::steady_clock::time_point deadline;
   RestoreTeller* teller = nullptr;
 };
@@ -37,8 +43,9 @@ struct LoadedShard {
 };
 
 // Blocks. Checks the deadline and the watch between reads: a read that hangs is not interrupted.
-// Errors: not_found (checkpoint or rank), corruption, unsupported (another world size),
-//         exhausted (no memory for it), unavailable (the deadline passed, or the watch gave
+// Errors: not_found (checkpoint or rank), corruption, invalid_argument (not the wanted tensors or
+//         shapes), unsupported (a whole tensor of several ranks, wanted by another number of
+//         ranks), exhausted (no memory for it), unavailable (the deadline passed, or the watch gave
 //         it up), io.
 Result<LoadedShard> load_shard(LoadRequest request);
 

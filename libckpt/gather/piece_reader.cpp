@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "base/assert.hpp"
 #include "base/units.hpp"
@@ -44,7 +43,7 @@ struct Reading {
   os::FileSystem& files;
   std::string directory;
   std::shared_ptr<const format::Manifest> manifest;
-  std::uint32_t rank = 0;
+  Reader reader;
   std::vector<WantedPiece> wants;
   storage::TransferHooks hooks;
   std::vector<std::string> names;  // The wanted ones, ascending.
@@ -63,25 +62,40 @@ Task<void> read_part_of(Reading& reading, std::size_t rank) {
   co_return Status();
 }
 
-// The names that several shards have as a whole tensor.
-std::set<std::string_view> whole_in_several(std::span<const Shard> shards) {
-  std::set<std::string_view> seen;
-  std::set<std::string_view> several;
+// The names that several shards have as a whole tensor, and the ranks of the first two.
+using Several = std::map<std::string_view, std::pair<std::uint32_t, std::uint32_t>>;
+Several whole_in_several(std::span<const Shard> shards) {
+  std::map<std::string_view, std::uint32_t> first;
+  Several several;
   for (const Shard& shard : shards) {
-    for (const format::TensorPlace& tensor : shard.tensors)
-      if (!tensor.piece && !seen.insert(tensor.name).second) several.insert(tensor.name);
+    for (const format::TensorPlace& tensor : shard.tensors) {
+      if (tensor.piece) continue;
+      const auto [found, is_first] = first.emplace(tensor.name, shard.rank);
+      if (!is_first) several.emplace(tensor.name, std::pair(found->second, shard.rank));
+    }
   }
   return several;
 }
 
+Status check_readable(const Reading& reading, const Several& several) {
+  const std::size_t saved_by = reading.shards.size();
+  if (several.empty() || reading.reader.world_size == saved_by) return {};
+  const auto& [name, ranks] = *several.begin();
+  return fail(Errc::unsupported,
+              fmt::format("tensor \"{}\" was saved whole by rank {} and rank {} of {}, and there "
+                          "are {} ranks now: nothing says whether these are copies, or which rank "
+                          "goes on with which; save copies as pieces with a number each",
+                          name, ranks.first, ranks.second, saved_by, reading.reader.world_size));
+}
+
 Result<plan::PieceIndex> index_of(const Reading& reading) {
-  const auto world = static_cast<std::uint32_t>(reading.shards.size());
-  const auto several = whole_in_several(reading.shards);
+  const Several several = whole_in_several(reading.shards);
+  CKPT_CHECK(check_readable(reading, several));
   plan::PieceIndex index;
   for (const Shard& shard : reading.shards) {
     for (const format::TensorPlace& tensor : shard.tensors) {
       const bool is_of_one_rank = !tensor.piece && several.contains(tensor.name);
-      if (is_of_one_rank && shard.rank != reading.rank % world) continue;
+      if (is_of_one_rank && shard.rank != reading.reader.rank) continue;
       const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
       plan::Piece piece;
       piece.name = tensor.name;
@@ -112,7 +126,7 @@ Status make_plan(Reading& reading) {
   const std::vector<plan::Holder> holders(reading.shards.size());
   std::vector<plan::Want> wants;
   for (const WantedPiece& wanted : reading.wants) wants.push_back(wanted.want);
-  auto plan = plan::make_plan(index, wants, {holders, reading.rank});
+  auto plan = plan::make_plan(index, wants, {holders, reading.reader.rank});
   if (!plan) {
     // Never not_found: to a trainer it would mean that there is nothing to restore.
     const Errc code =
@@ -183,10 +197,10 @@ Task<void> read_shard_of(Reading& reading, std::size_t rank) {
 }  // namespace
 
 Task<void> read_pieces(os::FileSystem& files, std::string step_directory,
-                       std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                       std::shared_ptr<const format::Manifest> manifest, Reader reader,
                        std::vector<WantedPiece> wants, storage::TransferHooks hooks) {
-  Reading reading{files, std::move(step_directory), std::move(manifest),
-                  rank,  std::move(wants),          std::move(hooks)};
+  Reading reading{files,  std::move(step_directory), std::move(manifest),
+                  reader, std::move(wants),          std::move(hooks)};
   for (const WantedPiece& wanted : reading.wants) reading.names.push_back(wanted.want.name);
   std::ranges::sort(reading.names);
   reading.names.erase(std::ranges::unique(reading.names).begin(), reading.names.end());

@@ -5,8 +5,8 @@
 //   3. Reads each Chunk that the plan needs once, verifies it, and copies from it.
 //
 // Whole tensors of one name in the shards of several ranks are nobody's copies: nothing says that
-// their bytes are equal. Then only one shard counts: that of the reader's rank, modulo their
-// number.
+// their bytes are equal. Only the rank that saved one may read it, and only in a world of the same
+// size, where its number means the same.
 //
 // Memory: some Chunks, and less than 100 bytes for each piece of a wanted name.
 #pragma once
@@ -28,11 +28,17 @@ struct WantedPiece {
   std::span<std::byte> target;  // Of the want's size. Lives until the Task ends.
 };
 
-// `rank` is the reader's. `hooks.verified` counts bytes that were copied. Errors: invalid_argument
-// (no shard has a tensor or some of its elements, or it has another type or shape: names them),
-// corruption (names file and Chunk, or a part), io.
+struct Reader {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+};
+
+// `hooks.verified` counts bytes that were copied. Errors: invalid_argument (no shard has a tensor
+// or some of its elements, or it has another type or shape: names them), unsupported (a whole
+// tensor of several ranks, and the reader is none of them), corruption (names file and Chunk, or a
+// part), io.
 Task<void> read_pieces(os::FileSystem& files, std::string step_directory,
-                       std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
+                       std::shared_ptr<const format::Manifest> manifest, Reader reader,
                        std::vector<WantedPiece> wants, storage::TransferHooks hooks);
 
 }  // namespace ckpt::gather

@@ -1,5 +1,4 @@
-// Goal:   a reader gets the pieces it wants out of a checkpoint, whichever ranks saved them; what
-// no
+// Goal:   a reader gets the pieces it wants out of a checkpoint, whichever ranks saved them; what no
 //         rank saved, and what is damaged, is named.
 // Method: real shards on a disk in memory. Each element of a tensor carries its own number.
 #include "gather/piece_reader.hpp"
@@ -108,14 +107,14 @@ class Scene : public test::StorageFixture {
   std::string step_path() { return site.at(catalog().checkpoints.back().name); }
 
   // Returns the numbers that arrived.
-  Result<std::vector<std::uint32_t>> read(const SavedPiece& want, std::uint32_t rank = 0) {
+  Result<std::vector<std::uint32_t>> read(const SavedPiece& want, Reader reader = {0, 1}) {
     std::vector<std::uint32_t> target(plan::count_of(want.region), 0xffff'ffffU);
     WantedPiece wanted;
     wanted.want = {want.name, DType::u32, want.shape, want.region, want.order};
     wanted.target = std::as_writable_bytes(std::span(target));
     CKPT_TRY(const auto manifest, run(storage::read_manifest_at(files, step_path())));
     const storage::TransferHooks hooks;
-    CKPT_CHECK(run(read_pieces(files, step_path(), manifest, rank, {wanted}, hooks)));
+    CKPT_CHECK(run(read_pieces(files, step_path(), manifest, reader, {wanted}, hooks)));
     return target;
   }
   std::string error_of(const SavedPiece& want) {
@@ -163,7 +162,7 @@ TEST_CASE("piece reader: any region comes out of any shards", "[unit][gather]") 
   for (int round = 0; round < 60; ++round) {
     SavedPiece want{"w", shape, random_region(random, shape), {}};
     if (std::holds_alternative<Box>(want.region) && random.one_in(3)) want.order = permuted;
-    const auto numbers = scene.read(want, static_cast<std::uint32_t>(round));
+    const auto numbers = scene.read(want, {static_cast<std::uint32_t>(round), 64});
     REQUIRE((numbers ? "" : numbers.error().message()) == "");
     REQUIRE(*numbers == numbers_of(want));
   }
@@ -195,11 +194,18 @@ TEST_CASE("piece reader: whole tensors of one name belong to their ranks", "[uni
   scene.publish({{{"own", shape, whole, {}, 1000}, {"one", shape, whole, {}}},
                  {{"own", shape, whole, {}, 2000}},
                  {{"own", shape, whole, {}, 3000}}});
-  for (std::uint32_t rank = 0; rank < 7; ++rank) {
-    const auto own = scene.read({"own", shape, whole, {}}, rank);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const auto own = scene.read({"own", shape, whole, {}}, {rank, 3});
     REQUIRE((own ? "" : own.error().message()) == "");
-    CHECK(own->front() == 1000 * (rank % 3 + 1));
-    REQUIRE(scene.read({"one", shape, whole, {}}, rank));
+    CHECK(own->front() == 1000 * (rank + 1));
+  }
+  for (const std::uint32_t world : {1, 2, 7}) {
+    const auto others = scene.read({"own", shape, whole, {}}, {0, world});
+    REQUIRE_FALSE(others);
+    CHECK(others.error().code() == Errc::unsupported);
+    CHECK_THAT(others.error().message(),
+               Contains("\"own\" was saved whole by rank 0 and rank 1 of 3"));
+    REQUIRE(scene.read({"one", shape, whole, {}}, {0, world}));
   }
 }
 
