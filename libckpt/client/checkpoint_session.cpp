@@ -371,6 +371,7 @@ Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
   restored.timeline = loaded.record->id.at.timeline;
   restored.source = RestoreSource::storage;
   restored.source_name = loaded.directory;
+  restored.reason = loaded.reason;
   restored.bytes = loaded.record->bytes;
   restored.took = steady_clock::now() - began_at;
   standing_.loaded();

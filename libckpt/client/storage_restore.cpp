@@ -49,7 +49,7 @@ storage::TransferHooks hooks_of(const LoadRequest& request, std::uint64_t bytes)
 Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint found,
                                 std::shared_ptr<const format::ShardRecord> record,
                                 const LoadRequest& request) {
-  LoadedShard loaded{found.directory, std::move(record), {}};
+  LoadedShard loaded{found.directory, {}, std::move(record), {}};
   const std::uint64_t bytes = loaded.record->bytes;
   CKPT_CO_CHECK(allocate(loaded, bytes));
   const std::span<std::byte> target(loaded.memory.get(), bytes);
@@ -65,7 +65,13 @@ Task<LoadedShard> load_wanted(os::FileSystem& files, storage::FoundCheckpoint fo
   CKPT_CO_TRY(auto shaped, co_await gather::shape_shard(files, found.directory, found.manifest,
                                                         reader, request.wanted->tensors));
   const auto record = std::make_shared<format::ShardRecord>(std::move(shaped));
-  LoadedShard loaded{found.directory, record, {}};
+  const std::uint32_t saved_by = found.manifest->world_size;
+  LoadedShard loaded{found.directory,
+                     fmt::format("put together from the pieces of {} ranks, with the blobs of rank "
+                                 "{}",
+                                 saved_by, reader.rank % saved_by),
+                     record,
+                     {}};
   CKPT_CO_CHECK(allocate(loaded, record->bytes));
   const std::span<std::byte> target(loaded.memory.get(), record->bytes);
   storage::TransferHooks hooks = hooks_of(request, record->bytes);

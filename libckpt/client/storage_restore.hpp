@@ -36,6 +36,7 @@ struct FreeBytes {
 
 struct LoadedShard {
   std::string directory;
+  std::string reason;  // How it was put together; for people. Empty: as it was saved.
   std::shared_ptr<const format::ShardRecord> record;
   std::unique_ptr<std::byte, FreeBytes> memory;
   // Verified while they were read. Laid out as in a Slot.
