@@ -31,7 +31,9 @@ namespace ckpt {
 struct RestoreRequest {
   std::optional<Step> step = std::nullopt;  // This step and no other.
   // Path of a published checkpoint of any run, or of a directory of them. Needs no daemon and no
-  // agreement of the ranks. Excludes `step`, since the path names the step.
+  // agreement of the ranks. Excludes `step`, since the path names the step. Any number of ranks may
+  // have saved it: each tensor is put together from their pieces, and the blobs are those of this
+  // rank modulo their number.
   std::string from = {};
   RestoreWatch watch = {};  // Called with the progress; may end the restore.
 };
@@ -98,7 +100,8 @@ class CKPT_EXPORT Checkpointer {
   // beginning. When only `request.step` is missing, other steps may exist: a session that has not
   // trained yet then refuses saves until a restore succeeds or start_fresh() is called.
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
-  //         unavailable (a rank did not ask in time), unsupported (another world size).
+  //         unavailable (a rank did not ask in time), unsupported (another world size; with
+  //         `request.from`: a whole tensor that several ranks saved, and another number of ranks).
   Result<Restored> restore(RestoreRequest request = {});
 
   // Ignores stored steps and starts a new timeline from the tensors as they are. All ranks call it,
