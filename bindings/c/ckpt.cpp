@@ -113,14 +113,50 @@ int fill(ckpt_restored* target, const ckpt::Restored& restored) {
   return fill("ckpt_restore", target, value);
 }
 
-int restore(const char* function, ckpt_handle& handle, std::optional<Step> step,
+int restore(const char* function, ckpt_handle& handle, const ckpt::RestoreRequest& request,
             ckpt_restored* restored) noexcept {
   return without_exceptions([&]() -> int {
     // Before anything is overwritten.
     if (const int refused = check_size(function, restored); refused != CKPT_OK) return refused;
-    const auto result = handle.checkpointer.restore({.step = step});
+    const auto result = handle.checkpointer.restore(request);
     return result ? fill(restored, *result) : failed(result.error());
   });
+}
+
+int add(const char* function, ckpt_handle& handle, const char* name, void* data, int dtype,
+        std::span<const std::int64_t> shape, std::uint32_t flags,
+        std::optional<ckpt::Piece> piece) noexcept {
+  const auto refused = [&](const char* why) {
+    return failed(CKPT_INVALID_ARGUMENT, std::string("invalid argument: ") + function + ": " + why);
+  };
+  return without_exceptions([&]() -> int {
+    if (dtype < CKPT_DTYPE_BOOLEAN || dtype > CKPT_DTYPE_C64)
+      return refused("there is no such dtype");
+    if (shape.size() > dimensions_max) return refused("more than 64 dimensions");
+    if ((flags & ~(CKPT_TENSOR_GUARDED | CKPT_TENSOR_CUDA | 0xff00u)) != 0)
+      return refused("an unknown flag");
+    ckpt::TensorRef tensor;
+    tensor.data = data;
+    tensor.dtype = static_cast<ckpt::DType>(dtype);
+    tensor.shape.assign(shape.begin(), shape.end());
+    tensor.guarded = (flags & CKPT_TENSOR_GUARDED) != 0;
+    if ((flags & CKPT_TENSOR_CUDA) != 0) tensor.location = ckpt::Location::cuda;
+    tensor.device_index = static_cast<int>((flags >> 8) & 0xffu);
+    tensor.piece = std::move(piece);
+    return answer(handle.checkpointer.add(name, std::move(tensor)));
+  });
+}
+
+ckpt::Piece piece_from(const ckpt_piece& given) {
+  const std::size_t dimensions = given.global_dimensions;
+  ckpt::Piece piece;
+  piece.global_shape.assign(given.global_shape, given.global_shape + dimensions);
+  if (given.offset != nullptr) piece.offset.assign(given.offset, given.offset + dimensions);
+  if (given.order != nullptr) piece.order.assign(given.order, given.order + dimensions);
+  // A box of no dimensions has no offset to point to.
+  if (given.offset == nullptr && dimensions > 0) piece.flat_begin = given.flat_begin;
+  piece.copy = given.copy;
+  return piece;
 }
 
 std::uint64_t step_or_none(const std::optional<Step>& step) {
@@ -184,21 +220,26 @@ int ckpt_add(ckpt_handle* handle, const char* name, void* data, int dtype, const
   CKPT_NEED(handle);
   CKPT_NEED(name);
   if (dimensions > 0) CKPT_NEED(shape);
-  if (dtype < CKPT_DTYPE_BOOLEAN || dtype > CKPT_DTYPE_C64)
-    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_add: there is no such dtype");
-  if (dimensions > dimensions_max)
-    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_add: more than 64 dimensions");
-  if ((flags & ~(CKPT_TENSOR_GUARDED | CKPT_TENSOR_CUDA | 0xff00u)) != 0)
-    return failed(CKPT_INVALID_ARGUMENT, "invalid argument: ckpt_add: an unknown flag");
+  return add("ckpt_add", *handle, name, data, dtype, {shape, dimensions}, flags, {});
+}
+
+int ckpt_add_piece(ckpt_handle* handle, const char* name, void* data, int dtype,
+                   const int64_t* shape, size_t dimensions, uint32_t flags,
+                   const ckpt_piece* piece) {
+  CKPT_NEED(handle);
+  CKPT_NEED(name);
+  if (dimensions > 0) CKPT_NEED(shape);
+  CKPT_NEED(piece);
+  if (const int refused = check_size("ckpt_add_piece", piece); refused != CKPT_OK) return refused;
+  ckpt_piece given = {};
+  std::memcpy(&given, piece, std::min(piece->size, sizeof given));
+  if (given.global_dimensions > dimensions_max)
+    return failed(CKPT_INVALID_ARGUMENT,
+                  "invalid argument: ckpt_add_piece: more than 64 dimensions");
+  if (given.global_dimensions > 0) CKPT_NEED(given.global_shape);
   return without_exceptions([&] {
-    ckpt::TensorRef tensor;
-    tensor.data = data;
-    tensor.dtype = static_cast<ckpt::DType>(dtype);
-    tensor.shape.assign(shape, shape + dimensions);
-    tensor.guarded = (flags & CKPT_TENSOR_GUARDED) != 0;
-    if ((flags & CKPT_TENSOR_CUDA) != 0) tensor.location = ckpt::Location::cuda;
-    tensor.device_index = static_cast<int>((flags >> 8) & 0xffu);
-    return answer(handle->checkpointer.add(name, std::move(tensor)));
+    return add("ckpt_add_piece", *handle, name, data, dtype, {shape, dimensions}, flags,
+               piece_from(given));
   });
 }
 
@@ -281,7 +322,14 @@ int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored) {
 
 int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored) {
   CKPT_NEED(handle);
-  return restore("ckpt_restore_step", *handle, Step{step}, restored);
+  return restore("ckpt_restore_step", *handle, {.step = Step{step}}, restored);
+}
+
+int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* restored) {
+  CKPT_NEED(handle);
+  CKPT_NEED(path);
+  return without_exceptions(
+      [&] { return restore("ckpt_restore_from", *handle, {.from = path}, restored); });
 }
 
 int ckpt_start_fresh(ckpt_handle* handle) {

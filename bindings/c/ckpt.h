@@ -99,6 +99,21 @@ typedef struct ckpt_restored {
   char source_name[128]; /* "own memory", "node B"; cut where too long. */
 } ckpt_restored;
 
+/* Where a tensor lies in a larger one, of which other ranks have other parts: a box, whose own
+ * shape says how large it is, or a range of the larger one as it is flattened in row-major order.
+ */
+typedef struct ckpt_piece {
+  size_t size;                  /* sizeof(ckpt_piece), set by the caller. */
+  const uint64_t* global_shape; /* Of the larger tensor. */
+  size_t global_dimensions;
+  const uint64_t* offset; /* Of a box: its first index in each dimension. NULL: a flat range. */
+  const uint8_t* order;   /* Of a box: the dimensions from the slowest to the fastest in memory, as
+                           * its shape has them. NULL: row-major. */
+  uint64_t flat_begin;    /* Of a flat range: its first element. */
+  uint32_t copy;          /* Ranks that hold the same part number their copies from 0. */
+  uint32_t reserved;
+} ckpt_piece;
+
 #define CKPT_NO_STEP UINT64_MAX
 
 typedef struct ckpt_stats_values {
@@ -138,6 +153,10 @@ CKPT_API int ckpt_open(const ckpt_options* options, ckpt_handle** handle);
 /* Registers a contiguous tensor. `shape` may be NULL where `dimensions` is 0 (a single element). */
 CKPT_API int ckpt_add(ckpt_handle* handle, const char* name, void* data, int dtype,
                       const int64_t* shape, size_t dimensions, uint32_t flags);
+/* The same for a part of a larger tensor. `piece` is copied. */
+CKPT_API int ckpt_add_piece(ckpt_handle* handle, const char* name, void* data, int dtype,
+                            const int64_t* shape, size_t dimensions, uint32_t flags,
+                            const ckpt_piece* piece);
 /* Registers bytes that are copied inside every save and written back by ckpt_restore. */
 CKPT_API int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, size_t size);
 /* Bytes of varying size: copied now; read back after ckpt_restore, valid until the next call. */
@@ -167,6 +186,9 @@ CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
 /* That step and no other. Without it CKPT_NOT_FOUND, too; a session that has not trained yet saves
  * nothing then until a restore succeeds, or ckpt_start_fresh is called. */
 CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
+/* From a published checkpoint, or the newest in a directory of them, without a daemon. Any number
+ * of ranks may have saved it: each tensor is put together from their pieces. */
+CKPT_API int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* restored);
 /* Begins without what is stored. After a restore that failed, unless nothing was found at all,
  * saves are CKPT_INVALID_ARGUMENT until then: they would take the place of steps that may be good.
  * All ranks call it, or none. */

@@ -1,8 +1,8 @@
 /* Goal:   a C program can do all that a C++ trainer can, and no mistake of it crashes the library.
  * Method: first every function with what is not allowed (NULL, unknown names, wrong numbers), then
  * a whole life in embedded mode: open, add, save, wait, close; a second life that restores from
- * storage what the first one saved; and one whose tensors have another shape. Ends with 0 when
- * every check held.
+ * storage what the first one saved; one whose tensors have another shape; and one of parts of
+ * tensors. Ends with 0 when every check held.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -71,6 +71,7 @@ static void check_refusals(const ckpt_options* good) {
   CHECK(ckpt_guard(NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_wait(NULL, 1, CKPT_CAPTURED, 1) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restore(NULL, NULL) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_restore_from(NULL, "/tmp", NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_start_fresh(NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restored_ok(NULL, 1) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_stats(NULL, &stats) == CKPT_INVALID_ARGUMENT);
@@ -203,6 +204,63 @@ static void third_life(const ckpt_options* options) {
   ckpt_free(handle);
 }
 
+/* Saves parts of larger tensors, and reads other parts of them. */
+static void life_of_pieces(const char* directory, const ckpt_options* options) {
+  ckpt_handle* handle = NULL;
+  ckpt_restored restored = {.size = sizeof restored};
+  char path[256];
+  float rows[16];
+  float flat[5] = {3, 4, 5, 6, 7};
+  float some_rows[8] = {0};
+  float some_flat[2] = {0};
+  const uint64_t matrix[2] = {8, 4}, first_row[2] = {4, 0}, other_row[2] = {5, 0}, vector[1] = {9};
+  int64_t rows_shape[2] = {4, 4}, some_rows_shape[2] = {2, 4};
+  int64_t flat_shape[1] = {5}, some_flat_shape[1] = {2};
+  ckpt_piece box = {.size = sizeof box, .global_shape = matrix, .global_dimensions = 2};
+  ckpt_piece range = {.size = sizeof range, .global_shape = vector, .global_dimensions = 1};
+  int i;
+
+  for (i = 0; i < 16; ++i) rows[i] = (float)(16 + i); /* Each element has its own number. */
+  CHECK(ckpt_open(options, &handle) == CKPT_OK);
+  if (handle == NULL) return;
+  box.offset = first_row;
+  range.flat_begin = 3;
+  CHECK(ckpt_add_piece(handle, "rows", rows, CKPT_DTYPE_F32, rows_shape, 2, 0, NULL) ==
+        CKPT_INVALID_ARGUMENT);
+  range.size = 0;
+  CHECK(ckpt_add_piece(handle, "flat", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) ==
+        CKPT_INVALID_ARGUMENT);
+  range.size = sizeof range;
+  CHECK(ckpt_add_piece(handle, "rows", rows, CKPT_DTYPE_F32, rows_shape, 2, 0, &box) == CKPT_OK);
+  CHECK(ckpt_add_piece(handle, "flat", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) == CKPT_OK);
+  range.flat_begin = 5; /* Beyond the end. */
+  CHECK(ckpt_add_piece(handle, "far", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) ==
+        CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_start_fresh(handle) == CKPT_OK);
+  CHECK(ckpt_save(handle, 1, NULL, NULL) == CKPT_OK);
+  CHECK(ckpt_wait(handle, 1, CKPT_DURABLE, 30000) == CKPT_OK);
+  CHECK(ckpt_close(handle, 60000) == CKPT_OK);
+  ckpt_free(handle);
+
+  handle = NULL;
+  snprintf(path, sizeof path, "%s/ckpt", directory);
+  CHECK(ckpt_open(options, &handle) == CKPT_OK);
+  if (handle == NULL) return;
+  box.offset = other_row;
+  range.flat_begin = 6;
+  CHECK(ckpt_add_piece(handle, "rows", some_rows, CKPT_DTYPE_F32, some_rows_shape, 2, 0, &box) ==
+        CKPT_OK);
+  CHECK(ckpt_add_piece(handle, "flat", some_flat, CKPT_DTYPE_F32, some_flat_shape, 1, 0, &range) ==
+        CKPT_OK);
+  CHECK(ckpt_restore_from(handle, NULL, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_restore_from(handle, path, &restored) == CKPT_OK);
+  CHECK(restored.step == 1);
+  CHECK(memcmp(some_rows, rows + 4, sizeof some_rows) == 0);
+  CHECK(some_flat[0] == 6 && some_flat[1] == 7);
+  CHECK(ckpt_close(handle, 60000) == CKPT_OK);
+  ckpt_free(handle);
+}
+
 int main(void) {
   char directory[] = "/tmp/ckpt_test.XXXXXX";
   char command[128];
@@ -221,6 +279,9 @@ int main(void) {
   first_life(options);
   second_life(options);
   third_life(options);
+  snprintf(command, sizeof command, "rm -rf %s/ckpt && mkdir -m 700 %s/ckpt", directory, directory);
+  CHECK(system(command) == 0);
+  life_of_pieces(directory, options);
   ckpt_options_free(options);
   snprintf(command, sizeof command, "rm -rf %s", directory);
   CHECK(system(command) == 0);
