@@ -25,6 +25,7 @@ from libckpt.errors import (
 )
 from libckpt._init import Options, init
 from libckpt.adapters.torch._members import TorchMember
+from libckpt.core._arrays import Array
 from libckpt.core._restorer import Restored
 from libckpt.rng import RNG
 from libckpt.session import Session
@@ -33,6 +34,7 @@ from libckpt.ticket import Ticket
 __version__ = "0.1.0"
 __all__ = [
     "RNG",
+    "Array",
     "Cancelled",
     "CheckpointError",
     "Corruption",

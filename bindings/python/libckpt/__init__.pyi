@@ -13,6 +13,7 @@ from libckpt.errors import (
     Unsupported as Unsupported,
     VersionMismatch as VersionMismatch,
 )
+from libckpt.core._arrays import Array as Array
 from libckpt.rng import RNG as RNG
 from libckpt.session import Session as Session
 from libckpt.ticket import Ticket as Ticket

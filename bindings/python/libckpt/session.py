@@ -12,7 +12,8 @@ import time
 import weakref
 
 from libckpt import errors
-from libckpt.core import _failures, _frameworks, _items, _launch, _mutations, _open_sessions
+from libckpt.core import _arrays, _failures, _frameworks, _items, _launch, _mutations
+from libckpt.core import _open_sessions
 from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _turn
 from libckpt.ticket import LEVELS, Ticket
 
@@ -66,15 +67,18 @@ class Session:
             self._tensors.guard(optimizer, before_step)
         return self
 
-    def save_checkpoint_if_needed(self, step, items):
-        """Captures the step if it is due by `save_mem_interval`. Returns a Ticket."""
-        return self._save(step, items, always=False)
+    def save_checkpoint_if_needed(self, step, items, *, arrays=()):
+        """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
 
-    def save(self, step, items, wait=0):
+        `arrays`: parts of larger tensors, which any number of ranks restores.
+        """
+        return self._save(step, items, arrays, always=False)
+
+    def save(self, step, items, wait=0, *, arrays=()):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, on all ranks alike.
         """
-        return self._save(step, items, always=True, wait=wait)
+        return self._save(step, items, arrays, always=True, wait=wait)
 
     def finish_capture(self):
         """When it returns, the running capture has left the tensors; `guard` calls it by itself.
@@ -94,7 +98,7 @@ class Session:
         except errors.CheckpointError as error:
             self._failures.log(error)
 
-    def _save(self, step, items, always, wait=0):
+    def _save(self, step, items, arrays, always, wait=0):
         began = time.perf_counter()
         if self._is_out_of_reach():
             return Ticket(self, step, "skipped_unavailable", 0.0)
@@ -106,7 +110,7 @@ class Session:
                 if not always and self._is_not_due(step):
                     self._confirm(step)
                     return Ticket(self, step, "not_due", time.perf_counter() - began)
-                outcome = self._capture(step, items, always, wait)
+                outcome = self._capture(step, items, arrays, always, wait)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
             self._failures.count += 1
@@ -125,7 +129,7 @@ class Session:
         self._check_open()
         return not self._client.is_due(step)
 
-    def _capture(self, step, items, always, wait):
+    def _capture(self, step, items, arrays, always, wait):
         self._check_open()
         if self._restore_failure is not None:
             raise errors.InvalidArgument(
@@ -135,7 +139,8 @@ class Session:
             )
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
-            return self._tensors.capture(step, flattened, always, wait)
+            pieces = _arrays.Arrays(arrays, flattened[1])
+            return self._tensors.capture(step, flattened, pieces, always, wait)
 
     def _confirm(self, step):
         """Training got on after a restore: the step it began with is not suspect."""
@@ -156,7 +161,7 @@ class Session:
         with self._turn:
             self._restorer.prepare(items)
 
-    def restore(self, into=None, step=None, strict=True):
+    def restore(self, into=None, step=None, strict=True, *, arrays=()):
         """The newest step that all ranks can have, or `step`, into the items of `into`.
 
         Modules, parameters and tensors are filled where they are; what has `load_state_dict` gets
@@ -164,7 +169,8 @@ class Session:
         numbers, strings and tuples only it has them, and the log names those that differ. With
         strict, names and shapes must be those of `into`; without, what fits is taken.
         What another number of ranks saved comes from storage; a rank that was not there has the
-        rest of rank 0's, and its random generators are seeded anew.
+        rest of rank 0's, and its random generators are seeded anew. `arrays` are filled from the
+        parts that any number of ranks saved.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,
         or when `step` is asked for first and is not there, saves are refused until a restore
         succeeds, or `start_fresh` is called.
@@ -173,7 +179,7 @@ class Session:
         step = None if step is None else _turn.step_number(step)
         with self._turn, _progress.shown(self._client, self.rank):
             try:
-                restored, is_known = self._restorer.restore(into or {}, step, strict)
+                restored, is_known = self._restorer.restore(into or {}, step, strict, arrays)
             except errors.NotFound:
                 raise
             except Exception as error:
@@ -190,10 +196,10 @@ class Session:
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
 
-    def restore_or(self, into, default=None, strict=True):
+    def restore_or(self, into, default=None, strict=True, *, arrays=()):
         """The step that was restored into the items, or `default` without one."""
         try:
-            return self.restore(into, strict=strict).step
+            return self.restore(into, strict=strict, arrays=arrays).step
         except errors.NotFound:
             return default
 

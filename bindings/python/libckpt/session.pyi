@@ -1,7 +1,8 @@
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+from libckpt.core._arrays import Array
 from libckpt.core._restorer import Restored
 from libckpt.ticket import Ticket
 
@@ -23,17 +24,31 @@ class Session:
         debug: bool = False,
     ) -> None: ...
     def guard(self, *optimizers: Any) -> Session: ...
-    def save_checkpoint_if_needed(self, step: int, items: Items) -> Ticket: ...
-    def save(self, step: int, items: Items, wait: float = 0) -> Ticket: ...
+    def save_checkpoint_if_needed(
+        self, step: int, items: Items, *, arrays: Iterable[Array] = ()
+    ) -> Ticket: ...
+    def save(
+        self, step: int, items: Items, wait: float = 0, *, arrays: Iterable[Array] = ()
+    ) -> Ticket: ...
     def finish_capture(self) -> None: ...
     def agree(self, what: str, error: Exception | None) -> None: ...
     def prepare(self, items: Items) -> None: ...
     def restore(
-        self, into: Items | None = None, step: int | None = None, strict: bool = True
+        self,
+        into: Items | None = None,
+        step: int | None = None,
+        strict: bool = True,
+        *,
+        arrays: Iterable[Array] = (),
     ) -> Restored: ...
     def start_fresh(self) -> None: ...
     def restore_or(
-        self, into: Items, default: Default | None = None, strict: bool = True
+        self,
+        into: Items,
+        default: Default | None = None,
+        strict: bool = True,
+        *,
+        arrays: Iterable[Array] = (),
     ) -> int | Default | None: ...
     @property
     def latest(self) -> int | None: ...

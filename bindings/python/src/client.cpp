@@ -110,7 +110,7 @@ Level level_of(const std::string& name) {
 bool are_equal(const TensorRef& one, const TensorRef& other) {
   return one.data == other.data && one.dtype == other.dtype && one.shape == other.shape &&
          one.location == other.location && one.device_index == other.device_index &&
-         one.guarded == other.guarded;
+         one.guarded == other.guarded && one.piece == other.piece;
 }
 
 bool are_equal(const std::vector<NamedTensor>& one, const std::vector<NamedTensor>& other) {
@@ -292,6 +292,10 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
   request.watch = [this](const RestoreProgress& progress) { return tell(progress); };
   const Result<Restored> restored =
       in_turn([&](auto& target) { return target.restore_chosen(std::move(request), ask, rank); });
+  return answer_of(restored, std::move(raised));
+}
+
+nb::dict Client::answer_of(const Result<Restored>& restored, nb::object raised) {
   if (!raised.is_valid()) std::swap(raised, raised_);
   raised_.reset();
   if (raised.is_valid()) {
@@ -308,6 +312,15 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
   answer["bytes"] = restored->bytes;
   answer["seconds"] = seconds_of(restored->took);
   return answer;
+}
+
+nb::dict Client::restore_pieces(const std::string& path) {
+  RestoreRequest request;
+  request.from = path;
+  request.watch = [this](const RestoreProgress& progress) { return tell(progress); };
+  const Result<Restored> restored =
+      in_turn([&](auto& target) { return target.restore(std::move(request)); });
+  return answer_of(restored, {});
 }
 
 void Client::watch_restores(nb::object watch) {

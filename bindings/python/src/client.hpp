@@ -39,8 +39,7 @@ class Client {
   // The keys are the names of options. Lists are strings, as in the environment.
   explicit Client(const nanobind::dict& options);
 
-  // Registers exactly these: (name, address, type, shape, GPU or -1, guarded), and archives as
-  // (name, [such tensors]). Registrations that did not change stay.
+  // Registers exactly these, as tensor.hpp says, and archives as (name, [such tensors]). Registrations that did not change stay.
   void update(const nanobind::list& tensors, const nanobind::list& archives);
   void set_blob(const std::string& name, const nanobind::bytes& content);
   nanobind::object blob(const std::string& name);
@@ -66,6 +65,8 @@ class Client {
   // The same of any rank's shard of a published checkpoint.
   nanobind::dict restore_from(const std::string& path, std::uint32_t rank,
                               const nanobind::callable& choose);
+  // Fills what is registered, with the pieces of all ranks that saved it.
+  nanobind::dict restore_pieces(const std::string& path);
   // Each restore calls `watch(phase, bytes, bytes_total, source_name, waiting)`, unless it is None.
   // An exception of it, or of a signal handler, ends a restore that waits; else it is raised
   // afterwards.
@@ -88,6 +89,8 @@ class Client {
   auto in_turn(Call call);
   nanobind::dict restore_chosen(RestoreRequest request, const nanobind::callable& choose,
                                 std::uint32_t rank);
+  // Raises what was `raised` meanwhile, or the error.
+  nanobind::dict answer_of(const Result<Restored>& restored, nanobind::object raised);
   bool tell(const RestoreProgress& progress);
 
   SharedTurn mutex_;

@@ -105,6 +105,7 @@ NB_MODULE(_native, module) {
       .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"))
       .def("restore_from", &Client::restore_from, nb::arg("path"), nb::arg("rank"),
            nb::arg("choose"))
+      .def("restore_pieces", &Client::restore_pieces, nb::arg("path"))
       .def("watch_restores", &Client::watch_restores, nb::arg("watch").none())
       .def("start_fresh", &Client::start_fresh)
       .def("restored_ok", &Client::restored_ok, nb::arg("step"))

@@ -1,5 +1,6 @@
 #include "tensor.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,6 +9,25 @@
 namespace nb = nanobind;
 
 namespace ckpt::python {
+
+namespace {
+
+template <class T>
+T value_or_empty(const nb::handle& given) {
+  return given.is_none() ? T() : nb::cast<T>(given);
+}
+
+Piece piece_from(const nb::handle& given) {
+  Piece piece;
+  piece.global_shape = nb::cast<std::vector<std::uint64_t>>(given[0]);
+  piece.offset = value_or_empty<std::vector<std::uint64_t>>(given[1]);
+  piece.flat_begin = value_or_empty<std::optional<std::uint64_t>>(given[2]);
+  piece.order = value_or_empty<std::vector<std::uint8_t>>(given[3]);
+  piece.copy = nb::cast<std::uint32_t>(given[4]);
+  return piece;
+}
+
+}  // namespace
 
 NamedTensor tensor_from(nb::handle item) {
   NamedTensor named;
@@ -26,6 +46,7 @@ NamedTensor tensor_from(nb::handle item) {
     tensor.device_index = gpu;
   }
   tensor.guarded = nb::cast<bool>(item[5]);
+  if (nb::len(item) > 6) tensor.piece = piece_from(item[6]);
   return named;
 }
 

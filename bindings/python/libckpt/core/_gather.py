@@ -26,7 +26,7 @@ class Gather:
         self._directory = directory
         self._owners = {}  # By name, the rank that captured it for all, as this rank's shard says.
 
-    def restore(self, step, targets):
+    def restore(self, step, targets, arrays):
         """(answer, structure) of the step; the targets are filled. All ranks call it.
 
         The answer is the library's, with the number of ranks that saved the step.
@@ -34,18 +34,18 @@ class Gather:
         try:
             answer = self._client.restore(step, targets.choose)
         except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
-            return self._restore_published(step, targets, reason)
+            return self._restore_published(step, targets, arrays, reason)
         answer["world_size"] = self._ranks.world_size
-        structure, failure = self._try_to_read(answer, targets)
+        structure, failure = self._try_to_read(answer, targets, arrays)
         self._ranks.agree("shards", failure)
         self._complete(answer["step"], structure, targets)
         return answer, structure
 
-    def _restore_published(self, step, targets, reason):
+    def _restore_published(self, step, targets, arrays, reason):
         """The newest whole one that any number of ranks published, by names."""
         ranks, damaged, overwritten = self._ranks, [], set()
         for answer in self._find_published(step, reason):
-            structure, failure = self._try_to_read(answer, targets)
+            structure, failure = self._try_to_read(answer, targets, arrays)
             failures = ranks.failures("shards", failure)
             damage = [each for each in failures if each[1] == errors.Corruption.__name__]
             if failures and failures == damage:  # The files are the same for all ranks.
@@ -112,21 +112,21 @@ class Gather:
                 ranks.job, answer["step"], answer["world_size"], ranks.world_size,
             )  # fmt: skip
 
-    def _try_to_read(self, answer, targets):
+    def _try_to_read(self, answer, targets, arrays):
         """(structure, failure): one of them."""
         try:
-            return self._read(answer, targets), None
+            return self._read(answer, targets, arrays), None
         except errors.NotFound as error:  # It is there, so nobody is to begin anew.
             return None, errors.StorageError(str(error))
         except errors.CheckpointError as error:
             return None, error
 
-    def _read(self, answer, targets):
+    def _read(self, answer, targets, arrays):
         """The structure of this rank's shard; of another world, the shards are read first."""
         ranks, saved_by = self._ranks, answer["world_size"]
         is_other = "path" in answer
         if is_other:
-            targets.of_a_share = True
+            targets.of_a_share = targets.leaves_arrays = True
             own = ranks.rank if ranks.rank < saved_by else 0
             found = answer["step"], answer["timeline"]
             answer.update(self._client.restore_from(answer["path"], own, targets.choose))
@@ -146,6 +146,9 @@ class Gather:
             for shard in range(ranks.rank + ranks.world_size, saved_by, ranks.world_size):
                 owned = {name for name, owner in self._owners.items() if owner == shard}
                 self._client.restore_from(answer["path"], shard, targets.choose_more(owned))
+            if arrays:
+                self._registration.register_only(arrays)
+                self._client.restore_pieces(answer["path"])
         return structure
 
     def _complete(self, step, structure, targets):

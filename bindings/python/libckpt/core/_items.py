@@ -239,7 +239,7 @@ def _check_text(name):
         raise InvalidArgument(f"item {name!r}: its name is no text ({error.reason})") from error
 
 
-def _check_name(name):
+def check_name(name):
     if not name or name.startswith(RESERVED):
         raise InvalidArgument(
             f'item "{name}": a name is not empty and does not begin with "{RESERVED}": rename it'
@@ -265,7 +265,7 @@ def flatten(items, allow_pickle=False, known=None, replicas=None):
             f'{{"model": model}}, and {_kinds_of(items)} was given'
         )
     for name in items:
-        _check_name(name)
+        check_name(name)
     flattener = Flattener(items, allow_pickle, known)
     try:
         parts = [f"{_text(name)}:{flattener.flatten(name, value)}" for name, value in items.items()]

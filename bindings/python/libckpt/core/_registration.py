@@ -27,6 +27,7 @@ class Registration:
         self._views = _views.Views()
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # What the library has.
+        self._places = {}  # By name, where arrays lie in larger tensors.
         self._made_from = ({}, {}, 0)  # The views, guarded ranges, and number of written names.
         self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
@@ -94,9 +95,12 @@ class Registration:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here(judges=self._may_judge())
 
-    def capture(self, step, flattened, always, wait=0):
+    def capture(self, step, flattened, arrays, always, wait=0):
         """The outcome. `flattened` is what items.flatten answered."""
         structure, tensors, members = flattened
+        if arrays:
+            tensors = tensors | arrays.tensors()
+        self.set_places(arrays.places())
         # What a capture still reads must stay: also when the next one registers other tensors.
         self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
         views = self.view(tensors)
@@ -154,6 +158,19 @@ class Registration:
             self._gpus = (views, _gpus_of(views.values()))
         return self._gpus[1]
 
+    def set_places(self, places):
+        """Of the arrays that are registered next."""
+        if places != self._places:
+            self._places, self._made_from = places, ({}, {}, 0)
+
+    def register_only(self, arrays):
+        """What a restore is to fill."""
+        self.finish_here()
+        self.set_places(arrays.places())
+        # Not as for a save, which may copy a small tensor elsewhere first.
+        views = {name: _views.view_of(name, tensor) for name, tensor in arrays.tensors().items()}
+        self.register(views, {})
+
     def register(self, views, members):
         """Makes what is registered exactly this."""
         guarded = self._guard.ranges() if self._guard else {}
@@ -172,7 +189,7 @@ class Registration:
             self._left_for_later = [
                 (prefix + name, address, bool(prefix))
                 for prefix, parts in by_prefix
-                for name, address, *_, is_left in parts
+                for name, address, _, _, _, is_left, *_ in parts
                 if is_left
             ]
         self._made_from = (views, guarded, len(self.mutations.names))
@@ -187,7 +204,8 @@ class Registration:
     def _described(self, views, prefix, guarded):
         return [
             (name, view.address, view.type, view.shape, view.gpu,
-             self._is_left(prefix + name, view, guarded))
+             self._is_left(prefix + name, view, guarded),
+             *((self._places[name],) if name in self._places else ()))
             for name, view in views.items()
         ]  # fmt: skip
 
@@ -204,7 +222,7 @@ class Registration:
         self._registered = None
 
     def guarded_names(self):
-        return {name for name, *_, is_guarded in (self._registered or ((),))[0] if is_guarded}
+        return {tensor[0] for tensor in (self._registered or ((),))[0] if tensor[5]}
 
     def reserve(self, views, members, room, prepare=None):
         """Registers what is there, and makes Slots that also hold `room` bytes if that is more.

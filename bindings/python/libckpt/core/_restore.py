@@ -14,8 +14,11 @@ class Targets:
     Of a share, what is not there is looked for in complete() only.
     """
 
-    def __init__(self, into, flattened, strict, of_a_share=False, check=lambda structure: None):
+    def __init__(
+        self, into, flattened, arrays, strict, of_a_share=False, check=lambda structure: None
+    ):
         structure, here, _ = flattened
+        self._arrays, self._array_places = arrays.tensors(), arrays.places()
         self._structure = structure  # As text: what the tensors here are parts of.
         self._shared_here = _shared_names(here)
         self._shared = self._shared_here  # Names that several tensors want, here or there.
@@ -33,6 +36,7 @@ class Targets:
         self._nodes = {}  # Its tensors by name.
         self._strict = strict and bool(into)
         self.of_a_share = of_a_share
+        self.leaves_arrays = False  # They come later, from the pieces of all ranks.
         self.placed = {}  # By name, the trainer's own tensors that were filled.
         self.loaded = {}  # By name, bytes that are to become tensors.
         self.members = {}  # By name of the member, its entries' bytes.
@@ -46,6 +50,11 @@ class Targets:
         _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
+        missing = sorted(self._arrays.keys() - {name for name, *_ in stored})
+        if missing and not self.leaves_arrays:
+            raise errors.InvalidArgument(
+                f'restore step {step}: it has no array "{missing[0]}": give those that were saved'
+            )
         self._shared = self._shared_here | _shared_names(name for name, *_ in stored)
         if self._strict:
             there = {
@@ -92,7 +101,10 @@ class Targets:
         self.tied.update({name: alias for name, _, _, alias in stored if alias})
         names = {name for name, _, _, _ in stored}
         for name, type_name, shape, alias in stored:
-            if not alias and name != _registration.ROOM:
+            if self._is_of_array(name):
+                if name in self._arrays and not self.leaves_arrays:
+                    chosen.append(self._array_target(name))
+            elif not alias and name != _registration.ROOM:
                 own = self._in_place_for(name)
                 if own is None:
                     own = self._nested[name] if self._is_free(name, names) else None
@@ -100,6 +112,16 @@ class Targets:
                     own = self._states.get(name)
                 chosen.append(self._target(name, type_name, shape, own))
         return chosen
+
+    def _is_of_array(self, name):
+        """Whether it belongs to no item."""
+        is_known = self.structure is not None and name not in self._nodes and "//" not in name
+        return name in self._arrays or (is_known and name != _registration.ROOM)
+
+    def _array_target(self, name):
+        view = _views.view_of(name, self._arrays[name])
+        place = self._array_places[name]
+        return (name, view.address, view.type, view.shape, view.gpu, False, place)
 
     def _is_free(self, name, stored):
         """Whether nothing but what is to be the same there has the memory of the nested tensor."""

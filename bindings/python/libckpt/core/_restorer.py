@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from libckpt import errors
-from libckpt.core import _fill, _gather, _items, _rebuild, _restore
+from libckpt.core import _arrays, _fill, _gather, _items, _rebuild, _restore
 from libckpt.core.files import _storage
 
 logger = logging.getLogger("libckpt")
@@ -42,14 +42,16 @@ class Restorer:
     def prepare(self, items):
         """Makes Slots for the items, and for the state that their optimizers will have."""
         _, tensors, members = _items.flatten(items, self._allow_pickle)
-        self._make_room(items, tensors, members, 0, None)
+        self._make_room(items, tensors, members, 0, None, _arrays.Arrays((), {}))
 
-    def restore(self, into, step, strict):
-        """(Restored, whether the daemons know of the restore); `into` is filled."""
+    def restore(self, into, step, strict, arrays=()):
+        """(Restored, whether the daemons know of the restore); `into` and the arrays are filled."""
         flattened = _items.flatten(into, self._allow_pickle)
         _, here, members = flattened
+        arrays = _arrays.Arrays(arrays, here)
+        arrays.check_writable()
         targets = _restore.Targets(
-            into, flattened, strict, self._ranks.are_several,
+            into, flattened, arrays, strict, self._ranks.are_several,
             lambda structure: _fill.check(
                 into, _rebuild.outline(structure, self._allow_pickle), strict
             ),
@@ -58,8 +60,9 @@ class Restorer:
         prepare = self._registration.client.prepare_in_background
         # What the newest checkpoint of the directory needs finds room here.
         shard = self._directory and _storage.newest_shard(self._directory, self._ranks.rank)
-        self._make_room(into, here, members, shard["slot_bytes"] if shard else 0, prepare)
-        answer, structure = self._gather.restore(step, targets)
+        room = shard["slot_bytes"] if shard else 0
+        self._make_room(into, here, members, room, prepare, arrays)
+        answer, structure = self._gather.restore(step, targets, arrays)
         self._registration.forget()
         try:
             values = self._give(into, answer, structure, targets, strict)
@@ -70,15 +73,16 @@ class Restorer:
         found = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
         return Restored(**{**found, "items": values}), "path" not in answer
 
-    def _make_room(self, items, tensors, members, room_min, prepare):
+    def _make_room(self, items, tensors, members, room_min, prepare, arrays):
         """Slots for the step that is to come."""
         registration = self._registration
+        registration.set_places(arrays.places())
         if self._ranks.are_several:
             optimizers, allow_pickle = registration.optimizers, self._allow_pickle
             room = self._replicas.expected_bytes(items, optimizers, allow_pickle)
-            registration.reserve({}, {}, max(room_min, room), prepare)
+            registration.reserve({}, {}, max(room_min, room + arrays.nbytes()), prepare)
             return
-        views = registration.view(tensors)
+        views = registration.view(tensors | arrays.tensors())
         room = max(room_min, registration.expected_bytes(views))
         registration.reserve(views, members, room, prepare)
 

@@ -1,0 +1,158 @@
+"""Goal: a part of a larger tensor is found again by its name and place, whichever ranks saved it.
+
+Method: two ranks in one process save parts of some tensors; the same ranks, and then one rank, ask
+for other parts. Each element of a tensor carries its own number.
+"""
+
+import subprocess
+import threading
+
+import numpy
+import pytest
+
+import libckpt
+from libckpt import Array
+
+ROWS, COLUMNS = 12, 500
+
+
+def numbers(shape):
+    return numpy.arange(numpy.prod(shape), dtype=numpy.float32).reshape(shape)
+
+
+def of_rank(rank, make=numpy.copy):
+    """What each of two ranks has: some rows, a stretch of all elements, and its own vector."""
+    whole = numbers((ROWS, COLUMNS))
+    begin, end = (0, 5) if rank == 0 else (5, ROWS)
+    cut = 1234
+    flat = whole.reshape(-1)[:cut] if rank == 0 else whole.reshape(-1)[cut:]
+    return [
+        Array("rows", make(whole[begin:end]), global_shape=whole.shape, offset=(begin, 0)),
+        Array("flat", make(flat), global_shape=whole.shape, flat=0 if rank == 0 else cut),
+    ]
+
+
+def at_once(sessions, call):
+    """What call(rank, session) answers for each, asked at the same time."""
+    answers = [None] * len(sessions)
+
+    def ask(rank):
+        answers[rank] = call(rank, sessions[rank])
+
+    threads = [threading.Thread(target=ask, args=(rank,)) for rank in range(len(sessions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+@pytest.fixture
+def ranks(job, tmp_path):
+    def open_sessions(count):
+        return [
+            job(dir=str(tmp_path / "checkpoints"), save_storage_interval=1, rank=rank,
+                world_size=count)
+            for rank in range(count)
+        ]  # fmt: skip
+
+    return open_sessions
+
+
+def save(sessions, step=1):
+    at_once(sessions, lambda rank, session: session.save(step, {"n": rank}, arrays=of_rank(rank)))
+    at_once(sessions, lambda _, session: session.wait(step, "durable"))
+
+
+def lose_memory(sessions, programs):
+    for session in sessions:
+        session.abandon()
+    subprocess.run([programs / "ckpt", "stop", "--no-flush"], check=True, timeout=60,
+                   capture_output=True)  # fmt: skip
+
+
+def test_the_same_ranks_have_their_parts_again(ranks):
+    sessions = ranks(2)
+    save(sessions)
+    found = [of_rank(rank, numpy.zeros_like) for rank in range(2)]
+    answers = at_once(sessions, lambda rank, session: session.restore(arrays=found[rank]))
+    assert [answer.source for answer in answers] == ["own_memory"] * 2
+    assert [answer.items for answer in answers] == [{"n": 0}, {"n": 1}]
+    for rank in range(2):
+        for array, expected in zip(found[rank], of_rank(rank), strict=True):
+            assert numpy.array_equal(array.buffer, expected.buffer), array.name
+
+
+def test_another_number_of_ranks_has_any_parts(ranks, programs):
+    sessions = ranks(2)
+    save(sessions)
+    lose_memory(sessions, programs)
+    (session,) = ranks(1)
+    whole = numbers((ROWS, COLUMNS))
+    rows, flat, columns = numpy.zeros_like(whole), numpy.zeros(2000, numpy.float32), None
+    restored = session.restore(
+        arrays=[
+            Array("rows", rows, global_shape=whole.shape, offset=(0, 0)),
+            Array("flat", flat, global_shape=whole.shape, flat=1000),
+        ]
+    )
+    assert (restored.step, restored.world_size) == (1, 2)
+    assert numpy.array_equal(rows, whole)
+    assert numpy.array_equal(flat, whole.reshape(-1)[1000:3000])
+    columns = numpy.zeros((ROWS, 7), numpy.float32)
+    session.restore(arrays=[Array("rows", columns, global_shape=whole.shape, offset=(0, 100))])
+    assert numpy.array_equal(columns, whole[:, 100:107])
+    # It goes on as what it is now.
+    assert session.save(2, {}, arrays=[Array("rows", rows, global_shape=whole.shape, offset=(0, 0))])
+    session.wait(2, "durable")
+
+
+def test_the_order_of_dimensions_in_memory_may_differ(ranks, programs):
+    torch = pytest.importorskip("torch")
+    shape = (2, 6, 5, 4)
+    whole = torch.arange(240, dtype=torch.float32).reshape(shape)
+    last = whole.clone(memory_format=torch.channels_last)
+    sessions = ranks(2)
+    halves = [
+        Array("x", whole[:, :2].contiguous(), global_shape=shape, offset=(0, 0, 0, 0)),
+        Array("x", last[:, 2:].clone(memory_format=torch.channels_last), global_shape=shape,
+              offset=(0, 2, 0, 0)),
+    ]  # fmt: skip
+    at_once(sessions, lambda rank, session: session.save(1, {}, arrays=[halves[rank]]))
+    at_once(sessions, lambda _, session: session.wait(1, "durable"))
+    lose_memory(sessions, programs)
+    (session,) = ranks(1)
+    for found in (torch.zeros(shape), torch.zeros(shape).to(memory_format=torch.channels_last)):
+        session.restore(arrays=[Array("x", found, global_shape=shape, offset=(0,) * 4)])
+        assert torch.equal(found, whole)
+
+
+def test_what_cannot_be_is_refused_by_name(ranks, programs):
+    with pytest.raises(libckpt.InvalidArgument, match='array "a": give offset, or flat'):
+        Array("a", numpy.zeros(3), global_shape=(6,))
+    with pytest.raises(libckpt.InvalidArgument, match='array "a": its buffer is a list'):
+        Array("a", [1, 2], global_shape=(2,), flat=0)
+    sessions = ranks(2)
+    far = Array("a", numpy.zeros(3), global_shape=(6,), flat=4)
+    with pytest.raises(libckpt.InvalidArgument, match='"a"'):
+        sessions[0].save(1, {}, arrays=[far])
+    good = Array("a", numpy.zeros(3), global_shape=(6,), flat=3)
+    with pytest.raises(libckpt.InvalidArgument, match="twice"):
+        sessions[0].save(1, {}, arrays=[good, good])
+    save(sessions)
+    answers = []
+
+    def restore(rank, session):
+        try:
+            session.restore(arrays=[*of_rank(rank), good])
+        except libckpt.CheckpointError as error:
+            answers.append(str(error))
+
+    at_once(sessions, restore)
+    assert any('it has no array "a"' in answer for answer in answers), answers
+    lose_memory(sessions, programs)
+    (session,) = ranks(1)
+    missing = Array("rows", numpy.zeros((ROWS, 1), numpy.float32), global_shape=(ROWS + 1, COLUMNS),
+                    offset=(0, 0))  # fmt: skip
+    with pytest.raises(libckpt.CheckpointError, match='"rows"'):
+        session.restore(arrays=[missing])
