@@ -1,0 +1,84 @@
+"""Goal: the adapter of the guide works as it is printed there.
+
+Method: its code is taken out of the guide and run. Two ranks in one process save through it; then
+the same ranks, and one rank alone, go on from there.
+"""
+
+import pathlib
+import re
+import subprocess
+
+import numpy
+import pytest
+from test_arrays import at_once
+
+GUIDE = pathlib.Path(__file__).parents[2] / "libckpt" / "docs" / "guide" / "adapters.md"
+
+
+@pytest.fixture
+def guide():
+    (code,) = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(compile(code, str(GUIDE), "exec"), names)
+    return names
+
+
+@pytest.fixture
+def ranks(guide, runtime, tmp_path):
+    """Opens (framework, adapter) of each rank; what is still open dies at the end."""
+    opened = []
+
+    def open_ranks(count):
+        for rank in range(count):
+            framework = guide["Framework"](rank, count)
+            adapter = guide["Adapter"](framework, "toy", dir=str(tmp_path / "checkpoints"),
+                                       save_storage_interval=1, raise_on_error=True)  # fmt: skip
+            opened.append((framework, adapter))
+        return opened[-count:]
+
+    yield open_ranks
+    for _, adapter in opened:
+        adapter._session.abandon()
+
+
+def whole(name, shape):
+    """What the training has made of it: each element its own number."""
+    begin = 1000 if name.startswith("momentum") else 0
+    return (begin + numpy.arange(numpy.prod(shape), dtype=numpy.float32)).reshape(shape)
+
+
+def parts(guide, framework):
+    """(what the rank has, what it is to be) of all its tensors."""
+    for name, shape in framework.SHAPES.items():
+        begin, end = guide["divided"](shape[0], framework.rank, framework.ranks)
+        yield framework.rows[name], whole(name, shape)[begin:end]
+        begin, end = guide["divided"](shape[0] * shape[1], framework.rank, framework.ranks)
+        yield framework.momentum[name], whole("momentum", shape).reshape(-1)[begin:end]
+
+
+def train(guide, pair, step):
+    framework, adapter = pair
+    framework.epoch = step
+    for own, expected in parts(guide, framework):
+        own[...] = expected
+    adapter.save(step)
+    adapter._session.wait(step, "durable")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_two_ranks_saved_any_number_goes_on_with(guide, ranks, programs, count):
+    first = ranks(2)
+    assert at_once(first, lambda _, pair: pair[1].restore()) == [0, 0]
+    at_once(first, lambda _, pair: train(guide, pair, 3))
+    for _, adapter in first:
+        adapter._session.abandon()
+    subprocess.run([programs / "ckpt", "stop", "--no-flush"], check=True, timeout=60,
+                   capture_output=True)  # fmt: skip
+    second = ranks(count)
+    assert at_once(second, lambda _, pair: pair[1].restore()) == [3] * count
+    for framework, _ in second:
+        assert framework.epoch == 3
+        for own, expected in parts(guide, framework):
+            assert own.size > 0
+            assert numpy.array_equal(own, expected)
+    at_once(second, lambda _, pair: train(guide, pair, 4))
