@@ -327,10 +327,10 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
     // one. A rank that was started again alone has to wait for the others.
     const auto late = std::find_if_not(ranks.begin(), ranks.end(), is_open);
     const bool trains = late->report->phase == StartPhase::running;
-    decision.waiting = fmt::format("rank {} {} ({} of {} ranks)", late->report->rank,
-                                   trains ? "trains, and has not asked to restore"
-                                          : "has not asked to restore or to begin",
-                                   ranks.size() - counts.open, ranks.size());
+    decision.waiting = fmt::format(
+        "rank {} {} ({} of {} ranks)", late->report->rank,
+        trains ? "trains, and has not asked to restore" : "has not asked to restore or to begin",
+        ranks.size() - counts.open, ranks.size());
     return decision;
   }
   return begin_together(view, state, may_wait, ranks, counts, random);

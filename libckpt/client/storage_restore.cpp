@@ -96,15 +96,21 @@ Result<bool> is_wanted_as_saved(const format::ShardRecord& record,
 
 Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
   CKPT_CO_TRY(const auto found, co_await storage::find_checkpoint(files, clock, request.path));
-  if (request.wanted && request.wanted->world_size != found.manifest->world_size)
-    co_return co_await load_wanted(files, found, request);
+  if (request.wanted && request.wanted->world_size != found.manifest->world_size) {
+    auto loaded = co_await load_wanted(files, found, request);
+    co_return loaded;
+  }
   CKPT_CO_TRY(auto record,
               co_await storage::read_record(files, found.directory, found.manifest, request.rank));
   if (request.wanted) {
     CKPT_CO_TRY(const bool is_as_saved, is_wanted_as_saved(*record, *request.wanted));
-    if (!is_as_saved) co_return co_await load_wanted(files, found, request);
+    if (!is_as_saved) {
+      auto loaded = co_await load_wanted(files, found, request);
+      co_return loaded;
+    }
   }
-  co_return co_await load_as_saved(files, found, std::move(record), request);
+  auto loaded = co_await load_as_saved(files, found, std::move(record), request);
+  co_return loaded;
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace {
 using format::Extent;
 using format::ShardRecord;
 
+// A rank that was not there goes on with what rank 0 has.
 std::uint32_t rank_of_blobs(const format::Manifest& manifest, const Reader& reader) {
-  CKPT_ASSERT(manifest.world_size > 0);
-  return reader.rank % manifest.world_size;
+  return reader.rank < manifest.world_size ? reader.rank : 0;
 }
 
 // The blobs as they lie in the Slot, one after another.
@@ -88,16 +88,16 @@ Task<ShardRecord> shape_shard(os::FileSystem& files, std::string step_directory,
                               std::shared_ptr<const format::Manifest> manifest, Reader reader,
                               std::vector<format::TensorSpec> wanted) {
   const std::uint32_t rank = rank_of_blobs(*manifest, reader);
-  CKPT_CO_TRY(const auto found,
-              co_await storage::find_tensors(files, step_directory, manifest, rank, {}));
+  std::vector<std::string> no_names;
+  CKPT_CO_TRY(const auto found, co_await storage::find_tensors(files, step_directory, manifest,
+                                                               rank, std::move(no_names)));
   const ShardRecord& source = found.front.record;
   ShardRecord record;
   record.job = source.job;
   record.run = source.run;
   record.id = {source.id.at, reader.rank};
   record.world_size = reader.world_size;
-  CKPT_CO_TRY(record.layout,
-              format::make_layout(wanted, reader.rank, source.layout.blob_capacity));
+  CKPT_CO_TRY(record.layout, format::make_layout(wanted, reader.rank, source.layout.blob_capacity));
   record.model = format::fingerprint(record.layout);
   take_blobs(source, record);
   record.bytes = format::covered_bytes(record.layout, record.blob_bytes);
@@ -111,8 +111,9 @@ Task<void> fill_shard(os::FileSystem& files, std::string step_directory,
                       storage::TransferHooks hooks) {
   CKPT_ASSERT(target.size() == record.bytes);
   const std::uint32_t rank = rank_of_blobs(*manifest, reader);
-  CKPT_CO_TRY(const auto found,
-              co_await storage::find_tensors(files, step_directory, manifest, rank, {}));
+  std::vector<std::string> no_names;
+  CKPT_CO_TRY(const auto found, co_await storage::find_tensors(files, step_directory, manifest,
+                                                               rank, std::move(no_names)));
   const auto source = std::make_shared<const ShardRecord>(found.front.record);
   const Extent blobs = blob_extent(record);
   CKPT_CO_CHECK(co_await read_blobs(files, step_directory, source,
@@ -124,8 +125,7 @@ Task<void> fill_shard(os::FileSystem& files, std::string step_directory,
   for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
     const Extent chunk = record.chunk(index);
     CKPT_CO_TRY(record.chunk_crcs[index],
-                co_await crc32_on(hooks.compute,
-                                           target.subspan(chunk.offset, chunk.bytes)));
+                co_await crc32_on(hooks.compute, target.subspan(chunk.offset, chunk.bytes)));
   }
   co_return Status();
 }

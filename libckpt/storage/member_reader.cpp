@@ -97,11 +97,13 @@ Task<std::string> damaged_chunks(os::FileSystem& files, std::string step_directo
   const auto shard = co_await ShardFiles::open(files, step_directory, record);
   if (!shard) co_return std::string();  // The other file reports it.
   const std::uint64_t end = begin + (*shard)->members()[member].bytes;
+  const TransferHooks no_hooks;
   std::string damaged;
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
     const Extent chunk = record->chunk(index);
     if (chunk.offset >= end || chunk.offset + chunk.bytes <= begin) continue;
-    const Status status = co_await (*shard)->read_chunk(index, memory.first(chunk.bytes), {});
+    const std::span<std::byte> target = memory.first(chunk.bytes);
+    const Status status = co_await (*shard)->read_chunk(index, target, no_hooks);
     if (status) continue;
     if (damaged.size() > damaged_text_max) co_return damaged + ", and more";
     damaged += (damaged.empty() ? "" : ", ") + std::to_string(index);

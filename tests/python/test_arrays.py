@@ -103,7 +103,8 @@ def test_another_number_of_ranks_has_any_parts(ranks, programs):
     session.restore(arrays=[Array("rows", columns, global_shape=whole.shape, offset=(0, 100))])
     assert numpy.array_equal(columns, whole[:, 100:107])
     # It goes on as what it is now.
-    assert session.save(2, {}, arrays=[Array("rows", rows, global_shape=whole.shape, offset=(0, 0))])
+    now = Array("rows", rows, global_shape=whole.shape, offset=(0, 0))
+    assert session.save(2, {}, arrays=[now])
     session.wait(2, "durable")
 
 

@@ -39,7 +39,8 @@ class Client {
   // The keys are the names of options. Lists are strings, as in the environment.
   explicit Client(const nanobind::dict& options);
 
-  // Registers exactly these, as tensor.hpp says, and archives as (name, [such tensors]). Registrations that did not change stay.
+  // Registers exactly these, as tensor.hpp says, and archives as (name, [such tensors]).
+  // Registrations that did not change stay.
   void update(const nanobind::list& tensors, const nanobind::list& archives);
   void set_blob(const std::string& name, const nanobind::bytes& content);
   nanobind::object blob(const std::string& name);

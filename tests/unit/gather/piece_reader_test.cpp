@@ -1,5 +1,5 @@
-// Goal:   a reader gets the pieces it wants out of a checkpoint, whichever ranks saved them; what no
-//         rank saved, and what is damaged, is named.
+// Goal:   a reader gets the pieces it wants out of a checkpoint, whichever ranks saved them; what
+//         no rank saved, and what is damaged, is named.
 // Method: real shards on a disk in memory. Each element of a tensor carries its own number.
 #include "gather/piece_reader.hpp"
 
@@ -212,8 +212,7 @@ TEST_CASE("piece reader: whole tensors of one name belong to their ranks", "[uni
 TEST_CASE("piece reader: what no rank saved is named", "[unit][gather]") {
   const Shape shape = {8, 4};
   Scene scene;
-  scene.publish({{{"w", shape, Box{{0, 0}, {2, 4}}, {}}},
-                 {{"w", shape, Box{{4, 0}, {4, 4}}, {}}}});
+  scene.publish({{{"w", shape, Box{{0, 0}, {2, 4}}, {}}}, {{"w", shape, Box{{4, 0}, {4, 4}}, {}}}});
   REQUIRE(scene.read({"w", shape, Box{{4, 1}, {4, 2}}, {}}));
   const auto gap = scene.read({"w", shape, plan::whole(shape), {}});
   REQUIRE_FALSE(gap);
@@ -229,8 +228,8 @@ TEST_CASE("piece reader: what no rank saved is named", "[unit][gather]") {
 TEST_CASE("piece reader: a damaged Chunk is named, and others are not read", "[unit][gather]") {
   const Shape shape = {4096};
   Scene scene;
-  scene.publish({{{"w", shape, FlatRange{0, 2048}, {}}},
-                 {{"w", shape, FlatRange{2048, 2048}, {}}}});
+  scene.publish(
+      {{{"w", shape, FlatRange{0, 2048}, {}}}, {{"w", shape, FlatRange{2048, 2048}, {}}}});
   const std::string file = scene.step_path() + "/rank-00001.safetensors";
   scene.disk.flip(file, scene.disk.content(file).size() - 1, 0);
   CHECK(scene.read({"w", shape, FlatRange{0, 2100}, {}}));
