@@ -75,6 +75,7 @@ class Job:
             if isinstance(answer, Exception):
                 raise answer
         assert len({answer.step for answer in answers}) == 1
+        assert [answer.items_of for answer in answers] == list(range(count))
         for item in items:
             assert torch.equal(item["weights"], state(answers[0].step)["weights"])
             assert item["done"] == {"step": answers[0].step}

@@ -74,6 +74,7 @@ def train(job, steps, directory=None):
         restored = session.restore(items)
         start = restored.step
         say("source", restored.source, restored.world_size)
+        say("items of", restored.items_of)
     except libckpt.NotFound:
         session.prepare(items)
     parameters = [dict(inner.named_parameters()), optimizer.state_dict()["state"]]

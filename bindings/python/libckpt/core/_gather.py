@@ -35,7 +35,7 @@ class Gather:
             answer = self._client.restore(step, targets.choose)
         except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
             return self._restore_published(step, targets, arrays, reason)
-        answer["world_size"] = self._ranks.world_size
+        answer["world_size"], answer["items_of"] = self._ranks.world_size, self._ranks.rank
         structure, failure = self._try_to_read(answer, targets, arrays)
         self._ranks.agree("shards", failure)
         self._complete(answer["step"], structure, targets)
@@ -130,6 +130,7 @@ class Gather:
             own = ranks.rank if ranks.rank < saved_by else 0
             found = answer["step"], answer["timeline"]
             answer.update(self._client.restore_from(answer["path"], own, targets.choose))
+            answer["items_of"] = own
             if found != (answer["step"], answer["timeline"]):
                 raise errors.StorageError(
                     f"restore step {found[0]}: rank {ranks.rank} sees another checkpoint at "

@@ -26,6 +26,7 @@ class Restored:
     bytes: int
     seconds: float
     world_size: int  # The number of ranks that saved it.
+    items_of: int  # The rank whose items these are: 0 for a rank that was not there.
     items: dict
 
     def __repr__(self):
