@@ -19,9 +19,9 @@ namespace {
 using format::Extent;
 using format::ShardRecord;
 
-// A rank that was not there goes on with what rank 0 has.
 std::uint32_t rank_of_blobs(const format::Manifest& manifest, const Reader& reader) {
-  return reader.rank < manifest.world_size ? reader.rank : 0;
+  CKPT_ASSERT(manifest.world_size > 0);
+  return reader.rank % manifest.world_size;
 }
 
 // The blobs as they lie in the Slot, one after another.

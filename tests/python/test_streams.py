@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from libckpt.core import _frameworks, _registration, _tensors  # noqa: E402
+from libckpt.core import _arrays, _frameworks, _registration, _tensors  # noqa: E402
 
 
 class Client:
@@ -83,7 +83,8 @@ class World:
     def save(self, views, members=None):
         self.log.clear()
         self.step += 1
-        self.registration.capture(self.step, ("{}", views, members or {}), True)
+        none = _arrays.Arrays((), views)
+        self.registration.capture(self.step, ("{}", views, members or {}), none, True)
         return self.told()
 
     def told(self):

@@ -69,22 +69,18 @@ class Session:
 
     def save_checkpoint_if_needed(self, step, items, *, arrays=()):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
-
-        `arrays`: parts of larger tensors, which any number of ranks restores.
-        """
+        `arrays`: parts of larger tensors, which any number of ranks restores."""
         return self._save(step, items, arrays, always=False)
 
     def save(self, step, items, wait=0, *, arrays=()):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
-        the last step of a training, which no later one replaces, on all ranks alike.
-        """
+        the last step of a training, which no later one replaces, on all ranks alike."""
         return self._save(step, items, arrays, always=True, wait=wait)
 
     def finish_capture(self):
         """When it returns, the running capture has left the tensors; `guard` calls it by itself.
 
-        On a GPU: for what is queued from now on, on the streams that are current.
-        """
+        On a GPU: for what is queued from now on, on the streams that are current."""
         self._finish_capture(self._tensors.finish_here)
 
     def _before_step(self, optimizer):
@@ -168,13 +164,11 @@ class Session:
         its state; dictionaries are updated. `Restored.items` has all items as plain values; of
         numbers, strings and tuples only it has them, and the log names those that differ. With
         strict, names and shapes must be those of `into`; without, what fits is taken.
-        What another number of ranks saved comes from storage; a rank that was not there has the
-        rest of rank 0's, and its random generators are seeded anew. `arrays` are filled from the
-        parts that any number of ranks saved.
+        What another number of ranks saved comes from storage, and fills `arrays`, too; a rank that
+        was not there has items of another one (`Restored.items_of`), and random generators anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,
         or when `step` is asked for first and is not there, saves are refused until a restore
-        succeeds, or `start_fresh` is called.
-        """
+        succeeds, or `start_fresh` is called."""
         self._check_open()
         step = None if step is None else _turn.step_number(step)
         with self._turn, _progress.shown(self._client, self.rank):

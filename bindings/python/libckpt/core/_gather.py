@@ -4,7 +4,8 @@
     another number of ranks      the newest published step that is whole and that no restore has
                                  abandoned; rank r reads the shards r, r + n, ...
 
-A rank that has no shard of its own takes what is not shared from rank 0's.
+A rank that has no shard of its own takes what is not shared from that of its rank modulo their
+number.
 """
 
 import json
@@ -127,7 +128,7 @@ class Gather:
         is_other = "path" in answer
         if is_other:
             targets.of_a_share = targets.leaves_arrays = True
-            own = ranks.rank if ranks.rank < saved_by else 0
+            own = ranks.rank % saved_by
             found = answer["step"], answer["timeline"]
             answer.update(self._client.restore_from(answer["path"], own, targets.choose))
             answer["items_of"] = own

@@ -73,10 +73,11 @@ class Replicas:
             item.seed(seed)
         logger.warning(
             "libckpt: job %s: rank %d is new, step %d was saved by %d ranks: %s, all else is that "
-            "of rank 0",
+            "of rank %d",
             self._ranks.job, rank, answer["step"], answer["world_size"],
             f"its random generators were seeded with {seed}" if generators
             else "seed its random generators",
+            answer["items_of"],
         )  # fmt: skip
         return {name: item for name, item in into.items() if name not in generators}
 

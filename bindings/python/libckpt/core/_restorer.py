@@ -26,7 +26,7 @@ class Restored:
     bytes: int
     seconds: float
     world_size: int  # The number of ranks that saved it.
-    items_of: int  # The rank whose items these are: 0 for a rank that was not there.
+    items_of: int  # The rank whose items these are: rank % world_size.
     items: dict
 
     def __repr__(self):
