@@ -69,7 +69,7 @@ Several whole_in_several(std::span<const Shard> shards) {
   Several several;
   for (const Shard& shard : shards) {
     for (const format::TensorPlace& tensor : shard.tensors) {
-      if (tensor.piece) continue;
+      if (tensor.piece || tensor.extent.bytes == 0) continue;
       const auto [found, is_first] = first.emplace(tensor.name, shard.rank);
       if (!is_first) several.emplace(tensor.name, std::pair(found->second, shard.rank));
     }
@@ -86,6 +86,30 @@ Status check_readable(const Reading& reading, const Several& several) {
                           "are {} ranks now: nothing says whether these are copies, or which rank "
                           "goes on with which; save copies as pieces with a number each",
                           name, ranks.first, ranks.second, saved_by, reading.reader.world_size));
+}
+
+// What is one memory here cannot hold two different tensors.
+Status check_shared(const Reading& reading) {
+  std::map<std::string_view, std::string_view> wanted;  // By each other name.
+  for (const WantedPiece& each : reading.wants)
+    for (const std::string& name : each.also) wanted.emplace(name, each.want.name);
+  if (wanted.empty()) return {};
+  for (const Shard& shard : reading.shards) {
+    for (const format::TensorPlace& tensor : shard.tensors) {
+      const auto other = wanted.find(tensor.name);
+      if (other == wanted.end() || tensor.extent.bytes == 0) continue;
+      const auto same = std::ranges::find_if(shard.tensors, [&](const auto& each) {
+        return each.name == other->second &&
+               (each.alias_of == tensor.name || tensor.alias_of == each.name);
+      });
+      if (same == shard.tensors.end())
+        return fail(Errc::invalid_argument,
+                    fmt::format("tensors \"{}\" and \"{}\" share memory here, and differ in what "
+                                "rank {} saved",
+                                other->second, tensor.name, shard.rank));
+    }
+  }
+  return {};
 }
 
 Result<plan::PieceIndex> index_of(const Reading& reading) {
@@ -122,6 +146,7 @@ std::string text_of(std::span<const plan::Gap> gaps, std::span<const plan::Want>
 }
 
 Status make_plan(Reading& reading) {
+  CKPT_CHECK(check_shared(reading));
   CKPT_TRY(const plan::PieceIndex index, index_of(reading));
   const std::vector<plan::Holder> holders(reading.shards.size());
   std::vector<plan::Want> wants;
@@ -201,7 +226,10 @@ Task<void> read_pieces(os::FileSystem& files, std::string step_directory,
                        std::vector<WantedPiece> wants, storage::TransferHooks hooks) {
   Reading reading{files,  std::move(step_directory), std::move(manifest),
                   reader, std::move(wants),          std::move(hooks)};
-  for (const WantedPiece& wanted : reading.wants) reading.names.push_back(wanted.want.name);
+  for (const WantedPiece& wanted : reading.wants) {
+    reading.names.push_back(wanted.want.name);
+    reading.names.insert(reading.names.end(), wanted.also.begin(), wanted.also.end());
+  }
   std::ranges::sort(reading.names);
   reading.names.erase(std::ranges::unique(reading.names).begin(), reading.names.end());
   reading.shards.resize(reading.manifest->shards.size());

@@ -25,7 +25,8 @@ namespace ckpt::gather {
 
 struct WantedPiece {
   plan::Want want;
-  std::span<std::byte> target;  // Of the want's size. Lives until the Task ends.
+  std::span<std::byte> target;    // Of the want's size. Lives until the Task ends.
+  std::vector<std::string> also;  // Other names of that memory here, and so in the checkpoint.
 };
 
 struct Reader {
@@ -34,7 +35,8 @@ struct Reader {
 };
 
 // `hooks.verified` counts bytes that were copied. Errors: invalid_argument (no shard has a tensor
-// or some of its elements, or it has another type or shape: names them), unsupported (a whole
+// or some of its elements, or it has another type or shape, or two names of one memory have two
+// there: names them), unsupported (a whole
 // tensor of several ranks, and the reader is none of them), corruption (names file and Chunk, or a
 // part), io.
 Task<void> read_pieces(os::FileSystem& files, std::string step_directory,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 
 #include "base/assert.hpp"
 #include "base/compute.hpp"
@@ -68,6 +69,9 @@ Task<void> read_blobs(os::FileSystem& files, std::string step_directory,
 
 std::vector<WantedPiece> wants_of(const format::Layout& layout, std::span<std::byte> target) {
   std::vector<WantedPiece> wants;
+  std::map<std::string_view, std::vector<std::string>> others;  // By the name that they share.
+  for (const format::TensorPlace& tensor : layout.tensors)
+    if (!tensor.alias_of.empty()) others[tensor.alias_of].push_back(tensor.name);
   for (const format::TensorPlace& tensor : layout.tensors) {
     if (!tensor.alias_of.empty()) continue;
     WantedPiece wanted;
@@ -77,6 +81,8 @@ std::vector<WantedPiece> wants_of(const format::Layout& layout, std::span<std::b
     wanted.want.region = format::region_of(tensor.piece, tensor.shape);
     if (tensor.piece) wanted.want.order = tensor.piece->order;
     wanted.target = target.subspan(tensor.extent.offset, tensor.extent.bytes);
+    if (const auto also = others.find(tensor.name); also != others.end())
+      wanted.also = std::move(also->second);
     wants.push_back(std::move(wanted));
   }
   return wants;

@@ -4,6 +4,7 @@ Method: two ranks in one process save parts of some tensors; the same ranks, and
 for other parts. Each element of a tensor carries its own number.
 """
 
+import functools
 import subprocess
 import threading
 
@@ -157,3 +158,63 @@ def test_what_cannot_be_is_refused_by_name(ranks, programs):
                     offset=(0, 0))  # fmt: skip
     with pytest.raises(libckpt.CheckpointError, match='"rows"'):
         session.restore(arrays=[missing])
+
+
+def test_arrays_that_are_forgotten_are_told(ranks, programs, caplog):
+    sessions = ranks(2)
+    save(sessions)
+    caplog.clear()
+    given = [iter(of_rank(rank)) for rank in range(2)]  # As a generator, which serves once.
+
+    def save_once_more(rank, session, step):
+        session.save(step, {"n": rank}, arrays=given[rank])
+
+    for step in (2, 3):
+        at_once(sessions, functools.partial(save_once_more, step=step))
+    assert 'step 3: 2 array(s) of the call before are not given, "flat" first' in caplog.text
+    at_once(sessions, lambda _, session: session.wait(3, "durable"))
+    save(sessions, 4)
+    for count in (2, 1):
+        lose_memory(sessions, programs)
+        sessions = ranks(count)
+        caplog.clear()
+        at_once(sessions, lambda _, session: session.restore({"n": 0}))
+        assert "the checkpoint also has" in caplog.text
+        assert '"flat", "rows", not given to restore here' in caplog.text
+
+
+def test_one_memory_is_not_filled_from_two_arrays(ranks, programs):
+    sessions = ranks(2)
+
+    def halves(rank, session):
+        whole = numbers((ROWS, COLUMNS))[rank * 6 : rank * 6 + 6]
+        place = {"global_shape": (ROWS, COLUMNS), "offset": (rank * 6, 0)}
+        session.save(1, {}, arrays=[Array("a", whole, **place), Array("b", whole + 1, **place)])
+
+    at_once(sessions, halves)
+    at_once(sessions, lambda _, session: session.wait(1, "durable"))
+    lose_memory(sessions, programs)
+    (session,) = ranks(1)
+    found = numpy.zeros((ROWS, COLUMNS), numpy.float32)
+    place = {"global_shape": found.shape, "offset": (0, 0)}
+    with pytest.raises(libckpt.InvalidArgument, match='"a" and "b" share memory here'):
+        session.restore(arrays=[Array("a", found, **place), Array("b", found, **place)])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"flat": -1}, "flat has -1: whole numbers"),
+        ({"copy": 1.5, "flat": 0}, "copy has 1.5: whole numbers"),
+        ({"global_shape": (12.9,), "flat": 0}, "global_shape has 12.9: whole numbers"),
+        ({"offset": (-1,)}, "offset has -1: whole numbers"),
+        ({"name": 7, "flat": 0}, "array 7: its name is no text"),
+        ({"buffer": numpy.zeros(3, "U4"), "flat": 0}, "which can only be saved as an item"),
+        ({"buffer": numpy.zeros(3, numpy.complex128), "flat": 0}, "only be saved as an item"),
+        ({"buffer": numpy.zeros(3, "i4,f4"), "flat": 0}, "and no tensor"),
+    ],
+)  # fmt: skip
+def test_a_part_that_makes_no_sense_is_refused_where_it_is_made(change, problem):
+    given = {"name": "a", "buffer": numpy.zeros(3), "global_shape": (6,)} | change
+    with pytest.raises(libckpt.InvalidArgument, match=problem):
+        Array(given.pop("name"), given.pop("buffer"), **given)

@@ -77,6 +77,30 @@ def test_a_write_in_mid_capture_drops_it_and_is_told_by_name(job):
     assert session.counts()["failed"] == 1
 
 
+@pytest.mark.parametrize("as_array", [False, True])
+def test_a_write_to_the_parameter_is_seen_where_its_data_is_saved(job, as_array):
+    parameter = torch.nn.Parameter(torch.zeros(100))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    session = job().guard(optimizer)
+    data = parameter.data  # The same memory, and writes of its own that are counted.
+
+    def save(step):
+        if as_array:
+            array = libckpt.Array("w", data, global_shape=data.shape, flat=0)
+            return session.save(step, {}, arrays=[array])
+        return session.save(step, {"w": data})
+
+    assert save(1)
+    session.finish_capture()
+    assert session.counts()["failed"] == 0
+    assert save(2)
+    with torch.no_grad():
+        parameter.add_(1.0)
+    session.finish_capture()
+    assert session.counts()["failed"] == 1
+    assert '"w" changed while' in session.counts()["last_error"]
+
+
 def write_by_hand(tensor):
     tensor.fill_(-1)
 

@@ -655,7 +655,7 @@ def test_what_a_capture_reads_is_kept_though_a_waiting_thread_lets_go():
 
     mutations = _mutations.Mutations(Client())
     memory = [object()]
-    mutations.begin(1, {}, memory)
+    mutations.begin(1, {}, {}, memory)
     mutations.memory = None  # As a wait in another thread does once the capture before has ended.
     mutations.began(True)
     assert mutations.memory is memory

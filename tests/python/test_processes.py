@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import threading
 import time
 
@@ -181,3 +182,33 @@ def test_p17_a_thousand_saves_leave_trainer_and_daemon_as_they_were(
         now.check_flat(then, saves)
     assert session.status()["failed"] == 0
     assert session.status()["saves_started"] == warm + saves
+
+
+SPAWNED = """
+import sys
+import torch
+import libckpt
+
+
+def run(rank):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2
+    )
+    session = libckpt.init("spawned")
+    print(f"rank {session.rank} of {session.world_size}\\n", end="", flush=True)
+    torch.distributed.barrier()
+    session.abandon()
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(run, nprocs=2)
+"""
+
+
+def test_the_process_group_says_which_rank_this_is_where_no_environment_does(runtime, tmp_path):
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "spawned.py", tmp_path / "rendezvous"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]

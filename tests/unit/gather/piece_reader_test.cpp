@@ -107,11 +107,13 @@ class Scene : public test::StorageFixture {
   std::string step_path() { return site.at(catalog().checkpoints.back().name); }
 
   // Returns the numbers that arrived.
-  Result<std::vector<std::uint32_t>> read(const SavedPiece& want, Reader reader = {0, 1}) {
+  Result<std::vector<std::uint32_t>> read(const SavedPiece& want, Reader reader = {0, 1},
+                                          std::vector<std::string> also = {}) {
     std::vector<std::uint32_t> target(plan::count_of(want.region), 0xffff'ffffU);
     WantedPiece wanted;
     wanted.want = {want.name, DType::u32, want.shape, want.region, want.order};
     wanted.target = std::as_writable_bytes(std::span(target));
+    wanted.also = std::move(also);
     CKPT_TRY(const auto manifest, run(storage::read_manifest_at(files, step_path())));
     const storage::TransferHooks hooks;
     CKPT_CHECK(run(read_pieces(files, step_path(), manifest, reader, {wanted}, hooks)));
@@ -207,6 +209,31 @@ TEST_CASE("piece reader: whole tensors of one name belong to their ranks", "[uni
                Contains("\"own\" was saved whole by rank 0 and rank 1 of 3"));
     REQUIRE(scene.read({"one", shape, whole, {}}, {0, world}));
   }
+}
+
+TEST_CASE("piece reader: a tensor without elements belongs to nobody", "[unit][gather]") {
+  const Shape shape = {0};
+  const Region none = Box{{0}, {0}};
+  Scene scene;
+  scene.publish({{{"empty", shape, none, {}}, {"one", {9}, plan::whole(Shape{9}), {}}},
+                 {{"empty", shape, none, {}}}});
+  const auto found = scene.read({"empty", shape, none, {}}, {0, 1});
+  REQUIRE((found ? "" : found.error().message()) == "");
+  CHECK(found->empty());
+}
+
+TEST_CASE("piece reader: one memory here is not filled from two tensors", "[unit][gather]") {
+  const Shape shape = {8, 4};
+  const Region upper = Box{{0, 0}, {4, 4}}, lower = Box{{4, 0}, {4, 4}};
+  Scene scene;
+  scene.publish({{{"a", shape, upper, {}}, {"b", shape, upper, {}, 1000}},
+                 {{"a", shape, lower, {}}, {"b", shape, lower, {}, 1000}}});
+  const SavedPiece want{"a", shape, plan::whole(shape), {}};
+  REQUIRE(scene.read(want));
+  const auto both = scene.read(want, {0, 1}, {"b"});
+  REQUIRE_FALSE(both);
+  CHECK(both.error().code() == Errc::invalid_argument);
+  CHECK_THAT(both.error().message(), Contains("\"a\" and \"b\" share memory here"));
 }
 
 TEST_CASE("piece reader: what no rank saved is named", "[unit][gather]") {

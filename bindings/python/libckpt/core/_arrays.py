@@ -3,8 +3,13 @@
 A reader finds such a tensor by its name and by the place of the part, whichever ranks saved it.
 """
 
+import logging
+import operator
+
 from libckpt import errors
 from libckpt.core import _items, _tensors
+
+logger = logging.getLogger("libckpt")
 
 
 class Array:
@@ -18,19 +23,47 @@ class Array:
     def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0):
         if (offset is None) == (flat is None):
             raise errors.InvalidArgument(f'array "{name}": give offset, or flat')
-        if not _tensors.is_tensor(buffer):
-            raise errors.InvalidArgument(
-                f'array "{name}": its buffer is a {type(buffer).__name__}, and no tensor'
-            )
-        self.name, self.buffer, self.copy = name, buffer, copy
-        self.global_shape = tuple(map(int, global_shape))
-        self.offset = None if offset is None else tuple(map(int, offset))
-        self.flat = None if flat is None else int(flat)
+        if not isinstance(name, str):
+            raise errors.InvalidArgument(f"array {name!r}: its name is no text")
+        _check_buffer(name, buffer)
+        self.name, self.buffer = name, buffer
+        self.global_shape = _numbers(name, "global_shape", global_shape)
+        self.offset = None if offset is None else _numbers(name, "offset", offset)
+        self.flat = None if flat is None else _number(name, "flat", flat)
+        self.copy = _number(name, "copy", copy)
 
     def place(self):
         """What the library is given behind the tensor."""
         order = _tensors.order_of(self.buffer) if self.flat is None else ()
         return (self.global_shape, self.offset, self.flat, order or None, self.copy)
+
+
+def _check_buffer(name, buffer):
+    dtype = getattr(buffer, "dtype", None)
+    told = type(buffer).__name__ if dtype is None else f"{type(buffer).__name__} of {dtype}"
+    if not _tensors.is_tensor(buffer):
+        raise errors.InvalidArgument(f'array "{name}": its buffer is a {told}, and no tensor')
+    # Elements that only their own framework knows are stored as their bytes.
+    if len(_tensors.stored_form(buffer)[1]) != len(buffer.shape):
+        raise errors.InvalidArgument(
+            f'array "{name}": its buffer is a {told}, which can only be saved as an item'
+        )
+
+
+def _number(name, what, given):
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise errors.InvalidArgument(
+            f'array "{name}": {what} has {given!r}: whole numbers from 0 on are wanted'
+        )
+    return number
+
+
+def _numbers(name, what, given):
+    return tuple(_number(name, what, each) for each in given)
 
 
 class Arrays:
@@ -39,7 +72,7 @@ class Arrays:
     def __init__(self, arrays, tensors):
         """`tensors`: those of the items, by name."""
         self._by_name = {}
-        for array in arrays:
+        for array in () if arrays is None else arrays:
             _items.check_name(array.name)
             if array.name in self._by_name or array.name in tensors:
                 raise errors.InvalidArgument(f'array "{array.name}": this name is there twice')
@@ -59,6 +92,16 @@ class Arrays:
 
     def nbytes(self):
         return sum(array.buffer.nbytes for array in self._by_name.values())
+
+    def warn_of_lost(self, step, places):
+        """`places`: of the arrays of the call before."""
+        lost = sorted(places.keys() - self._by_name.keys())
+        if lost:
+            logger.warning(
+                'libckpt: step %d: %d array(s) of the call before are not given, "%s" first: '
+                "checkpoints from now on are without; a generator gives its arrays once only",
+                step, len(lost), lost[0],
+            )  # fmt: skip
 
     def check_writable(self):
         for name, array in self._by_name.items():

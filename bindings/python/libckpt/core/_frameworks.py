@@ -78,6 +78,10 @@ class Adapter:
         """Whether what is queued now would go into a graph instead of being run."""
         return False
 
+    def standing(self):
+        """(rank, number of ranks) as the framework was told; None: it was told nothing."""
+        return None
+
     def group(self, world_size):
         """What the ranks of the job can talk through, a _ranks.Group; None: nothing."""
         return None

@@ -1,4 +1,6 @@
-"""Where this process stands among others: what torchrun's environment and its Store tell."""
+"""Where this process stands among others: torchrun's environment, or the default process group,
+and its Store tell.
+"""
 
 import contextlib
 import ipaddress
@@ -9,7 +11,7 @@ import socket
 import time
 
 from libckpt import _programs, errors
-from libckpt.core import _ranks, _settings, _structure
+from libckpt.core import _frameworks, _ranks, _settings, _structure
 
 PORT = 29411  # The port of the nodes' daemons, without the option `port`.
 
@@ -24,6 +26,10 @@ def complete(options):
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         options["rank"] = _number("RANK")
         options["world_size"] = _number("WORLD_SIZE")
+    elif not {"rank", "world_size"} & options.keys() and not _settings.configured("rank"):
+        standing = _frameworks.first_answer(lambda adapter: adapter.standing())
+        if standing is not None:
+            options["rank"], options["world_size"] = standing
     is_disabled = _settings.is_true(options.get("disable", _settings.configured("disable")))
     ranks = _ranks.of(options, can_talk=not is_disabled)
     if "nodes" in options or _settings.configured("nodes"):

@@ -13,6 +13,7 @@ have ended: what such a thread had begun is over when it calls.
 
 import logging
 import threading
+import weakref
 
 from libckpt.core import _tensors
 
@@ -26,12 +27,13 @@ UNJUDGED = (
 
 
 class _Capture:
-    def __init__(self, step, tensors, stepper, is_debugged):
+    def __init__(self, step, tensors, twins, stepper, is_debugged):
         self.step = step
         self.is_started = False
         self._saver, self._stepper = threading.current_thread(), stepper
         self._tensors = tensors
-        self._counts = _tensors.write_counts(list(tensors.values()))
+        self._counted = [*tensors.items(), *twins.items()]
+        self._counts = self._counts_now()
         # PyTorch does not count what is written through `.data`, numpy or a library of its own.
         self._sums = _sums_of(tensors) if is_debugged else {}
 
@@ -43,12 +45,16 @@ class _Capture:
 
     def written(self):
         """The names of the tensors that were written."""
-        counts = _tensors.write_counts(list(self._tensors.values()))
+        counts = self._counts_now()
         changed = self.changed_bytes()
         if counts == self._counts:
             return changed
-        pairs = zip(self._tensors, self._counts, counts, strict=True)
-        return [name for name, before, now in pairs if before != now or name in changed]
+        each = zip(self._counted, self._counts, counts, strict=True)
+        written = [name for (name, _), before, now in each if before != now]
+        return list(dict.fromkeys([*written, *changed]))
+
+    def _counts_now(self):
+        return _tensors.write_counts([tensor for _, tensor in self._counted])
 
     def changed_bytes(self):
         """The names of the tensors that have other bytes now; only in the debug mode."""
@@ -56,6 +62,26 @@ class _Capture:
             return []
         now = _sums_of(self._tensors)
         return [name for name, before in self._sums.items() if now[name] != before]
+
+
+class Twins:
+    """The optimizer's own tensors where others are saved, such as `parameter.data`: a write to the
+    one is not counted by the other."""
+
+    def __init__(self):
+        self._left, self._own = (), {}  # For those that are left: by name, weak references.
+
+    def of(self, left, tensors, guard):
+        """By name; `left`: name, address, and whether in a member, of each that is left."""
+        if self._left is not left:
+            owned = guard.tensors() if left else {}
+            self._left, self._own = left, {}
+            for name, address, is_in_member in left:
+                own = None if is_in_member else owned.get(address)
+                if own is not None and own is not tensors[name]:
+                    self._own[name] = weakref.ref(own)
+        twins = {name: own() for name, own in self._own.items()}
+        return {name: own for name, own in twins.items() if own is not None}
 
 
 class Mutations:
@@ -75,14 +101,15 @@ class Mutations:
     def before_step(self):
         self._stepper = threading.current_thread()
 
-    def begin(self, step, tensors, memory):
-        """Call before the save of the step. It leaves `tensors` for later, and reads `memory`."""
+    def begin(self, step, tensors, twins, memory):
+        """Call before the save of the step. It leaves `tensors` for later, and reads `memory`.
+        `twins`: other tensors in the same memory, which count writes of their own."""
         self._memory_before, self._memory_next = self.memory, memory
         self.memory = (self._memory_before, memory)
         holds = bool(tensors)
         self._capture = None
         if holds:
-            self._capture = _Capture(step, tensors, self._stepper, self._is_debugged)
+            self._capture = _Capture(step, tensors, twins, self._stepper, self._is_debugged)
         if self._holds != holds:
             self._client.hold(holds)
             self._holds = holds

@@ -21,6 +21,7 @@ class Registration:
         self._guard = None  # An adapter's, of the optimizers that are guarded.
         self.mutations = _mutations.Mutations(self.client, is_debugged)
         self._left_for_later = ()  # Registered tensors: name, address, whether in a member.
+        self._twins = _mutations.Twins()
         self._stream = None  # That the newest save was ordered by; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
         self._process = os.getpid()
@@ -100,6 +101,7 @@ class Registration:
         structure, tensors, members = flattened
         if arrays:
             tensors = tensors | arrays.tensors()
+        arrays.warn_of_lost(step, self._places)
         self.set_places(arrays.places())
         # What a capture still reads must stay: also when the next one registers other tensors.
         self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
@@ -109,7 +111,8 @@ class Registration:
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
         memory = _memory_of(tensors, counted, views, members, gpus)
-        self.mutations.begin(step, counted, memory)
+        twins = self._twins.of(self._left_for_later, tensors, self._guard)
+        self.mutations.begin(step, counted, twins, memory)
         outcome = "failed"
         try:
             outcome = self._save(step, gpus, always, wait)

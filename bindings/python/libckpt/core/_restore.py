@@ -36,6 +36,7 @@ class Targets:
         self._nodes = {}  # Its tensors by name.
         self._strict = strict and bool(into)
         self.of_a_share = of_a_share
+        self.arrays_left = []  # Names that nobody asked for.
         self.leaves_arrays = False  # They come later, from the pieces of all ranks.
         self.placed = {}  # By name, the trainer's own tensors that were filled.
         self.loaded = {}  # By name, bytes that are to become tensors.
@@ -55,6 +56,9 @@ class Targets:
             raise errors.InvalidArgument(
                 f'restore step {step}: it has no array "{missing[0]}": give those that were saved'
             )
+        self.arrays_left = sorted(
+            name for name, *_ in stored if self._is_of_array(name) and name not in self._arrays
+        )
         self._shared = self._shared_here | _shared_names(name for name, *_ in stored)
         if self._strict:
             there = {
@@ -64,6 +68,10 @@ class Targets:
             }  # fmt: skip
             self._compare(step, there, self.of_a_share)
         return self._choose(stored)
+
+    @property
+    def has_arrays(self):
+        return bool(self._arrays)
 
     def choose_more(self, names):
         """A choice of these names of a further shard, besides what was chosen."""

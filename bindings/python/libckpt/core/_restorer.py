@@ -91,8 +91,8 @@ class Restorer:
         found = targets.tensors(structure)
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
-        left = sorted(values.keys() - into.keys())
-        if into and left:
+        left = [*sorted(values.keys() - into.keys()), *targets.arrays_left]
+        if left and (into or targets.has_arrays):
             logger.warning(
                 "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "
                 "without make checkpoints without",

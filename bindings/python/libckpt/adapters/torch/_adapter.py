@@ -22,6 +22,7 @@ class Torch(_frameworks.Adapter):
     plain_name = staticmethod(_modules.without_wrappers)
     by_numbers = staticmethod(_optimizers.by_numbers)
     group = staticmethod(_group.group_of)
+    standing = staticmethod(_group.standing)
     flat_bytes = staticmethod(_digest.flat_bytes)
     load_archive = staticmethod(_members.load)
 

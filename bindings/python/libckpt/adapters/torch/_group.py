@@ -17,6 +17,13 @@ def group_of(world_size):
     return Group() if distributed.get_world_size() == world_size else None
 
 
+def standing():
+    """(rank, number of ranks) in the default process group; None: there is none."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
 class Group:
     def __init__(self):
         from torch.distributed.distributed_c10d import _get_default_store
