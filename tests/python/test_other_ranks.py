@@ -8,9 +8,9 @@ rollback and after bytes were flipped. Ranks that run for real are in test_ranks
 import json
 import logging
 import subprocess
-import threading
 
 import pytest
+from test_arrays import at_once
 
 import libckpt
 
@@ -24,21 +24,15 @@ def state(step=0):
 
 
 def of_all(sessions, call):
-    """What each session answers, asked at the same time."""
-    answers = [None] * len(sessions)
+    """What each session answers, or the error, asked at the same time."""
 
-    def ask(rank):
+    def ask(_, session):
         try:
-            answers[rank] = call(sessions[rank])
+            return call(session)
         except libckpt.CheckpointError as error:
-            answers[rank] = error
+            return error
 
-    threads = [threading.Thread(target=ask, args=(rank,)) for rank in range(len(sessions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    return at_once(sessions, ask)
 
 
 class Job:
