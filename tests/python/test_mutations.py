@@ -92,8 +92,8 @@ def test_a_write_to_the_parameter_is_seen_where_its_data_is_saved(job, as_array)
 
     save()
     session.finish_capture()
-    save()
     assert session.counts()["failed"] == 0
+    save()
     with torch.no_grad():
         parameter.add_(1.0)
     session.finish_capture()
