@@ -7,6 +7,7 @@
 
 #include "base/units.hpp"
 #include "client/blocking.hpp"
+#include "gather/stored_shards.hpp"
 #include "gather/wanted_shard.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
@@ -49,7 +50,7 @@ storage::TransferHooks hooks_of(const LoadRequest& request, std::uint64_t bytes)
 Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint found,
                                 std::shared_ptr<const format::ShardRecord> record,
                                 const LoadRequest& request) {
-  LoadedShard loaded{found.directory, {}, std::move(record), {}};
+  LoadedShard loaded{found.directory, {}, std::move(record), {}, found.manifest->world_size};
   const std::uint64_t bytes = loaded.record->bytes;
   CKPT_CO_CHECK(allocate(loaded, bytes));
   const std::span<std::byte> target(loaded.memory.get(), bytes);
@@ -59,24 +60,31 @@ Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint 
   co_return std::move(loaded);
 }
 
+Task<std::shared_ptr<gather::ShapedShard>> shape_shared(gather::ShardSource& shards,
+                                                        gather::Reader reader,
+                                                        std::vector<format::TensorSpec> wanted) {
+  gather::ShardWish wish{std::move(wanted), /*joins_shards=*/false};
+  CKPT_CO_TRY(auto shaped, co_await gather::shape_shard(shards, reader, std::move(wish)));
+  co_return std::make_shared<gather::ShapedShard>(std::move(shaped));
+}
+
 Task<LoadedShard> load_wanted(os::FileSystem& files, storage::FoundCheckpoint found,
                               const LoadRequest& request) {
   const gather::Reader reader{request.rank, request.wanted->world_size};
-  CKPT_CO_TRY(auto shaped, co_await gather::shape_shard(files, found.directory, found.manifest,
-                                                        reader, request.wanted->tensors));
-  const auto record = std::make_shared<format::ShardRecord>(std::move(shaped));
-  const std::uint32_t saved_by = found.manifest->world_size;
+  gather::StoredShards shards(files, found.directory, found.manifest);
+  CKPT_CO_TRY(const auto shaped, co_await shape_shared(shards, reader, request.wanted->tensors));
+  format::ShardRecord& record = shaped->record;
   LoadedShard loaded{found.directory,
                      fmt::format("put together from the pieces of {} ranks, with the blobs of rank "
                                  "{}",
-                                 saved_by, reader.rank % saved_by),
-                     record,
-                     {}};
-  CKPT_CO_CHECK(allocate(loaded, record->bytes));
-  const std::span<std::byte> target(loaded.memory.get(), record->bytes);
-  storage::TransferHooks hooks = hooks_of(request, record->bytes);
-  CKPT_CO_CHECK(co_await gather::fill_shard(files, found.directory, found.manifest, reader, *record,
-                                            target, std::move(hooks)));
+                                 shards.shard_count(), gather::rank_of_blobs(shards, reader)),
+                     {shaped, &record},
+                     {},
+                     shards.shard_count()};
+  CKPT_CO_CHECK(allocate(loaded, record.bytes));
+  const std::span<std::byte> target(loaded.memory.get(), record.bytes);
+  storage::TransferHooks hooks = hooks_of(request, record.bytes);
+  CKPT_CO_CHECK(co_await gather::fill_shard(shards, reader, *shaped, target, std::move(hooks)));
   co_return std::move(loaded);
 }
 

@@ -39,6 +39,7 @@ struct LoadedShard {
   std::string reason;  // How it was put together; for people. Empty: as it was saved.
   std::shared_ptr<const format::ShardRecord> record;
   std::unique_ptr<std::byte, FreeBytes> memory;
+  std::uint32_t saved_by = 1;  // The number of ranks that saved it.
   // Verified while they were read. Laid out as in a Slot.
   std::span<const std::byte> bytes() const { return {memory.get(), record->bytes}; }
 };

@@ -9,56 +9,45 @@
 #include "base/assert.hpp"
 #include "base/units.hpp"
 #include "format/piece.hpp"
-#include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
-#include "storage/part_reader.hpp"
-#include "storage/shard_files.hpp"
 
 namespace ckpt::gather {
 
 namespace {
 
-// Parts are small, and many shards may have no wanted name.
-constexpr std::size_t parts_in_flight = 16;
-// Shards at a time, and Chunks of each: 64 MiB of memory.
+// Descriptions are small, and many shards may have no wanted name.
+constexpr std::size_t looks_in_flight = 16;
 constexpr std::size_t shards_in_flight = 4;
-constexpr std::size_t chunks_in_flight = 4;
 constexpr std::size_t gaps_named_max = 5;
 
-// What a Chunk of a shard is read for.
+// What a Chunk of a shard is read for: numbers of transfers, and of wanted bytes.
 struct ChunkWork {
-  std::size_t index = 0;
   std::vector<std::uint32_t> transfers;
+  std::vector<std::uint32_t> bytes;
 };
 
 struct Shard {
   std::uint32_t rank = 0;
-  std::shared_ptr<const format::ShardRecord> record;  // Without tensors.
-  std::vector<format::TensorPlace> tensors;           // Those of wanted names.
-  std::vector<ChunkWork> work;
+  Excerpt found;
+  std::map<std::size_t, ChunkWork> work;  // By Chunk.
 };
 
 // Lives in the frame that waits for all its workers.
 struct Reading {
-  os::FileSystem& files;
-  std::string directory;
-  std::shared_ptr<const format::Manifest> manifest;
+  ShardSource& source;
   Reader reader;
-  std::vector<WantedPiece> wants;
+  Wants wants;
   storage::TransferHooks hooks;
   std::vector<std::string> names;  // The wanted ones, ascending.
   std::vector<Shard> shards;       // By rank.
   plan::Plan plan;
 };
 
-Task<void> read_part_of(Reading& reading, std::size_t rank) {
+Task<void> look_at(Reading& reading, std::size_t rank) {
   Shard& shard = reading.shards[rank];
   shard.rank = static_cast<std::uint32_t>(rank);
-  CKPT_CO_TRY(auto found,
-              co_await storage::find_tensors(reading.files, reading.directory, reading.manifest,
-                                             shard.rank, reading.names));
-  shard.record = std::make_shared<const format::ShardRecord>(std::move(found.front.record));
-  for (format::PartEntry& entry : found.entries) shard.tensors.push_back(std::move(entry.tensor));
+  std::vector<std::string> names = reading.names;
+  CKPT_CO_TRY(shard.found, co_await reading.source.look(shard.rank, std::move(names)));
   co_return Status();
 }
 
@@ -68,7 +57,7 @@ Several whole_in_several(std::span<const Shard> shards) {
   std::map<std::string_view, std::uint32_t> first;
   Several several;
   for (const Shard& shard : shards) {
-    for (const format::TensorPlace& tensor : shard.tensors) {
+    for (const format::TensorPlace& tensor : shard.found.tensors) {
       if (tensor.piece || tensor.extent.bytes == 0) continue;
       const auto [found, is_first] = first.emplace(tensor.name, shard.rank);
       if (!is_first) several.emplace(tensor.name, std::pair(found->second, shard.rank));
@@ -91,18 +80,18 @@ Status check_readable(const Reading& reading, const Several& several) {
 // What is one memory here cannot hold two different tensors.
 Status check_shared(const Reading& reading) {
   std::map<std::string_view, std::string_view> wanted;  // By each other name.
-  for (const WantedPiece& each : reading.wants)
+  for (const WantedPiece& each : reading.wants.pieces)
     for (const std::string& name : each.also) wanted.emplace(name, each.want.name);
   if (wanted.empty()) return {};
   for (const Shard& shard : reading.shards) {
-    for (const format::TensorPlace& tensor : shard.tensors) {
+    for (const format::TensorPlace& tensor : shard.found.tensors) {
       const auto other = wanted.find(tensor.name);
       if (other == wanted.end() || tensor.extent.bytes == 0) continue;
-      const auto same = std::ranges::find_if(shard.tensors, [&](const auto& each) {
+      const auto same = std::ranges::find_if(shard.found.tensors, [&](const auto& each) {
         return each.name == other->second &&
                (each.alias_of == tensor.name || tensor.alias_of == each.name);
       });
-      if (same == shard.tensors.end())
+      if (same == shard.found.tensors.end())
         return fail(Errc::invalid_argument,
                     fmt::format("tensors \"{}\" and \"{}\" share memory here, and differ in what "
                                 "rank {} saved",
@@ -117,7 +106,7 @@ Result<plan::PieceIndex> index_of(const Reading& reading) {
   CKPT_CHECK(check_readable(reading, several));
   plan::PieceIndex index;
   for (const Shard& shard : reading.shards) {
-    for (const format::TensorPlace& tensor : shard.tensors) {
+    for (const format::TensorPlace& tensor : shard.found.tensors) {
       const bool is_of_one_rank = !tensor.piece && several.contains(tensor.name);
       if (is_of_one_rank && shard.rank != reading.reader.rank) continue;
       const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
@@ -150,7 +139,7 @@ Status make_plan(Reading& reading) {
   CKPT_TRY(const plan::PieceIndex index, index_of(reading));
   const std::vector<plan::Holder> holders(reading.shards.size());
   std::vector<plan::Want> wants;
-  for (const WantedPiece& wanted : reading.wants) wants.push_back(wanted.want);
+  for (const WantedPiece& wanted : reading.wants.pieces) wants.push_back(wanted.want);
   auto plan = plan::make_plan(index, wants, {holders, reading.reader.rank});
   if (!plan) {
     // Never not_found: to a trainer it would mean that there is nothing to restore.
@@ -165,79 +154,86 @@ Status make_plan(Reading& reading) {
   return {};
 }
 
-// Gives each Chunk the transfers that need bytes of it.
+// Gives each Chunk what needs bytes of it.
 void divide_work(Reading& reading) {
-  std::vector<std::map<std::size_t, std::vector<std::uint32_t>>> by_chunk(reading.shards.size());
   for (std::uint32_t number = 0; number < reading.plan.transfers.size(); ++number) {
     const plan::Transfer& transfer = reading.plan.transfers[number];
     const plan::RunsInside runs(transfer);
-    const std::uint64_t chunk_bytes = reading.shards[transfer.holder].record->chunk_bytes;
-    for (std::size_t index = transfer.from / chunk_bytes; index * chunk_bytes < transfer.from_end();
-         ++index) {
-      if (runs.has_any(index * chunk_bytes, (index + 1) * chunk_bytes))
-        by_chunk[transfer.holder][index].push_back(number);
+    Shard& shard = reading.shards[transfer.holder];
+    const std::uint64_t size = shard.found.record->chunk_bytes;
+    for (std::size_t index = transfer.from / size; index * size < transfer.from_end(); ++index) {
+      if (runs.has_any(index * size, (index + 1) * size))
+        shard.work[index].transfers.push_back(number);
     }
   }
-  for (Shard& shard : reading.shards) {
-    for (auto& [index, transfers] : by_chunk[shard.rank])
-      shard.work.push_back({index, std::move(transfers)});
+  for (std::uint32_t number = 0; number < reading.wants.bytes.size(); ++number) {
+    const WantedBytes& wanted = reading.wants.bytes[number];
+    Shard& shard = reading.shards.at(wanted.rank);
+    const std::uint64_t size = shard.found.record->chunk_bytes;
+    const std::uint64_t end = wanted.offset + wanted.target.size();
+    for (std::size_t index = wanted.offset / size; index * size < end; ++index)
+      shard.work[index].bytes.push_back(number);
   }
 }
 
-Task<void> copy_chunk(Reading& reading, storage::ShardFiles& files, const ChunkWork& work) {
-  const format::Extent chunk = files.record().chunk(work.index);
-  storage::PageBuffer buffer(chunk.bytes);
-  const std::span<std::byte> bytes = buffer.first(chunk.bytes);
-  CKPT_CO_CHECK(co_await files.read_chunk(work.index, bytes, reading.hooks));
+// Copies what is wanted of a Chunk, which begins at `offset` in its shard. Returns how much it was.
+std::uint64_t copy_from(Reading& reading, const ChunkWork& work, std::uint64_t offset,
+                        std::span<const std::byte> chunk) {
   std::uint64_t copied = 0;
+  const auto copy = [&](std::span<std::byte> target, const plan::Stretch& stretch) {
+    CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
+    CKPT_ASSERT(stretch.from - offset + stretch.bytes <= chunk.size());
+    std::memcpy(target.data() + stretch.to, chunk.data() + (stretch.from - offset), stretch.bytes);
+    copied += stretch.bytes;
+  };
+  const std::uint64_t end = offset + chunk.size();
   for (const std::uint32_t number : work.transfers) {
     const plan::Transfer& transfer = reading.plan.transfers[number];
-    const std::span<std::byte> target = reading.wants[transfer.want].target;
-    const auto copy = [&](const plan::Stretch& stretch) {
-      CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
-      std::memcpy(target.data() + stretch.to, bytes.data() + (stretch.from - chunk.offset),
-                  stretch.bytes);
-      copied += stretch.bytes;
-    };
-    plan::RunsInside(transfer).for_each(chunk.offset, chunk.end(), copy);
+    const std::span<std::byte> target = reading.wants.pieces[transfer.want].target;
+    plan::RunsInside(transfer).for_each(
+        offset, end, [&](const plan::Stretch& stretch) { copy(target, stretch); });
   }
-  if (reading.hooks.verified) reading.hooks.verified(copied);
-  co_return Status();
+  for (const std::uint32_t number : work.bytes) {
+    const WantedBytes& wanted = reading.wants.bytes[number];
+    const std::uint64_t from = std::max(offset, wanted.offset);
+    const std::uint64_t to = std::min(end, wanted.offset + wanted.target.size());
+    copy(wanted.target, {from, from - wanted.offset, to - from});
+  }
+  return copied;
 }
 
 Task<void> read_shard_of(Reading& reading, std::size_t rank) {
-  const Shard& shard = reading.shards[rank];
+  Shard& shard = reading.shards[rank];
   if (shard.work.empty()) co_return Status();
-  CKPT_CO_TRY(const auto files,
-              co_await storage::ShardFiles::open(reading.files, reading.directory, shard.record));
-  std::function<Task<void>(std::size_t)> work = [&](std::size_t index) {
-    return copy_chunk(reading, *files, shard.work[index]);
+  std::vector<std::size_t> chunks;
+  for (const auto& [index, work] : shard.work) chunks.push_back(index);
+  ShardSource::TakeChunk take = [&](std::size_t index, std::span<const std::byte> bytes) {
+    const std::uint64_t offset = shard.found.record->chunk(index).offset;
+    const std::uint64_t copied = copy_from(reading, shard.work.at(index), offset, bytes);
+    if (reading.hooks.verified) reading.hooks.verified(copied);
   };
-  CKPT_CO_CHECK(
-      co_await storage::for_each_parallel(shard.work.size(), chunks_in_flight, std::move(work)));
-  (void)co_await files->close();  // Every Chunk was verified: a failure changes nothing.
-  co_return Status();
+  auto read = co_await reading.source.read(shard.found.record, std::move(chunks), std::move(take),
+                                           reading.hooks);
+  co_return read;
 }
 
 }  // namespace
 
-Task<void> read_pieces(os::FileSystem& files, std::string step_directory,
-                       std::shared_ptr<const format::Manifest> manifest, Reader reader,
-                       std::vector<WantedPiece> wants, storage::TransferHooks hooks) {
-  Reading reading{files,  std::move(step_directory), std::move(manifest),
-                  reader, std::move(wants),          std::move(hooks)};
-  for (const WantedPiece& wanted : reading.wants) {
+Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
+                       storage::TransferHooks hooks) {
+  Reading reading{source, reader, std::move(wants), std::move(hooks)};
+  for (const WantedPiece& wanted : reading.wants.pieces) {
     reading.names.push_back(wanted.want.name);
     reading.names.insert(reading.names.end(), wanted.also.begin(), wanted.also.end());
   }
   std::ranges::sort(reading.names);
   reading.names.erase(std::ranges::unique(reading.names).begin(), reading.names.end());
-  reading.shards.resize(reading.manifest->shards.size());
-  std::function<Task<void>(std::size_t)> read_one = [&](std::size_t index) {
-    return read_part_of(reading, index);
+  reading.shards.resize(source.shard_count());
+  std::function<Task<void>(std::size_t)> look = [&](std::size_t index) {
+    return look_at(reading, index);
   };
-  CKPT_CO_CHECK(co_await storage::for_each_parallel(reading.shards.size(), parts_in_flight,
-                                                    std::move(read_one)));
+  CKPT_CO_CHECK(
+      co_await storage::for_each_parallel(reading.shards.size(), looks_in_flight, std::move(look)));
   CKPT_CO_CHECK(make_plan(reading));
   divide_work(reading);
   std::function<Task<void>(std::size_t)> fill_from = [&](std::size_t index) {

@@ -1,6 +1,6 @@
-// PieceReader: fills memory with pieces of a checkpoint's tensors, whichever ranks saved them.
+// PieceReader: fills memory with pieces of a step's tensors, whichever ranks saved them.
 //
-//   1. Reads from each rank's part what it has of the wanted tensors.
+//   1. Looks up what each rank's shard has of the wanted tensors.
 //   2. Plans which bytes of which shard go where (plan/planner.hpp).
 //   3. Reads each Chunk that the plan needs once, verifies it, and copies from it.
 //
@@ -16,8 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "format/manifest.hpp"
-#include "os/file_system.hpp"
+#include "gather/shard_source.hpp"
 #include "plan/planner.hpp"
 #include "storage/member_writer.hpp"
 
@@ -29,18 +28,28 @@ struct WantedPiece {
   std::vector<std::string> also;  // Other names of that memory here, and so in the checkpoint.
 };
 
+// Bytes that are wanted as one rank's shard has them, whatever they are.
+struct WantedBytes {
+  std::uint32_t rank = 0;
+  std::uint64_t offset = 0;     // In that shard.
+  std::span<std::byte> target;  // Lives until the Task ends.
+};
+
 struct Reader {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
 };
 
+struct Wants {
+  std::vector<WantedPiece> pieces;
+  std::vector<WantedBytes> bytes;
+};
+
 // `hooks.verified` counts bytes that were copied. Errors: invalid_argument (no shard has a tensor
 // or some of its elements, or it has another type or shape, or two names of one memory have two
-// there: names them), unsupported (a whole
-// tensor of several ranks, and the reader is none of them), corruption (names file and Chunk, or a
-// part), io.
-Task<void> read_pieces(os::FileSystem& files, std::string step_directory,
-                       std::shared_ptr<const format::Manifest> manifest, Reader reader,
-                       std::vector<WantedPiece> wants, storage::TransferHooks hooks);
+// there: names them), unsupported (a whole tensor of several ranks, and the reader is none of
+// them), and those of the source.
+Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
+                       storage::TransferHooks hooks);
 
 }  // namespace ckpt::gather

@@ -1,17 +1,11 @@
 #include "gather/wanted_shard.hpp"
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
-#include <map>
+#include <set>
 
 #include "base/assert.hpp"
 #include "base/compute.hpp"
 #include "base/units.hpp"
 #include "format/piece.hpp"
-#include "storage/page_buffer.hpp"
-#include "storage/part_reader.hpp"
-#include "storage/shard_files.hpp"
 
 namespace ckpt::gather {
 
@@ -19,11 +13,6 @@ namespace {
 
 using format::Extent;
 using format::ShardRecord;
-
-std::uint32_t rank_of_blobs(const format::Manifest& manifest, const Reader& reader) {
-  CKPT_ASSERT(manifest.world_size > 0);
-  return reader.rank % manifest.world_size;
-}
 
 // The blobs as they lie in the Slot, one after another.
 Extent blob_extent(const ShardRecord& record) {
@@ -44,36 +33,15 @@ void take_blobs(const ShardRecord& source, ShardRecord& record) {
   }
 }
 
-// `record` is without tensors. The references live until the Task ends.
-Task<void> read_blobs(os::FileSystem& files, std::string step_directory,
-                      std::shared_ptr<const ShardRecord> record, std::span<std::byte> target,
-                      const storage::TransferHooks& hooks) {
-  const Extent blobs = blob_extent(*record);
-  CKPT_ASSERT(target.size() == blobs.bytes);
-  if (blobs.bytes == 0) co_return Status();
-  CKPT_CO_TRY(const auto shard, co_await storage::ShardFiles::open(files, step_directory, record));
-  storage::PageBuffer buffer(record->chunk_bytes);
-  const std::uint64_t first = blobs.offset / record->chunk_bytes;
-  for (std::size_t index = first; index * record->chunk_bytes < blobs.end(); ++index) {
-    const Extent chunk = record->chunk(index);
-    const std::span<std::byte> bytes = buffer.first(chunk.bytes);
-    CKPT_CO_CHECK(co_await shard->read_chunk(index, bytes, hooks));
-    const std::uint64_t begin = std::max(chunk.offset, blobs.offset);
-    const std::uint64_t end = std::min(chunk.end(), blobs.end());
-    std::memcpy(target.data() + (begin - blobs.offset), bytes.data() + (begin - chunk.offset),
-                end - begin);
-  }
-  (void)co_await shard->close();  // Every Chunk was verified: a failure changes nothing.
-  co_return Status();
-}
-
-std::vector<WantedPiece> wants_of(const format::Layout& layout, std::span<std::byte> target) {
+// What `layout` has of pieces, and of tensors that are not taken as a shard has them.
+std::vector<WantedPiece> pieces_of(const ShapedShard& shaped, std::span<std::byte> target) {
+  const format::Layout& layout = shaped.record.layout;
   std::vector<WantedPiece> wants;
   std::map<std::string_view, std::vector<std::string>> others;  // By the name that they share.
   for (const format::TensorPlace& tensor : layout.tensors)
     if (!tensor.alias_of.empty()) others[tensor.alias_of].push_back(tensor.name);
   for (const format::TensorPlace& tensor : layout.tensors) {
-    if (!tensor.alias_of.empty()) continue;
+    if (!tensor.alias_of.empty() || shaped.whole_tensors.contains(tensor.name)) continue;
     WantedPiece wanted;
     wanted.want.name = tensor.name;
     wanted.want.dtype = tensor.dtype;
@@ -88,45 +56,85 @@ std::vector<WantedPiece> wants_of(const format::Layout& layout, std::span<std::b
   return wants;
 }
 
-}  // namespace
-
-Task<ShardRecord> shape_shard(os::FileSystem& files, std::string step_directory,
-                              std::shared_ptr<const format::Manifest> manifest, Reader reader,
-                              std::vector<format::TensorSpec> wanted) {
-  const std::uint32_t rank = rank_of_blobs(*manifest, reader);
-  std::vector<std::string> no_names;
-  CKPT_CO_TRY(const auto found, co_await storage::find_tensors(files, step_directory, manifest,
-                                                               rank, std::move(no_names)));
-  const ShardRecord& source = found.front.record;
-  ShardRecord record;
-  record.job = source.job;
-  record.run = source.run;
-  record.id = {source.id.at, reader.rank};
-  record.world_size = reader.world_size;
-  CKPT_CO_TRY(record.layout, format::make_layout(wanted, reader.rank, source.layout.blob_capacity));
-  record.model = format::fingerprint(record.layout);
-  take_blobs(source, record);
-  record.bytes = format::covered_bytes(record.layout, record.blob_bytes);
-  record.chunk_bytes = source.chunk_bytes;
-  co_return record;
+std::vector<WantedBytes> bytes_of(const ShapedShard& shaped, std::span<std::byte> target) {
+  std::vector<WantedBytes> wants;
+  const auto add = [&](const ShapedShard::Place& place, const Extent& to) {
+    if (to.bytes > 0)
+      wants.push_back({place.rank, place.offset, target.subspan(to.offset, to.bytes)});
+  };
+  add(shaped.blobs, blob_extent(shaped.record));
+  for (const format::TensorPlace& tensor : shaped.record.layout.tensors) {
+    const auto whole = shaped.whole_tensors.find(tensor.name);
+    if (whole != shaped.whole_tensors.end() && tensor.alias_of.empty())
+      add(whole->second, tensor.extent);
+  }
+  return wants;
 }
 
-Task<void> fill_shard(os::FileSystem& files, std::string step_directory,
-                      std::shared_ptr<const format::Manifest> manifest, Reader reader,
-                      ShardRecord& record, std::span<std::byte> target,
-                      storage::TransferHooks hooks) {
+// Adds the whole tensors of a shard whose names are not there yet.
+void join(const ShardRecord& source, std::set<std::string>& names,
+          std::vector<format::TensorSpec>& specs, ShapedShard& shaped) {
+  for (const format::TensorPlace& tensor : source.layout.tensors) {
+    if (tensor.piece || !names.insert(tensor.name).second) continue;
+    // Of an alias whose tensor came from another shard, the bytes are its own.
+    const auto named = shaped.whole_tensors.find(tensor.alias_of);
+    const bool is_alias =
+        named != shaped.whole_tensors.end() && named->second.rank == source.id.rank;
+    specs.push_back({tensor.name, tensor.dtype, tensor.shape, is_alias ? tensor.alias_of : "",
+                     /*archive=*/"", /*piece=*/std::nullopt});
+    shaped.whole_tensors[tensor.name] = {source.id.rank, tensor.extent.offset};
+  }
+}
+
+}  // namespace
+
+std::uint32_t rank_of_blobs(const ShardSource& source, const Reader& reader) {
+  CKPT_ASSERT(source.shard_count() > 0);
+  return reader.rank % source.shard_count();
+}
+
+Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish) {
+  ShapedShard shaped;
+  const std::uint32_t rank = rank_of_blobs(source, reader);
+  std::shared_ptr<const ShardRecord> own;
+  if (wish.joins_shards) {
+    CKPT_CO_TRY(own, co_await source.whole_record(rank));
+    std::erase_if(wish.tensors, [](const format::TensorSpec& tensor) { return !tensor.piece; });
+    std::set<std::string> names;
+    for (const format::TensorSpec& tensor : wish.tensors) names.insert(tensor.name);
+    join(*own, names, wish.tensors, shaped);
+    for (std::uint64_t other = std::uint64_t{reader.rank} + reader.world_size;
+         other < source.shard_count(); other += reader.world_size) {
+      CKPT_CO_TRY(const auto record,
+                  co_await source.whole_record(static_cast<std::uint32_t>(other)));
+      join(*record, names, wish.tensors, shaped);
+    }
+  } else {
+    std::vector<std::string> no_names;
+    CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(no_names)));
+    own = found.record;
+  }
+  ShardRecord& record = shaped.record;
+  record.job = own->job;
+  record.run = own->run;
+  record.id = {own->id.at, reader.rank};
+  record.world_size = reader.world_size;
+  CKPT_CO_TRY(record.layout,
+              format::make_layout(wish.tensors, reader.rank, own->layout.blob_capacity));
+  record.model = format::fingerprint(record.layout);
+  take_blobs(*own, record);
+  shaped.blobs = {rank, blob_extent(*own).offset};
+  record.bytes = format::covered_bytes(record.layout, record.blob_bytes);
+  record.chunk_bytes = own->chunk_bytes;
+  co_return shaped;
+}
+
+Task<void> fill_shard(ShardSource& source, Reader reader, ShapedShard& shaped,
+                      std::span<std::byte> target, storage::TransferHooks hooks) {
+  ShardRecord& record = shaped.record;
   CKPT_ASSERT(target.size() == record.bytes);
-  const std::uint32_t rank = rank_of_blobs(*manifest, reader);
-  std::vector<std::string> no_names;
-  CKPT_CO_TRY(const auto found, co_await storage::find_tensors(files, step_directory, manifest,
-                                                               rank, std::move(no_names)));
-  const auto source = std::make_shared<const ShardRecord>(found.front.record);
-  const Extent blobs = blob_extent(record);
-  CKPT_CO_CHECK(co_await read_blobs(files, step_directory, source,
-                                    target.subspan(blobs.offset, blobs.bytes), hooks));
-  std::vector<WantedPiece> wants = wants_of(record.layout, target);
-  CKPT_CO_CHECK(
-      co_await read_pieces(files, step_directory, manifest, reader, std::move(wants), hooks));
+  Wants wants{pieces_of(shaped, target), bytes_of(shaped, target)};
+  CKPT_CO_CHECK(co_await read_pieces(source, reader, std::move(wants), hooks));
   record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
   for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
     const Extent chunk = record.chunk(index);

@@ -1,5 +1,5 @@
-// WantedShard: a shard as its reader would save it, put together from a checkpoint that any number
-// of ranks saved.
+// WantedShard: a shard as its reader would save it, put together from a step that any number of
+// ranks saved.
 //
 //   shape_shard -> memory of record.bytes -> fill_shard
 //
@@ -7,30 +7,44 @@
 // modulo the number that saved.
 #pragma once
 
-#include <memory>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "format/manifest.hpp"
 #include "format/shard_record.hpp"
 #include "gather/piece_reader.hpp"
-#include "os/file_system.hpp"
-#include "storage/member_writer.hpp"
 
 namespace ckpt::gather {
 
-// Lays out the tensors that are wanted, and the blobs. The record lacks its checksums. Errors:
-// invalid_argument (the tensors), corruption (a part), io.
-Task<format::ShardRecord> shape_shard(os::FileSystem& files, std::string step_directory,
-                                      std::shared_ptr<const format::Manifest> manifest,
-                                      Reader reader, std::vector<format::TensorSpec> wanted);
+// The rank whose blobs a reader gets.
+std::uint32_t rank_of_blobs(const ShardSource& source, const Reader& reader);
 
-// Fills `target`, of record.bytes, and adds the checksums of what lies there then. Both live until
-// the Task ends. Errors: those of read_pieces.
-Task<void> fill_shard(os::FileSystem& files, std::string step_directory,
-                      std::shared_ptr<const format::Manifest> manifest, Reader reader,
-                      format::ShardRecord& record, std::span<std::byte> target,
-                      storage::TransferHooks hooks);
+struct ShardWish {
+  std::vector<format::TensorSpec> tensors;
+  // Of these only the pieces. In addition, every whole tensor of the shard that the blobs are from,
+  // and of those that no reader of this number of ranks begins with: rank + n, rank + 2n, ... For
+  // frameworks that know only from the blobs what a shard has.
+  bool joins_shards = false;
+};
+
+struct ShapedShard {
+  format::ShardRecord record;  // Its checksums are added by fill_shard().
+  // What is taken as one shard has it: whole tensors, by name, and the blobs.
+  struct Place {
+    std::uint32_t rank = 0;
+    std::uint64_t offset = 0;
+  };
+  std::map<std::string, Place> whole_tensors;
+  Place blobs;
+};
+
+// Lays out what is wanted. Errors: invalid_argument (the tensors), and those of the source.
+Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish);
+
+// Fills `target`, of record.bytes, and adds the checksums of what lies there then. All references
+// live until the Task ends. Errors: those of read_pieces.
+Task<void> fill_shard(ShardSource& source, Reader reader, ShapedShard& shaped,
+                      std::span<std::byte> target, storage::TransferHooks hooks);
 
 }  // namespace ckpt::gather

@@ -2,6 +2,7 @@
 //         no rank saved, and what is damaged, is named.
 // Method: real shards on a disk in memory. Each element of a tensor carries its own number.
 #include "gather/piece_reader.hpp"
+#include "gather/stored_shards.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -116,7 +117,8 @@ class Scene : public test::StorageFixture {
     wanted.also = std::move(also);
     CKPT_TRY(const auto manifest, run(storage::read_manifest_at(files, step_path())));
     const storage::TransferHooks hooks;
-    CKPT_CHECK(run(read_pieces(files, step_path(), manifest, reader, {wanted}, hooks)));
+    StoredShards source(files, step_path(), manifest);
+    CKPT_CHECK(run(read_pieces(source, reader, {{wanted}, {}}, hooks)));
     return target;
   }
   std::string error_of(const SavedPiece& want) {

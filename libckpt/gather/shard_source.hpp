@@ -1,0 +1,45 @@
+// ShardSource: where the shards of one step are read from: files, or the memory of nodes.
+//
+// Lifetime: until the last Task of a call has ended. Several calls may run at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/task.hpp"
+#include "format/shard_record.hpp"
+#include "storage/member_writer.hpp"
+
+namespace ckpt::gather {
+
+// Excerpt: a shard as far as a reader of some tensors has to know it.
+struct Excerpt {
+  std::shared_ptr<const format::ShardRecord> record;  // Perhaps without tensors.
+  std::vector<format::TensorPlace> tensors;           // Those of wanted names.
+};
+
+class ShardSource {
+ public:
+  virtual ~ShardSource() = default;
+
+  virtual std::uint32_t shard_count() const = 0;  // The number of ranks that saved the step.
+
+  // `names` ascend. Errors: corruption (the description is damaged), unavailable, io.
+  virtual Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) = 0;
+  // The record with all of its tensors. Errors: as look().
+  virtual Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) = 0;
+
+  // Passes each of these Chunks to `take`, verified, in any order. `record` is what look()
+  // returned. Errors: corruption (names the shard and the Chunk), unavailable, io.
+  using TakeChunk = std::function<void(std::size_t index, std::span<const std::byte> bytes)>;
+  virtual Task<void> read(std::shared_ptr<const format::ShardRecord> record,
+                          std::vector<std::size_t> chunks, TakeChunk take,
+                          const storage::TransferHooks& hooks) = 0;
+};
+
+}  // namespace ckpt::gather
