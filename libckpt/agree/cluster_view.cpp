@@ -55,7 +55,28 @@ std::shared_ptr<const ReportIndex> index_of(const ClusterView& view) {
 }  // namespace
 
 StepCopies copies_of(const ClusterView& view, format::StepId at) {
-  return index_of(view)->copies_of(at);
+  return index_of(view)->copies_of(at, view.shape.world_size);
+}
+
+StepCopies copies_of_any(const ClusterView& view, format::StepId at) {
+  const auto index = index_of(view);
+  StepCopies copies = index->copies_of(at, view.shape.world_size);
+  const bool is_held =
+      std::any_of(copies.begin(), copies.end(),
+                  [](const std::optional<Copies>& shard) { return shard.has_value(); });
+  if (is_held) return copies;
+  for (const ReportIndex::OfOthers& other : index->steps_of_others()) {
+    if (other.at == at) return index->copies_of(at, other.world_size);
+  }
+  return copies;
+}
+
+StepCopies copies_of_others(const ClusterView& view, const ReportIndex::OfOthers& step) {
+  return index_of(view)->copies_of(step.at, step.world_size);
+}
+
+std::vector<ReportIndex::OfOthers> held_steps_of_others(const ClusterView& view) {
+  return index_of(view)->steps_of_others();
 }
 
 std::vector<format::StepId> held_steps(const ClusterView& view) {

@@ -281,7 +281,7 @@ std::string Coordinator::thin_base(const ClusterView& view, std::size_t wanted) 
   const format::StepId base = *decree_.start->base;
   if (decree_.durable && *decree_.durable >= base) return {};
   std::size_t fewest = wanted;
-  for (const auto& copies : copies_of(view, base))
+  for (const auto& copies : copies_of_any(view, base))
     fewest = std::min(fewest, copies ? copies->nodes.size() : 0);
   if (fewest >= wanted) return {};
   return fmt::format("step {}, from which training went on, has {} of {} copies", number(base.step),

@@ -47,7 +47,7 @@ std::optional<FlushParts> FlushParts::make(const ClusterView& view, format::Flus
   FlushParts made;
   made.order_ = std::move(unassigned);
   CKPT_ASSERT(made.order_.writers.empty());
-  for (const std::optional<Copies>& shard : copies_of(view, made.order_.at)) {
+  for (const std::optional<Copies>& shard : copies_of_any(view, made.order_.at)) {
     if (!shard) return std::nullopt;
     const std::string& node = first_writer(*shard, to_avoid);
     made.order_.writers.push_back({node, 0});
@@ -60,7 +60,7 @@ std::optional<FlushParts> FlushParts::make(const ClusterView& view, format::Flus
 
 bool FlushParts::can_avoid(const ClusterView& view, format::StepId at,
                            const std::set<std::string>& nodes) {
-  const auto copies = copies_of(view, at);
+  const auto copies = copies_of_any(view, at);
   return std::all_of(copies.begin(), copies.end(), [&](const std::optional<Copies>& shard) {
     return shard && !nodes.contains(first_writer(*shard, nodes));
   });

@@ -8,6 +8,17 @@
 
 namespace ckpt::agree {
 
+namespace {
+
+// A report that names more is wrong: an entry is kept for each rank.
+constexpr std::uint32_t ranks_max = 1'000'000;  // As many as a job may have.
+
+bool is_plausible(const format::Holding& holding) {
+  return holding.world_size <= ranks_max && holding.id.rank < holding.world_size;
+}
+
+}  // namespace
+
 ReportIndex::ReportIndex(const JobShape& shape) : world_size_(shape.world_size) {
   std::unordered_map<std::string, std::size_t> domains;
   for (const Node& node : shape.nodes) {
@@ -23,16 +34,12 @@ ReportIndex::Place ReportIndex::place_of(const std::string& node) const {
   return place != places_.end() ? place->second : Place{places_.size(), places_.size()};
 }
 
-bool ReportIndex::is_ours(const format::Holding& holding) const {
-  return holding.world_size == world_size_ && holding.id.rank < world_size_;
-}
-
 void ReportIndex::add(const format::NodeReport& report) {
   const Place place = place_of(report.node);
   for (const format::Holding& holding : report.holdings) {
-    if (!is_ours(holding)) continue;
-    Step& step = steps_[holding.id.at];
-    step.holders.resize(world_size_);
+    if (!is_plausible(holding)) continue;
+    Step& step = steps_[{holding.id.at, holding.world_size}];
+    step.holders.resize(holding.world_size);
     auto& holders = step.holders[holding.id.rank];
     Holder holder{report.node, place, holding.digest, holding.is_own};
     const auto behind = std::upper_bound(holders.begin(), holders.end(), holder,
@@ -48,8 +55,8 @@ void ReportIndex::add(const format::NodeReport& report) {
 
 void ReportIndex::remove(const format::NodeReport& report) {
   for (const format::Holding& holding : report.holdings) {
-    if (!is_ours(holding)) continue;
-    const auto step = steps_.find(holding.id.at);
+    if (!is_plausible(holding)) continue;
+    const auto step = steps_.find({holding.id.at, holding.world_size});
     if (step == steps_.end()) continue;
     step->second.count -=
         std::erase_if(step->second.holders[holding.id.rank],
@@ -88,15 +95,25 @@ void ReportIndex::update(Step& step, std::uint32_t rank) {
   copies->domains = domains.size();
 }
 
-StepCopies ReportIndex::copies_of(format::StepId at) const {
-  const auto step = steps_.find(at);
+StepCopies ReportIndex::copies_of(format::StepId at, std::uint32_t world_size) const {
+  const auto step = steps_.find({at, world_size});
   if (step != steps_.end()) return StepCopies(step->second.copies);
-  return StepCopies(std::make_shared<const StepCopies::List>(world_size_));
+  return StepCopies(std::make_shared<const StepCopies::List>(world_size));
 }
 
 std::vector<format::StepId> ReportIndex::steps() const {
   std::vector<format::StepId> all;
-  for (const auto& [at, step] : steps_) all.push_back(at);
+  for (const auto& [key, step] : steps_) {
+    if (key.second == world_size_) all.push_back(key.first);
+  }
+  return all;
+}
+
+std::vector<ReportIndex::OfOthers> ReportIndex::steps_of_others() const {
+  std::vector<OfOthers> all;
+  for (const auto& [key, step] : steps_) {
+    if (key.second != world_size_) all.push_back({key.first, key.second});
+  }
   return all;
 }
 

@@ -1,8 +1,8 @@
 // ReportIndex: the holders of each shard, by step and rank, from the reports of live nodes.
 //
 // It is updated one report at a time: a change of one node costs time for that node's holdings, and
-// not for all. If copies of a shard disagree, those of the rank's own node are believed. Copies of
-// another number of ranks are left out.
+// not for all. If copies of a shard disagree, those of the rank's own node are believed. Copies
+// that another number of ranks made are kept apart.
 //
 // Threads: one. Pure.
 #pragma once
@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "format/agreement.hpp"
@@ -50,8 +51,15 @@ class ReportIndex {
   void add(const format::NodeReport& report);
   void remove(const format::NodeReport& report);  // Exactly as it was added.
 
-  StepCopies copies_of(format::StepId at) const;
-  std::vector<format::StepId> steps() const;  // Ascending.
+  // `world_size`: the number of ranks that made them.
+  StepCopies copies_of(format::StepId at, std::uint32_t world_size) const;
+  std::vector<format::StepId> steps() const;  // Of the job's number of ranks; ascending.
+  // Those of other numbers, and these numbers; ascending.
+  struct OfOthers {
+    format::StepId at;
+    std::uint32_t world_size = 0;
+  };
+  std::vector<OfOthers> steps_of_others() const;
 
  private:
   struct Place {  // A node's place in the list.
@@ -70,13 +78,14 @@ class ReportIndex {
     std::size_t count = 0;  // Number of holders.
   };
 
+  using Key = std::pair<format::StepId, std::uint32_t>;  // With the number of ranks.
+
   Place place_of(const std::string& node) const;
-  bool is_ours(const format::Holding& holding) const;
   static void update(Step& step, std::uint32_t rank);
 
   std::uint32_t world_size_;
   std::unordered_map<std::string, Place> places_;
-  std::map<format::StepId, Step> steps_;
+  std::map<Key, Step> steps_;
 };
 
 }  // namespace ckpt::agree

@@ -184,7 +184,8 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
   for (const RankView& rank : ranks) {
     const bool is_answer = answers(start, *rank.report);
     if (is_answer && rank.report->phase == StartPhase::refused) {
-      start.outcome = StartOutcome::failed(Errc::invalid_argument);
+      const Errc code = rank.report->failure_code;
+      start.outcome = StartOutcome::failed(code == Errc{} ? Errc::invalid_argument : code);
       start.reason = fmt::format("rank {}: {}", rank.report->rank, rank.report->failure);
       decision.next = std::move(start);
       return decision;

@@ -10,6 +10,8 @@ namespace ckpt::agree {
 namespace {
 
 struct Coverage {
+  std::uint32_t saved_by = 0;  // The number of ranks that made it.
+  bool is_of_others = false;   // Another one than the job's.
   std::vector<Digest> digests;
   std::vector<std::vector<std::string>> holders;
   std::vector<std::uint32_t> missing;  // Ranks.
@@ -20,10 +22,11 @@ struct Coverage {
 };
 using Coverages = std::vector<std::pair<format::StepId, Coverage>>;  // Newest first.
 
-const PublishedStep* find_published(const ClusterView& view, format::StepId at) {
+const PublishedStep* find_published(const ClusterView& view, format::StepId at,
+                                    std::uint32_t world_size) {
   if (!view.published) return nullptr;
   for (const PublishedStep& step : *view.published) {
-    if (step.at == at && step.world_size == view.shape.world_size) return &step;
+    if (step.at == at && step.world_size == world_size) return &step;
   }
   return nullptr;
 }
@@ -32,20 +35,23 @@ const char* describe(Errc code) {
   return code == Errc::corruption ? "is damaged" : "could not be read";
 }
 
+bool agrees(const PublishedStep* published, std::uint32_t rank, const Digest& digest) {
+  return published == nullptr || published->digests[rank] == digest;
+}
+
 // All ranks agreed on published steps: a copy in memory that differs is not used.
 Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at) {
   Coverage coverage;
+  coverage.saved_by = view.shape.world_size;
   const auto copies = copies_of(view, at);
-  const PublishedStep* published = find_published(view, at);
+  const PublishedStep* published = find_published(view, at, view.shape.world_size);
   const auto damage = damaged.find(at);
   const auto is_damaged = [&](std::uint32_t rank) {
     return damage != damaged.end() && damage->second.contains(rank);
   };
   coverage.holders.resize(view.shape.world_size);
   for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
-    const bool in_memory =
-        copies[rank] && (published == nullptr || published->digests[rank] == copies[rank]->digest);
-    if (in_memory) {
+    if (copies[rank] && agrees(published, rank, copies[rank]->digest)) {
       coverage.digests.push_back(copies[rank]->digest);
       coverage.holders[rank] = copies[rank]->nodes;
       if (copies[rank]->nodes.size() == 1) {
@@ -66,6 +72,28 @@ Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::St
       coverage.digests.emplace_back();
       coverage.missing.push_back(rank);
     }
+  }
+  return coverage;
+}
+
+// A step that another number of ranks made counts while memory has all of it: its pieces are put
+// together anew. Without, there is what storage has of it, which the trainer reads.
+Coverage cover_of_others(const ClusterView& view, const ReportIndex::OfOthers& step) {
+  Coverage coverage;
+  coverage.saved_by = step.world_size;
+  coverage.is_of_others = true;
+  const auto copies = copies_of_others(view, step);
+  const PublishedStep* published = find_published(view, step.at, step.world_size);
+  coverage.holders.resize(step.world_size);
+  coverage.digests.resize(step.world_size);
+  for (std::uint32_t rank = 0; rank < step.world_size; ++rank) {
+    if (!copies[rank] || !agrees(published, rank, copies[rank]->digest)) {
+      coverage.missing.push_back(rank);
+      continue;
+    }
+    coverage.digests[rank] = copies[rank]->digest;
+    coverage.holders[rank] = copies[rank]->nodes;
+    if (copies[rank]->nodes.size() == 1) coverage.alone[copies[rank]->nodes.front()] = true;
   }
   return coverage;
 }
@@ -120,7 +148,7 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
   }
   if (!coverage.missing.empty()) {
     return fmt::format("rejected: no copy of rank {} ({} of {} ranks missing)",
-                       coverage.missing.front(), coverage.missing.size(), coverage.digests.size());
+                       coverage.missing.front(), coverage.missing.size(), coverage.saved_by);
   }
   if (!allow_suspect && is_suspect(rules, at)) {
     return fmt::format(
@@ -182,16 +210,22 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
         "this job has {}",
         number(other->at.step), other->world_size, view.shape.world_size);
   } else if (!vote.candidates.empty() && rules.wanted) {
+    if (!other_worlds.empty()) vote.error = Errc::unsupported;
     vote.reason = why_not(vote, *rules.wanted);
+  } else if (!other_worlds.empty()) {
+    // Not "not found": some of it may come back with a node.
+    vote.error = Errc::unsupported;
+    vote.reason = fmt::format("what is in memory was saved by {} ranks, this job has {}",
+                              *other_worlds.begin(), view.shape.world_size);
+    if (!vote.candidates.empty())
+      vote.reason +=
+          fmt::format("; the newest seen is step {}, {}", number(vote.candidates.front().at.step),
+                      vote.candidates.front().verdict);
   } else if (!vote.candidates.empty()) {
     vote.reason =
         fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",
                     vote.candidates.front().at.timeline, number(vote.candidates.front().at.step),
                     vote.candidates.front().verdict);
-  } else if (!other_worlds.empty()) {
-    vote.error = Errc::unsupported;
-    vote.reason = fmt::format("the checkpoints were taken by {} ranks, this job has {}",
-                              *other_worlds.begin(), view.shape.world_size);
   } else {
     vote.reason = "there is no checkpoint yet";
   }
@@ -239,9 +273,13 @@ void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules
 // The coverage without the node: its copies are gone, and stored steps stay.
 Coverage without(const Coverage& all, const std::string& node) {
   const auto alone = all.alone.find(node);
-  if (alone == all.alone.end()) return {{}, {}, all.missing, all.damage, all.is_in_memory, {}};
-  Coverage rest{{}, {}, all.missing, all.damage, false, {}};
-  if (alone->second) rest.missing.push_back(0);
+  Coverage rest;
+  rest.saved_by = all.saved_by;
+  rest.is_of_others = all.is_of_others;
+  rest.missing = all.missing;
+  rest.damage = all.damage;
+  rest.is_in_memory = all.is_in_memory && alone == all.alone.end();
+  if (alone != all.alone.end() && alone->second) rest.missing.push_back(0);
   return rest;
 }
 
@@ -260,6 +298,8 @@ void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
         candidate.is_chosen = true;
         candidate.verdict = coverage.is_in_memory ? "chosen: every shard is in memory"
                                                   : "chosen: some shards are read from storage";
+        if (coverage.is_of_others)
+          candidate.verdict += fmt::format("; {} ranks saved it", coverage.saved_by);
       } else if (candidate.verdict.empty()) {
         candidate.verdict = "rejected: a newer step can be had";
       }
@@ -274,6 +314,9 @@ Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
   Coverages all;
   for (const format::StepId& at : all_steps(view, other_worlds))
     all.emplace_back(at, cover(view, damaged, at));
+  for (const ReportIndex::OfOthers& step : held_steps_of_others(view))
+    all.emplace_back(step.at, cover_of_others(view, step));
+  std::ranges::stable_sort(all, std::greater<>(), &Coverages::value_type::first);
   return all;
 }
 
@@ -305,11 +348,11 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   refuse_without_history(result, view, rules);
   if (result.error != Errc{}) return result;
   if (result.chosen) {
-    result.reason = "the newest that all ranks can have";
-    if (rules.wanted) {
-      result.reason = "the step that was asked for";
-      return result;
-    }
+    result.reason =
+        rules.wanted ? "the step that was asked for" : "the newest that all ranks can have";
+    if (result.digests.size() != view.shape.world_size)
+      result.reason += fmt::format("; {} ranks saved it", result.digests.size());
+    if (rules.wanted) return result;
     // The trainer must learn that it does not go on from the newest.
     for (const Candidate& candidate : result.candidates) {
       if (*result.chosen < candidate.at &&

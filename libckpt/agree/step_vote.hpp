@@ -1,7 +1,8 @@
 // StepVote: the newest step that all ranks can restore, and why not a newer one.
 //
 // It is neither the newest step of any rank, nor the oldest of the ranks' newest. A step counts
-// when every rank's shard has a verified copy in memory or a published file.
+// when every rank's shard has a verified copy in memory or a published file. A step that another
+// number of ranks saved counts when all of its shards are in memory.
 #pragma once
 
 #include <optional>
@@ -23,8 +24,8 @@ struct Candidate {
 
 struct Vote {
   std::optional<format::StepId> chosen;
-  std::vector<Digest> digests;                    // By rank, of the chosen step.
-  std::vector<std::vector<std::string>> holders;  // By rank: nodes with such a copy in memory.
+  std::vector<Digest> digests;                    // By rank that saved the chosen step.
+  std::vector<std::vector<std::string>> holders;  // Likewise: nodes with such a copy in memory.
   bool from_storage = false;
   std::vector<Candidate> candidates;  // Newest first.
   Errc error{};                       // Why nothing was chosen, as a reaction.

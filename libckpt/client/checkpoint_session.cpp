@@ -316,7 +316,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
     return copied;
   };
   Deadline deadline = deadline_after(options_.restore_deadline);
-  auto restored = ask_and_restore(step, copy, deadline);
+  auto restored = ask_and_restore(step, choose != nullptr, copy, deadline);
   if (restored) {
     standing_.restored(restored->step);
     schedule_.restart(restored->step);
@@ -338,10 +338,10 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
 
 // The time for the Slots does not count as time for the bytes: memory of hundreds of GB is not made
 // at once.
-Result<Restored> CheckpointSession::ask_and_restore(std::optional<Step> step,
+Result<Restored> CheckpointSession::ask_and_restore(std::optional<Step> step, bool joins_shards,
                                                     const SessionLink::CopyOut& copy,
                                                     Deadline& deadline) {
-  if (Status slots = link_->ask_restore(step, deadline); !slots) {
+  if (Status slots = link_->ask_restore(step, joins_shards, deadline); !slots) {
     if (slots.error().code() != Errc::unavailable) slots_.forget_room();
     return fail(std::move(slots).error());
   }
@@ -371,6 +371,7 @@ Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
   restored.timeline = loaded.record->id.at.timeline;
   restored.source = RestoreSource::storage;
   restored.source_name = loaded.directory;
+  restored.saved_by = loaded.saved_by;
   restored.reason = loaded.reason;
   restored.bytes = loaded.record->bytes;
   restored.took = steady_clock::now() - began_at;

@@ -141,11 +141,11 @@ void SessionLink::step_time(const control::StepTime& steps) {
   if (!is_forked()) side_->post(steps);
 }
 
-Status SessionLink::ask_restore(std::optional<Step> wanted, Deadline deadline) {
+Status SessionLink::ask_restore(std::optional<Step> wanted, bool joins_shards, Deadline deadline) {
   CKPT_CHECK(check_process());
   asked_at_ = steady_clock::now();
   const std::uint64_t ask = state_->ask_begin();
-  side_->post(control::AskRestore{ask, wanted});
+  side_->post(control::AskRestore{ask, wanted, joins_shards});
   return state_->wait_slots_or_begun(deadline, watch_);
 }
 
@@ -170,6 +170,7 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
     if (answer.result) {
       restored.source = offer.source;
       restored.source_name = offer.source_name;
+      restored.saved_by = offer.saved_by;
       restored.bytes = bytes;
     }
     CKPT_POINT("load.copied");

@@ -52,7 +52,8 @@ struct RankReport {
   bool restored_ok = false;  // Training got on after the start `start_id`.
   bool is_closing = false;
   std::vector<StepId> filling;  // Captures under way.
-  std::string failure;          // For people: why `failed`.
+  std::string failure;          // For people: why `failed` or `refused`.
+  Errc failure_code{};          // The reaction to it, when `refused`.
   bool operator==(const RankReport&) const = default;
 };
 

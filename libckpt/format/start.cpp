@@ -69,9 +69,8 @@ class Decoder : public FieldReader<Decoder> {
   }
   void take(Start& start) {
     take_fields(start);
-    const std::size_t ranks = start.sessions.size();
-    const bool is_by_rank = start.digests.size() == ranks && start.holders.size() == ranks;
-    if (start.base && !is_by_rank) in_.fail_here("a start that names no shard for some rank");
+    const bool has_shards = !start.digests.empty() && start.digests.size() == start.holders.size();
+    if (start.base && !has_shards) in_.fail_here("a start that names no shard for some rank");
     if (start.outcome.is_pending() && !start.base)
       in_.fail_here("a start that waits for copies of no step");
   }

@@ -49,10 +49,13 @@ struct Start {
   // Why it has failed; else why this step, why not a newer one; for people.
   std::string reason;
   std::vector<std::uint64_t> sessions;  // By rank.
-  std::vector<Digest> digests;          // By rank: of the shards of `base`.
-  // By rank: nodes with a copy in memory, its own node first; empty: it is read from storage.
+  std::vector<Digest> digests;          // Of the shards of `base`, by the ranks that saved it.
+  // Likewise: nodes with a copy in memory, its own node first; empty: it is read from storage.
   std::vector<std::vector<std::string>> holders;
   bool from_storage = false;  // Some rank reads its shard from storage.
+
+  // Another number of ranks saved `base`: each rank puts its shard together from their pieces.
+  bool is_of_others() const { return base && digests.size() != sessions.size(); }
   bool operator==(const Start&) const = default;
 };
 

@@ -48,6 +48,7 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
   report.restored_ok = session.restored_ok;
   report.is_closing = session.is_closing;
   report.failure = session.failure;
+  report.failure_code = session.failure_code;
   for (const OwnSlot& own : own_slots.slots) {
     const auto state = own.slot->state();
     if (own.filler == session.id || state == arena::Slot::State::filled) {

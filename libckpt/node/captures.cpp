@@ -336,6 +336,25 @@ void Captures::retire_useless() {
     if (is_fresh && id.at.timeline < decree.start->timeline) return true;
     return facts_.is_useless(id.at);
   });
+  if (is_go && is_training) let_go_of_others();
+}
+
+void Captures::world_changed() {
+  for (const auto& [rank, own] : slots_.all_own()) ranks_before_.insert(rank);
+}
+
+// The new number of ranks trains. Ranks that did not come back here have no use for their Slots;
+// what these hold of the restored step stays until a newer one is committed.
+void Captures::let_go_of_others() {
+  for (const std::uint32_t number_of_rank : std::exchange(ranks_before_, {})) {
+    const bool is_here = std::ranges::any_of(ranks_, [&](const auto& entry) {
+      return entry.first == number_of_rank && entry.second.session != nullptr;
+    });
+    if (!is_here) slots_.let_go_own(number_of_rank);
+  }
+  const auto& start = facts_.decree.start;
+  const bool needs_others = start->is_of_others() && facts_.committed == start->base;
+  if (!needs_others) slots_.let_go_replicas_from(facts_.shape.world_size);
 }
 
 }  // namespace ckpt::node

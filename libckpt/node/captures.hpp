@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "node/early_checksums.hpp"
@@ -29,6 +30,7 @@ class Captures {
       : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
 
   void set_slot_count(std::uint32_t count) { slot_count_ = count; }  // Of each rank.
+  void world_changed();  // Another number of ranks attaches.
   void prepare_slots(Rank& rank);
   void grant_slots(Rank& rank);
   void revoke_grants(const Rank& rank);
@@ -49,6 +51,7 @@ class Captures {
   void retire_useless();
 
  private:
+  void let_go_of_others();
   asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   Status begin(Caller by, OwnSlot& own, Step step);
   Status fill(Caller by, OwnSlot& own, control::Filled filled);
@@ -65,6 +68,7 @@ class Captures {
   Ranks& ranks_;
   SlotTable& slots_;
   std::uint32_t slot_count_ = 2;
+  std::set<std::uint32_t> ranks_before_;  // That had Slots here when the number of ranks changed.
 };
 
 }  // namespace ckpt::node

@@ -87,6 +87,7 @@ void Job::touch() {
 }
 
 void Job::adopt_shape(const AttachRequest& request) {
+  if (facts_.shape.world_size != request.world_size) captures_.world_changed();
   facts_.shape.world_size = request.world_size;
   facts_.shape.replicas = request.replicas;
   facts_.shape.incarnation = request.incarnation;

@@ -241,7 +241,8 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   order.job = facts_.shape.job;
   order.run = facts_.shape.run;
   order.at = publishing.order.at;
-  order.world_size = facts_.shape.world_size;
+  // Not the job's: of a restored step, those of the ranks that made it.
+  order.world_size = static_cast<std::uint32_t>(publishing.digests.size());
   order.digests = publishing.digests;
   if (publishing.had_several_writers) {
     for (const format::FlushWriter& writer : publishing.order.writers)

@@ -94,7 +94,7 @@ struct StepHeld {
 StepHeld held(const agree::ClusterView& view, format::StepId at) {
   StepHeld result;
   result.copies = SIZE_MAX;
-  for (const auto& copies : agree::copies_of(view, at)) {
+  for (const auto& copies : agree::copies_of_any(view, at)) {
     result.ranks += copies ? 1 : 0;
     result.copies = std::min(result.copies, copies ? copies->domains : 0);
   }

@@ -107,6 +107,8 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     if (!is_own || facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
+    const bool is_base = facts_.committed && at == *facts_.committed;
+    if (slot.record()->world_size != facts_.shape.world_size && !is_base) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
     // never have room, must not hold it up.
     const bool is_next =
@@ -293,7 +295,10 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
   if (record.job != facts_.shape.job || record.run != facts_.shape.run) {
     return fail(Errc::not_found, what + ": another run");
   }
-  if (record.world_size != facts_.shape.world_size || record.id.rank >= record.world_size) {
+  // Of another number of ranks only the step that was restored, until a newer one is committed.
+  const bool is_base = facts_.committed && record.id.at == *facts_.committed;
+  if ((record.world_size != facts_.shape.world_size && !is_base) ||
+      record.id.rank >= record.world_size) {
     return fail(Errc::cancelled, what + ": another world size");
   }
   if (facts_.is_fenced(record.id.at)) {
@@ -425,17 +430,19 @@ Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::
 
 Task<void> Replication::fetch(std::vector<std::string> peers,
                               std::shared_ptr<const format::ShardRecord> record,
-                              std::shared_ptr<Slot> target, BytesVerified verified) {
-  const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
+                              std::span<std::byte> target, replicate::ChunkSet have,
+                              BytesVerified verified) {
   replicate::TransferOptions options = transfer_options();
-  options.on_chunk = [record, verified](std::size_t index) {
-    verified(record->chunk(index).bytes);
-  };
+  if (verified)
+    options.on_chunk = [record, verified](std::size_t index) {
+      verified(record->chunk(index).bytes);
+    };
   replicate::DialHolder dial = [this, held = life_.hold()](std::string peer) {
     return peers_.dial(std::move(peer), wire::Purpose::data, nullptr);
   };
-  auto fetched = co_await replicate::fetch_jointly(
-      std::move(peers), std::move(dial), facts_.clock(), record, bytes, std::move(options));
+  auto fetched =
+      co_await replicate::fetch_jointly(std::move(peers), std::move(dial), facts_.clock(), record,
+                                        target, std::move(have), std::move(options));
   co_return fetched;
 }
 

@@ -38,10 +38,11 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::string peer,
                                                                 format::ShardId id, Digest digest);
-  // Fills `target`, which the caller has begun to fill, from all of `peers`.
+  // Fills `target`, laid out as the shard, from all of `peers` with the Chunks that are not in
+  // `have`. `verified` may be null.
   Task<void> fetch(std::vector<std::string> peers,
-                   std::shared_ptr<const format::ShardRecord> record,
-                   std::shared_ptr<arena::Slot> target, BytesVerified verified);
+                   std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
+                   replicate::ChunkSet have, BytesVerified verified);
 
   // Nodes that keep copies of ours; for status.
   const std::vector<std::string>& targets() const { return targets_; }

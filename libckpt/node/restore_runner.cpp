@@ -9,6 +9,8 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "gather/wanted_shard.hpp"
+#include "node/held_shards.hpp"
 #include "replicate/joint_fetch.hpp"
 
 namespace ckpt::node {
@@ -103,7 +105,8 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
   } else if (session->slots_sent && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
-      session->answer(start, StartPhase::refused, rank.slots_failure->message());
+      session->answer(start, StartPhase::refused,
+                      fail(Errc::invalid_argument, rank.slots_failure->message()));
       return life_.touch();
     }
     CKPT_ASSERT(start.base.has_value());
@@ -115,7 +118,12 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
 asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, SessionId id,
                                                  format::Start start) {
   const JobLife::Work work = life_.begin_work();
-  auto offered = co_await offer_from_any_source(rank_number, id, start);
+  Status offered;  // GCC 12 destroys what a conditional expression awaits twice.
+  if (start.is_of_others()) {
+    offered = co_await offer_from_pieces(rank_number, id, start);
+  } else {
+    offered = co_await offer_from_any_source(rank_number, id, start);
+  }
   Session* session = ranks_.find(id);
   if (session == nullptr) co_return;  // The trainer died.
   CKPT_ASSERT(session->is_copying);
@@ -126,11 +134,12 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
        session->phase == StartPhase::failed || session->phase == StartPhase::refused);
   if (is_still_asked) {
     // A shard that does not fit the trainer's tensors fits no better from another source.
-    const bool is_refused = !offered && offered.error().code() == Errc::invalid_argument;
+    const bool is_refused = !offered && (offered.error().code() == Errc::invalid_argument ||
+                                         offered.error().code() == Errc::unsupported);
     const StartPhase phase = is_refused ? StartPhase::refused
                              : offered  ? StartPhase::ready
                                         : StartPhase::failed;
-    session->answer(start, phase, offered ? "" : offered.error().message());
+    session->answer(start, phase, offered);
     if (!offered) {
       log_warning("job={} rank={} step={} attempt={} not restored: {}", facts_.shape.job,
                   rank_number, number(start.base->step), start.attempt, session->failure);
@@ -153,8 +162,8 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
                        own.slot->id() == shard && own.slot->digest() == digest;
     if (!is_it) continue;
     CKPT_POINT("load.local");
-    auto offered =
-        co_await offer(rank, id, start, own.slot, RestoreSource::own_memory, "own memory");
+    auto offered = co_await offer(rank, id, start, arena::Lease(own.slot),
+                                  RestoreSource::own_memory, "own memory");
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note("own memory", offered.error());
   }
@@ -176,7 +185,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }
-    auto offered = co_await offer(rank, id, start, *slot, kind_of(source), name);
+    auto offered = co_await offer(rank, id, start, arena::Lease(*slot), kind_of(source), name);
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note(name, offered.error());
   }
@@ -185,12 +194,54 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
                              rank, tried.empty() ? "none was found" : tried));
 }
 
+namespace {
+
+std::vector<format::TensorSpec> specs_of(const format::Layout& layout) {
+  std::vector<format::TensorSpec> specs;
+  for (const format::TensorPlace& tensor : layout.tensors)
+    specs.push_back(
+        {tensor.name, tensor.dtype, tensor.shape, tensor.alias_of, /*archive=*/"", tensor.piece});
+  return specs;
+}
+
+}  // namespace
+
+// The shard that the rank would save lies in one of its Slots only while it is offered. It is no
+// copy of anything that was captured, so that no other node may have it, and no report names it.
+Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start) {
+  const Session* session = ranks_.find(id);
+  if (session == nullptr || session->newest_layout() == nullptr)
+    co_return fail(Errc::cancelled, "offer pieces: the trainer died, or has no tensors");
+  gather::ShardWish wish{specs_of(*session->newest_layout()), session->joins_shards};
+  HeldShards shards(facts_, slots_, replication_, start);
+  const gather::Reader reader{rank, facts_.shape.world_size};
+  CKPT_CO_TRY(gather::ShapedShard shaped,
+              co_await gather::shape_shard(shards, reader, std::move(wish)));
+  const std::uint64_t bytes = shaped.record.bytes;
+  CKPT_CO_CHECK(co_await room_.wait(rank, id, bytes));
+  CKPT_CO_TRY(auto slot, room_.take(shaped.record.id, bytes));
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  hooks.verified = send_filling(id, fmt::format("memory of {} ranks", shards.shard_count()), bytes);
+  auto filled = co_await gather::fill_shard(shards, reader, shaped,
+                                            slot->memory().bytes().first(bytes), std::move(hooks));
+  auto record = std::make_shared<const format::ShardRecord>(std::move(shaped.record));
+  CKPT_CO_TRY(slot, sealed(std::move(slot), std::move(filled), std::move(record)));
+  arena::Lease lease(slot);
+  slot->retire();
+  slot.reset();
+  const std::set<std::string>& peers = shards.peers_read();
+  const RestoreSource source =
+      peers.empty() ? RestoreSource::own_memory : RestoreSource::peer_memory;
+  std::string name = peers.empty() ? "own memory" : name_of({peers.begin(), peers.end()});
+  auto offered = co_await offer(rank, id, start, std::move(lease), source, std::move(name));
+  co_return offered;
+}
+
 // Offers a sealed Slot and waits for the trainer's answer; its death, or that it asks for something
 // else by now, ends the wait.
 Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start start,
-                                std::shared_ptr<Slot> slot, RestoreSource source,
-                                std::string name) {
-  const arena::Lease lease(slot);
+                                arena::Lease lease, RestoreSource source, std::string name) {
   Session* session = nullptr;
   const auto is_waiting = [&] {
     session = ranks_.find(id);
@@ -201,8 +252,9 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
     co_return fail(Errc::cancelled, "offer a shard: the trainer does not wait for it any more");
   }
   const auto& slots = slots_.own(rank).slots;
-  const auto place = std::find_if(slots.begin(), slots.end(),
-                                  [&](const OwnSlot& own) { return own.slot == slot; });
+  const auto place = std::find_if(slots.begin(), slots.end(), [&](const OwnSlot& own) {
+    return own.slot.get() == &lease.slot();
+  });
   if (place == slots.end()) co_return fail(Errc::cancelled, "offer a shard: new Slots were made");
   session->copy_result.reset();
   // An answer that is late is one to an earlier offer, which may have been another step.
@@ -213,6 +265,7 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   offered.slot = static_cast<std::uint32_t>(place - slots.begin());
   offered.source = source;
   offered.source_name = std::move(name);
+  offered.saved_by = static_cast<std::uint32_t>(start.digests.size());
   offered.record = lease.shared_record();
   session->events->tell(std::move(offered));
   const Time deadline = facts_.clock().after(facts_.context.options.restore_collect_deadline);
@@ -228,57 +281,9 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   Status answer = session->copy_result->second;
   session->copy_result.reset();
   if (!answer && answer.error().code() == Errc::corruption) {
-    slots_.quarantine(lease.record().id, slot->digest());
+    slots_.quarantine(lease.record().id, lease.slot().digest());
   }
   co_return answer;
-}
-
-// A free Slot of the rank; if there is none, that of the step that is least worth keeping. Never
-// that of the newest committed step (I1): until this restore has succeeded, the next one may need
-// it.
-Result<std::shared_ptr<Slot>> RestoreRunner::slot_for_filling(const format::ShardId& id,
-                                                              std::uint64_t bytes) {
-  auto& own = slots_.own(id.rank);
-  if (own.slots.empty()) {
-    return fail(Errc::unavailable,
-                fmt::format("restore rank {}: its Slots are not made yet", id.rank));
-  }
-  if (own.slot_bytes < bytes) {
-    return fail(Errc::invalid_argument,
-                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
-                            number(id.at.step), id.rank, arena::human_bytes(bytes),
-                            arena::human_bytes(own.slot_bytes)));
-  }
-  OwnSlot* best = nullptr;
-  const auto is_better = [&](const OwnSlot& candidate) {
-    const Slot& slot = *candidate.slot;
-    if (slot.state() == Slot::State::free) return true;
-    if (slot.state() != Slot::State::sealed || slot.is_leased() || slot.id().at == id.at) {
-      return false;
-    }
-    if (facts_.committed && slot.id().at == *facts_.committed) return false;
-    // Steps above the voted one are not complete anywhere; below it, the oldest goes first.
-    if (best == nullptr) return true;
-    if (best->slot->state() == Slot::State::free) return false;
-    const bool is_above = slot.id().at > id.at;
-    const bool best_is_above = best->slot->id().at > id.at;
-    return is_above != best_is_above ? is_above : slot.id().at < best->slot->id().at;
-  };
-  for (OwnSlot& candidate : own.slots) {
-    if (candidate.filler || !is_better(candidate)) continue;
-    best = &candidate;
-    if (candidate.slot->state() == Slot::State::free) break;
-  }
-  if (best == nullptr) {
-    return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", id.rank));
-  }
-  if (best->slot->state() == Slot::State::sealed) best->slot->retire();
-  CKPT_ASSERT(best->slot->state() == Slot::State::free);
-  CKPT_ASSERT(best->slot->capacity() >= bytes);
-  CKPT_ASSERT(!best->filler);
-  best->is_granted = false;
-  best->slot->begin_fill(id);
-  return best->slot;
 }
 
 // Tells the trainer at once, and then now and then, how far the Slot is that it waits for.
@@ -313,7 +318,7 @@ Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_here(format::ShardId id, Di
   }
   const arena::Lease lease(source);
   const format::ShardRecord& record = lease.record();
-  CKPT_CO_TRY(auto target, slot_for_filling(id, record.bytes));
+  CKPT_CO_TRY(auto target, room_.take(id, record.bytes));
   const BytesVerified filled = send_filling(for_whom, "own memory", record.bytes);
   for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
     const format::Extent chunk = record.chunk(index);
@@ -356,9 +361,12 @@ Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peers(format::ShardId id, D
     }
   }
   if (!record) co_return fail(failures.error());
-  CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
+  CKPT_CO_TRY(auto target, room_.take(id, record->bytes));
   BytesVerified filled = send_filling(for_whom, name_of(peers), record->bytes);
-  auto fetched = co_await replication_.fetch(std::move(peers), record, target, std::move(filled));
+  const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
+  replicate::ChunkSet have(record->chunk_crcs.size());
+  auto fetched = co_await replication_.fetch(std::move(peers), record, bytes, std::move(have),
+                                             std::move(filled));
   CKPT_POINT("load.peer.last");
   co_return sealed(std::move(target), std::move(fetched), std::move(record));
 }
@@ -367,7 +375,7 @@ Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_storage(format::ShardId id,
                                                              SessionId for_whom) {
   CKPT_POINT("load.disk.read");
   CKPT_CO_TRY(auto record, co_await storage_.record_of(id, digest));
-  CKPT_CO_TRY(auto target, slot_for_filling(id, record->bytes));
+  CKPT_CO_TRY(auto target, room_.take(id, record->bytes));
   BytesVerified filled = send_filling(for_whom, "storage", record->bytes);
   const std::span<std::byte> place = target->memory().bytes().first(record->bytes);
   auto read = co_await storage_.read(record, place, std::move(filled));

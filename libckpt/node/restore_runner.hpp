@@ -6,6 +6,7 @@
 //  3. The peers that hold it, all at once.      4. Storage.
 // Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
 // next source is tried. When none is left the rank has failed, and all ranks vote again without it.
+// A step that another number of ranks saved is put together from its pieces instead.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "node/replication.hpp"
+#include "node/restore_room.hpp"
 #include "node/sessions.hpp"
 
 namespace ckpt::node {
@@ -28,7 +30,8 @@ class RestoreRunner {
         slots_(slots),
         sessions_(sessions),
         replication_(replication),
-        storage_(storage) {}
+        storage_(storage),
+        room_(facts, life, ranks, slots) {}
 
   void obey_start();  // The one in the newest decree.
 
@@ -36,10 +39,10 @@ class RestoreRunner {
   void obey_start(Rank& rank, const format::Start& start);
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
-  Task<void> offer(std::uint32_t rank, SessionId id, format::Start start,
-                   std::shared_ptr<arena::Slot> slot, RestoreSource source, std::string name);
+  Task<void> offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start);
+  Task<void> offer(std::uint32_t rank, SessionId id, format::Start start, arena::Lease lease,
+                   RestoreSource source, std::string name);
   using SlotFilled = std::shared_ptr<arena::Slot>;
-  Result<SlotFilled> slot_for_filling(const format::ShardId& id, std::uint64_t bytes);
   BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
   Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
   Task<SlotFilled> fill_from_peers(format::ShardId id, Digest digest,
@@ -53,6 +56,7 @@ class RestoreRunner {
   Sessions& sessions_;
   Replication& replication_;
   JobStorage& storage_;
+  RestoreRoom room_;
 };
 
 }  // namespace ckpt::node

@@ -42,6 +42,8 @@ struct Session {
   bool is_copying = false;                       // A coroutine fills and offers the shard.
   std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
+  Errc failure_code{};
+  bool joins_shards = false;  // As control::AskRestore says.
 
   // The name of a Slot in its calls. Sessions never share one, since their ids are random.
   std::uint64_t generation_of(const OwnSlot& own) const {
@@ -58,12 +60,14 @@ struct Session {
   }
 
   // Records how its part in the Start ended.
-  void answer(const format::Start& start, format::StartPhase how, std::string why) {
+  void answer(const format::Start& start, format::StartPhase how, const Status& brought) {
     CKPT_ASSERT(start.outcome.is_pending());
+    CKPT_ASSERT((how == format::StartPhase::ready) == brought.has_value());
     current_start = start.start_id;
     attempt = start.attempt;
     phase = how;
-    failure = std::move(why);
+    failure = brought ? "" : brought.error().message();
+    failure_code = brought ? Errc{} : brought.error().code();
   }
 
   // The Start goes: its trainer trains, in the timeline that begins. `durable`: at this moment.
@@ -123,6 +127,11 @@ struct Session {
   std::optional<Time> close_deadline;  // Set by close().
   bool is_closing = false;             // All its captures are settled.
   bool is_closed = false;              // `Closed` was sent.
+
+  // What its next capture has; null: it has not said.
+  const format::Layout* newest_layout() const {
+    return layouts.empty() ? nullptr : layouts.rbegin()->second.get();
+  }
 
   // Already sent to it.
   bool slots_sent = false;

@@ -148,10 +148,12 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   session.asker = facts_.context.random.next();
   session.phase = StartPhase::asks;
   session.wanted = it.wanted;
+  session.joins_shards = it.joins_shards;
   session.attempt = 0;
   session.current_start = 0;
   session.copy_result.reset();
   session.failure.clear();
+  session.failure_code = Errc{};
   // Storage may have changed since it was read.
   storage_.forget_catalog();
   life_.touch();

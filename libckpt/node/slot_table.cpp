@@ -126,6 +126,28 @@ void SlotTable::discard_all(OwnSlots& own_slots) {
   own_slots.slot_bytes = 0;
 }
 
+void SlotTable::let_go_own(std::uint32_t rank) {
+  const auto own = own_.find(rank);
+  if (own == own_.end() || own->second.is_allocating) return;
+  discard_all(own->second);
+  own_.erase(own);
+  check_invariants();
+}
+
+void SlotTable::let_go_replicas_from(std::uint32_t rank) {
+  for (auto entry = replicas_.lower_bound(rank); entry != replicas_.end();) {
+    auto& [of_rank, slots] = *entry;
+    if (!replicas_being_made_.contains(of_rank)) {
+      for (auto& slot : slots) {
+        if (slot->state() == Slot::State::free) discard(std::move(slot));
+      }
+      std::erase(slots, nullptr);
+    }
+    entry = slots.empty() ? replicas_.erase(entry) : std::next(entry);
+  }
+  check_invariants();
+}
+
 Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord& record,
                                                       std::function<void()> made) {
   auto& slots = replicas_[record.id.rank];

@@ -55,6 +55,10 @@ class SlotTable {
 
   // Every sealed Slot, own and replica.
   void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
+  // The rank will not come back here. What its Slots hold stays readable until it is retired.
+  void let_go_own(std::uint32_t rank);
+  // Gives the memory of free Slots back that were for copies of this rank and those above it.
+  void let_go_replicas_from(std::uint32_t rank);
   // A sealed copy, wherever it lies here; null: none.
   std::shared_ptr<arena::Slot> find(const format::ShardId& id, const Digest& digest) const;
 

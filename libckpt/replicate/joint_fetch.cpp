@@ -22,7 +22,7 @@ class JointFetch : public std::enable_shared_from_this<JointFetch> {
  public:
   JointFetch(const std::vector<std::string>& holders, DialHolder dial, Clock& clock,
              std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
-             TransferOptions options);
+             ChunkSet have, TransferOptions options);
 
   Task<void> run();
 
@@ -48,16 +48,18 @@ class JointFetch : public std::enable_shared_from_this<JointFetch> {
 
 JointFetch::JointFetch(const std::vector<std::string>& holders, DialHolder dial, Clock& clock,
                        std::shared_ptr<const format::ShardRecord> record,
-                       std::span<std::byte> target, TransferOptions options)
+                       std::span<std::byte> target, ChunkSet have, TransferOptions options)
     : dial_(std::move(dial)),
       clock_(clock),
       record_(std::move(record)),
       target_(target),
       options_(std::move(options)),
       taken_(record_->chunk_crcs.size(), false),
-      untaken_count_(taken_.size()),
-      have_(taken_.size()),
+      untaken_count_(taken_.size() - have.count()),
+      have_(std::move(have)),
       changed_(clock) {
+  CKPT_ASSERT(have_.size() == taken_.size());
+  for (std::size_t index = 0; index < taken_.size(); ++index) taken_[index] = have_.contains(index);
   for (std::size_t round = 0; round < connections_per_holder; ++round)
     to_ask_.insert(to_ask_.end(), holders.begin(), holders.end());
 }
@@ -132,7 +134,7 @@ DetachedTask JointFetch::run_connection(std::shared_ptr<JointFetch> self) {
 
 Task<void> JointFetch::run() {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  const std::size_t useful = div_ceil(taken_.size(), taken_min);
+  const std::size_t useful = div_ceil(untaken_count_, taken_min);
   connections_ = std::min({useful, to_ask_.size(), fetch_connections_max});
   for (std::size_t left = connections_; left > 0; --left)
     asio::co_spawn(executor, run_connection(shared_from_this()), asio::detached);
@@ -160,10 +162,11 @@ Error HolderFailures::error() const {
 
 Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
                          std::shared_ptr<const format::ShardRecord> record,
-                         std::span<std::byte> target, TransferOptions options) {
+                         std::span<std::byte> target, ChunkSet have, TransferOptions options) {
   CKPT_ASSERT(!holders.empty());
-  const auto fetch = std::make_shared<JointFetch>(holders, std::move(dial), clock,
-                                                  std::move(record), target, std::move(options));
+  const auto fetch =
+      std::make_shared<JointFetch>(holders, std::move(dial), clock, std::move(record), target,
+                                   std::move(have), std::move(options));
   auto fetched = co_await fetch->run();
   co_return fetched;
 }

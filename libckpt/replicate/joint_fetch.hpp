@@ -34,10 +34,11 @@ class HolderFailures {
 // Makes a connection to a holder, authenticated. Keeps alive what it needs.
 using DialHolder = std::function<Task<std::shared_ptr<wire::Connection>>(std::string holder)>;
 
-// As fetch_shard(), from all of `holders`. One that fails costs time only, as long as another one
-// has the shard; when this returns, none writes to `target` any more. Errors: of HolderFailures.
+// As fetch_shard(), from all of `holders`, what is not in `have`. One that fails costs time only,
+// as long as another one has the shard; when this returns, none writes to `target` any more.
+// Errors: of HolderFailures.
 Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
                          std::shared_ptr<const format::ShardRecord> record,
-                         std::span<std::byte> target, TransferOptions options);
+                         std::span<std::byte> target, ChunkSet have, TransferOptions options);
 
 }  // namespace ckpt::replicate

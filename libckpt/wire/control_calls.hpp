@@ -106,8 +106,11 @@ struct AskRestore {
   static constexpr Kind kind{9, "ask_restore"};
   std::uint64_t ask = 0;
   std::optional<Step> wanted;
+  // Of a step that another number of ranks saved: the whole tensors of one shard or several are
+  // offered too, not only the tensors of the layout.
+  bool joins_shards = false;
   friend auto fields(format::Is<AskRestore> auto& it) {
-    return format::field_list(it.ask, it.wanted);
+    return format::field_list(it.ask, it.wanted, it.joins_shards);
   }
 };
 // Answers the newest offer. ok: verified and copied. corruption: this copy is bad, offer another.

@@ -68,12 +68,13 @@ struct Offer {
   std::uint32_t slot = 0;   // One of the session's own Slots, which the trainer has mapped.
   RestoreSource source = RestoreSource::own_memory;
   std::string source_name;
+  std::uint32_t saved_by = 1;  // The number of ranks that saved the step.
   std::shared_ptr<const format::ShardRecord> record;
   friend auto fields(format::Is<Offer> auto& it) {
     return format::field_list(
         it.ask, it.offer, it.slot,
         format::enumerator(it.source, RestoreSource::own_memory, RestoreSource::storage),
-        it.source_name, it.record);
+        it.source_name, it.saved_by, it.record);
   }
 };
 // The start of the session: the answer to AskRestore, or to StartFresh.

@@ -98,10 +98,11 @@ class CKPT_EXPORT Checkpointer {
   // Copies a step into the registered tensors, after all work queued on the GPUs. All ranks call
   // it, and all get the same step. When nothing is stored it returns not_found: train from the
   // beginning. When only `request.step` is missing, other steps may exist: a session that has not
-  // trained yet then refuses saves until a restore succeeds or start_fresh() is called.
+  // trained yet then refuses saves until a restore succeeds or start_fresh() is called. Any number
+  // of ranks restores from memory what another one saved; from storage only with `request.from`.
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
-  //         unavailable (a rank did not ask in time), unsupported (another world size; with
-  //         `request.from`: a whole tensor that several ranks saved, and another number of ranks).
+  //         unavailable (a rank did not ask in time), unsupported (for another number of ranks: a
+  //         whole tensor that several saved, or memory lacks a part of the newest step).
   Result<Restored> restore(RestoreRequest request = {});
 
   // Ignores stored steps and starts a new timeline from the tensors as they are. All ranks call it,

@@ -74,7 +74,9 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   Status settle(Step step, Status verdict);
 
   // Like restore, but into the targets that `choose` returns. Leaves the blobs of add_blob as they
-  // are; blob() returns all others, also inside `choose`. With `request.from` it reads the shard of
+  // are; blob() returns all others, also inside `choose`. Of a step that another number of ranks
+  // saved, `choose` gets the registered pieces, and the whole tensors of the shards rank % saved_by,
+  // rank + n, rank + 2n, ..., where n is the number of ranks now. With `request.from` it reads the shard of
   // `rank`, whatever number of ranks saved it; otherwise `rank` is ignored.
   Result<Restored> restore_chosen(RestoreRequest request, const ChooseTargets& choose,
                                   std::uint32_t rank = 0);

@@ -23,7 +23,8 @@ struct Restored {
   Step step{};
   std::uint64_t timeline = 0;
   RestoreSource source = RestoreSource::own_memory;
-  std::string source_name;  // "own memory", "node B", "step-000000123 in /ckpt"
+  std::string source_name;     // "own memory", "node B", "step-000000123 in /ckpt"
+  std::uint32_t saved_by = 1;  // The number of ranks that saved the step.
   std::uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
   std::string reason;  // Why this step, and not a newer one; for people.

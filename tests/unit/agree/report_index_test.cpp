@@ -27,15 +27,16 @@ format::Holding random_holding(Random& random, std::uint32_t node) {
 }
 
 // The first own copy decides, else the first of all; whoever agrees with it counts.
-std::optional<Copies> by_hand(const ClusterView& view, format::StepId at, std::uint32_t rank) {
+std::optional<Copies> by_hand(const ClusterView& view, format::StepId at, std::uint32_t world_size,
+                              std::uint32_t rank) {
   std::optional<Copies> copies;
   for (const bool own_only : {true, false}) {
     for (const Node& node : view.shape.nodes) {
       for (const format::NodeReport& report : view.reports) {
         if (report.node != node.name) continue;
         for (const format::Holding& holding : report.holdings) {
-          const bool is_it = holding.id.at == at && holding.id.rank == rank &&
-                             holding.world_size == view.shape.world_size;
+          const bool is_it =
+              holding.id.at == at && holding.id.rank == rank && holding.world_size == world_size;
           if (!is_it || (own_only && !holding.is_own)) continue;
           if (!copies) copies = Copies{holding.digest, {}, holding.is_own, 0};
           auto& names = copies->nodes;
@@ -49,22 +50,27 @@ std::optional<Copies> by_hand(const ClusterView& view, format::StepId at, std::u
   return copies;
 }
 
+void compare(const ClusterView& view, const ReportIndex& index, format::StepId at,
+             std::uint32_t world_size) {
+  const StepCopies copies = index.copies_of(at, world_size);
+  REQUIRE(copies.size() == world_size);
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    const auto expected = by_hand(view, at, world_size, rank);
+    CAPTURE(at.timeline, number(at.step), world_size, rank);
+    REQUIRE(copies[rank].has_value() == expected.has_value());
+    if (!expected) continue;
+    CHECK(copies[rank]->digest == expected->digest);
+    CHECK(copies[rank]->nodes == expected->nodes);
+    CHECK(copies[rank]->has_own == expected->has_own);
+    CHECK(copies[rank]->domains == expected->domains);
+  }
+}
+
 void compare(const ClusterView& view, const ReportIndex& index) {
   for (std::uint64_t timeline : {1, 2}) {
     for (std::uint64_t step : {1, 2, 3}) {
-      const format::StepId at{timeline, Step{step}};
-      const StepCopies copies = index.copies_of(at);
-      REQUIRE(copies.size() == view.shape.world_size);
-      for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
-        const auto expected = by_hand(view, at, rank);
-        CAPTURE(timeline, step, rank);
-        REQUIRE(copies[rank].has_value() == expected.has_value());
-        if (!expected) continue;
-        CHECK(copies[rank]->digest == expected->digest);
-        CHECK(copies[rank]->nodes == expected->nodes);
-        CHECK(copies[rank]->has_own == expected->has_own);
-        CHECK(copies[rank]->domains == expected->domains);
-      }
+      compare(view, index, {timeline, Step{step}}, nodes_count);
+      compare(view, index, {timeline, Step{step}}, nodes_count - 1);
     }
   }
 }
@@ -91,15 +97,21 @@ TEST_CASE("report index: kept up to date, it says what a look at all reports say
       index.add(report);
       compare(scene.view, index);
     }
-    std::set<format::StepId> steps;
+    std::set<format::StepId> ours, of_others;
     for (const format::NodeReport& report : scene.view.reports) {
       for (const format::Holding& holding : report.holdings) {
-        const bool is_ours = holding.world_size == nodes_count && holding.id.rank < nodes_count;
-        if (is_ours) steps.insert(holding.id.at);
+        if (holding.id.rank >= holding.world_size) continue;
+        (holding.world_size == nodes_count ? ours : of_others).insert(holding.id.at);
       }
     }
     const auto held = index.steps();
-    CHECK(std::set<format::StepId>(held.begin(), held.end()) == steps);
+    CHECK(std::set<format::StepId>(held.begin(), held.end()) == ours);
+    std::set<format::StepId> others;
+    for (const ReportIndex::OfOthers& step : index.steps_of_others()) {
+      CHECK(step.world_size == nodes_count - 1);
+      others.insert(step.at);
+    }
+    CHECK(others == of_others);
   }
 }
 
@@ -108,10 +120,10 @@ TEST_CASE("report index: what somebody looks at does not change under the eyes",
   scene.hold_everywhere(1, 5);
   ReportIndex index(scene.view.shape);
   for (const format::NodeReport& report : scene.view.reports) index.add(report);
-  const StepCopies before = index.copies_of({1, Step{5}});
+  const StepCopies before = index.copies_of({1, Step{5}}, 2);
   index.remove(scene.view.reports[1]);
   CHECK(before[0]->nodes.size() == 2);
-  CHECK(index.copies_of({1, Step{5}})[0]->nodes.size() == 1);
+  CHECK(index.copies_of({1, Step{5}}, 2)[0]->nodes.size() == 1);
 }
 
 TEST_CASE("step vote: the nodes that hold each shard are named, its own first", "[unit][agree]") {

@@ -193,6 +193,56 @@ TEST_CASE("vote: what another number of ranks published since is not passed by",
   }
 }
 
+TEST_CASE("vote: what another number of ranks saved counts while memory has all of it",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  const auto hold_of_three = [&](std::size_t node, std::uint32_t rank, std::uint64_t content) {
+    scene.hold(node, 2, 9, rank, content);
+    scene.view.reports[node].holdings.back().world_size = 3;
+  };
+  hold_of_three(0, 0, 7);
+  hold_of_three(0, 1, 7);
+  REQUIRE(vote(scene).chosen == format::StepId{1, Step{4}});  // Rank 2's is missing.
+  CHECK(vote(scene).candidates.front().verdict ==
+        "rejected: no copy of rank 2 (1 of 3 ranks missing)");
+  hold_of_three(1, 2, 7);
+  const agree::Vote outcome = vote(scene);
+  REQUIRE(outcome.chosen == format::StepId{2, Step{9}});
+  CHECK(outcome.digests == std::vector<Digest>{digest(7), digest(8), digest(9)});
+  CHECK(outcome.holders == std::vector<std::vector<std::string>>{{"A"}, {"A"}, {"B"}});
+  CHECK_FALSE(outcome.from_storage);
+  CHECK(outcome.reason == "the newest that all ranks can have; 3 ranks saved it");
+  CHECK(outcome.candidates.front().verdict == "chosen: every shard is in memory; 3 ranks saved it");
+
+  SECTION("unless it was abandoned") {
+    agree::VoteRules rules;
+    rules.history = {{2, format::StepId{1, Step{4}}}, {3, format::StepId{2, Step{8}}}};
+    CHECK(vote(scene, rules).chosen == format::StepId{1, Step{4}});
+  }
+  SECTION("unless storage says that it is another save") {
+    scene.view.published->push_back({{2, Step{9}}, 3, {digest(7), digest(8), digest(99)}});
+    const agree::Vote other = vote(scene);
+    CHECK_FALSE(other.chosen);  // The trainer reads the published one.
+    CHECK(other.error == Errc::unsupported);
+  }
+  SECTION("also beside a published one that is older") {
+    scene.view.published->push_back({{2, Step{8}}, 3, {digest(7), digest(8), digest(9)}});
+    CHECK(vote(scene).chosen == format::StepId{2, Step{9}});
+  }
+}
+
+TEST_CASE("vote: an incomplete step of another number of ranks is not no step", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold(0, 1, 9, 0);
+  scene.view.reports[0].holdings.back().world_size = 3;
+  const agree::Vote outcome = vote(scene);
+  CHECK(outcome.error == Errc::unsupported);
+  CHECK(outcome.reason ==
+        "what is in memory was saved by 3 ranks, this job has 2; the newest seen is step 9, "
+        "rejected: no copy of rank 1 (2 of 3 ranks missing)");
+}
+
 TEST_CASE("vote: memory that disagrees with what was published is not used", "[unit][agree]") {
   Scene scene(1);
   scene.hold(0, 1, 5, 0, 7);

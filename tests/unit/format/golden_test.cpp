@@ -117,6 +117,7 @@ NodeReport golden_report() {
   rank.has_seen = true;
   rank.filling = {{2, Step{902}}};
   rank.failure = "no peer";
+  rank.failure_code = Errc::unavailable;
   report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true}};
   report.durable = {{1, Step{800}}};
   report.damaged = {{{{1, Step{800}}, 1}, Errc::corruption}};
@@ -194,9 +195,9 @@ std::vector<Golden> all_golden() {
   return {{"v2.shard_record", encode(golden_part().record)},
           {"v2.part", encode(golden_part())},
           {"v2.manifest.json", test::bytes_of(render(golden_manifest()).value())},
-          {"peer3.node_report", encode(golden_report())},
-          {"peer3.decree", encode(golden_decree())},
-          {"peer3.start", encode(golden_start())},
+          {"peer4.node_report", encode(golden_report())},
+          {"peer4.decree", encode(golden_decree())},
+          {"peer4.start", encode(golden_start())},
           {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
           {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
           {"v2.safetensors", golden_file(0)},
@@ -234,9 +235,9 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   REQUIRE(record);
   CHECK(digest_of(*record) == digest_of(golden_part().record));
   CHECK(record->layout.tensors.front().name == "embed.weight");
-  CHECK(decode_node_report(stored("peer3.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("peer3.decree")).value() == golden_decree());
-  CHECK(decode_start(stored("peer3.start")).value() == golden_start());
+  CHECK(decode_node_report(stored("peer4.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("peer4.decree")).value() == golden_decree());
+  CHECK(decode_start(stored("peer4.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
   const auto manifest = parse_manifest(stored_text("v2.manifest.json"));

@@ -64,7 +64,7 @@ struct Cluster {
     clock.advance(std::chrono::minutes(20));  // Services see the end of their connections.
   }
 
-  test::Pending<void> begin_fetch() {
+  test::Pending<void> begin_fetch(ChunkSet unwanted = ChunkSet(chunks)) {
     std::vector<std::string> names;
     for (const auto& [name, holder] : holders) names.push_back(name);
     TransferOptions options;
@@ -72,10 +72,13 @@ struct Cluster {
     DialHolder dial = [this](const std::string& name) {
       return asker->connect(name + ":1", clock.after(std::chrono::seconds(3)));
     };
-    return test::start(context, fetch_jointly(std::move(names), std::move(dial), clock,
-                                              shard.record, target, std::move(options)));
+    return test::start(context,
+                       fetch_jointly(std::move(names), std::move(dial), clock, shard.record, target,
+                                     std::move(unwanted), std::move(options)));
   }
-  Status fetch() { return test::finish(clock, begin_fetch()); }
+  Status fetch(ChunkSet unwanted = ChunkSet(chunks)) {
+    return test::finish(clock, begin_fetch(std::move(unwanted)));
+  }
 
   std::uint64_t sent_by(const std::string& name) const {
     return network.bytes_delivered(name, "asker");
@@ -95,6 +98,20 @@ struct Cluster {
 constexpr std::uint64_t all_data = chunks * (page_bytes + wire::frame_header_bytes);
 
 }  // namespace
+
+TEST_CASE("joint fetch: Chunks that nobody wants are not asked for", "[unit][replicate]") {
+  Cluster cluster({"A", "B"});
+  ChunkSet unwanted(chunks);
+  for (std::size_t index = 0; index < chunks; ++index)
+    if (index != 1 && index + 1 != chunks) unwanted.insert(index);
+  const Status fetched = cluster.fetch(unwanted);
+  REQUIRE((fetched ? "" : fetched.error().message()) == "");
+  CHECK(cluster.have.count() == 2);
+  CHECK(cluster.have.contains(1));
+  CHECK(cluster.have.contains(chunks - 1));
+  const std::uint64_t sent = cluster.sent_by("A") + cluster.sent_by("B");
+  CHECK(sent < 3 * (page_bytes + wire::frame_header_bytes));
+}
 
 TEST_CASE("joint fetch: from one holder, over two connections", "[unit][replicate]") {
   Cluster cluster({"b"});

@@ -85,7 +85,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Abandon{1, 77});
   all.emplace_back(Skipped{Step{901}});
   all.emplace_back(StartFresh{3});
-  all.emplace_back(AskRestore{4, Step{900}});
+  all.emplace_back(AskRestore{4, Step{900}, true});
   all.emplace_back(RestoreResult{7, bad});
   all.emplace_back(RestoredOk{Step{900}});
   all.emplace_back(Close{std::chrono::seconds(60)});
@@ -98,7 +98,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(NextCapture{Step{950}});
   all.emplace_back(LevelReached{Step{900}, Level::committed});
   all.emplace_back(StepDropped{Step{899}});
-  all.emplace_back(Offer{5, 7, 1, RestoreSource::peer_memory, "node B", small_record()});
+  all.emplace_back(Offer{5, 7, 1, RestoreSource::peer_memory, "node B", 4, small_record()});
   all.emplace_back(Begun{6, 2, 3, format::StepId{2, Step{900}}, bad, "newest common step"});
   all.emplace_back(Closed{bad});
   all.emplace_back(Fenced{"pid 77 took over rank 3"});
@@ -123,7 +123,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local7.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local8.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {
@@ -203,7 +203,7 @@ TEST_CASE("control codec: a cut or grown body is refused", "[unit][wire]") {
 }
 
 TEST_CASE("control codec: no flipped bit makes it crash or allocate", "[unit][wire]") {
-  const auto whole = sent(Offer{5, 7, 1, RestoreSource::storage, "step-1", small_record()});
+  const auto whole = sent(Offer{5, 7, 1, RestoreSource::storage, "step-1", 4, small_record()});
   std::size_t refused = 0;
   for (std::size_t bit = 0; bit < whole.body.size() * 8; ++bit) {
     os::LocalMessage flipped(whole.kind, whole.body);

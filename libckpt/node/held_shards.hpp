@@ -1,0 +1,60 @@
+// HeldShards: the shards of a restored step as they lie in the memory of nodes, ours first.
+//
+// A Chunk that fails its checksum here is asked of the peers that the Start names.
+//
+// Threads: the engine's. Lifetime: that of one restore of one rank. It holds nothing of the job
+//          between calls.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "arena/slot.hpp"
+#include "format/start.hpp"
+#include "gather/shard_source.hpp"
+#include "node/replication.hpp"
+#include "node/slot_table.hpp"
+
+namespace ckpt::node {
+
+class HeldShards final : public gather::ShardSource {
+ public:
+  // `start` has a base.
+  HeldShards(const JobFacts& facts, SlotTable& slots, Replication& replication,
+             const format::Start& start)
+      : facts_(facts),
+        slots_(slots),
+        replication_(replication),
+        start_(start),
+        records_(start.digests.size()) {}
+
+  std::uint32_t shard_count() const override;
+  Task<gather::Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
+  Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
+  Task<void> read(std::shared_ptr<const format::ShardRecord> record,
+                  std::vector<std::size_t> chunks, TakeChunk take,
+                  const storage::TransferHooks& hooks) override;
+
+  // The peers that some bytes came from.
+  const std::set<std::string>& peers_read() const { return peers_read_; }
+
+ private:
+  std::shared_ptr<arena::Slot> held_here(std::uint32_t rank) const;
+  std::vector<std::string> peers_of(std::uint32_t rank) const;
+  Task<std::vector<std::size_t>> read_here(std::shared_ptr<arena::Slot> slot,
+                                           std::vector<std::size_t> chunks, const TakeChunk& take,
+                                           Compute* compute);
+  Task<void> read_from_peers(std::shared_ptr<const format::ShardRecord> record,
+                             std::vector<std::size_t> chunks, const TakeChunk& take);
+
+  const JobFacts& facts_;
+  SlotTable& slots_;
+  Replication& replication_;
+  const format::Start start_;
+  std::vector<std::shared_ptr<const format::ShardRecord>> records_;  // By rank, once known.
+  std::set<std::string> peers_read_;
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,80 @@
+#include "node/restore_room.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.hpp"
+
+namespace ckpt::node {
+
+using arena::Slot;
+
+// A free Slot of the rank; if there is none, that of the step that is least worth keeping. Never
+// that of the newest committed step (I1): until this restore has succeeded, the next one may need
+// it.
+Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::uint64_t bytes) {
+  auto& own = slots_.own(id.rank);
+  if (own.slots.empty()) {
+    return fail(Errc::unavailable,
+                fmt::format("restore rank {}: its Slots are not made yet", id.rank));
+  }
+  if (own.slot_bytes < bytes) {
+    return fail(Errc::invalid_argument,
+                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
+                            number(id.at.step), id.rank, arena::human_bytes(bytes),
+                            arena::human_bytes(own.slot_bytes)));
+  }
+  OwnSlot* best = nullptr;
+  const auto is_better = [&](const OwnSlot& candidate) {
+    const Slot& slot = *candidate.slot;
+    if (slot.state() == Slot::State::free) return true;
+    if (slot.state() != Slot::State::sealed || slot.is_leased() || slot.id().at == id.at) {
+      return false;
+    }
+    if (facts_.committed && slot.id().at == *facts_.committed) return false;
+    // Steps above the voted one are not complete anywhere; below it, the oldest goes first.
+    if (best == nullptr) return true;
+    if (best->slot->state() == Slot::State::free) return false;
+    const bool is_above = slot.id().at > id.at;
+    const bool best_is_above = best->slot->id().at > id.at;
+    return is_above != best_is_above ? is_above : slot.id().at < best->slot->id().at;
+  };
+  for (OwnSlot& candidate : own.slots) {
+    if (candidate.filler || !is_better(candidate)) continue;
+    best = &candidate;
+    if (candidate.slot->state() == Slot::State::free) break;
+  }
+  if (best == nullptr) {
+    return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", id.rank));
+  }
+  if (best->slot->state() == Slot::State::sealed) best->slot->retire();
+  CKPT_ASSERT(best->slot->state() == Slot::State::free);
+  CKPT_ASSERT(best->slot->capacity() >= bytes);
+  CKPT_ASSERT(!best->filler);
+  best->is_granted = false;
+  best->slot->begin_fill(id);
+  return best->slot;
+}
+
+// What other ranks saved may need larger Slots than the trainer's own captures.
+Task<void> RestoreRoom::wait(std::uint32_t rank_number, SessionId id, std::uint64_t bytes) {
+  while (true) {
+    Rank* rank = nullptr;
+    Session* const session = ranks_.find(id, &rank);
+    if (session == nullptr || session->events == nullptr)
+      co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
+    const OwnSlots& own = slots_.own(rank_number);
+    if (own.slot_bytes >= bytes && !own.is_allocating && session->slots_sent) co_return Status();
+    if (rank->slots_failure) co_return fail(Error(*rank->slots_failure));
+    if (rank->wanted_slot_bytes < bytes) {
+      rank->wanted_slot_bytes = bytes;
+      session->slots_sent = false;
+      life_.touch();
+    }
+    CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(no_deadline));
+    CKPT_ASSERT(is_notified);
+  }
+}
+
+}  // namespace ckpt::node

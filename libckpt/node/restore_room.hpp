@@ -1,0 +1,34 @@
+// RestoreRoom: the Slots of a rank in which a restored shard is put.
+//
+// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
+#pragma once
+
+#include <memory>
+
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/ranks.hpp"
+#include "node/slot_table.hpp"
+
+namespace ckpt::node {
+
+class RestoreRoom {
+ public:
+  RestoreRoom(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots)
+      : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
+
+  // A Slot that is being filled from now on. Errors: unavailable (there are none yet),
+  // invalid_argument (they are too small), exhausted (all are in use).
+  Result<std::shared_ptr<arena::Slot>> take(const format::ShardId& id, std::uint64_t bytes);
+  // Returns once the rank's Slots have this size and its trainer has them mapped. Errors:
+  // exhausted (with the numbers), cancelled (the trainer died).
+  Task<void> wait(std::uint32_t rank, SessionId id, std::uint64_t bytes);
+
+ private:
+  const JobFacts& facts_;
+  JobLife& life_;
+  Ranks& ranks_;
+  SlotTable& slots_;
+};
+
+}  // namespace ckpt::node
