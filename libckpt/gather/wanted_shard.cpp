@@ -1,5 +1,8 @@
 #include "gather/wanted_shard.hpp"
 
+#include <fmt/format.h>
+
+#include <ckpt/framework.hpp>
 #include <set>
 
 #include "base/assert.hpp"
@@ -71,19 +74,37 @@ std::vector<WantedBytes> bytes_of(const ShapedShard& shaped, std::span<std::byte
   return wants;
 }
 
-// Adds the whole tensors of a shard whose names are not there yet.
-void join(const ShardRecord& source, std::set<std::string>& names,
+// Adds the whole tensors of a shard, with `prefix` before their names; not those that are wanted as
+// pieces.
+void join(const ShardRecord& source, const std::string& prefix, const std::set<std::string>& wanted,
           std::vector<format::TensorSpec>& specs, ShapedShard& shaped) {
   for (const format::TensorPlace& tensor : source.layout.tensors) {
-    if (tensor.piece || !names.insert(tensor.name).second) continue;
-    // Of an alias whose tensor came from another shard, the bytes are its own.
-    const auto named = shaped.whole_tensors.find(tensor.alias_of);
-    const bool is_alias =
-        named != shaped.whole_tensors.end() && named->second.rank == source.id.rank;
-    specs.push_back({tensor.name, tensor.dtype, tensor.shape, is_alias ? tensor.alias_of : "",
-                     /*archive=*/"", /*piece=*/std::nullopt});
-    shaped.whole_tensors[tensor.name] = {source.id.rank, tensor.extent.offset};
+    if (tensor.piece || wanted.contains(tensor.name)) continue;
+    const std::string name = prefix + tensor.name;
+    specs.push_back({name, tensor.dtype, tensor.shape,
+                     tensor.alias_of.empty() ? "" : prefix + tensor.alias_of, /*archive=*/"",
+                     /*piece=*/std::nullopt});
+    shaped.whole_tensors[name] = {source.id.rank, tensor.extent.offset};
   }
+}
+
+// Leaves of `wanted` what is a piece, here or in some shard: who wants all of a tensor may be the
+// only one who has no piece of it.
+Task<void> keep_pieces(ShardSource& source, std::vector<format::TensorSpec>& wanted) {
+  std::set<std::string> names;
+  for (const format::TensorSpec& tensor : wanted)
+    if (!tensor.piece) names.insert(tensor.name);
+  std::set<std::string> divided;
+  for (std::uint32_t rank = 0; rank < source.shard_count(); ++rank) {
+    std::vector<std::string> asked(names.begin(), names.end());
+    CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
+    for (const format::TensorPlace& tensor : found.tensors)
+      if (tensor.piece) divided.insert(tensor.name);
+  }
+  std::erase_if(wanted, [&](const format::TensorSpec& tensor) {
+    return !tensor.piece && !divided.contains(tensor.name);
+  });
+  co_return Status();
 }
 
 }  // namespace
@@ -99,15 +120,15 @@ Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish
   std::shared_ptr<const ShardRecord> own;
   if (wish.joins_shards) {
     CKPT_CO_TRY(own, co_await source.whole_record(rank));
-    std::erase_if(wish.tensors, [](const format::TensorSpec& tensor) { return !tensor.piece; });
-    std::set<std::string> names;
-    for (const format::TensorSpec& tensor : wish.tensors) names.insert(tensor.name);
-    join(*own, names, wish.tensors, shaped);
+    CKPT_CO_CHECK(co_await keep_pieces(source, wish.tensors));
+    std::set<std::string> wanted;
+    for (const format::TensorSpec& tensor : wish.tensors) wanted.insert(tensor.name);
+    join(*own, "", wanted, wish.tensors, shaped);
     for (std::uint64_t other = std::uint64_t{reader.rank} + reader.world_size;
          other < source.shard_count(); other += reader.world_size) {
       CKPT_CO_TRY(const auto record,
                   co_await source.whole_record(static_cast<std::uint32_t>(other)));
-      join(*record, names, wish.tensors, shaped);
+      join(*record, fmt::format("{}{}/", other_rank_prefix, other), wanted, wish.tensors, shaped);
     }
   } else {
     std::vector<std::string> no_names;

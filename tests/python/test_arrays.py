@@ -109,6 +109,42 @@ def test_another_number_of_ranks_has_any_parts(ranks, programs):
     session.wait(2, "durable")
 
 
+def test_other_numbers_of_ranks_have_any_parts_from_memory(job):
+    """2 -> 1 -> 3, each time after all trainers died."""
+    sessions = [job(rank=rank, world_size=2) for rank in range(2)]
+    at_once(sessions, lambda rank, one: one.save(1, {"n": rank}, arrays=of_rank(rank)))
+    at_once(sessions, lambda _, one: one.wait(1, "committed"))
+    for session in sessions:
+        session.abandon()
+    whole = numbers((ROWS, COLUMNS))
+    found = numpy.zeros_like(whole)
+    session = job()
+    items = {"n": 7}
+    restored = session.restore(
+        items, arrays=[Array("rows", found, global_shape=whole.shape, offset=(0, 0))]
+    )
+    assert (restored.step, restored.source, restored.world_size) == (1, "own_memory", 2)
+    assert numpy.array_equal(found, whole)
+    assert restored.items["n"] == 0
+    found += 1
+    assert session.save(
+        2, items, arrays=[Array("rows", found, global_shape=whole.shape, offset=(0, 0))]
+    )
+    session.wait(2, "committed")
+    session.abandon()
+    sessions = [job(rank=rank, world_size=3) for rank in range(3)]
+    parts = [numpy.zeros((ROWS // 3, COLUMNS), numpy.float32) for _ in sessions]
+    answers = at_once(
+        sessions,
+        lambda rank, one: one.restore(
+            arrays=[Array("rows", parts[rank], global_shape=whole.shape,
+                          offset=(rank * ROWS // 3, 0))]
+        ),
+    )  # fmt: skip
+    assert [(each.step, each.world_size) for each in answers] == [(2, 1)] * 3
+    assert numpy.array_equal(numpy.concatenate(parts), whole + 1)
+
+
 def test_the_order_of_dimensions_in_memory_may_differ(ranks, programs):
     torch = pytest.importorskip("torch")
     shape = (2, 6, 5, 4)

@@ -179,6 +179,43 @@ def test_a_node_is_lost_with_its_memory_and_the_job_ends_as_if_it_had_not(cluste
     assert results(log) == expected
 
 
+def kill_all(log, ranks, job):
+    """The trainers, while their daemons live."""
+    for rank in range(ranks):
+        os.kill(process_of(log, rank), signal.SIGKILL)
+    job.wait()
+
+
+def check_began_from_memory(log, ranks, saved_by, before):
+    """All began with what was made at one step, which `before`, a log, tells."""
+    step, digest = began(log, 0)
+    assert states(before)[step] == digest
+    for rank in range(ranks):
+        assert began(log, rank) == (step, digest)
+        source, world_size = said(log, rank, "source")[0]
+        assert (source in ("own_memory", "peer_memory"), world_size) == (True, str(saved_by))
+        assert said(log, rank, "items of")[0] == [str(rank % saved_by)]
+        assert said(log, rank, "rows")[0] == [str(step)]
+    return step
+
+
+def test_other_numbers_of_ranks_go_on_straight_from_memory(cluster):
+    """2 -> 3 -> 2: all trainers die, and a node is new; then it is lost with its memory."""
+    job = cluster.start("AB", "job", STEPS, HOLD_AT="5")
+    job.wait_until_said("r0 made 5 ")
+    two = job.log.read_text()
+    kill_all(two, 2, job)
+    job = cluster.start("ABC", "job", STEPS, HOLD_AT="8")
+    job.wait_until_said("r0 made 8 ")
+    three = job.log.read_text()
+    assert check_began_from_memory(three, 3, 2, two) >= 3
+    kill_all(three, 3, job)
+    cluster.do("node_lose C 2>&1")
+    log = cluster.start("BA", "job", STEPS).finish()
+    assert check_began_from_memory(log, 2, 3, three) >= 6
+    assert said(log, 0, "made")[-1][0] == str(STEPS)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_path, count):
     directory = tmp_path / "dir"

@@ -164,8 +164,8 @@ class Session:
         its state; dictionaries are updated. `Restored.items` has all items as plain values; of
         numbers, strings and tuples only it has them, and the log names those that differ. With
         strict, names and shapes must be those of `into`; without, what fits is taken.
-        What another number of ranks saved comes from storage, and fills `arrays`, too; a rank that
-        was not there has items of another one (`Restored.items_of`), and random generators anew.
+        Another number of ranks may have saved the step: each fills its own parts in `arrays`, and
+        one that is new has items of another (`Restored.items_of`), and random generators anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,
         or when `step` is asked for first and is not there, saves are refused until a restore
         succeeds, or `start_fresh` is called."""

@@ -308,6 +308,7 @@ nb::dict Client::answer_of(const Result<Restored>& restored, nb::object raised) 
   answer["timeline"] = restored->timeline;
   answer["source"] = name_of(restored->source);
   answer["source_name"] = restored->source_name;
+  answer["world_size"] = restored->saved_by;
   answer["reason"] = restored->reason;
   answer["bytes"] = restored->bytes;
   answer["seconds"] = seconds_of(restored->took);

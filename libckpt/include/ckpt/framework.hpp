@@ -37,6 +37,10 @@ struct StoredTensor {
 using ChooseTargets =
     std::function<Result<std::vector<NamedTensor>>(Step, std::span<const StoredTensor>)>;
 
+// A whole tensor T that rank 5 of another number of ranks saved is offered to a further rank as
+// "libckpt.rank.5/T".
+inline constexpr std::string_view other_rank_prefix = "libckpt.rank.";
+
 class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
  public:
   // Errors: those of Checkpointer::open.
@@ -75,9 +79,10 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
 
   // Like restore, but into the targets that `choose` returns. Leaves the blobs of add_blob as they
   // are; blob() returns all others, also inside `choose`. Of a step that another number of ranks
-  // saved, `choose` gets the registered pieces, and the whole tensors of the shards rank % saved_by,
-  // rank + n, rank + 2n, ..., where n is the number of ranks now. With `request.from` it reads the shard of
-  // `rank`, whatever number of ranks saved it; otherwise `rank` is ignored.
+  // saved, `choose` gets the registered pieces, the whole tensors of the shard rank % saved_by, and
+  // those of the shards rank + n, rank + 2n, ..., where n is the number of ranks now. With
+  // `request.from` it reads the shard of `rank`, whatever number of ranks saved it; otherwise
+  // `rank` is ignored.
   Result<Restored> restore_chosen(RestoreRequest request, const ChooseTargets& choose,
                                   std::uint32_t rank = 0);
 

@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import libckpt
 
+ROWS = 12  # Of a table that the ranks divide.
+
 torch.optim.AdamW([torch.zeros(1)])  # The first one imports a thousand modules: before any fork.
 
 
@@ -67,11 +69,14 @@ def train(job, steps, directory=None):
     session = libckpt.init(job, dir=directory, save_storage_interval=interval, replicas=2)
     session.guard(optimizer)
     progress = {"losses": []}
+    rows = torch.zeros(ROWS * (rank + 1) // world - ROWS * rank // world, 3)
+    # Each element says how many steps were made.
+    table = libckpt.Array("table", rows, global_shape=(ROWS, 3), offset=(ROWS * rank // world, 0))
     items = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "rng": libckpt.RNG(),
              "progress": progress}  # fmt: skip
     start = 0
     try:
-        restored = session.restore(items)
+        restored = session.restore(items, arrays=[table])
         start = restored.step
         say("source", restored.source, restored.world_size)
         say("items of", restored.items_of)
@@ -79,6 +84,7 @@ def train(job, steps, directory=None):
         session.prepare(items)
     parameters = [dict(inner.named_parameters()), optimizer.state_dict()["state"]]
     say("began at", start, digest(*parameters, dict(inner.named_buffers())))
+    say("rows", *sorted({int(value) for value in rows.flatten()}))
     say("slots", *own_slots(session))
     for step in range(start + 1, int(steps) + 1):
         loss = model(torch.randn(16, 64) * random.random()).square().mean()
@@ -87,7 +93,8 @@ def train(job, steps, directory=None):
         optimizer.step()
         scheduler.step()
         progress["losses"].append(loss.item())
-        ticket = session.save_checkpoint_if_needed(step, items)
+        rows += 1
+        ticket = session.save_checkpoint_if_needed(step, items, arrays=[table])
         if ticket:
             with contextlib.suppress(libckpt.NotFound, libckpt.Unavailable):  # Another skipped it.
                 ticket.committed.result(0.5)

@@ -362,16 +362,16 @@ TEST_CASE("other world: a rank gets the whole tensors of the shards that nobody 
   cluster.commit(Step{5});
   cluster.begin("AB", rules);
   cluster.check_restored(Step{5}, 5);
-  const auto of = [](std::uint32_t rank) {
-    return std::pair(fmt::format("of rank {}", rank),
+  using Numbers = std::map<std::string, std::vector<std::uint32_t>>;
+  const auto of = [](std::uint32_t rank, const std::string& prefix = "") {
+    return std::pair(fmt::format("{}of rank {}", prefix, rank),
                      std::vector<std::uint32_t>(256, 1000 * rank + 7));
   };
   CHECK(cluster.rank(0).whole_tensors ==
-        std::map<std::string, std::vector<std::uint32_t>>{of(0), of(2), of(4)});
-  CHECK(cluster.rank(1).whole_tensors ==
-        std::map<std::string, std::vector<std::uint32_t>>{of(1), of(3)});
+        Numbers{of(0), of(2, "libckpt.rank.2/"), of(4, "libckpt.rank.4/")});
+  CHECK(cluster.rank(1).whole_tensors == Numbers{of(1), of(3, "libckpt.rank.3/")});
   cluster.begin("ABABABAB", rules);
-  CHECK(cluster.rank(6).whole_tensors == std::map<std::string, std::vector<std::uint32_t>>{of(1)});
+  CHECK(cluster.rank(6).whole_tensors == Numbers{of(1)});
 }
 
 TEST_CASE("other world: a tensor that several saved whole is nobody's to guess", "[unit][node]") {

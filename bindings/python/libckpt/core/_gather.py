@@ -1,8 +1,11 @@
 """Gather: a restore in which each rank reads its share, and the ranks hand one another the rest.
 
-    the same number of ranks     each its own shard, as the daemons agreed; then the shares go round
-    another number of ranks      the newest published step that is whole and that no restore has
-                                 abandoned; rank r reads the shards r, r + n, ...
+    from memory, or what the     as the daemons agreed: each rank its own shard; of another number,
+    same number published        rank r the shards r, r + n, ..., and the arrays it asks for
+    what another number          the newest published step that is whole and that no restore has
+    published                    abandoned; rank r reads the shards r, r + n, ...
+
+Then the shares go round.
 
 A rank that has no shard of its own takes what is not shared from that of its rank modulo their
 number.
@@ -30,13 +33,13 @@ class Gather:
     def restore(self, step, targets, arrays):
         """(answer, structure) of the step; the targets are filled. All ranks call it.
 
-        The answer is the library's, with the number of ranks that saved the step.
+        The answer is the library's, with the rank whose items these are.
         """
         try:
             answer = self._client.restore(step, targets.choose)
         except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
             return self._restore_published(step, targets, arrays, reason)
-        answer["world_size"], answer["items_of"] = self._ranks.world_size, self._ranks.rank
+        answer["items_of"] = self._ranks.rank % answer["world_size"]
         structure, failure = self._try_to_read(answer, targets, arrays)
         self._ranks.agree("shards", failure)
         self._complete(answer["step"], structure, targets)

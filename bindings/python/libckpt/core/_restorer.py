@@ -81,7 +81,9 @@ class Restorer:
         if self._ranks.are_several:
             optimizers, allow_pickle = registration.optimizers, self._allow_pickle
             room = self._replicas.expected_bytes(items, optimizers, allow_pickle)
-            registration.reserve({}, {}, max(room_min, room + arrays.nbytes()), prepare)
+            # The arrays are registered so that another number of ranks gets what it asks for.
+            views = registration.view(arrays.tensors())
+            registration.reserve(views, {}, max(room_min, room + arrays.nbytes()), prepare)
             return
         views = registration.view(tensors | arrays.tensors())
         room = max(room_min, registration.expected_bytes(views))
