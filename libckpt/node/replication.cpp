@@ -106,9 +106,12 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   const std::set<Copy>& given = given_[target];
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
-    if (!is_own || facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
+    if (facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
+    // Another number of ranks restored the step that it needs: whoever has some of it sends that,
+    // since the nodes that captured it may be gone. Of the rest it needs nothing.
+    const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
     const bool is_base = facts_.committed && at == *facts_.committed;
-    if (slot.record()->world_size != facts_.shape.world_size && !is_base) return;
+    if (is_of_others ? !is_base : !is_own) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
     // never have room, must not hold it up.
     const bool is_next =

@@ -9,6 +9,7 @@
 #include "base/checksum.hpp"
 #include "base/log.hpp"
 #include "base/overloaded.hpp"
+#include "format/piece.hpp"
 
 namespace ckpt::sim {
 
@@ -18,26 +19,52 @@ constexpr Duration tick = std::chrono::milliseconds(10);
 constexpr Duration begin_deadline = std::chrono::seconds(120);
 constexpr Duration look_time_max = std::chrono::seconds(1);
 
+// The rank's even part of a tensor that has 10'000 bytes for each of three ranks.
+FlatRange part_of(const TrainerPlan& plan) {
+  const std::uint64_t all = 3 * plan.tensor_bytes;
+  const std::uint64_t begin = all * plan.request.rank / plan.request.world_size;
+  return {begin, all * (plan.request.rank + 1) / plan.request.world_size - begin};
+}
+
 format::Layout layout_for(const TrainerPlan& plan) {
   format::TensorSpec spec;
   spec.name = "weight";
   spec.dtype = DType::u8;
   spec.shape = {static_cast<std::int64_t>(plan.tensor_bytes)};
+  if (plan.has_part) {
+    const FlatRange part = part_of(plan);
+    spec.shape = {static_cast<std::int64_t>(part.count)};
+    Piece piece;
+    piece.global_shape = {3 * plan.tensor_bytes};
+    piece.flat_begin = part.begin;
+    spec.piece = format::normalized(piece, spec.shape);
+  }
   const std::vector<format::TensorSpec> specs{spec};
   auto layout = format::make_layout(specs, plan.request.rank, 0);
   CKPT_ASSERT(layout.has_value());
   return std::move(*layout);
 }
 
-}  // namespace
-
-void fill_expected(std::span<std::byte> bytes, std::uint32_t rank, std::uint64_t timeline,
-                   Step step) {
-  Random content((number(step) << 20) ^ (timeline << 8) ^ rank);
+std::vector<std::byte> random_bytes(std::uint64_t seed, std::uint64_t count) {
+  std::vector<std::byte> bytes(count);
+  Random content(seed);
   for (std::size_t at = 0; at < bytes.size(); at += 8) {
     const std::uint64_t word = content.next();
     std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
   }
+  return bytes;
+}
+
+}  // namespace
+
+// The rank's tensor at one step.
+std::vector<std::byte> SimTrainer::expected_at(std::uint64_t timeline, Step step) const {
+  const std::uint64_t seed = (number(step) << 20) ^ (timeline << 8);
+  if (!plan_.has_part) return random_bytes(seed ^ rank(), plan_.tensor_bytes);
+  const FlatRange part = part_of(plan_);
+  std::vector<std::byte> bytes = random_bytes(seed, part.begin + part.count);
+  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(part.begin));
+  return bytes;
 }
 
 SimTrainer::SimTrainer(TrainerPlan plan, std::shared_ptr<node::Engine> engine, Clock& clock,
@@ -99,6 +126,24 @@ Task<void> SimTrainer::begin() {
     CKPT_CO_CHECK(co_await look_at(step));
   }
   CKPT_CO_CHECK(call(control::AskRestore{++ask_, plan_.wanted}));
+  CKPT_CO_CHECK(co_await wait_begun());
+  const bool is_unsupported =
+      !begun_->result && begun_->result.error().code() == Errc::unsupported;
+  if (is_unsupported && !plan_.wanted) {
+    // A part of what other ranks saved is gone for good: the user begins without it.
+    begun_.reset();
+    CKPT_CO_CHECK(call(control::StartFresh{++ask_}));
+    CKPT_CO_CHECK(co_await wait_begun());
+  }
+  if (!begun_->result) co_return begun_->result;
+  timeline_ = begun_->timeline;
+  done_ = begun_->restored ? begun_->restored->step : Step{0};
+  began_ = *begun_;
+  oracle_.began(rank(), plan_.group, *begun_);
+  co_return Status{};
+}
+
+Task<void> SimTrainer::wait_begun() {
   const Time deadline = clock_.after(begin_deadline);
   while (!begun_) {
     if (offer_ && !slots_.empty()) {
@@ -111,11 +156,6 @@ Task<void> SimTrainer::begin() {
     if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
     if (clock_.now() > deadline) co_return fail(Errc::unavailable, "did not begin in time");
   }
-  if (!begun_->result) co_return begun_->result;
-  timeline_ = begun_->timeline;
-  done_ = begun_->restored ? begun_->restored->step : Step{0};
-  began_ = *begun_;
-  oracle_.began(rank(), plan_.group, *begun_);
   co_return Status{};
 }
 
@@ -142,10 +182,11 @@ Status SimTrainer::check(const control::Offer& offer) {
     }
   }
   const format::Extent tensor = layout_.tensors.at(0).extent;
-  std::vector<std::byte> expected(tensor.bytes);
   const format::StepId at = offer.record->id.at;
-  fill_expected(expected, rank(), at.timeline, at.step);
-  if (std::memcmp(expected.data(), bytes.data() + tensor.offset, tensor.bytes) != 0) {
+  const std::vector<std::byte> expected = expected_at(at.timeline, at.step);
+  CKPT_ASSERT(expected.size() == tensor.bytes);
+  if (offer.record->layout.tensors.at(0).extent != tensor ||
+      std::memcmp(expected.data(), bytes.data() + tensor.offset, tensor.bytes) != 0) {
     oracle_.violated(fmt::format("I2: rank {} was offered wrong bytes for timeline {} step {}",
                                  rank(), at.timeline, number(at.step)));
   }
@@ -223,10 +264,11 @@ Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
   std::ranges::fill(bytes.first(format::covered_bytes(layout_, 0)), std::byte{});
   std::memcpy(bytes.data(), header.data(), header.size());
   // Killed in mid-copy, it leaves half of the new bytes over the old.
-  fill_expected(bytes.subspan(tensor.offset, tensor.bytes / 2), rank(), timeline_, step);
+  const std::vector<std::byte> expected = expected_at(timeline_, step);
+  std::memcpy(bytes.data() + tensor.offset, expected.data(), tensor.bytes / 2);
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(10)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
-  fill_expected(bytes.subspan(tensor.offset, tensor.bytes), rank(), timeline_, step);
+  std::memcpy(bytes.data() + tensor.offset, expected.data(), tensor.bytes);
   control::Filled filled;
   filled.slot = slot;
   filled.generation = generation;

@@ -44,16 +44,13 @@ struct TrainerPlan {
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
   std::uint64_t tensor_bytes = 10'000;
-  std::vector<Step> looked_at;        // Asked for first, and not waited for.
-  std::optional<Step> wanted;         // restore(step).
-  std::uint64_t skip_one_in = 0;      // Steps it skips by itself, as with no free Slot.
+  bool has_part = false;          // It has its even part of one tensor, else a tensor of its own.
+  std::vector<Step> looked_at;    // Asked for first, and not waited for.
+  std::optional<Step> wanted;     // restore(step).
+  std::uint64_t skip_one_in = 0;  // Steps it skips by itself, as with no free Slot.
   std::uint64_t retracts_one_in = 0;  // Steps before which it asks for a restore and gives it up.
   std::uint64_t lets_daemon_hash_one_in = 3;
 };
-
-// The bytes of one rank's tensor at one step.
-void fill_expected(std::span<std::byte> bytes, std::uint32_t rank, std::uint64_t timeline,
-                   Step step);
 
 class SimTrainer : public node::SessionEvents, public std::enable_shared_from_this<SimTrainer> {
  public:
@@ -98,6 +95,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Status call(control::Call call) { return engine_->call(*session_, std::move(call)); }
   Task<void> attach();
   Task<void> begin();
+  Task<void> wait_begun();
   bool is_due(Step step) const;
   Task<void> look_at(Step step);
   Task<void> train();
@@ -105,6 +103,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Task<void> capture(Step step, std::uint32_t slot);
   Task<void> pause(Duration least, Duration most);
   Status check(const control::Offer& offer);
+  std::vector<std::byte> expected_at(std::uint64_t timeline, Step step) const;
 
   TrainerPlan plan_;
   std::shared_ptr<node::Engine> engine_;

@@ -22,6 +22,7 @@ namespace {
 
 const std::string directory = "/ckpt";
 constexpr std::uint32_t checkpoints_kept = 3;
+constexpr std::uint32_t nodes_max = 3;
 constexpr Duration fault_phase = std::chrono::seconds(20);
 constexpr Duration calm_phase_max = std::chrono::seconds(120);
 constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
@@ -166,6 +167,12 @@ std::string World::status_of(const std::string& machine) const {
   return found == machines_.end() ? std::string() : found->second->engine->status_json();
 }
 
+std::vector<std::string> World::names_of_machines() const {
+  std::vector<std::string> names;
+  for (const auto& [name, machine] : machines_) names.push_back(name);
+  return names;
+}
+
 void World::start_machine(const std::string& name) {
   machines_[name] = std::make_unique<Machine>(*this, name, random_.next());
 }
@@ -173,6 +180,7 @@ void World::start_machine(const std::string& name) {
 void World::memory_lost(const std::string& node) {
   if (std::find(members_.begin(), members_.end(), node) == members_.end()) return;
   memory_disturbed_in_ = group_;
+  is_undisturbed_ = false;
   ++losses_since_commit_;
   disturbed_at_ = now_;
 }
@@ -182,6 +190,7 @@ void World::kill_machine(std::string name) {
   const auto found = machines_.find(name);
   if (found == machines_.end()) return;
   memory_lost(name);
+  if (options_.is_elastic) abandoned_.clear();  // Perhaps it alone knew.
   network_.kill(name);
   // The context goes first: what is suspended dies where it stands.
   std::unique_ptr<Machine> machine = std::move(found->second);
@@ -210,13 +219,26 @@ void World::restart_daemon(const std::string& name) {
   }
 }
 
+// What no node of the list knows of the job is not there; without storage nothing tells it.
+void World::keep_one_member(std::vector<std::string>& nodes) {
+  const auto is_member = [&](const std::string& name) {
+    return std::ranges::find(members_, name) != members_.end();
+  };
+  if (std::ranges::any_of(nodes, is_member)) return;
+  for (const std::string& member : members_) {
+    if (!machines_.contains(member)) continue;
+    nodes.back() = member;
+    return;
+  }
+}
+
 void World::launch() {
+  if (options_.is_elastic) world_size_ = 1 + static_cast<std::uint32_t>(random_.below(5));
   ++group_;
   ++outcome_.launches;
   relaunch_at_.reset();
-  std::vector<std::string> alive;
-  for (const auto& [name, machine] : machines_) alive.push_back(name);
-  while (alive.size() < world_size_) {
+  std::vector<std::string> alive = names_of_machines();
+  while (alive.size() < std::min(world_size_, nodes_max)) {
     alive.push_back(fmt::format("n{}", next_name_++));
     start_machine(alive.back());
   }
@@ -225,8 +247,10 @@ void World::launch() {
     std::swap(alive[left - 1], alive[random_.below(left)]);
   }
   // Every node of the list has a rank: that is how its daemon learns of the list.
-  alive.resize(takes_all_nodes_ ? world_size_ : 1 + random_.below(world_size_));
+  const std::uint64_t most = std::min<std::uint64_t>(world_size_, alive.size());
+  alive.resize(takes_all_nodes_ ? most : 1 + random_.below(most));
   if (keeps_members_) alive = members_;
+  if (options_.is_elastic) keep_one_member(alive);
   for (const std::string& member : std::vector<std::string>(members_)) {
     // Who is left out of the list serves nobody: as good as lost.
     const bool is_left_out = std::find(alive.begin(), alive.end(), member) == alive.end();
@@ -246,7 +270,8 @@ void World::launch() {
     Machine& machine = *machines_.at(alive[rank % alive.size()]);
     TrainerPlan plan;
     plan.request.job = "sim";
-    plan.request.dir = directory;
+    if (!options_.is_elastic) plan.request.dir = directory;
+    plan.has_part = options_.is_elastic;
     plan.request.rank = rank;
     plan.request.world_size = world_size_;
     plan.request.nodes = node_list();
@@ -255,7 +280,7 @@ void World::launch() {
     plan.request.incarnation = group_;
     plan.request.save_mem_interval = mem_interval_;
     plan.request.replicas = replicas_;
-    plan.request.save_storage_interval.steps = 4;
+    if (!options_.is_elastic) plan.request.save_storage_interval.steps = 4;
     plan.request.max_ckpt_num = checkpoints_kept;
     plan.request.secret = "0123456789abcdef0123456789abcdef";
     plan.group = group_;
@@ -322,6 +347,13 @@ void World::supervise() {
       zombies_.erase(zombies_.begin() + static_cast<std::ptrdiff_t>(index));
     } else {
       ++index;
+    }
+  }
+  if (std::exchange(drops_memory_outside_, false)) {
+    for (const auto& name : names_of_machines()) {
+      if (names_.contains(name)) continue;
+      kill_machine(name);
+      start_machine(name);
     }
   }
   if (relaunch_at_ && now_ >= *relaunch_at_) launch();
@@ -414,6 +446,8 @@ void World::inject_fault() {
       network.flip_one_in = random_.one_in(2) ? 300 : 0;
       network_.set_options(network);
       disturbed_at_ = now_;
+      is_undisturbed_ = false;
+      are_links_cut_ = true;
       break;
     }
     default: {
@@ -423,10 +457,12 @@ void World::inject_fault() {
       if (left == right) break;
       random_.one_in(2) ? network_.partition(left, right) : network_.partition_one_way(left, right);
       disturbed_at_ = now_;
+      is_undisturbed_ = false;
+      are_links_cut_ = true;
     }
   }
   if (!is_noisy_ && random_.one_in(3)) {
-    network_.heal_all();
+    network_.heal_all();  // Delays and resets stay.
     disturbed_at_ = now_;
   }
 }
@@ -440,6 +476,7 @@ void World::calm() {
   skip_one_in_ = 0;
   network_.heal_all();
   network_.set_options({});
+  are_links_cut_ = false;
   disk_.clear_faults();
   disk_.stall_until(now_);
 }
@@ -490,6 +527,15 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
                            number(at.step)));
     }
   }
+  // What was restored once stays until there is something newer, whoever restored it.
+  const bool is_suspect = committed_ && times_begun_[*committed_] >= 3;
+  const bool is_kept = begun.restored && committed_ && *begun.restored >= *committed_;
+  if (is_undisturbed_ && committed_ && !is_suspect && !was_wanted && !is_kept)
+    violated(fmt::format("I1: launch {} lost timeline {} step {}, and nothing had happened", group,
+                         committed_->timeline, number(committed_->step)));
+  if (begun.restored) ++times_begun_[*begun.restored];
+  drops_memory_outside_ = options_.is_elastic && !begun.restored;
+  is_undisturbed_ = options_.is_elastic && !is_noisy_ && !are_links_cut_;
   if (begun.restored && committed_ && *begun.restored < *committed_) {
     abandoned_.insert(*committed_);
   }
@@ -564,13 +610,15 @@ void World::check_storage() {
 void World::check_converges() {
   const std::uint64_t commits = outcome_.commits;
   const std::uint64_t publications = outcome_.publications;
+  const std::uint64_t expected = options_.is_elastic ? 0 : 1;
   const Time end = now_ + calm_phase_max;
   while (now_ < end &&
-         (outcome_.commits < commits + 8 || outcome_.publications < publications + 1)) {
+         (outcome_.commits < commits + 8 || outcome_.publications < publications + expected)) {
     advance(milliseconds(200));
   }
   if (outcome_.commits < commits + 8) violated("liveness: nothing is committed in calm");
-  if (outcome_.publications < publications + 1) violated("liveness: nothing is published in calm");
+  if (outcome_.publications < publications + expected)
+    violated("liveness: nothing is published in calm");
 }
 
 Outcome World::run() {
@@ -588,7 +636,7 @@ Outcome World::run() {
   check_converges();
   check_storage();
   // Each takes longer than all before.
-  if (options_.seed % 3 == 0) {
+  if (options_.seed % 3 == 0 && !options_.is_elastic) {
     hang_storage();
     hang_writer();
     lose_coordinator();

@@ -4,6 +4,8 @@
 // is ready, virtual time jumps to the next event. Killing a node destroys its context and with it
 // all suspended frames. After the faults stop, everything must converge.
 //
+// An elastic world has another number of ranks in each launch, and no storage.
+//
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
 //          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
 //
@@ -33,6 +35,8 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   bool is_verbose = false;
   bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
+  // Each launch has another number of ranks, and there is no storage: only memory has the steps.
+  bool is_elastic = false;
 };
 
 struct Outcome {
@@ -72,10 +76,12 @@ class World final : public Oracle {
   void step_time(Time limit);
 
   // The cluster.
+  std::vector<std::string> names_of_machines() const;
   void start_machine(const std::string& name);
   void kill_machine(std::string name);
   void restart_daemon(const std::string& name);  // Its trainers live on.
   void launch();
+  void keep_one_member(std::vector<std::string>& nodes);
   std::vector<Step> steps_to_look_at();
   void end_launch();
   void supervise();  // The launcher: a launch with a dead rank is ended, and a new one begun.
@@ -146,8 +152,15 @@ class World final : public Oracle {
   std::optional<format::StepId> committed_;
   std::uint64_t losses_since_commit_ = 0;  // Nodes whose memory was lost.
   std::size_t members_at_commit_ = 1;
-  bool was_whole_at_commit_ = false;  // All members alive and connected for long enough.
-  Time disturbed_at_{};               // Last time that a node or a link was lost.
+  // Since the newest launch began, no memory was lost, and all nodes hear one another.
+  bool is_undisturbed_ = false;
+  bool are_links_cut_ = false;
+  // A launch began with nothing. What nodes outside of it hold is dropped: without storage nothing
+  // would tell which of the two is newer.
+  bool drops_memory_outside_ = false;
+  std::map<format::StepId, int> times_begun_;  // By what was restored.
+  bool was_whole_at_commit_ = false;           // All members alive and connected for long enough.
+  Time disturbed_at_{};                        // Last time that a node or a link was lost.
   std::optional<format::StepId> durable_;
   std::vector<Step> published_;  // The last ones, oldest first.
   std::uint64_t read_faults_at_durable_ = 0;

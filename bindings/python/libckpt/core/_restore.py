@@ -3,19 +3,15 @@
 import json
 
 from libckpt import errors
-from libckpt.core import _frameworks, _item_kinds, _registration, _structure
+from libckpt.core import _frameworks, _item_kinds, _other_ranks, _registration, _structure
 from libckpt.core import _tensors, _views
 from libckpt.core._replicas import SHARES
-
-
-OTHER_RANK = "libckpt.rank."  # Before the names of tensors of a further rank's shard.
 
 
 class Targets:
     """Answers where each tensor of a step is to go; asked once for each copy that is tried.
 
-    Of a share, what is not there is looked for in complete() only. What another rank
-    captured for all is taken from its shard, if that comes, too.
+    Of a share, what is not there is looked for in complete() only.
     """
 
     def __init__(
@@ -49,7 +45,7 @@ class Targets:
 
     def choose(self, step, stored, structure):
         self.structure = _structure.parsed(structure)
-        stored, of_others = _split(stored)
+        stored, of_others = _other_ranks.split(stored)
         if self.structure is not None:
             self._check_outline({k: v for k, v in self.structure.items() if k != SHARES})
         self._nodes = {node["t"]: node for node in tensor_nodes(self.structure)}
@@ -72,7 +68,7 @@ class Targets:
                 for name, kind, shape, _ in stored
             }  # fmt: skip
             self._compare(step, there, self.of_a_share)
-        return self._choose(stored) + self._choose_of_others(of_others)
+        return self._choose(stored) + _other_ranks.choose(of_others, self.structure, self._choose)
 
     @property
     def has_arrays(self):
@@ -85,16 +81,6 @@ class Targets:
             return self._choose([tensor for tensor in stored if tensor[0] in names])
 
         return choose
-
-    def _choose_of_others(self, of_others):
-        """What a rank captured for all, of shards that come with this rank's own."""
-        owners = (self.structure or {}).get(SHARES, {})
-        chosen = []
-        for rank, stored in of_others.items():
-            owned = [tensor for tensor in stored if owners.get(tensor[0]) == rank]
-            chosen += [(f"{OTHER_RANK}{rank}/{name}", *rest)
-                       for name, *rest in self._choose(owned)]  # fmt: skip
-        return chosen
 
     def complete(self, step, nodes):
         """Makes places for what no shard here has; `nodes` of the structure by name are all."""
@@ -242,19 +228,6 @@ class Targets:
                     f'one of item "{here[name]}" here, which was overwritten: give the items the '
                     "names that they were saved under, and restore again"
                 )
-
-
-def _split(stored):
-    """The tensors of this rank's own shard, and those of others by rank."""
-    own, of_others = [], {}
-    for tensor in stored:
-        if tensor[0].startswith(OTHER_RANK):
-            rank, _, name = tensor[0].removeprefix(OTHER_RANK).partition("/")
-            alias = tensor[3].removeprefix(f"{OTHER_RANK}{rank}/") if tensor[3] else tensor[3]
-            of_others.setdefault(int(rank), []).append((name, *tensor[1:3], alias))
-        else:
-            own.append(tensor)
-    return own, of_others
 
 
 def _wanted(name):

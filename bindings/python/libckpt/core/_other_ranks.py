@@ -1,0 +1,28 @@
+"""OtherRanks: what comes of further ranks' shards, with a rank's own, from another number of them."""
+
+from libckpt.core._replicas import SHARES
+
+PREFIX = "libckpt.rank."  # Before the number of the rank, a slash, and the name that it saved.
+
+
+def split(stored):
+    """The tensors of the rank's own shard, and those of others by rank."""
+    own, of_others = [], {}
+    for tensor in stored:
+        if tensor[0].startswith(PREFIX):
+            rank, _, name = tensor[0].removeprefix(PREFIX).partition("/")
+            alias = tensor[3].removeprefix(f"{PREFIX}{rank}/") if tensor[3] else tensor[3]
+            of_others.setdefault(int(rank), []).append((name, *tensor[1:3], alias))
+        else:
+            own.append(tensor)
+    return own, of_others
+
+
+def choose(of_others, structure, choose_own):
+    """What each of them captured for all, chosen as `choose_own(tensors)` says."""
+    owners = (structure or {}).get(SHARES, {})
+    chosen = []
+    for rank, stored in of_others.items():
+        owned = [tensor for tensor in stored if owners.get(tensor[0]) == rank]
+        chosen += [(f"{PREFIX}{rank}/{name}", *place) for name, *place in choose_own(owned)]
+    return chosen
