@@ -33,6 +33,7 @@ struct JobFacts {
 
   Clock& clock() const { return context.seams.clock; }
   bool is_fenced(format::StepId at) const { return agree::is_fenced(history, at); }
+  bool is_newest_committed(format::StepId at) const { return committed && at == *committed; }
   // Neither a restore nor a flush needs it any more.
   bool is_useless(format::StepId at) const {
     return is_fenced(at) || (committed && at < *committed);

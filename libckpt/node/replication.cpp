@@ -110,8 +110,7 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
     // Another number of ranks restored the step that it needs: whoever has some of it sends that,
     // since the nodes that captured it may be gone. Of the rest it needs nothing.
     const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
-    const bool is_base = facts_.committed && at == *facts_.committed;
-    if (is_of_others ? !is_base : !is_own) return;
+    if (is_of_others ? !facts_.is_newest_committed(at) : !is_own) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
     // never have room, must not hold it up.
     const bool is_next =
@@ -299,9 +298,9 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
     return fail(Errc::not_found, what + ": another run");
   }
   // Of another number of ranks only the step that was restored, until a newer one is committed.
-  const bool is_base = facts_.committed && record.id.at == *facts_.committed;
-  if ((record.world_size != facts_.shape.world_size && !is_base) ||
-      record.id.rank >= record.world_size) {
+  const bool is_wanted =
+      record.world_size == facts_.shape.world_size || facts_.is_newest_committed(record.id.at);
+  if (!is_wanted || record.id.rank >= record.world_size) {
     return fail(Errc::cancelled, what + ": another world size");
   }
   if (facts_.is_fenced(record.id.at)) {

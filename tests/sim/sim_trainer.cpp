@@ -127,8 +127,7 @@ Task<void> SimTrainer::begin() {
   }
   CKPT_CO_CHECK(call(control::AskRestore{++ask_, plan_.wanted}));
   CKPT_CO_CHECK(co_await wait_begun());
-  const bool is_unsupported =
-      !begun_->result && begun_->result.error().code() == Errc::unsupported;
+  const bool is_unsupported = !begun_->result && begun_->result.error().code() == Errc::unsupported;
   if (is_unsupported && !plan_.wanted) {
     // A part of what other ranks saved is gone for good: the user begins without it.
     begun_.reset();

@@ -1,4 +1,5 @@
-"""OtherRanks: what comes of further ranks' shards, with a rank's own, from another number of them."""
+"""OtherRanks: tensors of further shards, which come with a rank's own from another number of ranks.
+"""
 
 from libckpt.core._replicas import SHARES
 
