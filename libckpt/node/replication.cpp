@@ -19,8 +19,7 @@ namespace {
 
 constexpr Duration retry_after = std::chrono::milliseconds(50);
 constexpr Duration retry_after_max = std::chrono::seconds(2);
-constexpr Duration copy_slow_after =
-    std::chrono::seconds(30);  // When it is reported; as for storage.
+constexpr Duration copy_slow_after = std::chrono::seconds(30);  // Then it is reported.
 // An attempt that has lasted so long gets on: one that stands still has failed by then.
 constexpr Duration failure_counts_for = std::chrono::seconds(25);
 
@@ -107,8 +106,8 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     if (facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
-    // Another number of ranks restored the step that it needs: whoever has some of it sends that,
-    // since the nodes that captured it may be gone. Of the rest it needs nothing.
+    // Of what another number of ranks saved only the restored step is needed. Whoever has some of
+    // it sends that: the nodes that captured it may be gone.
     const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
     if (is_of_others ? !facts_.is_newest_committed(at) : !is_own) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
