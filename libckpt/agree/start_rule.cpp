@@ -50,6 +50,9 @@ std::uint64_t highest_timeline(const ClusterView& view, const StartState& state)
       highest = std::max(highest, holding.id.at.timeline);
     }
     for (const format::RankReport& rank : node.ranks) highest = std::max(highest, rank.timeline);
+    // The coordinator that began it may be gone, with all that its memory had.
+    if (node.committed) highest = std::max(highest, node.committed->timeline);
+    for (const format::StepId& at : node.durable) highest = std::max(highest, at.timeline);
   }
   for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
     highest = std::max(highest, step.at.timeline);

@@ -249,6 +249,7 @@ void PeerLines::admit(std::shared_ptr<wire::Connection> connection, std::string 
 void PeerLines::note_boot(Peer& peer, std::uint64_t boot) {
   if (std::exchange(peer.boot, boot) == boot) return;
   peer.stated = peer.taken = 0;
+  peer.is_boot_told = false;
   for (const auto& line : std::list(peer.lines)) end(line);
 }
 
@@ -290,13 +291,14 @@ bool PeerLines::hear(Line& line, wire::Message message) {
   const Time now = seams_.clock->now();
   const std::uint64_t stated = is_errand ? peer.stated : message.ticket;
   peer.heard_at = now;
-  const bool is_news = !peer.is_live || stated != peer.stated;
+  const bool is_news = !peer.is_live || !peer.is_boot_told || stated != peer.stated;
   if (!peer.is_live) {
     log_info("job={} peer={} is alive", settings_.job, line.node);
     peer.is_live = true;
     choose();
   }
   peer.stated = stated;
+  peer.is_boot_told = peer.is_boot_told || !is_errand;
   if (is_state) {
     peer.stated_kind = message.kind;
     peer.taken = 0;  // The engine's answer is on its way.

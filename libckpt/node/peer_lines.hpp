@@ -89,6 +89,7 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
     bool is_live = false;
     Time heard_at{};
     std::uint64_t boot = 0;    // That of its lines: they are ended when it speaks with another one.
+    bool is_boot_told = true;  // The engine knows of this boot; it may state nothing to us.
     std::uint64_t stated = 0;  // The number of its newest statement to us.
     wire::FrameKind stated_kind = wire::FrameKind::report;
     std::uint64_t taken = 0;  // As our engine has it.

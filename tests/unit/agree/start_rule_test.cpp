@@ -178,6 +178,19 @@ TEST_CASE("start: without any checkpoint all begin at the beginning, at once", "
   REQUIRE_FALSE(start->base);
 }
 
+TEST_CASE("start: a timeline is above every one that a node has heard of", "[unit][agree]") {
+  Scene scene(2);
+  scene.all_ask();
+  scene.view.reports[1].committed = format::StepId{4'000'000'000'000, Step{26}};
+  Random random(1);
+  auto decision = agree::decide_start(scene.view, {}, false, random);
+  REQUIRE(decision.next);
+  CHECK(decision.next->timeline > 4'000'000'000'000);
+  scene.view.reports[0].durable = {{5'000'000'000'000, Step{3}}};
+  decision = agree::decide_start(scene.view, {}, false, random);
+  CHECK(decision.next->timeline > 5'000'000'000'000);
+}
+
 TEST_CASE("start: who asks for one step never begins from nothing instead", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);

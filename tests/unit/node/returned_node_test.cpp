@@ -40,10 +40,11 @@ struct OneNode {
 };
 
 struct World {
-  explicit World(std::uint64_t network_seed = 1, std::string with_directory = {})
-      : directory(std::move(with_directory)), network(network_seed) {}
+  explicit World(std::uint64_t network_seed = 1, std::string with_directory = {},
+                 std::uint32_t count = 2)
+      : directory(std::move(with_directory)), world_size(count), network(network_seed) {}
   ~World() {
-    for (OneNode* node : {&a, &b}) stop(*node);
+    for (OneNode* node : {&a, &b, &c}) stop(*node);
     clock.advance(std::chrono::seconds(10));
   }
   void open(OneNode& node, const std::string& name, std::uint64_t boot) {
@@ -56,9 +57,10 @@ struct World {
                                            Seams{clock, memory, files, *node.front}, options);
     AttachRequest request;
     request.job = "job";
-    request.rank = name == "A" ? 0 : 1;
-    request.world_size = 2;
-    request.nodes = {{"A", "", "A:1"}, {"B", "", "B:1"}};
+    request.rank = static_cast<std::uint32_t>(name.front() - 'A');
+    request.world_size = request.replicas = world_size;
+    for (const std::string member : {"A", "B", "C"})
+      if (request.nodes.size() < world_size) request.nodes.push_back({member, "", member + ":1"});
     request.node = name;
     request.own_slots = 4;
     request.secret = secret_of_both;
@@ -90,13 +92,14 @@ struct World {
   }
 
   const std::string directory;
+  const std::uint32_t world_size;
   asio::io_context context;
   test::FakeClock clock{context};
   test::HeapSource memory;
   test::MemoryDisk disk{1};
   test::MemoryFileSystem files{disk, &clock};
   test::SimNetwork network;
-  OneNode a, b;
+  OneNode a, b, c;
   format::RunId run;
 };
 
@@ -179,6 +182,31 @@ TEST_CASE("returned node: it gets its copy of the last step again, with nothing 
   world.open(world.b, "B", 9);
   CHECK(world.pass_until(
       [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
+}
+
+// B and C state nothing to each other, since A coordinates both.
+TEST_CASE("returned node: it gets its copy from each peer, though none has missed it",
+          "[unit][node]") {
+  World world(1, "", 3);
+  const auto all = {&world.a, &world.b, &world.c};
+  world.open(world.a, "A", 7);
+  world.open(world.b, "B", 8);
+  world.open(world.c, "C", 9);
+  for (OneNode* node : all)
+    REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
+  REQUIRE(world.pass_until([&] {
+    return std::ranges::all_of(all, [](OneNode* it) { return it->trainer.granted.size() >= 2; });
+  }));
+  for (OneNode* node : all) capture(*node, Step{1});
+  REQUIRE(world.pass_until([&] { return world.a.trainer.committed == Step{1}; }));
+
+  world.network.kill("C");
+  world.stop(world.c);
+  const std::uint64_t before = world.network.bytes_delivered("B", "C");
+  world.c.trainer = Trainer{};
+  world.open(world.c, "C", 10);
+  CHECK(world.pass_until(
+      [&] { return world.network.bytes_delivered("B", "C") >= before + tensor_bytes; }));
 }
 
 // The restored step is older than the committed one. Where the lines break when the first node
