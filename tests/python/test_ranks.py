@@ -28,6 +28,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 class Cluster:
     """Nodes by name, as examples/training/nodes.sh makes them, and jobs of ranks on them."""
 
+    program = "ranks.py"
+
     def __init__(self, scratch, programs, trainer):
         self.scratch, self.programs, self._trainer = scratch, programs, trainer
         self._shell = subprocess.Popen(["bash"], cwd=ROOT, text=True, stdin=subprocess.PIPE,
@@ -72,7 +74,7 @@ class Cluster:
             **environment,
         }
         each = [self.node(name) | common for name in nodes]
-        return self._trainer("ranks.py", json.dumps(each), job, *map(str, arguments))
+        return self._trainer(self.program, json.dumps(each), job, *map(str, arguments))
 
     def lose(self, name, process):
         """The node with its trainer, its daemon and all its memory."""

@@ -125,7 +125,7 @@ def enter(space):
             raise OSError(ctypes.get_errno(), f"enter {space}")
 
 
-def main(nodes, *arguments):
+def main(nodes, *arguments, train=train):
     """Forks the ranks: their imports are done."""
     processes = {}
     for rank, environment in enumerate(json.loads(nodes)):

@@ -66,12 +66,25 @@ def _numbers(name, what, given):
     return tuple(_number(name, what, each) for each in given)
 
 
+class _Part:
+    """A part of a larger tensor that an item holds."""
+
+    __slots__ = ("_place", "buffer")
+
+    def __init__(self, buffer, place):
+        self.buffer, self._place = buffer, place
+
+    def place(self):
+        return self._place
+
+
 class Arrays:
-    """Those of one call, by name."""
+    """Those of one call, by name, with the parts that items hold."""
 
     def __init__(self, arrays, tensors):
         """`tensors`: those of the items, by name."""
-        self._by_name = {}
+        places = getattr(tensors, "places", {})
+        self._by_name = {name: _Part(tensors[name], place) for name, place in places.items()}
         for array in () if arrays is None else arrays:
             _items.check_name(array.name)
             if array.name in self._by_name or array.name in tensors:
@@ -91,7 +104,9 @@ class Arrays:
         return {name: array.place() for name, array in self._by_name.items()}
 
     def nbytes(self):
-        return sum(array.buffer.nbytes for array in self._by_name.values())
+        """Of those that are no part of an item."""
+        own = [array for array in self._by_name.values() if isinstance(array, Array)]
+        return sum(array.buffer.nbytes for array in own)
 
     def warn_of_lost(self, step, places):
         """`places`: of the arrays of the call before."""
@@ -110,3 +125,13 @@ class Arrays:
                 raise errors.InvalidArgument(
                     f'restore: array "{name}" cannot be filled: {problem}'
                 )
+
+
+def check_parts(step, nodes, arrays):
+    """What was saved as a part has a place here, or nobody knows which part is wanted."""
+    for name, node in nodes.items():
+        if node.get("part") and name not in arrays:
+            raise errors.InvalidArgument(
+                f'restore step {step}: tensor "{name}" was saved in parts, by ranks that held it '
+                "together, and is not divided among the ranks here: give the item as it was saved"
+            )

@@ -119,6 +119,11 @@ class Owners:
         """By name of the tensors that are declared to be the same on all ranks, what each is."""
         return {}
 
+    def make_state(self):
+        """Before a restore, makes what only a first step would make, where a restore must find it.
+        Returns what undoes that."""
+        return []
+
     def check(self, name, owner, value):
         """Raises InvalidArgument for a value that fill() cannot give to the owner."""
         return False

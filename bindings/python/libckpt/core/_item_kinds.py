@@ -1,5 +1,7 @@
 """Item kinds: what an item, or a part of one, may be besides tensors and plain data."""
 
+import contextlib
+
 from libckpt.core import _frameworks, _tensors
 
 PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
@@ -48,6 +50,18 @@ def has_tensor(value):
 def owners_of(items, for_capture=False):
     """What handles the owners among the items, of each framework."""
     return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
+
+
+@contextlib.contextmanager
+def state_made(items):
+    """While it lasts, owners have the state that a restore is to fill; for good unless it fails."""
+    undone = [undo for owners in owners_of(items) for undo in owners.make_state()]
+    try:
+        yield
+    except BaseException:
+        for undo in undone:
+            undo()
+        raise
 
 
 def parts_in(pairs, is_one):

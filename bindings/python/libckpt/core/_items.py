@@ -33,6 +33,14 @@ def _text_of_plain(value):
     return f'{{"v":{_text(value)}}}'
 
 
+class Tensors(dict):
+    """By name. `places`: of those that are parts of larger ones, where they lie in them."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = {}
+
+
 class _Collision(Exception):
     """Two tensors have one name, of which the second must get another."""
 
@@ -57,7 +65,7 @@ class Flattener:
     def __init__(self, items=None, allow_pickle=False, known=None):
         self._items = items or {}
         self._owners = _item_kinds.owners_of(self._items, for_capture=known is not None)
-        self.tensors = {}
+        self.tensors = Tensors()
         self.members = {}  # By name of the file, its entries.
         self.allow_pickle = allow_pickle
         self.seen = Known()
@@ -125,6 +133,9 @@ class Flattener:
             name = name.replace("//", "/'/")
         while name in self.tensors:  # As in {"a.b": x, "a": {"b": y}}.
             name += "'"
+        part = _tensors.part_of(name, value)
+        if part is not None:
+            return self._part_of_larger(name, *part)
         self.tensors[name] = value
         known = self._known_tensors.get(name)
         if known is None or known[0] is not value.dtype or known[1] != value.shape:
@@ -137,6 +148,12 @@ class Flattener:
             known = (value.dtype, value.shape, text, order)
         self.seen.tensors[name] = known
         return known[2]
+
+    def _part_of_larger(self, name, local, place):
+        _check_text(name)
+        _tensors.check(name, local)
+        self.tensors[name], self.tensors.places[name] = local, place
+        return _text({"t": name, **_tensors.describe(local), "part": True})
 
     def _go_deeper(self, name):
         self._depth += 1
@@ -159,7 +176,8 @@ class Flattener:
         self._depth -= 1
         if is_tree:
             names = list(itertools.islice(self.tensors, count, None))
-            trees.add(name, value, names, text, _text_of_plain)
+            if self.tensors.places.keys().isdisjoint(names):  # Else what it holds is not saved.
+                trees.add(name, value, names, text, _text_of_plain)
             self._is_remembered = False
         return text
 

@@ -3,8 +3,8 @@
 import json
 
 from libckpt import errors
-from libckpt.core import _frameworks, _item_kinds, _other_ranks, _registration, _structure
-from libckpt.core import _tensors, _views
+from libckpt.core import _arrays, _frameworks, _item_kinds, _other_ranks, _registration
+from libckpt.core import _structure, _tensors, _views
 from libckpt.core._replicas import SHARES
 
 
@@ -52,6 +52,7 @@ class Targets:
         _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
+        _arrays.check_parts(step, self._nodes, self._arrays)
         missing = sorted(self._arrays.keys() - {name for name, *_ in stored})
         if missing and not self.leaves_arrays:
             raise errors.InvalidArgument(
@@ -113,6 +114,8 @@ class Targets:
             if self._is_of_array(name):
                 if name in self._arrays and not self.leaves_arrays:
                     chosen.append(self._array_target(name))
+                if name in self._arrays and name in self._nodes:  # A part that an item holds.
+                    self.placed[name] = self._arrays[name]
             elif not alias and name != _registration.ROOM:
                 own = self._in_place_for(name)
                 if own is None:
@@ -148,6 +151,8 @@ class Targets:
         # Arrays in plain data may grow: whoever reads them takes them from there.
         nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
         wanted = {**self._in_place, **nested}
+        for name in self._arrays:  # Whatever parts the ranks had then.
+            wanted.pop(name, None)
         # What was saved before the names of wrappers were left out.
         there = {_frameworks.plain_name(name): form for name, form in there.items()} | there
         missing = sorted(set(wanted) - set(there))
@@ -168,7 +173,7 @@ class Targets:
 
     def _target(self, name, type_name, shape, tensor):
         order = tuple(self._nodes.get(name, {}).get("order", ()))
-        view = _view_in_place(tensor, type_name, shape, order)
+        view = _views.view_in_place(tensor, type_name, shape, order)
         if view is not None:
             self.placed[name] = tensor
             return (name, view.address, view.type, view.shape, view.gpu, False)
@@ -291,10 +296,3 @@ def _check_writable(step, tensors, stored):
             raise errors.InvalidArgument(
                 f'restore step {step}: tensor "{name}" cannot be filled: {problem}'
             )
-
-
-def _view_in_place(tensor, type_name, shape, order):
-    if tensor is None or not _tensors.is_writable(tensor) or _tensors.order_of(tensor) != order:
-        return None
-    view = _views.view_of("", tensor)
-    return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None

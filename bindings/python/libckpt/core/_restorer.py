@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from libckpt import errors
-from libckpt.core import _arrays, _fill, _gather, _items, _rebuild, _restore
+from libckpt.core import _arrays, _fill, _gather, _item_kinds, _items, _rebuild, _restore
 from libckpt.core.files import _storage
 
 logger = logging.getLogger("libckpt")
@@ -43,10 +43,14 @@ class Restorer:
     def prepare(self, items):
         """Makes Slots for the items, and for the state that their optimizers will have."""
         _, tensors, members = _items.flatten(items, self._allow_pickle)
-        self._make_room(items, tensors, members, 0, None, _arrays.Arrays((), {}))
+        self._make_room(items, tensors, members, 0, None, _arrays.Arrays((), tensors))
 
     def restore(self, into, step, strict, arrays=()):
         """(Restored, whether the daemons know of the restore); `into` and the arrays are filled."""
+        with _item_kinds.state_made(into):
+            return self._restore(into, step, strict, arrays)
+
+    def _restore(self, into, step, strict, arrays):
         flattened = _items.flatten(into, self._allow_pickle)
         _, here, members = flattened
         arrays = _arrays.Arrays(arrays, here)

@@ -28,6 +28,11 @@ class Kind:
         """Whether a value of such a class is a tensor, and nothing more than that."""
         return True
 
+    def part_of(self, name, tensor):
+        """(this rank's part, where it lies, as Array.place() says) of a tensor that several ranks
+        hold together; None: it is no such tensor."""
+        return None
+
     def detached(self, tensor):
         return tensor
 
@@ -69,6 +74,12 @@ def _find_kind(type_of_value):
 
 def is_tensor(value):
     return kind_of(value) is not None
+
+
+def part_of(name, tensor):
+    """As the Kind's; None, too, for what is no tensor."""
+    kind = kind_of(tensor)
+    return None if kind is None else kind.part_of(name, tensor)
 
 
 def check(name, tensor):
@@ -114,7 +125,7 @@ def describe(tensor, order=()):
 
 
 def _kind_of_description(description):
-    key = next(key for key in description if key not in ("t", "shape", "order"))
+    key = next(key for key in description if key not in ("t", "shape", "order", "part"))
     return _frameworks.adapter_of(key).tensors
 
 

@@ -79,6 +79,13 @@ def view_of(name, tensor, known=None, is_buffered=False):
     return View(kept, address, type_name, shape, kind.gpu_of(tensor), is_buffered)
 
 
+def view_in_place(tensor, type_name, shape, order):
+    if tensor is None or not _tensors.is_writable(tensor) or _tensors.order_of(tensor) != order:
+        return None
+    view = view_of("", tensor)
+    return view if (view.type, tuple(view.shape)) == (type_name, tuple(shape)) else None
+
+
 def _fits(kind, known, tensor):
     """Whether the buffer of the view can hold it."""
     is_buffer = known is not None and known.is_buffered and _tensors.kind_of(known.kept) is kind

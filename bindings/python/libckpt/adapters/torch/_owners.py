@@ -11,7 +11,7 @@ import logging
 import torch
 from torch import amp
 
-from libckpt.adapters.torch import _modules, _optimizers
+from libckpt.adapters.torch import _distributed, _modules, _optimizers
 from libckpt.core import _frameworks, _item_kinds, _tensors
 from libckpt.core._fill import errors_named
 
@@ -79,6 +79,11 @@ class Owners(_frameworks.Owners):
         return found
 
     # --- restoring
+
+    def make_state(self):
+        found = _item_kinds.parts_in(self._items.items(), is_optimizer)
+        undone = [_distributed.make_state(optimizer) for _, optimizer in found]
+        return [undo for undo in undone if undo is not None]
 
     def check(self, name, owner, value):
         if not is_optimizer(owner):

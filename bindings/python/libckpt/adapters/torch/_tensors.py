@@ -4,6 +4,7 @@ import zlib
 
 import torch
 
+from libckpt.adapters.torch import _distributed
 from libckpt.core import _tensors
 from libckpt.errors import Unsupported
 
@@ -43,6 +44,9 @@ class Tensors(_tensors.Kind):
 
     def is_kind_of(self, type_of_value):
         return issubclass(type_of_value, torch.Tensor)
+
+    def part_of(self, name, tensor):
+        return _distributed.part_of(name, tensor) if _distributed.is_distributed(tensor) else None
 
     def check(self, name, tensor):
         problem = _problem_of(tensor)
@@ -133,8 +137,8 @@ def _problem_of(tensor):
         return "it is a nested tensor: save the tensors of its unbind()"
     if type(tensor).__name__ == "FakeTensor":
         return "it is a fake tensor, which has no data: save the real one"
-    if type(tensor).__name__ == "DTensor":
-        return "it is a distributed tensor: save its local part, to_local()"
+    if _distributed.is_distributed(tensor):
+        return "it is a distributed tensor, which only an item may hold: save its to_local()"
     if hasattr(tensor, "__tensor_flatten__"):
         return (
             f"it is a {type(tensor).__name__}, which is made of other tensors: save those, of its "

@@ -1,0 +1,73 @@
+"""Goal: a distributed tensor is captured as the part that each rank has, wherever that lies, and
+what cannot be is refused by name.
+
+Method: the ranks of a mesh one after the other, in a group of torch that only pretends to be one.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+PROGRAM = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import libckpt
+from libckpt.core import _items
+
+rank, sizes, shape, kinds = json.loads(sys.argv[1])
+dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+mesh = dist.init_device_mesh("cpu", tuple(sizes))
+makers = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial()}
+placements = [makers[kind] for kind in kinds]
+whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+if "P" in kinds:
+    tensor = DTensor.from_local(whole, mesh, placements, run_check=False)
+else:
+    tensor = torch.distributed.tensor.distribute_tensor(whole, mesh, placements, src_data_rank=None)
+try:
+    structure, tensors, _ = _items.flatten({"w": tensor, "x": torch.zeros(2)})
+    print(json.dumps([tensors["w"].tolist(), tensors.places["w"], sorted(tensors.places)]))
+except libckpt.CheckpointError as error:
+    print(json.dumps(f"{type(error).__name__}: {error}"))
+"""
+
+
+def parts(sizes, shape, kinds):
+    """What each of four ranks has."""
+    ran = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps([rank, sizes, shape, kinds])],
+                         stdout=subprocess.PIPE, text=True)
+        for rank in range(4)
+    ]  # fmt: skip
+    return [json.loads(each.communicate(timeout=120)[0]) for each in ran]
+
+
+def test_rows_and_their_copies_are_where_they_lie():
+    """Two copies of two shards, of five rows."""
+    whole = torch.arange(15.0).reshape(5, 3).tolist()
+    found = parts([2, 2], [5, 3], ["R", "S0"])
+    for rank, (local, place, names) in enumerate(found):
+        begin, end = (0, 3) if rank % 2 == 0 else (3, 5)
+        assert local == whole[begin:end]
+        assert place == [[5, 3], [begin, 0], None, None, rank // 2]
+        assert names == ["w"]
+
+
+def test_a_rank_may_have_nothing_and_columns_are_divided_too():
+    found = parts([4], [3, 2], ["S0"])
+    assert [local for local, *_ in found] == [[[0.0, 1.0]], [[2.0, 3.0]], [[4.0, 5.0]], []]
+    assert [place[1] for _, place, _ in found] == [[0, 0], [1, 0], [2, 0], [0, 0]]
+    found = parts([2, 2], [2, 4], ["S0", "S1"])
+    assert [place[1] for _, place, _ in found] == [[0, 0], [0, 2], [1, 0], [1, 2]]
+
+
+def test_a_sum_that_is_not_made_yet_is_refused_by_name():
+    said = parts([4], [2, 2], ["P"])[0]
+    assert said.startswith('Unsupported: tensor "w": it is a sum that is not made yet')

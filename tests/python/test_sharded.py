@@ -1,0 +1,69 @@
+"""Goal: modules under FSDP2 and their optimizers are items like any others: each rank captures its
+own part, and any number of ranks goes on with all of them.
+
+Method: real ranks over gloo, as in test_ranks.py; no number of them divides the rows evenly. They
+are killed, and what they begin with is compared as whole tensors.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_ranks import Cluster, began, kill_all, results, said, states  # noqa: E402
+
+STEPS = 10
+
+
+@pytest.fixture
+def sharded(tmp_path, programs, trainer):
+    found = Cluster(tmp_path, programs, trainer)
+    found.program = "sharded.py"
+    yield found
+    left = found.close()
+    assert "processes" not in left, left
+
+
+def check_began(log, ranks, saved_by, before, sources):
+    """All began with what was made at one step, which `before`, a log, tells."""
+    step, digest = began(log, 0)
+    assert states(before)[step] == digest
+    for rank in range(ranks):
+        assert began(log, rank) == (step, digest)
+        source, world_size = said(log, rank, "source")[0]
+        assert (source in sources, world_size) == (True, str(saved_by)), source
+        assert said(log, rank, "items of")[0] == [str(rank % saved_by)]
+    return step
+
+
+def test_sharded_ranks_go_on_from_memory_in_any_number(sharded):
+    memory = ("own_memory", "peer_memory")
+    whole = sharded.start("AB", "whole", STEPS).finish()
+    assert said(whole, 0, "state") == [["0"]]  # Nothing to restore leaves an optimizer as it was.
+    expected = results(whole)
+    assert all(losses and weights for losses, weights in expected)
+
+    job = sharded.start("AB", "job", STEPS, HOLD_AT="5")
+    job.wait_until_said("r0 made 5 ")
+    two = job.log.read_text()
+    kill_all(two, 2, job)
+    log = sharded.start("AB", "job", STEPS).finish()  # The same number: to the last bit.
+    assert check_began(log, 2, 2, two, memory) >= 3
+    assert results(log) == expected
+
+    job = sharded.start("ABC", "job", 20, HOLD_AT="13")
+    job.wait_until_said("r0 made 13 ")
+    three = job.log.read_text()
+    check_began(three, 3, 2, log, memory)
+    kill_all(three, 3, job)
+    log = sharded.start("CB", "job", 16).finish()
+    assert check_began(log, 2, 3, three, memory) >= 11
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_sharded_ranks_goes_on_from_storage(sharded, tmp_path, count):
+    directory = tmp_path / "dir"
+    job = sharded.start("AB", "job", 8, directory).finish()
+    for name in "AB":
+        sharded.stop(name)
+    log = sharded.start("ABC"[:count], "job", 9, directory).finish()
+    assert check_began(log, count, 2, job, ("storage",)) == 8
