@@ -19,8 +19,7 @@ constexpr std::size_t missing_dials_max = 4;
 constexpr Duration missing_after = std::chrono::seconds(1);
 constexpr Duration redial_after = std::chrono::milliseconds(100);
 constexpr Duration redial_after_max = std::chrono::seconds(2);
-// Each node that was not reached makes the pauses before all of them longer by this, so that a node
-// that looks for hundreds dials some sixty in a second.
+// For each node that was not reached all pauses get longer, to some sixty dials in a second.
 constexpr Duration redial_per_node = std::chrono::milliseconds(16);
 // Of one line that wait to be sent.
 constexpr std::size_t errands_max = 16;

@@ -71,3 +71,38 @@ def test_a_rank_may_have_nothing_and_columns_are_divided_too():
 def test_a_sum_that_is_not_made_yet_is_refused_by_name():
     said = parts([4], [2, 2], ["P"])[0]
     assert said.startswith('Unsupported: tensor "w": it is a sum that is not made yet')
+
+
+def test_one_in_a_dictionary_or_alone_is_filled_where_it_is(job):
+    """In a process that is a group of its own."""
+    program = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor
+import libckpt
+
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = dist.init_device_mesh("cpu", (1,))
+
+def made(value):
+    return distribute_tensor(torch.full((3, 2), value), mesh, [Shard(0)])
+
+items = {"alone": made(1.0), "nested": {"deep": [made(2.0)]}}
+with libckpt.init(sys.argv[1]) as session:
+    assert session.save(1, items, wait=30)
+    session.wait(1, "committed")
+    session.abandon()
+there = {"alone": made(0.0), "nested": {"deep": [made(0.0)]}}
+kept = there["alone"], there["nested"]["deep"][0]
+session = libckpt.init(sys.argv[1])
+session.restore(there)
+assert kept[0] is there["alone"] and kept[1] is there["nested"]["deep"][0]
+assert torch.equal(kept[0].full_tensor(), torch.full((3, 2), 1.0))
+assert torch.equal(kept[1].full_tensor(), torch.full((3, 2), 2.0))
+session.close()
+"""
+    name = "distributed"
+    ran = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True,
+                         timeout=120, check=False)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]

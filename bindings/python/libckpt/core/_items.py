@@ -34,11 +34,12 @@ def _text_of_plain(value):
 
 
 class Tensors(dict):
-    """By name. `places`: of those that are parts of larger ones, where they lie in them."""
+    """By name. Of those that are parts of larger ones, `places` says where they lie in them, and
+    `owners` has what the item holds: a tensor that several ranks have together."""
 
     def __init__(self):
         super().__init__()
-        self.places = {}
+        self.places, self.owners = {}, {}
 
 
 class _Collision(Exception):
@@ -135,7 +136,7 @@ class Flattener:
             name += "'"
         part = _tensors.part_of(name, value)
         if part is not None:
-            return self._part_of_larger(name, *part)
+            return self._part_of_larger(name, value, *part)
         self.tensors[name] = value
         known = self._known_tensors.get(name)
         if known is None or known[0] is not value.dtype or known[1] != value.shape:
@@ -149,10 +150,11 @@ class Flattener:
         self.seen.tensors[name] = known
         return known[2]
 
-    def _part_of_larger(self, name, local, place):
+    def _part_of_larger(self, name, owner, local, place):
         _check_text(name)
         _tensors.check(name, local)
         self.tensors[name], self.tensors.places[name] = local, place
+        self.tensors.owners[name] = owner
         return _text({"t": name, **_tensors.describe(local), "part": True})
 
     def _go_deeper(self, name):

@@ -17,9 +17,9 @@ class Targets:
     def __init__(
         self, into, flattened, arrays, strict, of_a_share=False, check=lambda structure: None
     ):
-        structure, here, _ = flattened
+        self._structure, here, _ = flattened  # As text: what the tensors here are parts of.
+        self._owners = getattr(here, "owners", {})  # By name, whose parts are in `here`.
         self._arrays, self._array_places = arrays.tensors(), arrays.places()
-        self._structure = structure  # As text: what the tensors here are parts of.
         self._shared_here = _shared_names(here)
         self._shared = self._shared_here  # Names that several tensors want, here or there.
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
@@ -195,7 +195,9 @@ class Targets:
         for node in nodes:
             name = node["t"]
             source = self.tied.get(name, name)
-            if source in self.placed:
+            if name in self._owners and name in self.placed:
+                found[name] = self._owners[name]
+            elif source in self.placed:
                 there = self.placed[source]
                 if source != name:  # The same bytes, perhaps in another order.
                     there = _tensors.as_described(_tensors.as_stored(there), node)

@@ -22,6 +22,11 @@ def local_of(tensor):
         return tensor.to_local()
 
 
+def memory_of(tensor):
+    """The tensor itself, or the local part of a distributed one."""
+    return local_of(tensor) if is_distributed(tensor) else tensor
+
+
 def part_of(name, tensor):
     """(local tensor, where it lies: as Array.place() says)."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

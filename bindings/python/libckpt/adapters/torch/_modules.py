@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from libckpt import errors
-from libckpt.adapters.torch import _distributed
 from libckpt.core import _tensors
 
 STATE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
@@ -163,7 +162,7 @@ def fill(name, module, value, strict):
         return
     own = module.state_dict()
     plain = plain_names(module, own)
-    state = {plain[key]: _memory_of(part) for key, part in own.items()}
+    state = {plain[key]: part for key, part in own.items()}
     value = _without_wrappers(value, state)
     # Memory is not copied onto itself.
     rest = value
@@ -186,23 +185,10 @@ def fill(name, module, value, strict):
         }
     if rest:
         names = {there: here for here, there in plain.items()}
-        rest = {key: _as_loaded(own.get(names.get(key)), part) for key, part in rest.items()}
         with torch.no_grad():
             module.load_state_dict(
                 {names.get(key, key): part for key, part in rest.items()}, strict=False
             )
-
-
-def _as_loaded(own, part):
-    """What load_state_dict() takes: of a distributed tensor the whole, whose part is filled."""
-    if not _distributed.is_distributed(own) or _distributed.is_distributed(part):
-        return part
-    _tensors.copy(part, _distributed.local_of(own))
-    return own
-
-
-def _memory_of(part):
-    return _distributed.local_of(part) if _distributed.is_distributed(part) else part
 
 
 def _without_wrappers(value, state):

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from torch.optim import Optimizer
 
-from libckpt.adapters.torch import _distributed, _modules
+from libckpt.adapters.torch import _modules
 from libckpt.adapters.torch._tensors import is_tensor
 from libckpt.core import _item_kinds, _tensors
 
@@ -233,9 +233,6 @@ def _fill_state(optimizer, parameter, saved, group, away):
 
 
 def _placed(own, value, device):
-    if is_tensor(value) and _distributed.is_distributed(own):
-        _tensors.copy(value, _distributed.local_of(own))  # Mostly it is there already.
-        return own
     if is_tensor(value):
         if is_tensor(own) and own.dtype == value.dtype and own.shape == value.shape:
             _tensors.copy(value, own)

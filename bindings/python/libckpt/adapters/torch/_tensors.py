@@ -89,11 +89,12 @@ class Tensors(_tensors.Kind):
         return tensor.untyped_storage().data_ptr() or id(tensor)
 
     def is_same(self, one, other):
+        one, other = _distributed.memory_of(one), _distributed.memory_of(other)
         is_there = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
         return is_there and one.shape == other.shape and one.numel() > 0
 
     def copy(self, source, target):
-        target.detach().copy_(source)
+        _distributed.memory_of(target).detach().copy_(_distributed.memory_of(source))
 
     # --- for views
 
