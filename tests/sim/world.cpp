@@ -95,6 +95,8 @@ World::World(WorldOptions options)
   is_noisy_ = random_.one_in(3);
   if (is_noisy_) network_.set_options(noise());
   flips_memory_ = !is_noisy_ && random_.one_in(3);
+  // Where memory alone has the steps, these lose what no law could demand.
+  if (options_.is_elastic) flips_memory_ = options_.trainers_retract = false;
 }
 
 World::~World() {
@@ -550,7 +552,8 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
     ++outcome_.commits;
     losses_since_commit_ = 0;
     members_at_commit_ = members_.size();
-    was_whole_at_commit_ = now_ - disturbed_at_ > settled;
+    const bool hear_one_another = !options_.is_elastic || !are_links_cut_;
+    was_whole_at_commit_ = now_ - disturbed_at_ > settled && hear_one_another;
   }
   if (level == Level::durable && (!durable_ || at > *durable_)) {
     durable_ = at;
