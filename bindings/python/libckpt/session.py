@@ -25,7 +25,7 @@ class Session:
     another where they must."""
 
     def __init__(self, options, *, raise_on_error=False, allow_pickle=False, debug=False):
-        options, self._ranks = _launch.complete(options)
+        options, self.ranks = _launch.complete(options)
         self.job, self.dir = options["job"], _settings.directory(options)
         self.rank, self.world_size = options.get("rank", 0), options.get("world_size", 1)
         _open_sessions.check_free(self.job, self.rank)
@@ -36,9 +36,9 @@ class Session:
         self._turn = _turn.Turn()
         self._tensors = _registration.Registration(options, debug)
         self._client = self._tensors.client
-        self._replicas = _replicas.Replicas(self._ranks, _settings.storage_interval(options))
+        self._replicas = _replicas.Replicas(self.ranks, _settings.storage_interval(options))
         self._restorer = _restorer.Restorer(
-            self._tensors, self._ranks, self._replicas, self.dir, allow_pickle
+            self._tensors, self.ranks, self._replicas, self.dir, allow_pickle
         )
         self._known = _items.Known()  # What the newest save saw of its tensors.
         self._failures = _failures.Failures(self.job)
@@ -149,7 +149,7 @@ class Session:
     def agree(self, what, error):
         """Returns when no rank tells an error; else all of them raise. All ranks call it."""
         self._check_open()
-        self._ranks.agree(what, error)
+        self.ranks.agree(what, error)
 
     def prepare(self, items):
         """Makes room for `items` now, so that the first save need not wait."""

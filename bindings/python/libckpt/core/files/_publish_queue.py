@@ -58,7 +58,8 @@ class PublishQueue:
         self.waiting = []  # Each a Waiting, the oldest first.
         self._process = os.getpid()
         self._has_begun = False
-        self._step = max((step for step, _ in _storage.steps(self.directory)), default=0)
+        newest = max((step for step, _ in _storage.steps(self.directory)), default=0)
+        self._step = self.session.ranks.decide("newest step", newest, max)
         _queues.append(self)
 
     def capture(self, items):
@@ -81,6 +82,19 @@ class PublishQueue:
                 time.sleep(0.005)  # One becomes free when a step is on storage.
             else:
                 self.session.prepare(items)
+
+    def next_step(self):
+        """The number of the next step, which is the same on all ranks that ask alike."""
+        self._step += 1
+        return self._step
+
+    def capture_as(self, step, items):
+        """Captures this rank's part of the step, of that number on all ranks."""
+        self._begin(items, time.monotonic() + SLOT_DEADLINE)
+        self.session.prepare(items)
+        ticket = self.session.save(step, items, wait=SLOT_DEADLINE)
+        if not ticket:
+            raise errors.Unavailable(f"the save {said(ticket.outcome)}")
 
     def _begin(self, items, deadline):
         """Whatever an earlier process left is published, or lost: none of it is restored."""

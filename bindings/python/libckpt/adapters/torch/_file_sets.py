@@ -1,0 +1,230 @@
+"""File sets: folders that a framework reads, with files of all ranks; each appears whole or not at
+all.
+
+    DIR/.libckpt/job/            the job whose checkpoints hold what the ranks captured
+    DIR/.libckpt/work/7/rank-0/  what rank 0 wrote by itself for the set of step 7
+    DIR/.libckpt/work/7.json     the set's name and trackers, once rank 0 has captured its part
+    DIR/.libckpt/sets/NAME.json  the files that the set has from libckpt
+    DIR/NAME/                    the set: one rename brings it, with every rank's files
+    DIR/latest                   a tracker: a text that is replaced after that
+
+Each rank captures its objects, and waits for no other one. A step is on storage when the parts of
+all ranks are, and each rank has synced its own files before it captures. Then rank 0 links all of
+them to their names. A process that dies leaves a set that is whole, or one that the next process
+completes, or nothing that a reader sees.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import time
+
+from libckpt import _native, errors
+from libckpt.adapters.torch._members import TorchMember
+from libckpt.core.files import _publish_queue, _storage
+from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_copy, sync, sync_tree
+
+logger = logging.getLogger("libckpt")
+
+FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
+MARK = "set"  # The item that says which set a step is of.
+NAME = re.compile(r"^[^./][^/]*$")
+
+
+class FileSets:
+    """The sets of one directory. All ranks open it, and make the same calls in the same order.
+
+    `kind` names the framework; `options` are those of libckpt.init.
+    """
+
+    def __init__(self, kind, directory, *, rank=0, world_size=1, **options):
+        self.directory = pathlib.Path(os.path.realpath(directory))
+        self.rank, self.world_size = rank, world_size
+        self.private = self.directory / PRIVATE
+        self.work = Work(self.private / "work")
+        if rank == 0:
+            self._finish()
+        job = _publish_queue.job_of(kind, self.directory.name, self.directory)
+        self._queue = _publish_queue.PublishQueue(
+            job, self.private / "job", rank=rank, world_size=world_size, **options
+        )
+        self._ranks = self._queue.session.ranks
+
+    def begin(self, name):
+        """A set that this rank may write to, and commits."""
+        if not NAME.match(name):
+            raise errors.InvalidArgument(
+                f'"{name}" is to be a folder in {self.directory}: it has no slash in it, and no dot '
+                "in front"
+            )
+        _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
+        return FileSet(self, name, self._queue.next_step())
+
+    def settle(self):
+        """Returns when all that was committed is there, or was given up. All ranks call it."""
+        _publish_queue.settle(wait=True)
+        self._ranks.agree("published files", None)
+
+    def waiting(self):
+        """The names of the sets that are on their way."""
+        return [waiting.publish.name for waiting in self._queue.waiting]
+
+    def close(self):
+        self.settle()
+        self._queue.close()
+
+    def _finish(self):
+        """Publishes what a killed run had captured on all ranks; what it had not is dropped."""
+        ends = time.monotonic() + FINISH_DEADLINE
+        for work_name, facts in reversed(self.work.noted()):
+            path, _ = _publish_queue.await_step(self.private / "job", int(work_name), ends)
+            if path is not None:
+                self.publish(int(work_name), facts, path)
+        self.work.drop_all()
+
+    # --- publishing, on rank 0
+
+    def publish(self, step, facts, path):
+        """Makes the set visible; `path` is its checkpoint. What was done already is done again."""
+        folder, name = self.work.folder(str(step)), facts["name"]
+        whole = folder / "whole"
+        shutil.rmtree(whole, ignore_errors=True)
+        whole.mkdir()
+        for rank, shard in enumerate(_storage.read_manifest(path)["shards"]):
+            own = folder / f"rank-{rank}"
+            found = {file: own / file for file in files_of(own)}
+            found |= {member: path / file for member, file in _storage.archive_files(shard).items()}
+            for file, source in sorted(found.items()):
+                if not os.path.lexists(whole / file):  # What several ranks have is the first one's.
+                    (whole / file).parent.mkdir(parents=True, exist_ok=True)
+                    bring(source, whole / file)
+        names = files_of(whole)
+        target = self.directory / name
+        if target.is_dir():
+            self._keep_foreign(name, target, whole)
+        sync_tree(whole)
+        if not target.exists():
+            os.rename(whole, target)
+        elif not _native.exchange(str(whole), str(target)):
+            os.rename(target, folder / f"before-{secrets.token_hex(4)}")
+            os.rename(whole, target)
+        sync(self.directory)
+        _replace_text(self.private / "sets" / f"{name}.json", json.dumps(names))
+        for tracker, text in facts["trackers"].items():
+            _replace_text(self.directory / tracker, text)
+        self.work.drop(str(step))
+        logger.info("libckpt: %s is complete", target)
+
+    def _keep_foreign(self, name, target, whole):
+        """Files in the folder that are not of the set that was there before stay."""
+        with contextlib.suppress(OSError, ValueError):
+            ours = set(json.loads((self.private / "sets" / f"{name}.json").read_text()))
+            for file in files_of(target):
+                if file not in ours and not os.path.lexists(whole / file):
+                    (whole / file).parent.mkdir(parents=True, exist_ok=True)
+                    link_or_copy(target / file, whole / file)
+
+    def remove(self, name):
+        """Removes a set that was published here; it vanishes at once. Returns whether it was one."""
+        target, record = self.directory / name, self.private / "sets" / f"{name}.json"
+        if not (NAME.match(name) and record.is_file() and target.is_dir()):
+            return False
+        trash = self.private / "trash"
+        trash.mkdir(exist_ok=True)
+        aside = trash / f"{name}-{secrets.token_hex(4)}"
+        os.rename(target, aside)
+        sync(self.directory)
+        record.unlink()
+        shutil.rmtree(aside, ignore_errors=True)
+        logger.info("libckpt: %s is deleted", target)
+        return True
+
+
+class FileSet:
+    """One that is being collected, by this rank."""
+
+    def __init__(self, sets, name, step):
+        self.name, self.step = name, step
+        self.objects = {}  # By file, what stock torch.save would write there.
+        self._sets = sets
+        self._folder = sets.work.folder(str(step)) / f"rank-{sets.rank}"
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+
+    def path(self, file):
+        """Where this rank writes the file by itself, before the commit."""
+        path = self._folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def commit(self, trackers=None, then=None):
+        """Captures the objects, and returns; the set appears later. `trackers`: texts by name of
+        the file in the directory. `then()` is called on rank 0 after that. Where the objects cannot
+        be captured they are written here and now, as stock torch does it.
+        """
+        sets, objects = self._sets, self.objects
+        for file in list(objects)[_publish_queue.MEMBERS_MAX :]:
+            self._write(file)
+        try:
+            self._capture({file: TorchMember(content) for file, content in objects.items()})
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s: %s; stock torch writes its files", self, error)
+            for file in list(objects):
+                self._write(file)
+            self._capture({})
+        publish = _Publish(sets, self.step, self.name, trackers or {}, then)
+        if sets.rank == 0:
+            sets.work.note(str(self.step), publish.facts)
+        sets._queue.post(self.step, publish)
+
+    def _capture(self, members):
+        sync_tree(self._folder)
+        sync(self._folder.parent)
+        self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
+
+    def _write(self, file):
+        import torch
+
+        torch.save(self.objects.pop(file), self.path(file))
+
+    def __str__(self):
+        return str(self._sets.directory / self.name)
+
+
+class _Publish:
+    """Publishes one set; called when its step is on storage."""
+
+    def __init__(self, sets, step, name, trackers, then):
+        self._sets, self._step, self._then = sets, step, then
+        self.name = name
+        self.facts = {"name": name, "trackers": trackers}
+        self.paths = [sets.directory / name]
+
+    def __call__(self, path, files):
+        if self._sets.rank != 0:
+            return
+        if path is None:  # A newer one overtook it, or a rank could not capture its part.
+            self._sets.work.drop(str(self._step))
+            logger.warning(
+                "libckpt: %s does not come: not all ranks captured it, or a newer save overtook it "
+                "on its way to storage, which is slower than saves come",
+                self.paths[0],
+            )
+            return
+        self._sets.publish(self._step, self.facts, path)
+        if self._then is not None:
+            self._then()
+
+
+def _replace_text(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.libckpt")
+    aside.write_text(text)
+    sync(aside)
+    os.rename(aside, path)
+    sync(path.parent)
