@@ -2,44 +2,79 @@
 # tests/python/run.sh and bench/run.sh, which call make_environment BUILD in the repository's root.
 # Sets python, the interpreter in it, and have_torch, which is empty when torch cannot be had.
 
-# make_environment BUILD: 1 when the package cannot be installed; 3 when what it needs cannot be had
-# here, which it says.
+# make_environment BUILD [torch|jax]: the frameworks around torch, in BUILD/python, or JAX and Orbax,
+# in BUILD/python-jax. 1 when the package cannot be installed; 3 when what it needs cannot be had here,
+# which it says.
 make_environment() {
-  local environment=$1/python log=$1/python/install.log interpreter sources
+  local build=$1 frameworks=${2:-torch} environment interpreter
+  environment=$build/python
+  [ "$frameworks" = torch ] || environment=$build/python-$frameworks
   interpreter=$(command -v python3.11 || command -v python3)
   if ! [ -x "$environment/bin/python" ]; then
     "$interpreter" -m venv "$environment" || return 1
   fi
   python=$environment/bin/python
-
+  "has_$frameworks" || "install_$frameworks" || return 3
+  install_package "$build" "$environment"
+}
+has_torch() {
+  has numpy safetensors pytest torch transformers accelerate deepspeed megatron.core lightning &&
+    have_torch=yes
+}
+install_torch() {
+  echo "installing torch and the frameworks around it: 1.3 GB"
   # Torch first, and by its exact version: what comes after it must not fetch another build of it.
   has numpy safetensors pytest || install numpy==2.4.6 safetensors==0.8.0 pytest || {
-    tail -n 5 "$log"
+    tail -n 5 "${python%/bin/*}/install.log"
     echo "skipped python: numpy, safetensors and pytest cannot be installed here"
-    return 3
+    return 1
   }
   has torch || install torch==2.13.0 || echo "skipped python: torch cannot be installed here"
   have_torch=""
-  if has torch; then
-    have_torch=yes
-    has transformers accelerate || install transformers==5.23.0 accelerate==1.15.0 ||
-      echo "skipped python: transformers cannot be installed here"
-  fi
+  has torch || return 0
+  have_torch=yes
+  has transformers accelerate || install transformers==5.23.0 accelerate==1.15.0 ||
+    echo "skipped python: transformers cannot be installed here"
+  has deepspeed || install_deepspeed ||
+    echo "skipped python: deepspeed cannot be installed here"
+  has megatron.core || install --no-deps megatron-core==0.16.1 ||
+    echo "skipped python: megatron-core cannot be installed here"
+  has lightning || { install lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
+    install --no-deps lightning==2.6.6; } ||
+    echo "skipped python: lightning cannot be installed here"
+}
+install_deepspeed() {  # Its own operations are compiled where one is used: by no test.
+  install setuptools wheel ninja py-cpuinfo hjson msgpack psutil einops pydantic tqdm &&
+    DS_BUILD_OPS=0 DS_ACCELERATOR=cpu install --no-build-isolation --no-deps deepspeed==0.19.8
+}
+has_jax() {
+  has numpy safetensors pytest jax optax orbax.checkpoint
+}
+install_jax() {
+  echo "installing JAX: 0.8 GB"
+  install numpy==2.4.6 safetensors==0.8.0 pytest jax==0.10.2 optax==0.2.8 orbax-checkpoint==0.12.8 || {
+    tail -n 5 "${python%/bin/*}/install.log"
+    echo "skipped python: JAX cannot be installed here"
+    return 1
+  }
+}
 
-  # The package itself, with the library and the programs of BUILD in it, when one of them changed.
+# install_package BUILD ENVIRONMENT: with the library and the programs of BUILD in it, when one of them
+# changed.
+install_package() {
+  local build=$1 environment=$2 sources
   sources=$(find bindings/python \( -name '*.py*' -o -name '*.?pp' -o -name '*.t*t' \) -print0 |
     sort -z | xargs -0 sha256sum
-    stat -L -c '%s %Y' "$1"/lib/libckpt.so "$1"/bin/ckptd "$1"/bin/ckpt)
-  if [ "$(cat "$environment/installed" 2>/dev/null)" != "$sources" ]; then
-    install --force-reinstall --no-deps ./bindings/python \
-      --config-settings "cmake.define.CKPT_BUILD_DIR=$1" \
-      --config-settings "build-dir=$1/python-module" && install 'nanobind-backend>=1,<2' || {
-      tail -n 20 "$log"
-      echo "FAILED python: the package cannot be installed"
-      return 1
-    }
-    echo "$sources" >"$environment/installed"
-  fi
+    stat -L -c '%s %Y' "$build"/lib/libckpt.so "$build"/bin/ckptd "$build"/bin/ckpt)
+  [ "$(cat "$environment/installed" 2>/dev/null)" != "$sources" ] || return 0
+  install --force-reinstall --no-deps ./bindings/python \
+    --config-settings "cmake.define.CKPT_BUILD_DIR=$build" \
+    --config-settings "build-dir=$build/python-module" && install 'nanobind-backend>=1,<2' || {
+    tail -n 20 "$environment/install.log"
+    echo "FAILED python: the package cannot be installed"
+    return 1
+  }
+  echo "$sources" >"$environment/installed"
 }
 install() {
   "$python" -m pip install --quiet --disable-pip-version-check "$@" \

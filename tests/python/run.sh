@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Goal:   the package installs and works with the frameworks that people have.
-# Method: tests/python/run.sh BUILD [--quick] makes an environment below BUILD, installs what is
+# Method: tests/python/run.sh BUILD [--quick] makes environments below BUILD, installs what is
 #         missing, and runs pytest, which prints "ok NAME" or "FAILED NAME" for each test.
-# --quick leaves out what is marked as slow. Arguments behind it go to pytest; with a path among
-# them only that is run.
+# JAX has an environment of its own, without torch. --quick leaves out what is marked as slow.
+# Arguments behind it go to pytest; with a path among them only that is run.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/python/environment.sh
@@ -14,16 +14,27 @@ if [ "${1:-}" = --quick ]; then
   arguments=(-m "not slow")
   shift
 fi
-case " $*" in
-  *" tests/python"*) ;;
-  *) arguments+=(tests/python) ;;
-esac
+for_jax=(tests/python/test_jax*.py tests/python/test_levanter*.py)
+failed=0
 
-make_environment "$build"
-case $? in
-  0) ;;
-  3) exit 0 ;;
-  *) exit 1 ;;
+run_in() {  # run_in FRAMEWORKS ARGUMENTS...: pytest in the environment with them.
+  make_environment "$build" "$1"
+  case $? in
+    0) ;;
+    3) return ;;
+    *) failed=1; return ;;
+  esac
+  shift
+  CKPT_BUILD=$build HF_HUB_OFFLINE=1 "$python" -m pytest -q -p no:cacheprovider --tb=short \
+    --no-header "${arguments[@]}" "$@" || failed=1
+}
+
+case " $*" in
+  *" tests/python/test_jax"* | *" tests/python/test_levanter"*) run_in jax "$@" ;;
+  *" tests/python"*) run_in torch "$@" ;;
+  *)
+    run_in torch "${for_jax[@]/#/--ignore=}" tests/python "$@"
+    run_in jax "${for_jax[@]}" "$@"
+    ;;
 esac
-CKPT_BUILD=$build HF_HUB_OFFLINE=1 exec "$python" -m pytest -q -p no:cacheprovider --tb=short \
-  --no-header "${arguments[@]}" "$@"
+exit "$failed"
