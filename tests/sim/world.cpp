@@ -570,7 +570,12 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
 // later one may go back behind it: without progress the step is suspect. A file that could not be
 // read once is passed by, too.
 void World::check_durable(const control::Begun& begun, bool is_blind) {
-  if (is_blind) return;
+  if (is_blind) {
+    // What it abandons unknowingly, no later restore can have.
+    const bool abandons = durable_ && !(begun.restored && *begun.restored >= *durable_);
+    if (abandons) durable_is_demanded_ = false;
+    return;
+  }
   const bool is_demanded = std::exchange(durable_is_demanded_, false);
   if (!durable_ || (begun.restored && *begun.restored >= *durable_)) return;
   const bool is_older = begun.restored && begun.restored->step < durable_->step;
