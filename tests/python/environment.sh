@@ -2,9 +2,9 @@
 # tests/python/run.sh and bench/run.sh, which call make_environment BUILD in the repository's root.
 # Sets python, the interpreter in it, and have_torch, which is empty when torch cannot be had.
 
-# make_environment BUILD [torch|jax]: the frameworks around torch, in BUILD/python, or JAX and Orbax,
-# in BUILD/python-jax. 1 when the package cannot be installed; 3 when what it needs cannot be had here,
-# which it says.
+# make_environment BUILD [torch|jax]: the frameworks around torch, in BUILD/python, or JAX and
+# Orbax, in BUILD/python-jax. 1 when the package cannot be installed; 3 when what it needs cannot be
+# had here, which it says.
 make_environment() {
   local build=$1 frameworks=${2:-torch} environment interpreter
   environment=$build/python
@@ -52,15 +52,16 @@ has_jax() {
 }
 install_jax() {
   echo "installing JAX: 0.8 GB"
-  install numpy==2.4.6 safetensors==0.8.0 pytest jax==0.10.2 optax==0.2.8 orbax-checkpoint==0.12.8 || {
+  install numpy==2.4.6 safetensors==0.8.0 pytest jax==0.10.2 optax==0.2.8 \
+    orbax-checkpoint==0.12.8 || {
     tail -n 5 "${python%/bin/*}/install.log"
     echo "skipped python: JAX cannot be installed here"
     return 1
   }
 }
 
-# install_package BUILD ENVIRONMENT: with the library and the programs of BUILD in it, when one of them
-# changed.
+# install_package BUILD ENVIRONMENT: with the library and the programs of BUILD in it, when one of
+# them changed.
 install_package() {
   local build=$1 environment=$2 sources
   sources=$(find bindings/python \( -name '*.py*' -o -name '*.?pp' -o -name '*.t*t' \) -print0 |
