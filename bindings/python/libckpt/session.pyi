@@ -3,6 +3,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from libckpt.core._arrays import Array
+from libckpt.core._ranks import Ranks
 from libckpt.core._restorer import Restored
 from libckpt.ticket import Ticket
 
@@ -15,6 +16,7 @@ class Session:
     dir: str | None
     rank: int
     world_size: int
+    ranks: Ranks
     def __init__(
         self,
         options: Mapping[str, Any],
