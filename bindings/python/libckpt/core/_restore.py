@@ -66,7 +66,7 @@ class Targets:
                 if name in self._nodes else (kind, tuple(shape))
                 for name, kind, shape, _ in stored
             }  # fmt: skip
-            self._compare(step, there, self.of_a_share)
+            self._compare(step, there, self.of_a_share or bool(of_others))
         return self._choose(stored) + _other_ranks.choose(of_others, self.structure, self._choose)
 
     @property
