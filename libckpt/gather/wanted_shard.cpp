@@ -88,22 +88,33 @@ void join(const ShardRecord& source, const std::string& prefix, const std::set<s
   }
 }
 
-// Leaves of `wanted` what is a piece, here or in some shard: who wants all of a tensor may be the
-// only one who has no piece of it.
+// Leaves of `wanted` what is a piece in some shard, or is one here of a tensor that some shard has:
+// who wants all of a tensor may be the only one who has no piece of it. What no shard has is the
+// reader's to miss.
 Task<void> keep_pieces(ShardSource& source, std::vector<format::TensorSpec>& wanted) {
   std::set<std::string> names;
-  for (const format::TensorSpec& tensor : wanted)
-    if (!tensor.piece) names.insert(tensor.name);
-  std::set<std::string> divided;
+  for (const format::TensorSpec& tensor : wanted) names.insert(tensor.name);
+  std::set<std::string> there, divided;
   for (std::uint32_t rank = 0; rank < source.shard_count(); ++rank) {
     std::vector<std::string> asked(names.begin(), names.end());
     CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
-    for (const format::TensorPlace& tensor : found.tensors)
+    for (const format::TensorPlace& tensor : found.tensors) {
+      there.insert(tensor.name);
       if (tensor.piece) divided.insert(tensor.name);
+    }
   }
-  std::erase_if(wanted, [&](const format::TensorSpec& tensor) {
-    return !tensor.piece && !divided.contains(tensor.name);
-  });
+  const auto is_kept = [&](const format::TensorSpec& tensor) {
+    return (tensor.piece ? there : divided).contains(tensor.name);
+  };
+  std::map<std::string, std::string> heirs;  // Of one memory, the first name that is kept.
+  for (const format::TensorSpec& tensor : wanted)
+    if (tensor.alias_of.empty() && is_kept(tensor)) heirs.emplace(tensor.name, tensor.name);
+  for (format::TensorSpec& tensor : wanted) {
+    if (tensor.alias_of.empty() || !is_kept(tensor)) continue;
+    const auto [heir, is_first] = heirs.emplace(tensor.alias_of, tensor.name);
+    tensor.alias_of = is_first ? "" : heir->second;
+  }
+  std::erase_if(wanted, [&](const format::TensorSpec& tensor) { return !is_kept(tensor); });
   co_return Status();
 }
 

@@ -73,10 +73,10 @@ def test_a_sum_that_is_not_made_yet_is_refused_by_name():
     assert said.startswith('Unsupported: tensor "w": it is a sum that is not made yet')
 
 
-def test_one_in_a_dictionary_or_alone_is_filled_where_it_is(job):
-    """In a process that is a group of its own."""
-    program = """
-import os, sys
+def of_one_rank(program):
+    """What the program says, which has a group of its own and a mesh of it."""
+    begin = """
+import os
 import torch, torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor
 import libckpt
@@ -85,24 +85,94 @@ os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 mesh = dist.init_device_mesh("cpu", (1,))
 
+def parameter(value):
+    return torch.nn.Parameter(distribute_tensor(torch.full((3, 2), value), mesh, [Shard(0)]))
+"""
+    ran = subprocess.run([sys.executable, "-c", begin + program], capture_output=True, text=True,
+                         timeout=120, check=False)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stderr
+
+
+def test_one_in_a_dictionary_or_alone_is_filled_where_it_is(runtime):
+    program = """
 def made(value):
-    return distribute_tensor(torch.full((3, 2), value), mesh, [Shard(0)])
+    return parameter(value).detach()
 
 items = {"alone": made(1.0), "nested": {"deep": [made(2.0)]}}
-with libckpt.init(sys.argv[1]) as session:
+with libckpt.init("job") as session:
     assert session.save(1, items, wait=30)
     session.wait(1, "committed")
     session.abandon()
 there = {"alone": made(0.0), "nested": {"deep": [made(0.0)]}}
 kept = there["alone"], there["nested"]["deep"][0]
-session = libckpt.init(sys.argv[1])
+session = libckpt.init("job")
 session.restore(there)
 assert kept[0] is there["alone"] and kept[1] is there["nested"]["deep"][0]
 assert torch.equal(kept[0].full_tensor(), torch.full((3, 2), 1.0))
 assert torch.equal(kept[1].full_tensor(), torch.full((3, 2), 2.0))
 session.close()
 """
-    name = "distributed"
-    ran = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True,
-                         timeout=120, check=False)  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    of_one_rank(program)
+
+
+def test_what_was_not_trained_has_no_state_and_is_restored(runtime):
+    program = """
+def items(value):
+    parts = torch.nn.ParameterDict({name: parameter(value) for name in ("trained", "frozen")})
+    parts["frozen"].requires_grad_(value == 0)  # Frozen then, and free now.
+    return {"model": parts, "optimizer": torch.optim.AdamW(parts.parameters(), lr=0.5)}
+
+there = items(2.0)
+there["model"]["trained"].sum().backward()
+there["optimizer"].step()
+with libckpt.init("job") as session:
+    assert session.save(1, there, wait=30)
+    session.wait(1, "committed")
+    session.abandon()
+here = items(0.0)
+session = libckpt.init("job")
+session.restore(here)
+for name in ("trained", "frozen"):
+    assert torch.equal(here["model"][name].full_tensor(), there["model"][name].full_tensor())
+(state,) = here["optimizer"].state.values()
+assert torch.equal(state["exp_avg"].full_tensor(), torch.full((3, 2), 0.1))
+assert here["optimizer"].param_groups[0]["lr"] == 0.5
+session.close()
+"""
+    of_one_rank(program)
+
+
+def test_a_restore_without_anything_leaves_an_optimizer_as_it_was(runtime):
+    program = """
+class Odd(torch.optim.SGD):
+    def step(self, closure):
+        loss = closure()
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+        super().step()
+        return loss
+
+class Refusing(torch.optim.SGD):
+    def step(self):
+        super().step()
+        raise RuntimeError("call train() first")
+
+calls = []
+one, other = parameter(1.0), parameter(2.0)
+odd = Odd([one], lr=torch.tensor(0.5), momentum=0.9, weight_decay=0.1)
+refusing = Refusing([other], lr=0.5, momentum=0.9, weight_decay=0.1)
+odd.register_step_pre_hook(lambda *_: calls.append("hook"))
+rate = odd.param_groups[0]["lr"]
+session = libckpt.init("job")
+assert session.restore_or({"odd": odd, "refusing": refusing}) is None
+assert not odd.state and not refusing.state and not calls
+assert odd.param_groups[0]["lr"] is rate and rate.item() == 0.5
+assert "steps" not in odd.param_groups[0] and one.grad is None and other.grad is None
+assert torch.equal(one.full_tensor(), torch.full((3, 2), 1.0))
+assert torch.equal(other.full_tensor(), torch.full((3, 2), 2.0))
+session.close()
+"""
+    said = of_one_rank(program)
+    assert 'optimizer "refusing" (Refusing) could not make the step' in said
+    assert "call train() first" in said

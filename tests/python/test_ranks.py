@@ -202,7 +202,7 @@ def check_began_from_memory(log, ranks, saved_by, before):
 
 
 def test_other_numbers_of_ranks_go_on_straight_from_memory(cluster):
-    """2 -> 3 -> 2: all trainers die, and a node is new; then it is lost with its memory."""
+    """2 -> 3 -> 2 -> 1: all trainers die, and a node is new; then it is lost with its memory."""
     job = cluster.start("AB", "job", STEPS, HOLD_AT="5")
     job.wait_until_said("r0 made 5 ")
     two = job.log.read_text()
@@ -216,6 +216,9 @@ def test_other_numbers_of_ranks_go_on_straight_from_memory(cluster):
     log = cluster.start("BA", "job", STEPS).finish()
     assert check_began_from_memory(log, 2, 3, three) >= 6
     assert said(log, 0, "made")[-1][0] == str(STEPS)
+    # One rank alone gets what both captured for all.
+    alone = cluster.start("A", "job", STEPS + 1).finish()
+    assert check_began_from_memory(alone, 1, 2, log) > 6
 
 
 @pytest.mark.parametrize("count", [1, 3])

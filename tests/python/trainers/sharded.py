@@ -22,8 +22,11 @@ WIDTH = 65  # No number of ranks divides it evenly. The last layer has fewer row
 
 def make_model():
     torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.LayerNorm(WIDTH),
-                               torch.nn.Tanh(), torch.nn.Linear(WIDTH, 2))  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.LayerNorm(WIDTH),
+                                torch.nn.Tanh(), torch.nn.Linear(WIDTH, 2))  # fmt: skip
+    # It never has a gradient, nor the optimizer state for it.
+    model.register_parameter("unused", torch.nn.Parameter(torch.randn(7)))
+    return model
 
 
 def digest(model, optimizer):

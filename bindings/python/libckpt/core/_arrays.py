@@ -103,14 +103,25 @@ class Arrays:
     def places(self):
         return {name: array.place() for name, array in self._by_name.items()}
 
+    def parts(self):
+        """Names of those that are parts of items."""
+        return {name for name, array in self._by_name.items() if isinstance(array, _Part)}
+
+    def given(self):
+        """Names of those that are no part of an item."""
+        return self._by_name.keys() - self.parts()
+
     def nbytes(self):
         """Of those that are no part of an item."""
-        own = [array for array in self._by_name.values() if isinstance(array, Array)]
-        return sum(array.buffer.nbytes for array in own)
+        return sum(self._by_name[name].buffer.nbytes for name in self.given())
 
-    def warn_of_lost(self, step, places):
-        """`places`: of the arrays of the call before."""
-        lost = sorted(places.keys() - self._by_name.keys())
+    def leave_out(self, names):
+        for name in names:
+            del self._by_name[name]
+
+    def warn_of_lost(self, step, given_before):
+        """`given_before`: what given() was at the call before."""
+        lost = sorted(given_before - self._by_name.keys())
         if lost:
             logger.warning(
                 'libckpt: step %d: %d array(s) of the call before are not given, "%s" first: '
@@ -133,5 +144,14 @@ def check_parts(step, nodes, arrays):
         if node.get("part") and name not in arrays:
             raise errors.InvalidArgument(
                 f'restore step {step}: tensor "{name}" was saved in parts, by ranks that held it '
-                "together, and is not divided among the ranks here: give the item as it was saved"
+                "together, and is not divided among the ranks here: give the item as it was saved, "
+                "and an optimizer before the first backward pass"
             )
+
+
+def check_stored(step, given, stored):
+    missing = sorted(given - {name for name, *_ in stored})
+    if missing:
+        raise errors.InvalidArgument(
+            f'restore step {step}: it has no array "{missing[0]}": give those that were saved'
+        )

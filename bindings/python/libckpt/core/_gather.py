@@ -151,6 +151,7 @@ class Gather:
             for shard in range(ranks.rank + ranks.world_size, saved_by, ranks.world_size):
                 owned = {name for name, owner in self._owners.items() if owner == shard}
                 self._client.restore_from(answer["path"], shard, targets.choose_more(owned))
+            arrays.leave_out(targets.parts_to_leave_out())
             if arrays:
                 self._registration.register_only(arrays)
                 self._client.restore_pieces(answer["path"])

@@ -20,6 +20,7 @@ class Targets:
         self._structure, here, _ = flattened  # As text: what the tensors here are parts of.
         self._owners = getattr(here, "owners", {})  # By name, whose parts are in `here`.
         self._arrays, self._array_places = arrays.tensors(), arrays.places()
+        self._parts = arrays.parts()  # Names of arrays that items hold.
         self._shared_here = _shared_names(here)
         self._shared = self._shared_here  # Names that several tensors want, here or there.
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
@@ -30,7 +31,7 @@ class Targets:
         self._in_place = {**own, **trained, **of_modules}
         # In plain data: written in place, unless others have a part of their memory.
         self._nested = {n: tensor for n, tensor in nested.items() if n not in self._in_place}
-        self._alike = _names_by_memory(here)
+        self._alike = _tensors.names_by_memory(here)
         self._check_outline = check
         self.structure = None  # That of the newest choice, if it had one.
         self._nodes = {}  # Its tensors by name.
@@ -53,11 +54,8 @@ class Targets:
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
-        missing = sorted(self._arrays.keys() - {name for name, *_ in stored})
-        if missing and not self.leaves_arrays:
-            raise errors.InvalidArgument(
-                f'restore step {step}: it has no array "{missing[0]}": give those that were saved'
-            )
+        if not self.leaves_arrays:
+            _arrays.check_stored(step, self._arrays.keys() - self._parts, stored)
         self.arrays_left = sorted(
             name for name, *_ in stored if self._is_of_array(name) and name not in self._arrays
         )
@@ -68,12 +66,17 @@ class Targets:
                 if name in self._nodes else (kind, tuple(shape))
                 for name, kind, shape, _ in stored
             }  # fmt: skip
-            self._compare(step, there, self.of_a_share)
+            self._compare(step, there, self.of_a_share or bool(of_others))
         return self._choose(stored) + _other_ranks.choose(of_others, self.structure, self._choose)
 
     @property
     def has_arrays(self):
         return bool(self._arrays)
+
+    def parts_to_leave_out(self):
+        """Of those that items hold, what the step lacks and a restore can do without."""
+        needed = self._in_place if self._strict else ()
+        return {name for name in self._parts if name not in self._nodes and name not in needed}
 
     def choose_more(self, names):
         """A choice of these names of a further shard, besides what was chosen."""
@@ -151,8 +154,6 @@ class Targets:
         # Arrays in plain data may grow: whoever reads them takes them from there.
         nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
         wanted = {**self._in_place, **nested}
-        for name in self._arrays:  # Whatever parts the ranks had then.
-            wanted.pop(name, None)
         # What was saved before the names of wrappers were left out.
         there = {_frameworks.plain_name(name): form for name, form in there.items()} | there
         missing = sorted(set(wanted) - set(there))
@@ -163,6 +164,8 @@ class Targets:
                 "model that was saved, or with strict=False, which leaves them as they are"
             )
         for name in filter(there.__contains__, wanted):
+            if name in self._arrays:  # Whatever parts the ranks had then.
+                continue
             form = _tensors.stored_form(wanted[name])
             if _wanted(name) not in self._shared and form != there[name]:
                 raise errors.InvalidArgument(
@@ -282,13 +285,6 @@ def _places_of_owners(into, here):
         modules |= more_modules
         states |= more_states
     return modules, states
-
-
-def _names_by_memory(here):
-    names = {}
-    for name, tensor in here.items():
-        names.setdefault(_tensors.memory_of(tensor), []).append(name)
-    return names
 
 
 def _check_writable(step, tensors, stored):

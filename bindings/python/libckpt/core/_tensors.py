@@ -188,6 +188,13 @@ def memory_of(tensor):
     return kind_of(tensor).memory_of(tensor)
 
 
+def names_by_memory(tensors):
+    names = {}
+    for name, tensor in tensors.items():
+        names.setdefault(memory_of(tensor), []).append(name)
+    return names
+
+
 def is_same(one, other):
     """Whether they are one memory, so that there is nothing to copy."""
     if one is other:

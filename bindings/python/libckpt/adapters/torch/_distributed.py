@@ -4,11 +4,16 @@ FSDP2 (`fully_shard`) makes the parameters of a module such tensors, and optimiz
 for them alike. What is captured, and filled in place, is the local part.
 """
 
+import contextlib
+import inspect
+import logging
 import math
 
 import torch
 
 from libckpt.errors import Unsupported
+
+logger = logging.getLogger("libckpt")
 
 
 def is_distributed(value):
@@ -66,23 +71,65 @@ def _check(name, placement):
         )
 
 
-def make_state(optimizer):
+def make_state(name, optimizer):
     """Gives an optimizer of such parameters the state that it has after a step, so that a restore
-    finds its parts. Returns what undoes that; None: there was nothing to do."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    finds its parts. Returns what undoes that; None: there was nothing to do.
+
+    A parameter that was not trained has no state in a checkpoint: the restore takes it away again.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     is_due = not optimizer.state and any(map(is_distributed, parameters))
     if not is_due or any(parameter.grad is not None for parameter in parameters):
         return None
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:  # So that the step changes no parameter.
-        rate = group["lr"]
-        group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+    options = [dict(group) for group in optimizer.param_groups]
+    changed = [{k: v.clone() for k, v in group.items() if isinstance(v, torch.Tensor)}
+               for group in options]  # fmt: skip
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     try:
-        optimizer.step()
+        with _no_hooks(optimizer):
+            _step_nowhere(optimizer)
+    except Exception as error:  # It may want anything first.
+        optimizer.state.clear()
+        logger.warning(
+            'libckpt: restore: optimizer "%s" (%s) could not make the step that gives its parts '
+            "their places (%r): a checkpoint that has its state cannot be restored",
+            name, type(optimizer).__name__, error,
+        )  # fmt: skip
+        return None
     finally:
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
+        for group, option, tensors in zip(optimizer.param_groups, options, changed, strict=True):
+            for key, tensor in tensors.items():
+                option[key].copy_(tensor)
+            group.clear()
+            group.update(option)
     return optimizer.state.clear
+
+
+def _step_nowhere(optimizer):
+    """A step that changes no parameter."""
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if rate is not None:
+            group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        optimizer.step(lambda: torch.zeros(()))
+    else:
+        optimizer.step()
+
+
+@contextlib.contextmanager
+def _no_hooks(optimizer):
+    """The hooks of the user's are for steps of the training."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    hooks = {name: vars(optimizer)[name] for name in names if name in vars(optimizer)}
+    for name, own in hooks.items():
+        setattr(optimizer, name, type(own)())
+    try:
+        yield
+    finally:
+        for name, own in hooks.items():
+            setattr(optimizer, name, own)

@@ -143,11 +143,17 @@ def _renamed(state, names):
             "param_groups": groups}  # fmt: skip
 
 
-def stock_of(optimizer):
-    """The optimizer that keeps the state, inside of accelerate's wrapper; None: its class has a
-    say in what is loaded, or a hook has."""
+def unwrapped(optimizer):
+    """The optimizer inside of accelerate's wrapper."""
     while type(optimizer).__module__.startswith("accelerate."):
         optimizer = optimizer.optimizer
+    return optimizer
+
+
+def stock_of(optimizer):
+    """The optimizer that keeps the state; None: its class has a say in what is loaded, or a hook
+    has."""
+    optimizer = unwrapped(optimizer)
     kind = type(optimizer)
     if not isinstance(optimizer, Optimizer) or "load_state_dict" in vars(optimizer):
         return None

@@ -82,7 +82,10 @@ class Owners(_frameworks.Owners):
 
     def make_state(self):
         found = _item_kinds.parts_in(self._items.items(), is_optimizer)
-        undone = [_distributed.make_state(optimizer) for _, optimizer in found]
+        undone = [
+            _distributed.make_state(name, _optimizers.unwrapped(optimizer))
+            for name, optimizer in found
+        ]
         return [undo for undo in undone if undo is not None]
 
     def check(self, name, owner, value):
