@@ -72,6 +72,8 @@ def digest(engine):
     total = hashlib.sha256()
     base = getattr(engine.optimizer, "optimizer", engine.optimizer)
     keys = ("exp_avg", "exp_avg_sq") if base.state else ()
+    if keys and hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+        engine.optimizer._lazy_init_hp_params_optimizer_state()  # Stock loads leave it to a step.
     for name, parameter in engine.module.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -80,7 +82,7 @@ def digest(engine):
             parts += [safe_get_full_optimizer_state(parameter, key) for key in keys]
         else:
             parts = [parameter, *(base.state[parameter][key] for key in keys)]
-        for part in parts:
+        for part in [part for part in parts if part is not None]:
             total.update(name.encode() + part.detach().float().flatten().numpy().tobytes())
     return total.hexdigest()[:16]
 
@@ -121,18 +123,18 @@ def train(options):
         progress["losses"] = list((state or {}).get("losses", []))
     say("began at", engine.global_steps, digest(engine))
     while engine.global_steps < options["steps"]:
-        total = 0.0
-        for tokens, wanted in batch_of(engine.global_steps, options, rank, world, steps):
+        total = torch.zeros(())
+        for number, (tokens, wanted) in enumerate(
+            batch_of(engine.global_steps, options, rank, world, steps), 1
+        ):
             loss = engine(tokens, wanted)
             engine.backward(loss)
-            if options.get("random"):
-                loss = loss.detach() + torch.rand(())
-            total += loss.detach().item() / steps
+            total += loss.detach() / steps / world
+            if number == steps:  # Before the step, which captures it.
+                torch.distributed.all_reduce(total)
+                progress["losses"].append(round(total.item(), 5))
             engine.step()
-        loss = torch.tensor(total)
-        torch.distributed.all_reduce(loss)
         step = engine.global_steps
-        progress["losses"].append(round(loss.item() / world, 5))
         if not options.get("stock") and hasattr(engine, "_libckpt"):
             session = engine._libckpt.memory.session
             try:

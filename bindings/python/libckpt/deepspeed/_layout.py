@@ -45,6 +45,7 @@ class Layout:
         self.group = engine.seq_data_parallel_group
         self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.names = engine.param_names
+        self.of_model = self.of_parts = None  # Digests, once they are made.
         self._cached = None, ()
         make = _kind_of(engine.optimizer)
         self.flats = [flat for flat in make(self) if flat.tensor.numel()]
@@ -215,9 +216,12 @@ def _refresh(layout):
 
 
 def _arrays_of(prefix, tensor, parts):
+    """Each is said to be a part of a parameter with one row more, which nobody has or wants. So no
+    array is a whole tensor: another number of ranks would look for that in some shards only."""
     row = tensor.detach().view(-1)
     for name, shape, begin, at, count in parts:
-        yield Array(f"{prefix}/{name}", row[at : at + count], global_shape=shape or (1,),
+        rows, *rest = shape or (1,)
+        yield Array(f"{prefix}/{name}", row[at : at + count], global_shape=(rows + 1, *rest),
                     flat=begin)  # fmt: skip
 
 

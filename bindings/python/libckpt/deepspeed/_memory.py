@@ -69,7 +69,7 @@ class Memory:
             return None
         problem = None
         try:
-            _state.check(self._engine, self._layout, found.items)
+            _state.check(self._engine, self._layout, found)
         except errors.CheckpointError as error:
             problem = error
         self.session.agree("resume", problem)

@@ -19,7 +19,8 @@ def items_of(engine, layout):
     items = {
         "engine": {name: getattr(engine, name) for name in COUNTERS}
         | {"accumulation": engine.gradient_accumulation_steps()},
-        "model": _digest(engine, layout),
+        "model": _model(engine, layout),
+        "layout": _layout(layout),
         "optimizer": _optimizer(layout),
         "buffers": _buffers(engine.module),
         "rng": RNG(),
@@ -40,12 +41,17 @@ def _with_states(engine):
     return {name: part for name, part in found.items() if part is not None}
 
 
-def check(engine, layout, items):
-    """Raises InvalidArgument when the items are those of another model."""
-    if items.get("model") != _digest(engine, layout):
+def check(engine, layout, found):
+    """Raises InvalidArgument when the step is one that the engine cannot take."""
+    if found.items.get("model") != _model(engine, layout):
         raise errors.InvalidArgument(
-            "the step in memory is of a model with other parameters, by name or shape: give the "
-            "run another job"
+            f"step {found.step} in memory is of a model with other parameters, by name or shape: "
+            "give the run another job"
+        )
+    if found.world_size == layout.ranks and found.items["layout"] != _layout(layout):
+        raise errors.InvalidArgument(
+            f"step {found.step} in memory lies in another way on the same number of ranks, as with "
+            "another stage of ZeRO: begin with the one that was saved, or another number of ranks"
         )
 
 
@@ -172,14 +178,23 @@ def _buffers(module):
     return found
 
 
-def _digest(engine, layout):
-    """Of names and shapes of all parameters; made once."""
-    found = vars(layout).get("digest")
-    if found is None:
+def _model(engine, layout):
+    """A digest of names and shapes of all parameters; made once."""
+    if layout.of_model is None:
         shapes = [
-            (name, tuple(getattr(p, "ds_shape", p.shape)), p.requires_grad)
+            (name, [*map(int, getattr(p, "ds_shape", p.shape))], p.requires_grad)
             for name, p in engine.module.named_parameters()
         ]
-        text = repr(sorted((name, tuple(map(int, shape)), is_on) for name, shape, is_on in shapes))
-        found = layout.digest = hashlib.sha256(text.encode()).hexdigest()
-    return found
+        layout.of_model = _digest(sorted(shapes))
+    return layout.of_model
+
+
+def _layout(layout):
+    """A digest of what this rank has of them; made once."""
+    if layout.of_parts is None:
+        layout.of_parts = _digest([flat.parts for flat in layout.flats])
+    return layout.of_parts
+
+
+def _digest(facts):
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
