@@ -88,21 +88,35 @@ void join(const ShardRecord& source, const std::string& prefix, const std::set<s
   }
 }
 
+// The shards whose whole tensors the reader gets, whatever it wants.
+bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t shard) {
+  if (shard == rank_of_blobs(source, reader)) return true;
+  return shard >= reader.rank && (shard - reader.rank) % reader.world_size == 0;
+}
+
 // Leaves of `wanted` what is a piece, here or in some shard: who wants all of a tensor may be the
-// only one who has no piece of it.
-Task<void> keep_pieces(ShardSource& source, std::vector<format::TensorSpec>& wanted) {
+// only one who has no piece of it. A whole tensor stays, too, if a single shard has it, which is not
+// joined: it is the same piece there and here.
+Task<void> keep_pieces(ShardSource& source, Reader reader,
+                       std::vector<format::TensorSpec>& wanted) {
   std::set<std::string> names;
   for (const format::TensorSpec& tensor : wanted)
     if (!tensor.piece) names.insert(tensor.name);
   std::set<std::string> divided;
+  std::map<std::string, std::set<std::uint32_t>> holders;
   for (std::uint32_t rank = 0; rank < source.shard_count(); ++rank) {
     std::vector<std::string> asked(names.begin(), names.end());
     CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
-    for (const format::TensorPlace& tensor : found.tensors)
+    for (const format::TensorPlace& tensor : found.tensors) {
       if (tensor.piece) divided.insert(tensor.name);
+      holders[tensor.name].insert(rank);
+    }
   }
   std::erase_if(wanted, [&](const format::TensorSpec& tensor) {
-    return !tensor.piece && !divided.contains(tensor.name);
+    if (tensor.piece || divided.contains(tensor.name)) return false;
+    const std::set<std::uint32_t>& own = holders[tensor.name];
+    const bool is_elsewhere = own.size() == 1 && !is_joined(source, reader, *own.begin());
+    return !is_elsewhere || !tensor.alias_of.empty();
   });
   co_return Status();
 }
@@ -120,7 +134,7 @@ Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish
   std::shared_ptr<const ShardRecord> own;
   if (wish.joins_shards) {
     CKPT_CO_TRY(own, co_await source.whole_record(rank));
-    CKPT_CO_CHECK(co_await keep_pieces(source, wish.tensors));
+    CKPT_CO_CHECK(co_await keep_pieces(source, reader, wish.tensors));
     std::set<std::string> wanted;
     for (const format::TensorSpec& tensor : wish.tensors) wanted.insert(tensor.name);
     join(*own, "", wanted, wish.tensors, shaped);

@@ -53,11 +53,8 @@ class Targets:
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
-        missing = sorted(self._arrays.keys() - {name for name, *_ in stored})
-        if missing and not self.leaves_arrays:
-            raise errors.InvalidArgument(
-                f'restore step {step}: it has no array "{missing[0]}": give those that were saved'
-            )
+        away = set() if self.leaves_arrays else self._arrays.keys() - {name for name, *_ in stored}
+        of_others_arrays = _other_ranks.choose_arrays(step, away, of_others, self._array_target)
         self.arrays_left = sorted(
             name for name, *_ in stored if self._is_of_array(name) and name not in self._arrays
         )
@@ -69,7 +66,8 @@ class Targets:
                 for name, kind, shape, _ in stored
             }  # fmt: skip
             self._compare(step, there, self.of_a_share)
-        return self._choose(stored) + _other_ranks.choose(of_others, self.structure, self._choose)
+        chosen = self._choose(stored) + of_others_arrays
+        return chosen + _other_ranks.choose(of_others, self.structure, self._choose)
 
     @property
     def has_arrays(self):
