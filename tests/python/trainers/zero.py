@@ -118,7 +118,7 @@ def train(options):
     if options.get("resume"):
         say("resumed", libckpt.deepspeed.resume(engine))
     elif options.get("folder"):
-        path, state = engine.load_checkpoint(options["folder"], options.get("load"))
+        path, state = engine.load_checkpoint(options["folder"], **options.get("load", {}))
         say("loaded", path)
         progress["losses"] = list((state or {}).get("losses", []))
     say("began at", engine.global_steps, digest(engine))
@@ -145,10 +145,13 @@ def train(options):
         if step in options.get("save_at", ()):
             engine.save_checkpoint(options["folder"], client_state=progress,
                                    **options.get("save", {}))  # fmt: skip
-            say("saved", step, os.path.exists(f"{options['folder']}/latest"))
+            say("saved", step, os.path.exists(f"{options['folder']}/global_step{step}"))
+        if step == options.get("universal_at"):
+            libckpt.deepspeed.write_universal(engine, options["folder"], client_state=progress)
         if step == options.get("hold_at"):
             signal.pause()
     say("losses", *progress["losses"])
+    say("attached", hasattr(engine, "_libckpt"))
     if options.get("end") and not options.get("stock"):
         getattr(libckpt.deepspeed, options["end"])(engine)
     torch.distributed.destroy_process_group()

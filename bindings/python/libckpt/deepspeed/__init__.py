@@ -23,7 +23,7 @@ from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
 from libckpt.deepspeed._memory import Memory
 
-__all__ = ["accumulation_for", "attach", "close", "resume", "wait"]
+__all__ = ["accumulation_for", "attach", "close", "resume", "wait", "write_universal"]
 
 logger = logging.getLogger("libckpt")
 
@@ -68,6 +68,20 @@ def resume(engine):
     return attached.resume() if attached else None
 
 
+def write_universal(engine, dir, tag=None, client_state=None):
+    """Writes the engine's state in DeepSpeed's universal layout, without a conversion, to the
+    folder `tag` of `dir`; stock DeepSpeed loads it with {"checkpoint": {"load_universal": true}}.
+    All ranks call it; it returns when the folder is there. ZeRO 1, 2 and 3 only.
+    """
+    attached = vars(engine).get("_libckpt")
+    if attached is None or not engine.zero_optimization():
+        raise errors.InvalidArgument(
+            "write_universal: an engine with ZeRO 1, 2 or 3 is wanted, which attach() took"
+        )
+    name = f"global_step{engine.global_steps}_universal" if tag is None else str(tag)
+    attached.folders.write_universal(attached.stock_save, dir, name, client_state or {})
+
+
 def wait(engine):
     """Returns when all folders that save_checkpoint promised are there. All ranks call it."""
     attached = vars(engine).get("_libckpt")
@@ -99,6 +113,7 @@ class Attached:
 
     def __init__(self, engine, memory, folders):
         self._engine, self.memory, self.folders = engine, memory, folders
+        self.stock_save = engine.save_checkpoint
         for name in ("step", "load_checkpoint", "save_checkpoint"):
             stock = getattr(engine, name)
             own = functools.wraps(stock)(functools.partial(getattr(self, f"_{name}"), stock))

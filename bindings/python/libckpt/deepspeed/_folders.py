@@ -18,6 +18,7 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets
 from libckpt.core.files._work import PRIVATE
+from libckpt.deepspeed import _universal
 
 logger = logging.getLogger("libckpt")
 
@@ -50,6 +51,27 @@ class Folders:
         except Exception as error:  # Training is to go on.
             logger.error("libckpt: %s/%s does not come: %s", save_dir, name, error)
         return answer
+
+    def write_universal(self, stock, directory, name, client_state):
+        """A folder in the universal layout; it is there when this returns."""
+        engine, sets = self._engine, self._open(directory)
+        if sets is None:
+            raise errors.StorageError(f"write_universal: {directory} cannot be written to")
+        fileset = sets.begin(name)
+        before = engine.checkpoint_engine
+        engine.checkpoint_engine = Collector(before, fileset, ends=("model_states.pt",))
+        try:
+            stock(directory, name, client_state, False)
+        finally:
+            engine.checkpoint_engine = before
+        prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
+        if prologue is not None:
+            prologue()
+        _universal.write(self._layout, fileset)
+        if prologue is not None:
+            engine.optimizer.checkpoint_event_epilogue()
+        fileset.commit({"latest_universal": name})
+        sets.settle()
 
     def settle(self):
         """Returns when all folders that were promised are there, or were given up."""
@@ -104,9 +126,9 @@ class Folders:
 class Collector(CheckpointEngine):
     """Takes what DeepSpeed would write in the folder of the tag."""
 
-    def __init__(self, stock, fileset):
+    def __init__(self, stock, fileset, ends=("",)):
         self.name = "libckpt"
-        self._stock, self._fileset = stock, fileset
+        self._stock, self._fileset, self._ends = stock, fileset, ends
 
     def create(self, info):
         pass
@@ -116,7 +138,8 @@ class Collector(CheckpointEngine):
             os.makedirs(path, exist_ok=exist_ok)
 
     def save(self, state_dict, path):
-        self._fileset.objects[os.path.basename(path)] = state_dict
+        if path.endswith(self._ends):
+            self._fileset.objects[os.path.basename(path)] = state_dict
 
     def load(self, path, map_location=None):
         return self._stock.load(path, map_location=map_location)

@@ -216,12 +216,9 @@ def _refresh(layout):
 
 
 def _arrays_of(prefix, tensor, parts):
-    """Each is said to be a part of a parameter with one row more, which nobody has or wants. So no
-    array is a whole tensor: another number of ranks would look for that in some shards only."""
     row = tensor.detach().view(-1)
     for name, shape, begin, at, count in parts:
-        rows, *rest = shape or (1,)
-        yield Array(f"{prefix}/{name}", row[at : at + count], global_shape=(rows + 1, *rest),
+        yield Array(f"{prefix}/{name}", row[at : at + count], global_shape=shape or (1,),
                     flat=begin)  # fmt: skip
 
 
