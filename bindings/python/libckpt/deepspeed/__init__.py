@@ -57,7 +57,8 @@ def attach(engine, *, job=None, dir=None, client_state=None, **options):
     if problem:
         logger.warning("libckpt: the DeepSpeed engine is left as it is: %s", problem)
         return engine
-    engine._libckpt = Attached(engine, memory, Folders(engine, layout, options))
+    folders = Folders(engine, layout, memory.session.ranks, options)
+    engine._libckpt = Attached(engine, memory, folders)
     return engine
 
 
@@ -146,7 +147,8 @@ class Attached:
         )  # fmt: skip
         if failure is not None and answer[0] is None:
             raise failure  # There is something: do not begin anew over it.
-        self.memory.start_fresh()
+        if answer[0] is not None:
+            self.memory.start_fresh()
         return answer
 
     def _newer(self, load_dir):

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import pathlib
-import pickle
 
 import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
@@ -27,8 +26,8 @@ OF_PLACE = ("node", "nodes", "interface", "port", "secret_file", "runtime_dir", 
 
 
 class Folders:
-    def __init__(self, engine, layout, options):
-        self._engine, self._layout = engine, layout
+    def __init__(self, engine, layout, ranks, options):
+        self._engine, self._layout, self._ranks = engine, layout, ranks
         self._options = {name: options[name] for name in OF_PLACE if name in options}
         self._sets = {}  # By directory; None: stock DeepSpeed writes there.
 
@@ -91,11 +90,7 @@ class Folders:
         found = None
         if self._layout.rank == 0:
             found = _newest(pathlib.Path(directory), self._engine.load_universal_checkpoint())
-        box = [found]
-        torch.distributed.broadcast_object_list(
-            box, torch.distributed.get_global_rank(self._layout.group, 0), self._layout.group
-        )
-        return box[0] or (None, None)
+        return self._ranks.decide("newest folder", found, lambda said: said[0]) or (None, None)
 
     def _begin(self, save_dir, name):
         """None: stock DeepSpeed saves."""
@@ -156,8 +151,8 @@ def _newest(directory, is_universal):
         tag = (directory / ("latest_universal" if is_universal else "latest")).read_text().strip()
         file = sorted((directory / tag).glob("*model_states.pt"))[0]
         return _load(file)["global_steps"], str(directory / tag)
-    except (OSError, IndexError, KeyError, RuntimeError, pickle.UnpicklingError):
-        return None  # As DeepSpeed will find out for itself.
+    except Exception:  # It is not there, or damaged, as DeepSpeed will find out for itself.
+        return None
 
 
 def _load(file):

@@ -46,6 +46,7 @@ class Layout:
         self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.names = engine.param_names
         self.of_model = self.of_parts = None  # Digests, once they are made.
+        self.buffers = None  # Where those of the module are, likewise.
         self._cached = None, ()
         make = _kind_of(engine.optimizer)
         self.flats = [flat for flat in make(self) if flat.tensor.numel()]

@@ -25,9 +25,7 @@ class Memory:
         self._has_begun = False
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
-        self.session = init(
-            job, rank=layout.rank, world_size=layout.ranks, **options
-        )
+        self.session = init(job, rank=layout.rank, world_size=layout.ranks, **options)
 
     def note_folder(self, folder, client_state=None):
         """A later resume from another folder is not one from this memory."""
@@ -62,7 +60,6 @@ class Memory:
     def newest(self, folder=None):
         """The newest step that all ranks can have, with the items but not the tensors. None: there
         is none for that folder. Raises when there is one, which does not fit."""
-        self._has_begun = True
         try:
             found = self.session.restore()
         except errors.NotFound:
@@ -73,17 +70,11 @@ class Memory:
         except errors.CheckpointError as error:
             problem = error
         self.session.agree("resume", problem)
-        known = found.items["folders"]
-        if folder is not None and known and os.path.realpath(folder) not in known:
-            logger.warning("libckpt: step %d in memory is of a run that loads from %s and not from "
-                           "%s: it is left alone", found.step, known[0], folder)  # fmt: skip
-            return None
-        if found.items["client_keys"] and not found.items["client_state"]:
-            logger.warning(
-                "libckpt: step %d in memory is not resumed from: save_checkpoint was given a "
-                "client_state (%s), and libckpt.deepspeed.attach none: give it there, too",
-                found.step, ", ".join(found.items["client_keys"][:5]),
-            )  # fmt: skip
+        refusals = self.session.ranks.exchange("refusal", _refusal(found, folder))
+        refusal = next((each for each in refusals if each is not None), None)
+        if refusal is not None:
+            logger.warning("libckpt: step %d in memory is not resumed from: %s",
+                           found.step, refusal)  # fmt: skip
             return None
         return found
 
@@ -94,11 +85,11 @@ class Memory:
         if prologue is not None:
             prologue()
         _state.make_room(layout, items["optimizer"])
-        targets = _state.targets(engine, items)
+        targets = _state.targets(engine, layout, items)
         self.session.restore(targets, step=found.step, arrays=layout.arrays())
         layout.spread()
         _state.give(engine, layout, items)
-        self._captured = found.step
+        self._captured, self._has_begun = found.step, True
         self._folders = list(items["folders"])
         self._client_keys = list(items["client_keys"])
         return dict(items["client_state"])
@@ -111,3 +102,16 @@ class Memory:
             self.session.start_fresh()
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
+
+
+def _refusal(found, folder):
+    """Why a step that fits is not what load_checkpoint of the folder should take; None: it is."""
+    known, keys = found.items["folders"], found.items["client_keys"]
+    if folder is not None and known and os.path.realpath(folder) not in known:
+        return f"it is of a run that loads from {known[0]}, and not from {folder}"
+    if folder is not None and keys and not found.items["client_state"]:
+        return (
+            f"save_checkpoint was given a client_state ({', '.join(keys[:5])}), and "
+            "libckpt.deepspeed.attach none: give it there, too"
+        )
+    return None

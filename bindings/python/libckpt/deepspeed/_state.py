@@ -22,7 +22,7 @@ def items_of(engine, layout):
         "model": _model(engine, layout),
         "layout": _layout(layout),
         "optimizer": _optimizer(layout),
-        "buffers": _buffers(engine.module),
+        "buffers": _buffers(engine, layout),
         "rng": RNG(),
     }
     return items | _with_states(engine)
@@ -55,9 +55,9 @@ def check(engine, layout, found):
         )
 
 
-def targets(engine, items):
+def targets(engine, layout, items):
     """What a restore fills, for the items that it found."""
-    own = {"rng": RNG(), "buffers": _buffers(engine.module), **_with_states(engine)}
+    own = {"rng": RNG(), "buffers": _buffers(engine, layout), **_with_states(engine)}
     return items | {name: part for name, part in own.items() if name in items}
 
 
@@ -168,14 +168,17 @@ def _device(key, options, tensor):
     return "cpu" if key == "step" and not is_on_gpu else tensor.device
 
 
-def _buffers(module):
-    """Those that a state dict has."""
-    found = {}
-    for prefix, part in module.named_modules(remove_duplicate=False):
-        for name, buffer in part._buffers.items():
-            if buffer is not None and name not in part._non_persistent_buffers_set:
-                found[f"{prefix}.{name}" if prefix else name] = buffer
-    return found
+def _buffers(engine, layout):
+    """Those that a state dict has. Which ones there are is found out once."""
+    if layout.buffers is None:
+        layout.buffers = {
+            f"{prefix}.{name}" if prefix else name: (part, name)
+            for prefix, part in engine.module.named_modules()
+            for name in part._buffers
+            if name not in part._non_persistent_buffers_set
+        }
+    found = {key: part._buffers[name] for key, (part, name) in layout.buffers.items()}
+    return {key: buffer for key, buffer in found.items() if buffer is not None}
 
 
 def _model(engine, layout):
