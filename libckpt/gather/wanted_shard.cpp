@@ -95,7 +95,7 @@ bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t sh
 }
 
 // Leaves of `wanted` what is a piece, here or in some shard: who wants all of a tensor may be the
-// only one who has no piece of it. A whole tensor stays, too, if a single shard has it, which is not
+// only one who has no piece of it. So stays a whole tensor that a single shard has, if that is not
 // joined: it is the same piece there and here.
 Task<void> keep_pieces(ShardSource& source, Reader reader,
                        std::vector<format::TensorSpec>& wanted) {

@@ -9,9 +9,11 @@ when it is newer than the folder, on any number of ranks. `save_checkpoint` retu
 is copied in memory; its folder, in DeepSpeed's own format, appears complete or not at all.
 """
 
+import atexit
 import functools
 import logging
 import types
+import weakref
 
 import deepspeed
 
@@ -28,6 +30,7 @@ __all__ = ["accumulation_for", "attach", "close", "resume", "wait", "write_unive
 logger = logging.getLogger("libckpt")
 
 VERSION_MIN = (0, 17)
+METHODS = ("step", "load_checkpoint", "save_checkpoint")
 
 
 @with_keywords
@@ -59,6 +62,7 @@ def attach(engine, *, job=None, dir=None, client_state=None, **options):
         return engine
     folders = Folders(engine, layout, memory.session.ranks, options)
     engine._libckpt = Attached(engine, memory, folders)
+    atexit.register(_leave, weakref.ref(engine))
     return engine
 
 
@@ -115,7 +119,7 @@ class Attached:
     def __init__(self, engine, memory, folders):
         self._engine, self.memory, self.folders = engine, memory, folders
         self.stock_save = engine.save_checkpoint
-        for name in ("step", "load_checkpoint", "save_checkpoint"):
+        for name in METHODS:
             stock = getattr(engine, name)
             own = functools.wraps(stock)(functools.partial(getattr(self, f"_{name}"), stock))
             setattr(engine, name, types.MethodType(_without_self(own), engine))
@@ -182,6 +186,13 @@ class Attached:
         logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
                        found.step, found.source_name, folder)  # fmt: skip
         return client_state
+
+
+def _leave(engine):
+    """The process ends, and DeepSpeed keeps the engine until the last moment: not the session."""
+    if engine() is not None:
+        for name in ("_libckpt", *METHODS):
+            vars(engine()).pop(name, None)
 
 
 def _without_self(function):
