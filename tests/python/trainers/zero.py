@@ -74,6 +74,10 @@ def digest(engine):
     keys = ("exp_avg", "exp_avg_sq") if base.state else ()
     if keys and hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         engine.optimizer._lazy_init_hp_params_optimizer_state()  # Stock loads leave it to a step.
+    copies = {}  # By id of a parameter, its fp32 copy, with ZeRO 0.
+    if hasattr(engine.optimizer, "fp32_groups"):
+        for own, group in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups):
+            copies |= {id(parameter): copy for parameter, copy in zip(own, group)}
     for name, parameter in engine.module.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -81,7 +85,8 @@ def digest(engine):
             parts = [safe_get_full_fp32_param(parameter)]
             parts += [safe_get_full_optimizer_state(parameter, key) for key in keys]
         else:
-            parts = [parameter, *(base.state[parameter][key] for key in keys)]
+            master = copies.get(id(parameter), parameter)
+            parts = [master, *(base.state[master][key] for key in keys)]
         for part in [part for part in parts if part is not None]:
             total.update(name.encode() + part.detach().float().flatten().numpy().tobytes())
     return total.hexdigest()[:16]
