@@ -88,23 +88,36 @@ void join(const ShardRecord& source, const std::string& prefix, const std::set<s
   }
 }
 
+// The shards whose whole tensors the reader gets, whatever it wants.
+bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t shard) {
+  if (shard == rank_of_blobs(source, reader)) return true;
+  return shard >= reader.rank && (shard - reader.rank) % reader.world_size == 0;
+}
+
 // Leaves of `wanted` what is a piece in some shard, or is one here of a tensor that some shard has:
-// who wants all of a tensor may be the only one who has no piece of it. What no shard has is the
-// reader's to miss.
-Task<void> keep_pieces(ShardSource& source, std::vector<format::TensorSpec>& wanted) {
+// who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor that
+// a single shard has, if that is not joined: it is the same piece there and here. What no shard has
+// is the reader's to miss.
+Task<void> keep_pieces(ShardSource& source, Reader reader,
+                       std::vector<format::TensorSpec>& wanted) {
   std::set<std::string> names;
   for (const format::TensorSpec& tensor : wanted) names.insert(tensor.name);
-  std::set<std::string> there, divided;
+  std::set<std::string> divided;
+  std::map<std::string, std::set<std::uint32_t>> holders;
   for (std::uint32_t rank = 0; rank < source.shard_count(); ++rank) {
     std::vector<std::string> asked(names.begin(), names.end());
     CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
     for (const format::TensorPlace& tensor : found.tensors) {
-      there.insert(tensor.name);
       if (tensor.piece) divided.insert(tensor.name);
+      holders[tensor.name].insert(rank);
     }
   }
   const auto is_kept = [&](const format::TensorSpec& tensor) {
-    return (tensor.piece ? there : divided).contains(tensor.name);
+    const auto there = holders.find(tensor.name);
+    if (there == holders.end()) return false;
+    if (tensor.piece || divided.contains(tensor.name)) return true;
+    const std::set<std::uint32_t>& own = there->second;
+    return own.size() == 1 && !is_joined(source, reader, *own.begin()) && tensor.alias_of.empty();
   };
   std::map<std::string, std::string> heirs;  // Of one memory, the first name that is kept.
   for (const format::TensorSpec& tensor : wanted)
@@ -131,7 +144,7 @@ Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish
   std::shared_ptr<const ShardRecord> own;
   if (wish.joins_shards) {
     CKPT_CO_TRY(own, co_await source.whole_record(rank));
-    CKPT_CO_CHECK(co_await keep_pieces(source, wish.tensors));
+    CKPT_CO_CHECK(co_await keep_pieces(source, reader, wish.tensors));
     std::set<std::string> wanted;
     for (const format::TensorSpec& tensor : wish.tensors) wanted.insert(tensor.name);
     join(*own, "", wanted, wish.tensors, shaped);

@@ -145,6 +145,25 @@ def test_other_numbers_of_ranks_have_any_parts_from_memory(job):
     assert numpy.array_equal(numpy.concatenate(parts), whole + 1)
 
 
+@pytest.mark.parametrize(("saved_by", "count"), [(2, 1), (4, 2), (3, 2), (2, 4)])
+def test_arrays_that_one_rank_has_as_a_whole_are_found_by_any_other(job, saved_by, count):
+    def own(rank, world_size, value=None):
+        names = range(12 * rank // world_size, 12 * (rank + 1) // world_size)
+        return [Array(f"a{n}", numpy.full(5, n if value is None else value, numpy.float32),
+                      global_shape=(5,), flat=0) for n in names]  # fmt: skip
+
+    sessions = [job(rank=rank, world_size=saved_by) for rank in range(saved_by)]
+    at_once(sessions, lambda rank, one: one.save(1, {"n": rank}, arrays=own(rank, saved_by)))
+    at_once(sessions, lambda _, one: one.wait(1, "committed"))
+    for session in sessions:
+        session.abandon()
+    sessions = [job(rank=rank, world_size=count) for rank in range(count)]
+    found = [own(rank, count, -1) for rank in range(count)]
+    at_once(sessions, lambda rank, one: one.restore(arrays=found[rank]))
+    for array in (array for arrays in found for array in arrays):
+        assert [*array.buffer] == [int(array.name[1:])] * 5, array.name
+
+
 def test_the_order_of_dimensions_in_memory_may_differ(ranks, programs):
     torch = pytest.importorskip("torch")
     shape = (2, 6, 5, 4)

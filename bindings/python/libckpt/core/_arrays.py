@@ -147,11 +147,3 @@ def check_parts(step, nodes, arrays):
                 "together, and is not divided among the ranks here: give the item as it was saved, "
                 "and an optimizer before the first backward pass"
             )
-
-
-def check_stored(step, given, stored):
-    missing = sorted(given - {name for name, *_ in stored})
-    if missing:
-        raise errors.InvalidArgument(
-            f'restore step {step}: it has no array "{missing[0]}": give those that were saved'
-        )

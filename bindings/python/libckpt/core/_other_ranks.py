@@ -1,6 +1,7 @@
 """OtherRanks: tensors of further shards, which come with a rank's own from another number of ranks.
 """
 
+from libckpt import errors
 from libckpt.core._replicas import SHARES
 
 PREFIX = "libckpt.rank."  # Before the number of the rank, a slash, and the name that it saved.
@@ -26,4 +27,18 @@ def choose(of_others, structure, choose_own):
     for rank, stored in of_others.items():
         owned = [tensor for tensor in stored if owners.get(tensor[0]) == rank]
         chosen += [(f"{PREFIX}{rank}/{name}", *place) for name, *place in choose_own(owned)]
+    return chosen
+
+
+def choose_arrays(step, names, of_others, target):
+    """Arrays that one of them captured as a whole, which is no part of anything."""
+    chosen = []
+    for name in sorted(names):
+        holders = [rank for rank, stored in of_others.items() if any(name == t[0] for t in stored)]
+        if not holders:
+            raise errors.InvalidArgument(
+                f'restore step {step}: it has no array "{name}": give those that were saved'
+            )
+        _, *place = target(name)
+        chosen.append((f"{PREFIX}{holders[0]}/{name}", *place))
     return chosen

@@ -54,8 +54,10 @@ class Targets:
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
-        if not self.leaves_arrays:
-            _arrays.check_stored(step, self._arrays.keys() - self._parts, stored)
+        away = self._arrays.keys() - self._parts - {name for name, *_ in stored}
+        if self.leaves_arrays:
+            away = set()
+        of_others_arrays = _other_ranks.choose_arrays(step, away, of_others, self._array_target)
         self.arrays_left = sorted(
             name for name, *_ in stored if self._is_of_array(name) and name not in self._arrays
         )
@@ -67,7 +69,8 @@ class Targets:
                 for name, kind, shape, _ in stored
             }  # fmt: skip
             self._compare(step, there, self.of_a_share or bool(of_others))
-        return self._choose(stored) + _other_ranks.choose(of_others, self.structure, self._choose)
+        chosen = self._choose(stored) + of_others_arrays
+        return chosen + _other_ranks.choose(of_others, self.structure, self._choose)
 
     @property
     def has_arrays(self):

@@ -97,7 +97,10 @@ class Restorer:
         found = targets.tensors(structure)
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
-        left = [*sorted(values.keys() - into.keys()), *targets.arrays_left]
+        left = sorted(values.keys() - into.keys())
+        # Of another number of ranks, other ones ask for what this rank does not want.
+        if answer["world_size"] == self._ranks.world_size or not self._ranks.are_several:
+            left += targets.arrays_left
         if left and (into or targets.has_arrays):
             logger.warning(
                 "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "

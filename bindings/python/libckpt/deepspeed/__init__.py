@@ -1,0 +1,229 @@
+"""libckpt for DeepSpeed: one line more.
+
+    engine, *_ = deepspeed.initialize(...)
+    libckpt.deepspeed.attach(engine, job="my-run")
+    engine.load_checkpoint("checkpoints")
+
+Every optimizer step is captured in memory that outlives the process. `load_checkpoint` takes that
+when it is newer than the folder, on any number of ranks. `save_checkpoint` returns once the state
+is copied in memory; its folder, in DeepSpeed's own format, appears complete or not at all.
+"""
+
+import atexit
+import functools
+import logging
+import types
+import weakref
+
+import deepspeed
+
+from libckpt import errors
+from libckpt._init import with_keywords
+from libckpt.core import _settings
+from libckpt.core.files import _publish_queue
+from libckpt.deepspeed._folders import Folders
+from libckpt.deepspeed._layout import Layout
+from libckpt.deepspeed._memory import Memory
+
+__all__ = ["accumulation_for", "attach", "close", "resume", "wait", "write_universal"]
+
+logger = logging.getLogger("libckpt")
+
+VERSION_MIN = (0, 17)
+METHODS = ("step", "load_checkpoint", "save_checkpoint")
+
+
+@with_keywords
+def attach(engine, *, job=None, dir=None, client_state=None, **options):
+    """Returns the engine, with memory behind it. All ranks call it, after deepspeed.initialize.
+
+    job: the name of the run; by default it is made from `dir`.
+    dir: where libckpt keeps checkpoints of its own, which any number of ranks restores when memory
+        is lost; none: memory only. It is not the folder of save_checkpoint.
+    client_state: a dictionary, or a function that returns one: what load_checkpoint returns when it
+        takes a step from memory. Of plain data and tensors.
+    options: those of `libckpt.init`, such as save_mem_interval.
+    """
+    if job is None and dir is None:
+        raise errors.InvalidArgument("attach: give job, the name of the run, or dir")
+    is_disabled = options.get("disable")
+    if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
+        return engine
+    if job is None:
+        job = _publish_queue.job_of("deepspeed", "run", str(dir))
+    try:
+        problem = problem_of(engine)
+        layout = None if problem else Layout(engine)
+        memory = Memory(engine, layout, job, client_state, {"dir": dir, **options}) if layout else 0
+    except (errors.CheckpointError, AttributeError) as error:  # Of a version with other fields.
+        problem = str(error)
+    if problem:
+        logger.warning("libckpt: the DeepSpeed engine is left as it is: %s", problem)
+        return engine
+    folders = Folders(engine, layout, memory.session.ranks, options)
+    engine._libckpt = Attached(engine, memory, folders)
+    atexit.register(_leave, weakref.ref(engine))
+    return engine
+
+
+def resume(engine):
+    """Restores the newest step in memory, on a peer or in `dir`, and no folder of DeepSpeed's.
+    Returns its number, or None when there is none. All ranks call it."""
+    attached = vars(engine).get("_libckpt")
+    return attached.resume() if attached else None
+
+
+def write_universal(engine, dir, tag=None, client_state=None):
+    """Writes the engine's state in DeepSpeed's universal layout, without a conversion, to the
+    folder `tag` of `dir`; stock DeepSpeed loads it with {"checkpoint": {"load_universal": true}}.
+    All ranks call it; it returns when the folder is there. ZeRO 1, 2 and 3 only.
+    """
+    attached = vars(engine).get("_libckpt")
+    if attached is None or not engine.zero_optimization():
+        raise errors.InvalidArgument(
+            "write_universal: an engine with ZeRO 1, 2 or 3 is wanted, which attach() took"
+        )
+    name = f"global_step{engine.global_steps}_universal" if tag is None else str(tag)
+    attached.folders.write_universal(attached.stock_save, dir, name, client_state or {})
+
+
+def wait(engine):
+    """Returns when all folders that save_checkpoint promised are there. All ranks call it."""
+    attached = vars(engine).get("_libckpt")
+    if attached:
+        attached.folders.settle()
+
+
+def close(engine):
+    """Training is over: publishes what is on its way, and frees the memory of the run's steps."""
+    attached = vars(engine).get("_libckpt")
+    if attached:
+        attached.folders.settle()
+        attached.memory.session.close()
+
+
+def accumulation_for(global_batch, micro_batch, world_size):
+    """gradient_accumulation_steps with which so many ranks make the same global batch."""
+    steps, left = divmod(global_batch, micro_batch * world_size)
+    if left or steps < 1:
+        raise errors.InvalidArgument(
+            f"global batch {global_batch}: {world_size} rank(s) with micro batches of "
+            f"{micro_batch} cannot make it: give one that {micro_batch * world_size} divides"
+        )
+    return steps
+
+
+class Attached:
+    """What an engine's methods do, with memory behind it."""
+
+    def __init__(self, engine, memory, folders):
+        self._engine, self.memory, self.folders = engine, memory, folders
+        self.stock_save = engine.save_checkpoint
+        for name in METHODS:
+            stock = getattr(engine, name)
+            own = functools.wraps(stock)(functools.partial(getattr(self, f"_{name}"), stock))
+            setattr(engine, name, types.MethodType(_without_self(own), engine))
+
+    def _step(self, stock, *arguments, **options):
+        answer = stock(*arguments, **options)
+        self.memory.capture()
+        return answer
+
+    def _save_checkpoint(self, stock, save_dir, tag=None, client_state={}, *arguments, **options):
+        answer = self.folders.save(stock, save_dir, tag, client_state, *arguments, **options)
+        self.memory.note_folder(save_dir, client_state)
+        return answer
+
+    def _load_checkpoint(self, stock, load_dir, tag=None, load_module_strict=True,
+                         load_optimizer_states=True, load_lr_scheduler_states=True,
+                         load_module_only=False, custom_load_fn=None):  # fmt: skip
+        self.folders.finish(load_dir)
+        is_resume = tag is None and load_optimizer_states and load_lr_scheduler_states
+        failure = None
+        if is_resume and not load_module_only and custom_load_fn is None:
+            taken, failure = self._newer(load_dir)
+            if taken is not None:
+                return taken
+        self.memory.note_folder(load_dir)
+        answer = stock(
+            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states,
+            load_module_only, custom_load_fn,
+        )  # fmt: skip
+        if failure is not None and answer[0] is None:
+            raise failure  # There is something: do not begin anew over it.
+        if answer[0] is not None:
+            self.memory.start_fresh()
+        return answer
+
+    def _newer(self, load_dir):
+        """(what load_checkpoint answers with a step from memory, or None; why it could not)."""
+        number, name = self.folders.newest(load_dir)
+        try:
+            found = self.memory.newest(load_dir)
+            if found is None:
+                return None, None
+            if number is not None and number > found.step:
+                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
+                               name, found.step)  # fmt: skip
+                return None, None
+            client_state = self._give(found, name)
+        except errors.CheckpointError as error:
+            if name is not None:
+                logger.error("libckpt: resume from memory: %s; resumes from %s instead", error, name)
+            return None, error
+        self.memory.note_folder(load_dir)
+        return (f"libckpt:{self.memory.session.job}/global_step{found.step}", client_state), None
+
+    def resume(self):
+        found = self.memory.newest()
+        if found is None:
+            return None
+        self._give(found, None)
+        return found.step
+
+    def _give(self, found, folder):
+        client_state = self.memory.give(found)
+        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
+                       found.step, found.source_name, folder)  # fmt: skip
+        return client_state
+
+
+def _leave(engine):
+    """The process ends, and DeepSpeed keeps the engine until the last moment: not the session."""
+    if engine() is not None:
+        for name in ("_libckpt", *METHODS):
+            vars(engine()).pop(name, None)
+
+
+def _without_self(function):
+    @functools.wraps(function)
+    def method(_, *arguments, **options):
+        return function(*arguments, **options)
+
+    return method
+
+
+def problem_of(engine):
+    """Why the engine's state is not one that libckpt knows; none: it is."""
+    version = tuple(int(part) for part in deepspeed.__version__.split(".")[:2])
+    if version < VERSION_MIN:
+        return f"DeepSpeed {deepspeed.__version__} is older than {VERSION_MIN[0]}.{VERSION_MIN[1]}"
+    if not isinstance(engine, deepspeed.DeepSpeedEngine):
+        return f"it is a {type(engine).__name__}"
+    stage_3 = engine.zero_optimization_partition_weights()
+    zero = engine.optimizer
+    parallel = engine.mp_world_size > 1 or isinstance(engine, deepspeed.PipelineEngine)
+    kinds = {
+        "it has no optimizer": zero is None or not zero.param_groups,
+        "it is tensor or pipeline parallel": parallel,
+        "it has layers of experts": engine.has_moe_layers,
+        "its optimizer state is on NVMe": engine.zero_nvme_offload_optimizer(),
+        "its parameters are offloaded": stage_3 and getattr(zero, "offload_param", False),
+        "a part of its optimizer state is offloaded": stage_3 and engine.zero_partial_offload() < 1,
+        "its parameters are divided among a part of the ranks": "MiCS" in type(zero).__name__,
+        "ZenFlow or SuperOffload steps its optimizer": bool(
+            engine.zenflow or engine.super_offload()
+        ),
+        "FP16_Optimizer fuses its weights": hasattr(zero, "fp32_groups_flat"),
+    }
+    return next((problem for problem, is_so in kinds.items() if is_so), None)

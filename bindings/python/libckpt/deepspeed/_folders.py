@@ -1,0 +1,162 @@
+"""Folders: what engine.save_checkpoint promises, written by the daemon behind its back.
+
+DeepSpeed's own save runs as it is, with a checkpoint engine of ours. That one keeps each file's
+content instead of writing it; it is captured in memory, and becomes a file while training goes on.
+The folder gets its name when the files of all ranks are there, and then `latest` names it.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+
+from libckpt import errors
+from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.core.files._work import PRIVATE
+from libckpt.deepspeed import _universal
+
+logger = logging.getLogger("libckpt")
+
+OF_PLACE = ("node", "nodes", "interface", "port", "secret_file", "runtime_dir", "daemon_path",
+            "incarnation", "embedded", "replicas")  # fmt: skip  Options for sessions alike.
+
+
+class Folders:
+    def __init__(self, engine, layout, ranks, options):
+        self._engine, self._layout, self._ranks = engine, layout, ranks
+        self._options = {name: options[name] for name in OF_PLACE if name in options}
+        self._sets = {}  # By directory; None: stock DeepSpeed writes there.
+
+    def save(self, stock, save_dir, tag=None, client_state={}, save_latest=True,
+             exclude_frozen_parameters=False):  # fmt: skip
+        """In the place of `save_checkpoint`."""
+        engine = self._engine
+        name = f"global_step{engine.global_steps}" if tag is None else str(tag)
+        fileset = self._begin(save_dir, name) if save_dir else None
+        if fileset is None:
+            return stock(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
+        before = engine.checkpoint_engine
+        engine.checkpoint_engine = Collector(before, fileset)
+        try:  # Without `latest`, which is to come after the folder.
+            answer = stock(save_dir, name, client_state, False, exclude_frozen_parameters)
+        finally:
+            engine.checkpoint_engine = before
+        try:
+            fileset.commit({"latest": name} if save_latest else {})
+        except Exception as error:  # Training is to go on.
+            logger.error("libckpt: %s/%s does not come: %s", save_dir, name, error)
+        return answer
+
+    def write_universal(self, stock, directory, name, client_state):
+        """A folder in the universal layout; it is there when this returns."""
+        engine, sets = self._engine, self._open(directory)
+        if sets is None:
+            raise errors.StorageError(f"write_universal: {directory} cannot be written to")
+        fileset = sets.begin(name)
+        before = engine.checkpoint_engine
+        engine.checkpoint_engine = Collector(before, fileset, ends=("model_states.pt",))
+        try:
+            stock(directory, name, client_state, False)
+        finally:
+            engine.checkpoint_engine = before
+        prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
+        if prologue is not None:
+            prologue()
+        _universal.write(self._layout, fileset)
+        if prologue is not None:
+            engine.optimizer.checkpoint_event_epilogue()
+        fileset.commit({"latest_universal": name})
+        sets.settle()
+
+    def settle(self):
+        """Returns when all folders that were promised are there, or were given up."""
+        for sets in filter(None, self._sets.values()):
+            sets.settle()
+
+    def finish(self, directory):
+        """Publishes what was promised there, by this run or by one that was killed."""
+        if (pathlib.Path(directory) / PRIVATE).is_dir():
+            sets = self._open(directory)
+            if sets is not None:
+                with contextlib.suppress(errors.CheckpointError):
+                    sets.settle()
+
+    def newest(self, directory):
+        """(number of the step, path) of the folder that load_checkpoint takes, or twice None."""
+        found = None
+        if self._layout.rank == 0:
+            found = _newest(pathlib.Path(directory), self._engine.load_universal_checkpoint())
+        return self._ranks.decide("newest folder", found, lambda said: said[0]) or (None, None)
+
+    def _begin(self, save_dir, name):
+        """None: stock DeepSpeed saves."""
+        engine = self._engine
+        writer = engine.checkpoint_engine
+        is_plain = type(writer) is TorchCheckpointEngine and writer.zipfile_serialization
+        if not is_plain or engine.use_node_local_storage():
+            return None
+        sets = self._open(save_dir)
+        try:
+            return None if sets is None else sets.begin(name)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s: %s; stock DeepSpeed writes the folder", save_dir, error)
+            return None
+
+    def _open(self, directory):
+        key = os.path.realpath(directory)
+        if key not in self._sets:
+            try:
+                self._sets[key] = FileSets("deepspeed", key, rank=self._layout.rank,
+                                           world_size=self._layout.ranks, **self._options)  # fmt: skip
+            except (errors.CheckpointError, OSError) as error:
+                logger.error("libckpt: %s: %s; stock DeepSpeed writes its folders", key, error)
+                self._sets[key] = None
+        return self._sets[key]
+
+
+class Collector(CheckpointEngine):
+    """Takes what DeepSpeed would write in the folder of the tag."""
+
+    def __init__(self, stock, fileset, ends=("",)):
+        self.name = "libckpt"
+        self._stock, self._fileset, self._ends = stock, fileset, ends
+
+    def create(self, info):
+        pass
+
+    def makedirs(self, path, exist_ok=False):
+        if os.path.basename(os.path.normpath(path)) != self._fileset.name:
+            os.makedirs(path, exist_ok=exist_ok)
+
+    def save(self, state_dict, path):
+        if path.endswith(self._ends):
+            self._fileset.objects[os.path.basename(path)] = state_dict
+
+    def load(self, path, map_location=None):
+        return self._stock.load(path, map_location=map_location)
+
+    def commit(self, info):
+        return True
+
+    def is_data_parallel_writer(self, dp_rank):
+        return self._stock.is_data_parallel_writer(dp_rank)
+
+
+def _newest(directory, is_universal):
+    try:
+        tag = (directory / ("latest_universal" if is_universal else "latest")).read_text().strip()
+        file = sorted((directory / tag).glob("*model_states.pt"))[0]
+        return _load(file)["global_steps"], str(directory / tag)
+    except Exception:  # It is not there, or damaged, as DeepSpeed will find out for itself.
+        return None
+
+
+def _load(file):
+    try:
+        return torch.load(file, map_location="cpu", mmap=True, weights_only=False)
+    except RuntimeError:  # It is of the form before zip archives.
+        return torch.load(file, map_location="cpu", weights_only=False)

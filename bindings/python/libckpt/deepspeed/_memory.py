@@ -1,0 +1,117 @@
+"""Memory: the session that an engine's steps are captured in, and restored from."""
+
+import logging
+import os
+
+from libckpt import errors
+from libckpt._init import init
+from libckpt.core import _settings
+from libckpt.deepspeed import _state
+
+logger = logging.getLogger("libckpt")
+
+BLOB_CAPACITY = 8 << 20  # Client state, and the steps of many parameters, are in it.
+
+
+class Memory:
+    """A failure is logged, and none is raised, but by newest()."""
+
+    def __init__(self, engine, layout, job, client_state, options):
+        self._engine, self._layout = engine, layout
+        self._client_state = client_state
+        self._client_keys = []  # Those that the newest save_checkpoint was given.
+        self._folders = []  # Where this run loads from, and saves to.
+        self._captured = engine.global_steps
+        self._has_begun = False
+        if not _settings.configured("blob_capacity"):
+            options = {"blob_capacity": BLOB_CAPACITY, **options}
+        self.session = init(job, rank=layout.rank, world_size=layout.ranks, **options)
+
+    def note_folder(self, folder, client_state=None):
+        """A later resume from another folder is not one from this memory."""
+        folder = os.path.realpath(folder)
+        if folder not in self._folders:
+            self._folders.append(folder)
+        if client_state is not None:
+            self._client_keys = sorted(map(str, client_state))
+
+    def capture(self):
+        """Captures the state after the newest step, once."""
+        step = self._engine.global_steps
+        if self.session.is_closed or step <= self._captured:
+            return
+        self._captured = step
+        try:
+            if not self._has_begun:  # Training does not go on from what memory has.
+                self.start_fresh()
+            items = _state.items_of(self._engine, self._layout)
+            items |= {"client_state": self._told(), "client_keys": self._client_keys,
+                      "folders": self._folders}  # fmt: skip
+            arrays = self._layout.arrays()
+        except Exception as error:  # The state of an optimizer, or of the user's, may be anything.
+            logger.error("libckpt: step %d is not captured in memory: %s", step, error)
+            return
+        self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+
+    def _told(self):
+        told = self._client_state
+        return dict(told() if callable(told) else told or {})
+
+    def newest(self, folder=None):
+        """The newest step that all ranks can have, with the items but not the tensors. None: there
+        is none for that folder. Raises when there is one, which does not fit."""
+        try:
+            found = self.session.restore()
+        except errors.NotFound:
+            return None
+        problem = None
+        try:
+            _state.check(self._engine, self._layout, found)
+        except errors.CheckpointError as error:
+            problem = error
+        self.session.agree("resume", problem)
+        refusals = self.session.ranks.exchange("refusal", _refusal(found, folder))
+        refusal = next((each for each in refusals if each is not None), None)
+        if refusal is not None:
+            logger.warning("libckpt: step %d in memory is not resumed from: %s",
+                           found.step, refusal)  # fmt: skip
+            return None
+        return found
+
+    def give(self, found):
+        """Fills the engine with what newest() found; returns the client state."""
+        engine, layout, items = self._engine, self._layout, found.items
+        prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
+        if prologue is not None:
+            prologue()
+        _state.make_room(layout, items["optimizer"])
+        targets = _state.targets(engine, layout, items)
+        self.session.restore(targets, step=found.step, arrays=layout.arrays())
+        layout.spread()
+        _state.give(engine, layout, items)
+        self._captured, self._has_begun = found.step, True
+        self._folders = list(items["folders"])
+        self._client_keys = list(items["client_keys"])
+        return dict(items["client_state"])
+
+    def start_fresh(self):
+        """Training goes on from elsewhere, whatever memory has."""
+        self._has_begun = True
+        self._captured = self._engine.global_steps
+        try:
+            self.session.start_fresh()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+
+def _refusal(found, folder):
+    """Why a step that fits is not what load_checkpoint of the folder should take; None: it is."""
+    known, keys = found.items["folders"], found.items["client_keys"]
+    if folder is not None and known and os.path.realpath(folder) not in known:
+        return f"it is of a run that loads from {known[0]}, and not from {folder}"
+    if folder is not None and keys and not found.items["client_state"]:
+        return (
+            f"save_checkpoint was given a client_state ({', '.join(keys[:5])}), and "
+            "libckpt.deepspeed.attach none: give it there, too"
+        )
+    return None

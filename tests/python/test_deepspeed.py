@@ -1,0 +1,217 @@
+"""Goal: an engine of DeepSpeed goes on from memory after any death, on any number of ranks, and
+what it saves is a folder that stock DeepSpeed reads.
+
+Method: real ranks of trainers/zero.py over gloo, for each stage of ZeRO. They are killed with
+SIGKILL and started again; losses, weights and optimizer state are compared step by step with a run
+that was left alone.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+pytest.importorskip("deepspeed")
+
+from test_ranks import said  # noqa: E402
+from trainers import ports  # noqa: E402
+
+STEPS = 9
+BATCH = 16
+CASES = [
+    pytest.param({"stage": 1}, id="stage-1"),
+    pytest.param({"stage": 3}, id="stage-3"),
+    pytest.param({"stage": 0}, id="stage-0", marks=pytest.mark.slow),
+    pytest.param({"stage": 0, "dtype": "bf16"}, id="stage-0-bf16", marks=pytest.mark.slow),
+    pytest.param({"stage": 2}, id="stage-2", marks=pytest.mark.slow),
+    pytest.param({"stage": 2, "dtype": "bf16"}, id="stage-2-bf16", marks=pytest.mark.slow),
+    pytest.param({"stage": 3, "dtype": "bf16"}, id="stage-3-bf16", marks=pytest.mark.slow),
+]
+
+
+class Jobs:
+    def __init__(self, trainer):
+        self._trainer = trainer
+        self._reserved = []
+
+    def start(self, ranks, **options):
+        self._reserved.append(ports.reserve())
+        options = {
+            "job": "job", "steps": STEPS, "batch": BATCH, "micro": BATCH // 4,
+            "port": self._reserved[-1].getsockname()[1], **options,
+        }  # fmt: skip
+        return self._trainer("zero.py", str(ranks), json.dumps(options))
+
+    def run(self, ranks, **options):
+        return self.start(ranks, **options).finish()
+
+    def run_killed(self, ranks, at, **options):
+        """Kills all ranks once they hold at the step; returns what they said."""
+        job = self.start(ranks, hold_at=at, **options)
+        for rank in range(ranks):
+            job.wait_until_said(f"r{rank} made {at} ")
+            if at in options.get("save_at", ()):
+                job.wait_until_said(f"r{rank} saved {at} ")
+        for process in re.findall(r"^process \d+ (\d+)$", job.log.read_text(), re.MULTILINE):
+            os.kill(int(process), signal.SIGKILL)
+        job.wait()
+        return job.log.read_text()
+
+    def close(self):
+        for reserved in self._reserved:
+            reserved.close()
+
+
+@pytest.fixture
+def jobs(trainer):
+    found = Jobs(trainer)
+    yield found
+    found.close()
+
+
+def lose_memory(programs):
+    subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+
+
+def states(log, rank=0):
+    """By step, the digest of what the rank had."""
+    return {int(step): digest for step, digest, *_ in said(log, rank, "made")}
+
+
+def rates(log):
+    return {int(step): float(rate) for step, _, _, rate in said(log, 0, "made")}
+
+
+def losses(log, rank=0):
+    return [float(loss) for loss in said(log, rank, "losses")[0]]
+
+
+def check_began(log, ranks, before):
+    """All ranks began with what was made at the newest step of `before`, or one step earlier."""
+    step, digest = said(log, 0, "began at")[0]
+    made = states(before)
+    assert int(step) == max(made)
+    assert made[int(step)] == digest
+    assert [said(log, rank, "began at") for rank in range(ranks)] == [[[step, digest]]] * ranks
+    return int(step)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_that_were_killed_go_on_from_memory_in_any_number(jobs, case):
+    """2, 2 again to the last bit, then 1, 4, 2; the global batch stays."""
+    whole = jobs.run(2, **case, job="whole", stock=True)
+    expected = losses(whole)
+    killed = jobs.run_killed(2, 3, **case)
+    again = jobs.run_killed(2, 5, **case, folder="/nonexistent")
+    assert check_began(again, 2, killed) == 3
+    assert states(again) == {step: states(whole)[step] for step in (4, 5)}
+    before, logs = again, []
+    for ranks, at in ((1, 6), (4, 7)):
+        log = jobs.run_killed(ranks, at, **case, folder="/nonexistent")
+        assert check_began(log, ranks, before) == at - 1
+        before, logs = log, [*logs, log]
+    log = jobs.run(2, **case, folder="/nonexistent")
+    check_began(log, 2, before)
+    # Sums in another order differ in the last digits.
+    assert losses(log) == pytest.approx(expected, abs=2e-2 if "dtype" in case else 1e-4)
+    assert len(losses(log)) == STEPS  # The client state came along.
+    for each in (again, *logs, log):
+        assert rates(each) == {step: rates(whole)[step] for step in rates(each)}
+    assert "libckpt: resumes step 7 from own memory; the newest folder is None" in log
+
+
+def test_a_folder_that_was_on_its_way_is_published_and_stock_deepspeed_reads_it(jobs, tmp_path):
+    folder = tmp_path / "folder"
+    given = {"stage": 1, "folder": str(folder), "save_at": [2, 4]}
+    killed = jobs.run_killed(2, 4, **given)
+    log = jobs.run(2, **given, end="wait")
+    check_began(log, 2, killed)
+    assert (folder / "latest").read_text() == "global_step4"
+    stock = jobs.run(2, stage=1, folder=str(folder), stock=True)
+    assert said(stock, 0, "began at") == [["4", states(killed)[4]]]
+    assert losses(stock) == losses(log)
+
+
+def test_the_newer_of_memory_and_folder_is_taken_and_tags_and_weights_alone_are_stock(
+    jobs, tmp_path
+):
+    folder = str(tmp_path / "folder")
+    given = {"stage": 1, "folder": folder}
+    killed = jobs.run_killed(2, 5, **given, save_at=[2, 5], end="wait",
+                             attach={"save_mem_interval": 3})  # fmt: skip
+    made = states(killed)
+    again = jobs.run_killed(2, 7, **given)  # Memory has step 3, the folder step 5.
+    assert said(again, 1, "began at") == [["5", made[5]]]
+    assert "which is newer than step 3 in memory" in again
+    again = jobs.run_killed(2, 7, **given, load={"tag": "global_step2"})
+    assert said(again, 0, "loaded") == [[f"{folder}/global_step2/mp_rank_00_model_states.pt"]]
+    assert said(again, 0, "began at") == [["2", made[2]]]
+    weights = jobs.run(2, **given, load={"load_module_only": True}, steps=1)
+    assert said(weights, 0, "began at")[0][0] == "0"
+    assert "resumes step" not in weights
+
+
+def test_without_libckpt_all_is_as_deepspeed_has_it(jobs, tmp_path, monkeypatch):
+    """It is disabled; then its daemon cannot be started."""
+    folder = tmp_path / "disabled"
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    given = {"stage": 1, "save_at": [2], "steps": 3}
+    log = jobs.run(2, **given, folder=str(folder))
+    assert said(log, 0, "saved") == [["2", "True"]]
+    assert not (folder / ".libckpt").exists()
+    monkeypatch.delenv("LIBCKPT_DISABLE")
+    monkeypatch.setenv("LIBCKPT_DAEMON_PATH", "/nonexistent/ckptd")
+    monkeypatch.setenv("LIBCKPT_OPEN_DEADLINE", "2s")
+    broken = jobs.run(2, **given, folder=str(tmp_path / "broken"))
+    assert said(broken, 0, "saved") == [["2", "True"]]
+    assert said(broken, 0, "losses") == said(log, 0, "losses")
+    assert "libckpt" in broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 3])
+def test_another_number_of_ranks_goes_on_from_libckpts_own_storage(
+    jobs, tmp_path, programs, stage
+):
+    given = {"stage": stage, "dir": str(tmp_path / "dir"), "folder": "/nonexistent"}
+    first = jobs.run(2, **given, steps=4, end="close")
+    lose_memory(programs)
+    again = jobs.run(4, **given, steps=6)
+    assert check_began(again, 4, first) == 4
+    assert "libckpt: resumes step 4 from storage" in again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_stock_deepspeed_loads_the_universal_layout_on_another_number_of_ranks(
+    jobs, tmp_path, stage
+):
+    given = {"stage": stage, "folder": str(tmp_path / "folder")}
+    whole = jobs.run(2, **given, universal_at=4)
+    assert (tmp_path / "folder" / "latest_universal").read_text() == "global_step4_universal"
+    for ranks in (1, 2):
+        log = jobs.run(ranks, **given, stock=True, universal=True)
+        assert said(log, 0, "began at") == [["4", states(whole)[4]]]
+        assert losses(log) == pytest.approx(losses(whole), abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_stock_deepspeed_reads_the_folders_of_each_stage(jobs, tmp_path, stage):
+    folder = tmp_path / "folder"
+    given = {"stage": stage, "folder": str(folder)}
+    log = jobs.run(2, **given, save_at=[2, 4], steps=6, end="wait")
+    again = jobs.run(2, **given, stock=True, steps=6)
+    assert said(again, 0, "began at") == [["4", states(log)[4]]]
+    assert losses(again) == losses(log)
+
+
+def test_the_global_batch_is_kept_by_accumulation():
+    deepspeed_door = pytest.importorskip("libckpt.deepspeed")
+    steps = [deepspeed_door.accumulation_for(64, 4, ranks) for ranks in (1, 2, 4, 8, 16)]
+    assert steps == [16, 8, 4, 2, 1]
+    with pytest.raises(ValueError, match="3 rank"):
+        deepspeed_door.accumulation_for(64, 4, 3)
