@@ -264,15 +264,14 @@ class Session:
         return self
 
     def __exit__(self, kind, error, trace):
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()  # A new trainer may want the state.
+        end = self.close if kind is None else self.abandon  # A new trainer may want the state.
+        end()
 
     def __del__(self):
-        # While a capture still reads tensors that only the session holds.
-        with contextlib.suppress(Exception):
+        try:  # While a capture still reads tensors that only the session holds.
             self.abandon()
+        except Exception:  # At the end of the program modules may go before the session does.
+            pass
 
     def _end(self, end):
         with contextlib.suppress(errors.CheckpointError):  # An unjudged capture is dropped.
