@@ -15,18 +15,20 @@ logger = logging.getLogger("libckpt")
 class Array:
     """A tensor that is a box of a larger one, with `offset` in each dimension, or a range of it as
     it is flattened, from the element `flat` on. `copy`: ranks that hold the same part number their
-    copies from 0. The memory is copied at each save, and filled in place by a restore.
+    copies from 0. `may_go`: no save warns when it is not given any more. The memory is copied at
+    each save, and filled in place by a restore.
     """
 
-    __slots__ = ("buffer", "copy", "flat", "global_shape", "name", "offset")
+    __slots__ = ("buffer", "copy", "flat", "global_shape", "may_go", "name", "offset")
 
-    def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0):
+    def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0,
+                 may_go=False):  # fmt: skip
         if (offset is None) == (flat is None):
             raise errors.InvalidArgument(f'array "{name}": give offset, or flat')
         if not isinstance(name, str):
             raise errors.InvalidArgument(f"array {name!r}: its name is no text")
         _check_buffer(name, buffer)
-        self.name, self.buffer = name, buffer
+        self.name, self.buffer, self.may_go = name, buffer, may_go
         self.global_shape = _numbers(name, "global_shape", global_shape)
         self.offset = None if offset is None else _numbers(name, "offset", offset)
         self.flat = None if flat is None else _number(name, "flat", flat)
@@ -108,9 +110,13 @@ class Arrays:
         own = [array for array in self._by_name.values() if isinstance(array, Array)]
         return sum(array.buffer.nbytes for array in own)
 
-    def warn_of_lost(self, step, places):
-        """`places`: of the arrays of the call before."""
-        lost = sorted(places.keys() - self._by_name.keys())
+    def names(self):
+        """Of those that are given at each call."""
+        return {n for n, array in self._by_name.items() if not getattr(array, "may_go", False)}
+
+    def warn_of_lost(self, step, names):
+        """`names`: those of the call before."""
+        lost = sorted(names - self._by_name.keys())
         if lost:
             logger.warning(
                 'libckpt: step %d: %d array(s) of the call before are not given, "%s" first: '

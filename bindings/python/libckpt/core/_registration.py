@@ -29,6 +29,7 @@ class Registration:
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # What the library has.
         self._places = {}  # By name, where arrays lie in larger tensors.
+        self._array_names = set()  # Those that the next save warns of.
         self._made_from = ({}, {}, 0)  # The views, guarded ranges, and number of written names.
         self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
@@ -101,8 +102,8 @@ class Registration:
         structure, tensors, members = flattened
         if arrays:
             tensors = tensors | arrays.tensors()
-        arrays.warn_of_lost(step, self._places)
-        self.set_places(arrays.places())
+        arrays.warn_of_lost(step, self._array_names)
+        self.set_places(arrays)
         # What a capture still reads must stay: also when the next one registers other tensors.
         self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
         views = self.view(tensors)
@@ -161,15 +162,16 @@ class Registration:
             self._gpus = (views, _gpus_of(views.values()))
         return self._gpus[1]
 
-    def set_places(self, places):
+    def set_places(self, arrays):
         """Of the arrays that are registered next."""
+        places, self._array_names = arrays.places(), arrays.names()
         if places != self._places:
             self._places, self._made_from = places, ({}, {}, 0)
 
     def register_only(self, arrays):
         """What a restore is to fill."""
         self.finish_here()
-        self.set_places(arrays.places())
+        self.set_places(arrays)
         # Not as for a save, which may copy a small tensor elsewhere first.
         views = {name: _views.view_of(name, tensor) for name, tensor in arrays.tensors().items()}
         self.register(views, {})

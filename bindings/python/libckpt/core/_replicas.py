@@ -65,7 +65,7 @@ class Replicas:
         """The items that were saved for this rank. A rank that did not exist then seeds its own
         random generators."""
         rank = self._ranks.rank
-        if rank < answer["world_size"]:
+        if rank < answer["world_size"] or not into:
             return into
         key = f"{self._ranks.job}/{answer['step']}/{rank}"
         seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1

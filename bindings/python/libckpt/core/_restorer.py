@@ -81,7 +81,7 @@ class Restorer:
     def _make_room(self, items, tensors, members, room_min, prepare, arrays):
         """Slots for the step that is to come."""
         registration = self._registration
-        registration.set_places(arrays.places())
+        registration.set_places(arrays)
         if self._ranks.are_several:
             optimizers, allow_pickle = registration.optimizers, self._allow_pickle
             room = self._replicas.expected_bytes(items, optimizers, allow_pickle)

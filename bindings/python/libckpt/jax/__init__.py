@@ -14,6 +14,7 @@ import jax
 
 from libckpt import errors
 from libckpt._init import init, with_keywords
+from libckpt.adapters.jax import _coordinator
 from libckpt.jax import _capture, _restore
 from libckpt.jax._restore import Restored
 
@@ -29,8 +30,13 @@ class Checkpointer:
 
     @with_keywords
     def __init__(self, job, dir=None, **options):
-        options.setdefault("rank", jax.process_index())
-        options.setdefault("world_size", jax.process_count())
+        rank, world_size = jax.process_index(), jax.process_count()
+        if world_size > 1 and _coordinator.group_of(world_size) is None:
+            raise errors.InvalidArgument(
+                f"job {job}: JAX has {world_size} processes, and no coordinator through which they "
+                "can agree on a step: call jax.distributed.initialize() first"
+            )
+        options.update(rank=rank, world_size=world_size)
         self.session = init(job, dir, **options)
         self._capture = _capture.Capture()
 

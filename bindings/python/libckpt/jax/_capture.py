@@ -82,7 +82,8 @@ def array_of(cell, box, shape, buffer):
     offset = (*(begin for begin, _ in box), *(0 for _ in behind))
     # With a number of its copy also the only cell of an array is a part, which any number of
     # processes reads.
-    return Array(cell, content, global_shape=(*shape, *behind), offset=offset, copy=1)
+    return Array(cell, content, global_shape=(*shape, *behind), offset=offset, copy=1,
+                 may_go=True)  # fmt: skip
 
 
 def _captor(devices, loads, shape, dtype):

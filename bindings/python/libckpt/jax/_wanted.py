@@ -49,7 +49,7 @@ class Wanted:
         value = jax.make_array_from_single_device_arrays(
             self.spec.shape, self._sharding, parts, dtype=self._dtype
         )
-        return value if self.spec.key is None else as_keys(value, self.spec.key)
+        return value if self.spec.key is None else as_keys(value, self.spec.key, self._leaf)
 
     def _content(self, box, found):
         for there, content in found.values():
@@ -63,8 +63,10 @@ class Wanted:
         return made
 
 
-def as_keys(data, implementation):
-    return jax.random.wrap_key_data(data, impl=implementation)
+def as_keys(data, implementation, like):
+    keys = jax.random.wrap_key_data(data, impl=implementation)
+    sharding = getattr(like, "sharding", None) or keys.sharding
+    return keys if keys.sharding == sharding else jax.device_put(keys, sharding)
 
 
 def sharding_of(name, leaf, dimensions):
@@ -130,4 +132,4 @@ def placed(name, leaf, value):
     made = jax.make_array_from_callback(
         data.shape, sharding_of(name, leaf, data.ndim), lambda index: data[index]
     )
-    return made if key is None else as_keys(made, key)
+    return made if key is None else as_keys(made, key, leaf)
