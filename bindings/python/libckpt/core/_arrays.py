@@ -16,19 +16,22 @@ class Array:
     """A tensor that is a box of a larger one, with `offset` in each dimension, or a range of it as
     it is flattened, from the element `flat` on. `copy`: ranks that hold the same part number their
     copies from 0. `may_go`: no save warns when it is not given any more. The memory is copied at
-    each save, and filled in place by a restore.
+    each save, and filled in place by a restore. `is_constant`: nobody writes it, or gives it to
+    others, as long as the buffer lives: it is copied behind the training, and held until then.
     """
 
-    __slots__ = ("buffer", "copy", "flat", "global_shape", "may_go", "name", "offset")
+    __slots__ = ("buffer", "copy", "flat", "global_shape", "is_constant", "may_go", "name",
+                 "offset")  # fmt: skip
 
     def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0,
-                 may_go=False):  # fmt: skip
+                 may_go=False, is_constant=False):  # fmt: skip
         if (offset is None) == (flat is None):
             raise errors.InvalidArgument(f'array "{name}": give offset, or flat')
         if not isinstance(name, str):
             raise errors.InvalidArgument(f"array {name!r}: its name is no text")
         _check_buffer(name, buffer)
         self.name, self.buffer, self.may_go = name, buffer, may_go
+        self.is_constant = is_constant
         self.global_shape = _numbers(name, "global_shape", global_shape)
         self.offset = None if offset is None else _numbers(name, "offset", offset)
         self.flat = None if flat is None else _number(name, "flat", flat)
@@ -41,15 +44,20 @@ class Array:
 
 
 def _check_buffer(name, buffer):
-    dtype = getattr(buffer, "dtype", None)
-    told = type(buffer).__name__ if dtype is None else f"{type(buffer).__name__} of {dtype}"
     if not _tensors.is_tensor(buffer):
-        raise errors.InvalidArgument(f'array "{name}": its buffer is a {told}, and no tensor')
+        raise errors.InvalidArgument(
+            f'array "{name}": its buffer is a {_told(buffer)}, and no tensor'
+        )
     # Elements that only their own framework knows are stored as their bytes.
     if len(_tensors.stored_form(buffer)[1]) != len(buffer.shape):
         raise errors.InvalidArgument(
-            f'array "{name}": its buffer is a {told}, which can only be saved as an item'
+            f'array "{name}": its buffer is a {_told(buffer)}, which can only be saved as an item'
         )
+
+
+def _told(buffer):
+    dtype = getattr(buffer, "dtype", None)
+    return type(buffer).__name__ if dtype is None else f"{type(buffer).__name__} of {dtype}"
 
 
 def _number(name, what, given):
@@ -113,6 +121,11 @@ class Arrays:
     def names(self):
         """Of those that are given at each call."""
         return {n for n, array in self._by_name.items() if not getattr(array, "may_go", False)}
+
+    def constants(self):
+        """By name, the memory of those that nobody writes."""
+        found = self._by_name.items()
+        return {n: array.buffer for n, array in found if getattr(array, "is_constant", False)}
 
     def warn_of_lost(self, step, names):
         """`names`: those of the call before."""

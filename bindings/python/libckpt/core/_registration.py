@@ -30,6 +30,7 @@ class Registration:
         self._registered = None  # What the library has.
         self._places = {}  # By name, where arrays lie in larger tensors.
         self._array_names = set()  # Those that the next save warns of.
+        self._constants = set()  # Names of those that nobody writes while they are held.
         self._made_from = ({}, {}, 0)  # The views, guarded ranges, and number of written names.
         self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
@@ -112,6 +113,8 @@ class Registration:
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
         memory = _memory_of(tensors, counted, views, members, gpus)
+        if self._constants:
+            memory = (memory, arrays.constants())
         twins = self._twins.of(self._left_for_later, tensors, self._guard)
         self.mutations.begin(step, counted, twins, memory)
         outcome = "failed"
@@ -164,9 +167,10 @@ class Registration:
 
     def set_places(self, arrays):
         """Of the arrays that are registered next."""
-        places, self._array_names = arrays.places(), arrays.names()
-        if places != self._places:
-            self._places, self._made_from = places, ({}, {}, 0)
+        places, constants = arrays.places(), set(arrays.constants())
+        if places != self._places or constants != self._constants:
+            self._made_from = ({}, {}, 0)
+        self._places, self._constants, self._array_names = places, constants, arrays.names()
 
     def register_only(self, arrays):
         """What a restore is to fill."""
@@ -195,7 +199,7 @@ class Registration:
                 (prefix + name, address, bool(prefix))
                 for prefix, parts in by_prefix
                 for name, address, _, _, _, is_left, *_ in parts
-                if is_left
+                if is_left and prefix + name not in self._constants
             ]
         self._made_from = (views, guarded, len(self.mutations.names))
 
@@ -215,9 +219,10 @@ class Registration:
         ]  # fmt: skip
 
     def _is_left(self, name, view, guarded):
+        if view.is_buffered or name in self._constants:
+            return not view.is_buffered and view.nbytes > 0
         return (
-            not view.is_buffered
-            and 0 < view.nbytes <= guarded.get(view.address, 0)
+            0 < view.nbytes <= guarded.get(view.address, 0)
             and name not in self.mutations.names
             and view.counts_writes
         )
