@@ -4,6 +4,7 @@ Types that other packages add to numpy, such as bfloat16 of ml_dtypes, go by the
 """
 
 import contextlib
+import functools
 import importlib
 
 import numpy
@@ -23,6 +24,12 @@ ADDED = "ml_dtypes"  # The package that adds types to numpy once it is imported.
 def text_of(kind):
     """Of a type: numpy's own short text says nothing of one that was added."""
     return kind.name if kind.type.__module__ == ADDED else kind.str
+
+
+@functools.cache  # numpy makes a type's name anew each time.
+def named_type(text):
+    kind = type_of(text)
+    return TYPE_NAMES.get(kind.name) if kind.isnative else None, kind.itemsize
 
 
 def type_of(text):
@@ -59,8 +66,7 @@ class Arrays(_tensors.Kind):
         return text_of(array.dtype)
 
     def named_type(self, text):
-        kind = type_of(text)
-        return TYPE_NAMES.get(kind.name) if kind.isnative else None, kind.itemsize
+        return named_type(text)
 
     def is_contiguous(self, array):
         return array.flags.c_contiguous

@@ -6,8 +6,9 @@
         state = train_step(state, batch)
         checkpointer.save_checkpoint_if_needed(step, state)
 
-A save has copied the shards when it returns: the next step may donate the state. A restore makes
-new arrays, on the shardings that it is given, whatever mesh and number of processes saved them.
+The next step may donate the state: a save keeps a view of each shard until it is copied, behind the
+training. A restore makes new arrays, on the shardings that it is given, whatever mesh and number of
+processes saved them.
 """
 
 import jax
@@ -43,6 +44,7 @@ class Checkpointer:
     def save_checkpoint_if_needed(self, step, tree):
         """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. What fails
         is logged and counted, and never raises into training, unless raise_on_error was given."""
+        self.session.finish_capture()  # Lets go of the memory of the save before.
         items, arrays = self._taken(tree)
         return self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
 

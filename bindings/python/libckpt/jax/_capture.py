@@ -61,8 +61,9 @@ class Capture:
         }
 
     def _parts(self, arrays):
-        """One Array for each own cell. Its memory is that of JAX, which a live view keeps from
-        being given to a later computation: donated or not."""
+        """One Array for each own cell. Its memory is that of JAX, which gives it to no later
+        computation while there is a view of it, donated or not. The core holds the view until the
+        bytes are copied."""
         jax.block_until_ready(list(arrays.values()))
         held = []
         for name, leaf in arrays.items():
@@ -70,20 +71,20 @@ class Capture:
             shards = {shard.device: shard.data for shard in data.addressable_shards}
             for device, cell, box in self._own[name]:
                 held.append((cell, box, data.shape, shards[device]))
-        for *_, data in held:
-            data.copy_to_host_async()  # Of a host nothing.
+                if device.platform != "cpu":
+                    shards[device].copy_to_host_async()
         for cell, box, shape, data in held:
-            yield array_of(cell, box, shape, _dense(numpy.asarray(data)))
+            yield array_of(cell, box, shape, _dense(numpy.asarray(data)), is_constant=True)
 
 
-def array_of(cell, box, shape, buffer):
+def array_of(cell, box, shape, buffer, is_constant=False):
     """A part of the cell, or all of it; `shape` is that of the whole array."""
     content, behind = _leaves.stored(buffer)
     offset = (*(begin for begin, _ in box), *(0 for _ in behind))
     # With a number of its copy also the only cell of an array is a part, which any number of
     # processes reads.
     return Array(cell, content, global_shape=(*shape, *behind), offset=offset, copy=1,
-                 may_go=True)  # fmt: skip
+                 may_go=True, is_constant=is_constant)  # fmt: skip
 
 
 def _captor(devices, loads, shape, dtype):
