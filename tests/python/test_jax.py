@@ -467,3 +467,13 @@ def test_another_number_of_processes_goes_on_from_storage(training, programs, tm
     lose_memory(programs)
     training.start(2, "4", "job", 6, directory).finish()
     assert check_goes_on(training, made, "storage", 1) == 5
+
+
+@pytest.mark.slow
+def test_the_example_ends_as_if_it_had_not_been_killed():
+    example = TRAINERS.parents[2] / "examples" / "jax_trainer.py"
+    found = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
+                           timeout=900, check=False)  # fmt: skip
+    assert found.returncode == 0, (found.stdout + found.stderr)[-4000:]
+    assert found.stdout.count("--- kill -9") == 4
+    assert found.stdout.count("the same as if nothing had happened") == 1
