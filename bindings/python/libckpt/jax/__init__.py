@@ -16,10 +16,10 @@ import jax
 from libckpt import errors
 from libckpt._init import init, with_keywords
 from libckpt.adapters.jax import _coordinator
-from libckpt.jax import _capture, _restore
+from libckpt.jax import _capture, _load, _restore
 from libckpt.jax._restore import Restored
 
-__all__ = ["Checkpointer", "Restored"]
+__all__ = ["Checkpointer", "Restored", "load"]
 
 
 class Checkpointer:
@@ -98,6 +98,13 @@ class Checkpointer:
 
     def __exit__(self, kind, error, trace):
         self.session.__exit__(kind, error, trace)
+
+
+def load(path, like, *, strict=True):
+    """The tree of a checkpoint that lies at the path, of whatever job, mesh and number of
+    processes. `like` and strict are those of Checkpointer.restore; arrays of numpy that the saved
+    tree had come by that only."""
+    return _load.load(path, like, strict)
 
 
 def _raised(error):

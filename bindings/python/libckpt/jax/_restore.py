@@ -43,7 +43,7 @@ def restore(session, like, step, strict):
     leaves, structure = _leaves.named(like)
     try:
         specs, own, plain = _capture.described(found.items)
-        arrays, values = _choose(leaves, specs, plain, strict)
+        arrays, values = choose(leaves, specs, plain, strict)
     except Exception as error:
         failure = error
     session.agree("tree", failure)
@@ -52,10 +52,7 @@ def restore(session, like, step, strict):
     else:
         cells = _of_others(session, step, arrays, specs, own)
     try:
-        for wanted in arrays:
-            values[wanted.name] = wanted.value({name: cells[name] for name in wanted.cells})
-        for name in plain.keys() & leaves.keys():
-            values[name] = _wanted.placed(name, leaves[name], plain[name])
+        fill(values, leaves, arrays, cells, plain)
     except Exception as error:
         failure = error
     session.agree("arrays", failure)
@@ -66,7 +63,15 @@ def restore(session, like, step, strict):
     return Restored(step, tree, found.source, found.source_name, found.world_size)
 
 
-def _choose(leaves, specs, plain, strict):
+def fill(values, leaves, arrays, cells, plain):
+    """Adds what was restored to the values by name."""
+    for wanted in arrays:
+        values[wanted.name] = wanted.value({name: cells[name] for name in wanted.cells})
+    for name in plain.keys() & leaves.keys():
+        values[name] = _wanted.placed(name, leaves[name], plain[name])
+
+
+def choose(leaves, specs, plain, strict):
     """(arrays to restore, values by name of what stays as it is)."""
     arrays, kept = [], {}
     for name, leaf in leaves.items():
