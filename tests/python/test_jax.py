@@ -234,6 +234,63 @@ def test_a_part_of_the_tree_can_be_restored_and_what_is_left_is_told(open_job, c
     assert 'the checkpoint also has "optimizer"' in caplog.text
 
 
+def test_what_lay_anywhere_goes_to_any_device_again(open_job):
+    tree = {"w": put(numpy.ones((4, 4), "f4"), mesh(4), "a"), "count": jnp.int32(3),
+            "key": jax.random.key(1)}  # fmt: skip
+    checkpointer = open_job()
+    save(checkpointer, 1, tree)
+    like = [tree, {**abstract(tree), "count": jax.ShapeDtypeStruct((), "int32"),
+                   "key": jax.eval_shape(lambda: tree["key"])}]  # fmt: skip
+    for each in like:
+        found = checkpointer.restore(each).tree
+        assert not found["count"].committed
+        assert not found["key"].committed
+        # JAX refuses to compute with arrays that were put on different sets of devices.
+        assert (jax.jit(lambda t: t["w"] + t["count"] + jax.random.bits(t["key"]))(found) >= 4).all()
+
+
+def test_arrays_come_back_to_the_kind_of_memory_that_they_were_in(open_job):
+    on_host = NamedSharding(mesh(4), PartitionSpec("a"), memory_kind="pinned_host")
+    tree = {"w": jax.device_put(numpy.arange(8, dtype="f4"), on_host)}
+    checkpointer = open_job()
+    save(checkpointer, 1, tree)
+    found = checkpointer.restore(abstract(tree)).tree["w"]
+    assert found.sharding == on_host
+    assert numpy.array_equal(numpy.asarray(found), numpy.arange(8))
+
+
+def test_a_checkpoint_is_loaded_by_its_path_whoever_saved_it(open_job, tmp_path):
+    tree = {"params": {"w": put(numpy.arange(32.0, dtype="f4").reshape(8, 4), mesh(2, 2), "a", "b"),
+                       "keys": jax.random.key(3)}, "lr": 0.5}  # fmt: skip
+    checkpointer = open_job("job", tmp_path / "dir", save_storage_interval=1)
+    save(checkpointer, 3, tree, "durable")
+    (path,) = (tmp_path / "dir").glob("step-*")
+    like = {"params": {"w": put(numpy.zeros((8, 4), "f4"), mesh(4), None, "a"),
+                       "keys": jax.random.key(0)}, "lr": 0.0}  # fmt: skip
+    found = libckpt.jax.load(path, like)
+    assert_same(found, tree)
+    assert found["params"]["w"].sharding == like["params"]["w"].sharding
+    with pytest.raises(libckpt.InvalidArgument, match='"v" is not in the checkpoint'):
+        libckpt.jax.load(path, {"v": jnp.zeros(3)})
+    file = next(path.glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1  # A checksum finds it.
+    file.unlink()
+    file.write_bytes(content)
+    with pytest.raises(libckpt.CheckpointError):
+        libckpt.jax.load(path, like)
+
+
+def test_saves_are_refused_after_a_restore_that_failed(open_job):
+    checkpointer = open_job(raise_on_error=False)
+    save(checkpointer, 1, {"x": jnp.ones(3)})
+    with pytest.raises(libckpt.InvalidArgument):
+        checkpointer.restore({"y": jnp.ones(3)})
+    assert checkpointer.save(2, {"y": jnp.ones(3)}).outcome == "failed"
+    checkpointer.restore({"x": jnp.ones(3)})
+    save(checkpointer, 3, {"x": jnp.ones(3)})
+
+
 @pytest.mark.parametrize(
     ("leaf", "told"),
     [

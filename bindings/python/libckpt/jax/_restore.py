@@ -38,6 +38,16 @@ class Restored:
 
 
 def restore(session, like, step, strict):
+    try:
+        return _restore(session, like, step, strict)
+    except errors.NotFound:
+        raise
+    except Exception as error:
+        session._restore_failure = error  # As if the session's own restore had failed.
+        raise
+
+
+def _restore(session, like, step, strict):
     found = session.restore(step=step)
     step, failure, values = found.step, None, {}
     leaves, structure = _leaves.named(like)

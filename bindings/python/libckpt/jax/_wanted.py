@@ -45,10 +45,18 @@ class Wanted:
                 made[box] = self._content(box, found)
         if self._sharding is None:
             return made[self._devices[None]]
-        parts = [jax.device_put(made[box], device) for device, box in self._devices.items()]
-        value = jax.make_array_from_single_device_arrays(
-            self.spec.shape, self._sharding, parts, dtype=self._dtype
-        )
+        if is_anywhere(self._leaf):
+            (whole,) = made.values()
+            value = jax.device_put(whole)
+        else:
+            kind = self._sharding.memory_kind
+            parts = [
+                jax.device_put(made[box], jax.sharding.SingleDeviceSharding(d, memory_kind=kind))
+                for d, box in self._devices.items()
+            ]
+            value = jax.make_array_from_single_device_arrays(
+                self.spec.shape, self._sharding, parts, dtype=self._dtype
+            )
         return value if self.spec.key is None else as_keys(value, self.spec.key, self._leaf)
 
     def _content(self, box, found):
@@ -63,10 +71,17 @@ class Wanted:
         return made
 
 
+def is_anywhere(leaf):
+    """Whether no device was asked for: then JAX moves it to where the others are that it is used
+    with, as it does with what jax.numpy makes."""
+    return leaf.sharding is None or (isinstance(leaf, jax.Array) and not leaf.committed)
+
+
 def as_keys(data, implementation, like):
     keys = jax.random.wrap_key_data(data, impl=implementation)
-    sharding = getattr(like, "sharding", None) or keys.sharding
-    return keys if keys.sharding == sharding else jax.device_put(keys, sharding)
+    if is_anywhere(like) or keys.sharding == like.sharding:
+        return keys
+    return jax.device_put(keys, like.sharding)
 
 
 def sharding_of(name, leaf, dimensions):
@@ -129,7 +144,10 @@ def placed(name, leaf, value):
         )
     if key is None:
         data = data.astype(leaf.dtype, copy=False)
-    made = jax.make_array_from_callback(
-        data.shape, sharding_of(name, leaf, data.ndim), lambda index: data[index]
-    )
+    if is_anywhere(leaf):
+        made = jax.device_put(data)
+    else:
+        made = jax.make_array_from_callback(
+            data.shape, sharding_of(name, leaf, data.ndim), lambda index: data[index]
+        )
     return made if key is None else as_keys(made, key, leaf)
