@@ -385,16 +385,23 @@ def test_a_coordinator_that_is_missing_or_another_one_is_said(monkeypatch):
 # --- processes
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Training:
     """trainers/jax_steps.py in one process or more, on meshes that differ from run to run."""
+
+    program = "jax_steps.py"
 
     def __init__(self, scratch):
         self._scratch, self._processes, self._logs, self._count = scratch, [], [], 0
 
-    def start(self, processes, on, job, steps, *directory, hold_at=0):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    def start(self, processes, on, job, steps, *directory, hold_at=0, nodes=()):
+        """`nodes`: the environment of each process, where they are not all on one node."""
+        port = free_port()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOLD_AT": str(hold_at),
                        "XLA_FLAGS": f"{DEVICES}{4 // processes}"}  # fmt: skip
         self._count += 1
@@ -404,8 +411,9 @@ class Training:
             with log.open("w") as output:
                 self._processes.append(
                     subprocess.Popen(
-                        [sys.executable, TRAINERS / "jax_steps.py", *map(str, words)],
-                        env=environment, stdout=output, stderr=subprocess.STDOUT,
+                        [sys.executable, TRAINERS / self.program, *map(str, words)],
+                        env={**environment, **(nodes[i] if nodes else {})}, stdout=output,
+                        stderr=subprocess.STDOUT,
                     )  # fmt: skip
                 )
         return self
@@ -438,7 +446,7 @@ class Training:
 
     def began(self):
         """(step, digest, source, number of processes that saved) as all of them said."""
-        told = [(*began[0], *source[0]) for began, source in
+        told = [(*began[0], *(source or [("none", 0)])[0]) for began, source in
                 zip(self.said("began at"), self.said("source"), strict=True)]  # fmt: skip
         assert len(set(told)) == 1, told
         step, digest, source, saved_by = told[0]
@@ -512,6 +520,35 @@ def test_two_processes_go_on_as_one_and_one_as_two_on_any_mesh(training):
     assert check_goes_on(training, made, "own_memory", 1) == 7
     made |= training.start(2, "2x2", "job", 9).finish()
     assert check_goes_on(training, made, "own_memory", 1) == 8
+
+
+@pytest.mark.slow
+def test_the_cells_of_a_node_that_is_lost_come_from_its_peer(training, programs, tmp_path):
+    nodes = {
+        name: {"LIBCKPT_NODE": name, "LIBCKPT_RUNTIME_DIR": str(tmp_path / name),
+               "LIBCKPT_INTERFACE": "127.0.0.1", "LIBCKPT_PORT": str(free_port()),
+               "LIBCKPT_REPLICAS": "2"}
+        for name in "ABC"
+    }  # fmt: skip
+
+    def on(names):
+        return [nodes[name] for name in names]
+
+    def stop(name):
+        subprocess.run([programs / "ckpt", "stop", "--no-flush"], env=os.environ | nodes[name],
+                       check=False, timeout=60, capture_output=True)  # fmt: skip
+
+    try:
+        made = training.start(2, "2x2", "job", 3, hold_at=3, nodes=on("AB")).kill_when_it_holds()
+        stop("A")  # With its memory.
+        made |= training.start(2, "2x2", "job", 5, nodes=on("CB")).finish()
+        sources = [source[0][0] for source in training.said("source")]
+        assert sources == ["peer_memory", "own_memory"]
+        began = {(step, digest) for ((step, digest),) in training.said("began at")}
+        assert began == {("3", made[3][1])}
+    finally:
+        for name in nodes:
+            stop(name)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import numpy  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
-from test_jax import lose_memory  # noqa: E402
+from test_jax import Training, lose_memory  # noqa: E402
 
 from libckpt import levanter  # noqa: E402
 from libckpt.levanter import CheckpointInterval, _policy  # noqa: E402
@@ -250,3 +250,52 @@ def test_disabled_it_does_nothing(open_one, tmp_path, monkeypatch):
     checkpointer.wait_until_finished()
     assert is_of(checkpointer.load_or(state_of(0, mesh(4))), 0)
     assert kinds(tmp_path / "base") == {}
+
+
+def test_what_a_run_had_captured_when_it_died_is_published_by_the_next(
+    open_one, tmp_path, monkeypatch
+):
+    base = tmp_path / "base"
+    checkpointer = open_one(None, [CheckpointInterval(1)])
+    stock = levanter._folders.os.rename
+
+    def die(old, new):
+        if str(new).endswith("metadata.json"):
+            raise OSError("the process dies here")
+        stock(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(levanter._folders.os, "rename", die)
+        checkpointer.on_step(tree=state_of(1, mesh(4)), step=1)
+        checkpointer.abandon()
+    assert (base / "step-1" / "manifest.json").exists()
+    assert levanter.discover_latest_checkpoint(base) is None  # It is not complete.
+    second = open_one(None, [CheckpointInterval(1)])
+    assert kinds(base) == {1: "p"}
+    assert is_of(levanter.load_checkpoint(state_of(0, mesh(2)), base), 1)
+    assert is_of(second.load_or(state_of(0, mesh(2))), 1)
+
+
+@pytest.fixture
+def training(runtime, tmp_path):
+    found = Training(tmp_path)
+    found.program = "levanter_steps.py"
+    yield found
+    found.stop()
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_killed_training_goes_on_bit_for_bit(training, programs, tmp_path, processes):
+    expected = training.start(processes, "2x2", tmp_path / "whole", 8).finish()
+    base = tmp_path / "base"
+    made = training.start(processes, "2x2", base, 8, hold_at=3).kill_when_it_holds()
+    assert made == {step: expected[step] for step in made}
+    made = training.start(processes, "2x2", base, 8, hold_at=7).kill_when_it_holds()
+    step, digest, *_ = training.began()
+    assert step >= 2
+    assert digest == expected[step][1]
+    lose_memory(programs)
+    made = training.start(processes, "2x2", base, 8).finish()
+    assert training.began()[0] == 4
+    assert made == {step: expected[step] for step in range(5, 9)}
+    assert kinds(base) == {4: "p", 8: "p"}

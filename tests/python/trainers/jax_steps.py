@@ -79,12 +79,7 @@ def digest(state):
     return total.hexdigest()[:16]
 
 
-def train(mesh, job, steps, directory=None):
-    optimizer = optax.adam(0.01)
-    state = jax.eval_shape(functools.partial(make_state, optimizer))
-    wanted = shardings(mesh, state)
-    make = jax.jit(functools.partial(make_state, optimizer), out_shardings=wanted)
-
+def make_step(optimizer, wanted):
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=(wanted, None))
     def step_of(state):
         key, used = jax.random.split(state["key"])
@@ -95,6 +90,16 @@ def train(mesh, job, steps, directory=None):
         return {"params": params, "optimizer": moments, "key": key,
                 "step": state["step"] + 1}, loss  # fmt: skip
 
+    return step_of
+
+
+def train(mesh, job, steps, directory=None):
+    optimizer = optax.adam(0.01)
+    state = jax.eval_shape(functools.partial(make_state, optimizer))
+    wanted = shardings(mesh, state)
+    make = jax.jit(functools.partial(make_state, optimizer), out_shardings=wanted)
+
+    step_of = make_step(optimizer, wanted)
     checkpointer = libckpt.jax.Checkpointer(
         job, directory, save_storage_interval=4 if directory else None
     )
@@ -128,7 +133,7 @@ def train(mesh, job, steps, directory=None):
     checkpointer.close() if directory else checkpointer.session.abandon()
 
 
-def main(process, processes, port, mesh, *arguments):
+def main(process, processes, port, mesh, *arguments, train=train):
     if int(processes) > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", int(processes), int(process))
     train(make_mesh(mesh), *arguments)
