@@ -95,7 +95,8 @@ def state_of(step, on):
     rows = NamedSharding(on, PartitionSpec("a"))
     weights = jnp.arange(32, dtype=jnp.float32).reshape(8, 4) + step
     return {"model": {"w": jax.device_put(weights, rows)},
-            "optimizer": jax.device_put(jnp.full(8, step, jnp.bfloat16), rows), "step": step}  # fmt: skip
+            "optimizer": jax.device_put(jnp.full(8, step, jnp.bfloat16), rows),
+            "step": step}  # fmt: skip
 
 
 def is_of(state, step):
@@ -284,7 +285,8 @@ def training(runtime, tmp_path):
     found.stop()
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_training_goes_on_bit_for_bit(training, programs, tmp_path, processes):
     expected = training.start(processes, "2x2", tmp_path / "whole", 8).finish()
     base = tmp_path / "base"
