@@ -236,6 +236,16 @@ def test_a_part_of_the_tree_can_be_restored_and_what_is_left_is_told(open_job, c
     assert 'the checkpoint also has "optimizer"' in caplog.text
 
 
+def test_room_that_was_prepared_takes_the_first_save(open_job):
+    tree = {"w": put(numpy.ones((1 << 20, 4), "f4"), mesh(4), "a"), "n": 3}
+    checkpointer = open_job()
+    checkpointer.prepare(tree)
+    ticket = checkpointer.save(1, tree)  # It waits for nothing.
+    assert ticket, ticket
+    ticket.committed.result()
+    assert_same(checkpointer.restore(tree).tree, tree)
+
+
 def test_what_lay_anywhere_goes_to_any_device_again(open_job):
     tree = {"w": put(numpy.ones((4, 4), "f4"), mesh(4), "a"), "count": jnp.int32(3),
             "key": jax.random.key(1)}  # fmt: skip

@@ -151,11 +151,11 @@ class Session:
         self._check_open()
         self.ranks.agree(what, error)
 
-    def prepare(self, items):
+    def prepare(self, items, *, arrays=()):
         """Makes room for `items` now, so that the first save need not wait."""
         self._check_open()
         with self._turn:
-            self._restorer.prepare(items)
+            self._restorer.prepare(items, arrays)
 
     def restore(self, into=None, step=None, strict=True, *, arrays=()):
         """The newest step that all ranks can have, or `step`, into the items of `into`.

@@ -15,6 +15,7 @@ class Session:
     dir: str | None
     rank: int
     world_size: int
+    ranks: Any
     def __init__(
         self,
         options: Mapping[str, Any],
@@ -32,7 +33,7 @@ class Session:
     ) -> Ticket: ...
     def finish_capture(self) -> None: ...
     def agree(self, what: str, error: Exception | None) -> None: ...
-    def prepare(self, items: Items) -> None: ...
+    def prepare(self, items: Items, *, arrays: Iterable[Array] = ()) -> None: ...
     def restore(
         self,
         into: Items | None = None,

@@ -41,6 +41,12 @@ class Checkpointer:
         self.session = init(job, dir, **options)
         self._capture = _capture.Capture()
 
+    def prepare(self, tree):
+        """Makes room for the tree now, so that the first save need not wait. All processes call it,
+        and before that restore, where there may be something."""
+        items, arrays = self._capture.of(tree)
+        self.session.prepare(items, arrays=arrays)
+
     def save_checkpoint_if_needed(self, step, tree):
         """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. What fails
         is logged and counted, and never raises into training, unless raise_on_error was given."""
