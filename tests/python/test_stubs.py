@@ -18,7 +18,9 @@ import pytest
 import libckpt
 
 PACKAGE = pathlib.Path(libckpt.__file__).parent
-FRAMEWORKS = {"torch": "torch", "transformers": "transformers"}  # What a module of ours needs.
+FRAMEWORKS = {  # What a module of ours needs.
+    "torch": "torch", "transformers": "transformers", "jax": "jax", "levanter": "jax",
+}  # fmt: skip
 OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub tells of these.
 
 

@@ -151,11 +151,11 @@ class Session:
         self._check_open()
         self.ranks.agree(what, error)
 
-    def prepare(self, items):
+    def prepare(self, items, *, arrays=()):
         """Makes room for `items` now, so that the first save need not wait."""
         self._check_open()
         with self._turn:
-            self._restorer.prepare(items)
+            self._restorer.prepare(items, arrays)
 
     def restore(self, into=None, step=None, strict=True, *, arrays=()):
         """The newest step that all ranks can have, or `step`, into the items of `into`.
@@ -264,15 +264,14 @@ class Session:
         return self
 
     def __exit__(self, kind, error, trace):
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()  # A new trainer may want the state.
+        end = self.close if kind is None else self.abandon  # A new trainer may want the state.
+        end()
 
     def __del__(self):
-        # While a capture still reads tensors that only the session holds.
-        with contextlib.suppress(Exception):
+        try:  # While a capture still reads tensors that only the session holds.
             self.abandon()
+        except Exception:  # At the end of the program modules may go before the session does.
+            pass
 
     def _end(self, end):
         with contextlib.suppress(errors.CheckpointError):  # An unjudged capture is dropped.

@@ -5,6 +5,7 @@ For each line of standard input, JSON with "script" (a file beside this one), "a
 A trainer ends as any program does: by return, exit or exception.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -19,9 +20,10 @@ def become(request):
     os.close(log)
     os.environ.update(request["environment"])
     sys.stdin = open(os.devnull)
-    import torch
+    with contextlib.suppress(ImportError):  # There are trainers that need none.
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
 
 
 def serve():

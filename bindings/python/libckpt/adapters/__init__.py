@@ -4,3 +4,4 @@ from libckpt.core import _frameworks
 
 _frameworks.register("numpy", "libckpt.adapters._arrays")
 _frameworks.register("torch", "libckpt.adapters.torch._adapter")
+_frameworks.register("jax", "libckpt.adapters.jax._adapter")

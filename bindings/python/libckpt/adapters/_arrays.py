@@ -1,4 +1,11 @@
-"""Arrays: the adapter for numpy, whose arrays are tensors."""
+"""Arrays: the adapter for numpy, whose arrays are tensors.
+
+Types that other packages add to numpy, such as bfloat16 of ml_dtypes, go by their names.
+"""
+
+import contextlib
+import functools
+import importlib
 
 import numpy
 
@@ -8,8 +15,36 @@ from libckpt.errors import Unsupported
 TYPE_NAMES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16",
     "uint32": "U32", "int32": "I32", "float32": "F32", "uint64": "U64", "int64": "I64",
-    "float64": "F64", "complex64": "C64",
+    "float64": "F64", "complex64": "C64", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
 }  # fmt: skip
+ADDED = "ml_dtypes"  # The package that adds types to numpy once it is imported.
+
+
+def text_of(kind):
+    """Of a type: numpy's own short text says nothing of one that was added."""
+    return kind.name if kind.type.__module__ == ADDED else kind.str
+
+
+@functools.cache  # numpy makes a type's name anew each time.
+def named_type(text):
+    kind = type_of(text)
+    return TYPE_NAMES.get(kind.name) if kind.isnative else None, kind.itemsize
+
+
+def type_of(text):
+    try:
+        return numpy.dtype(text)
+    except TypeError:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(ADDED)
+    try:
+        return numpy.dtype(text)
+    except TypeError as error:
+        raise Unsupported(
+            f"a saved array is of the type {text}, which numpy has from the package {ADDED}: "
+            "install it"
+        ) from error
 
 
 class Arrays(_tensors.Kind):
@@ -28,11 +63,10 @@ class Arrays(_tensors.Kind):
             raise Unsupported(f'array "{name}": it holds Python objects; save them as a list')
 
     def type_text(self, array):
-        return array.dtype.str
+        return text_of(array.dtype)
 
     def named_type(self, text):
-        kind = numpy.dtype(text)
-        return TYPE_NAMES.get(kind.name) if kind.isnative else None, kind.itemsize
+        return named_type(text)
 
     def is_contiguous(self, array):
         return array.flags.c_contiguous
@@ -44,7 +78,7 @@ class Arrays(_tensors.Kind):
         return array.transpose(order)
 
     def from_bytes(self, content, text, shape):
-        return content.view(numpy.dtype(text)).reshape(shape)
+        return content.view(type_of(text)).reshape(shape)
 
     def why_not_writable(self, array):
         return "" if array.flags.writeable else "the array is read-only: give a copy of it"
@@ -75,16 +109,16 @@ class Numpy(_frameworks.Adapter):
 
     def parts_of(self, value):
         if isinstance(value, numpy.dtype):
-            return None if value.hasobject or value.names else ("numpy.dtype", value.str)
+            return None if value.hasobject or value.names else ("numpy.dtype", text_of(value))
         is_number = isinstance(value, numpy.generic)
         if is_number and value.dtype.names is None and not value.dtype.hasobject:
-            return "numpy", [value.dtype.str, value.tobytes()]
+            return "numpy", [text_of(value.dtype), value.tobytes()]
         return None
 
     def make(self, name, parts):
         if name == "numpy.dtype":
-            return numpy.dtype(parts)
-        kind, content = numpy.dtype(parts[0]), parts[1]
+            return type_of(parts)
+        kind, content = type_of(parts[0]), parts[1]
         return numpy.frombuffer(content, kind)[0] if kind.itemsize else numpy.zeros((), kind)[()]
 
     def is_constant(self, item):

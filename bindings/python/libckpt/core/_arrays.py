@@ -15,18 +15,23 @@ logger = logging.getLogger("libckpt")
 class Array:
     """A tensor that is a box of a larger one, with `offset` in each dimension, or a range of it as
     it is flattened, from the element `flat` on. `copy`: ranks that hold the same part number their
-    copies from 0. The memory is copied at each save, and filled in place by a restore.
+    copies from 0. `may_go`: no save warns when it is not given any more. The memory is copied at
+    each save, and filled in place by a restore. `is_constant`: nobody writes it, or gives it to
+    others, as long as the buffer lives: it is copied behind the training, and held until then.
     """
 
-    __slots__ = ("buffer", "copy", "flat", "global_shape", "name", "offset")
+    __slots__ = ("buffer", "copy", "flat", "global_shape", "is_constant", "may_go", "name",
+                 "offset")  # fmt: skip
 
-    def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0):
+    def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0,
+                 may_go=False, is_constant=False):  # fmt: skip
         if (offset is None) == (flat is None):
             raise errors.InvalidArgument(f'array "{name}": give offset, or flat')
         if not isinstance(name, str):
             raise errors.InvalidArgument(f"array {name!r}: its name is no text")
         _check_buffer(name, buffer)
-        self.name, self.buffer = name, buffer
+        self.name, self.buffer, self.may_go = name, buffer, may_go
+        self.is_constant = is_constant
         self.global_shape = _numbers(name, "global_shape", global_shape)
         self.offset = None if offset is None else _numbers(name, "offset", offset)
         self.flat = None if flat is None else _number(name, "flat", flat)
@@ -39,15 +44,20 @@ class Array:
 
 
 def _check_buffer(name, buffer):
-    dtype = getattr(buffer, "dtype", None)
-    told = type(buffer).__name__ if dtype is None else f"{type(buffer).__name__} of {dtype}"
     if not _tensors.is_tensor(buffer):
-        raise errors.InvalidArgument(f'array "{name}": its buffer is a {told}, and no tensor')
+        raise errors.InvalidArgument(
+            f'array "{name}": its buffer is a {_told(buffer)}, and no tensor'
+        )
     # Elements that only their own framework knows are stored as their bytes.
     if len(_tensors.stored_form(buffer)[1]) != len(buffer.shape):
         raise errors.InvalidArgument(
-            f'array "{name}": its buffer is a {told}, which can only be saved as an item'
+            f'array "{name}": its buffer is a {_told(buffer)}, which can only be saved as an item'
         )
+
+
+def _told(buffer):
+    dtype = getattr(buffer, "dtype", None)
+    return type(buffer).__name__ if dtype is None else f"{type(buffer).__name__} of {dtype}"
 
 
 def _number(name, what, given):
@@ -119,9 +129,18 @@ class Arrays:
         for name in names:
             del self._by_name[name]
 
-    def warn_of_lost(self, step, given_before):
-        """`given_before`: what given() was at the call before."""
-        lost = sorted(given_before - self._by_name.keys())
+    def expected(self):
+        """Names of those that are to be there at the next call, too."""
+        return {name for name in self.given() if not self._by_name[name].may_go}
+
+    def constants(self):
+        """By name, the memory of those that nobody writes."""
+        own = {name: self._by_name[name] for name in self.given()}
+        return {name: array.buffer for name, array in own.items() if array.is_constant}
+
+    def warn_of_lost(self, step, expected):
+        """`expected`: what expected() was at the call before."""
+        lost = sorted(expected - self._by_name.keys())
         if lost:
             logger.warning(
                 'libckpt: step %d: %d array(s) of the call before are not given, "%s" first: '

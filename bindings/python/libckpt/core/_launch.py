@@ -70,7 +70,7 @@ def _is_loopback(address):
 def _common_address(options, ranks):
     """Ours, as the other nodes see it: of rank 0's host the name often leads to loopback only."""
     given = _settings.chosen(options, "interface")
-    address = given or _address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    address = given or _address(ranks.host or os.environ.get("MASTER_ADDR", "127.0.0.1"))
     others = [other for other in ranks.exchange("address", address) if not _is_loopback(other)]
     if not given and others and _is_loopback(address):
         return _address(others[0])

@@ -43,6 +43,11 @@ class Ranks:
         """Whether there are other ranks that can be reached."""
         return self.world_size > 1 and self.can_talk
 
+    @property
+    def host(self):
+        """Where rank 0 runs, if the framework's group knows."""
+        return getattr(self._group, "host", None)
+
     def decide(self, what, value, rule):
         """`rule` of all ranks' values, by rank, as rank 0 finds it.
 

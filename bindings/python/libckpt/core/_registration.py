@@ -29,7 +29,8 @@ class Registration:
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # What the library has.
         self._places = {}  # By name, where arrays lie in larger tensors.
-        self._given = set()  # Of these, the names of those that are no part of an item.
+        self._expected = set()  # Of these, the names of those that the next save is to have.
+        self._constants = set()  # Names of those that nobody writes while they are held.
         self._made_from = ({}, {}, 0)  # The views, guarded ranges, and number of written names.
         self._structure = _structure.Structure(self.client)
         self._left = None  # An event: when it has completed, a GPU's copies of those have ended.
@@ -102,7 +103,7 @@ class Registration:
         structure, tensors, members = flattened
         if arrays:
             tensors = tensors | arrays.tensors()
-        arrays.warn_of_lost(step, self._given)
+        arrays.warn_of_lost(step, self._expected)
         self.set_places(arrays)
         # What a capture still reads must stay: also when the next one registers other tensors.
         self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
@@ -112,6 +113,8 @@ class Registration:
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
         memory = _memory_of(tensors, counted, views, members, gpus)
+        if self._constants:
+            memory = (memory, arrays.constants())
         twins = self._twins.of(self._left_for_later, tensors, self._guard)
         self.mutations.begin(step, counted, twins, memory)
         outcome = "failed"
@@ -163,10 +166,11 @@ class Registration:
         return self._gpus[1]
 
     def set_places(self, arrays):
-        """Of those that are registered next."""
-        places, self._given = arrays.places(), arrays.given()
-        if places != self._places:
-            self._places, self._made_from = places, ({}, {}, 0)
+        """Of the arrays that are registered next."""
+        places, constants = arrays.places(), set(arrays.constants())
+        if places != self._places or constants != self._constants:
+            self._made_from = ({}, {}, 0)
+        self._places, self._constants, self._expected = places, constants, arrays.expected()
 
     def register_only(self, arrays):
         """What a restore is to fill."""
@@ -195,7 +199,7 @@ class Registration:
                 (prefix + name, address, bool(prefix))
                 for prefix, parts in by_prefix
                 for name, address, _, _, _, is_left, *_ in parts
-                if is_left
+                if is_left and prefix + name not in self._constants
             ]
         self._made_from = (views, guarded, len(self.mutations.names))
 
@@ -215,9 +219,10 @@ class Registration:
         ]  # fmt: skip
 
     def _is_left(self, name, view, guarded):
+        if view.is_buffered or name in self._constants:
+            return not view.is_buffered and view.nbytes > 0
         return (
-            not view.is_buffered
-            and 0 < view.nbytes <= guarded.get(view.address, 0)
+            0 < view.nbytes <= guarded.get(view.address, 0)
             and name not in self.mutations.names
             and view.counts_writes
         )

@@ -41,7 +41,8 @@ class Replicas:
             return _items.flatten(items, allow_pickle, known)
         replicas = {}
         structure, tensors, members = _items.flatten(items, allow_pickle, known, replicas)
-        self._compare(step, {name: tensors[name] for name in replicas}, replicas)
+        declared = {name: tensors[name] for name in replicas}
+        self._compare(step, declared, replicas, has_tensors=bool(tensors))
         for name in replicas:
             if self._owners.get(name, self._ranks.rank) != self._ranks.rank:
                 del tensors[name]
@@ -64,7 +65,7 @@ class Replicas:
         """The items that were saved for this rank. A rank that did not exist then seeds its own
         random generators."""
         rank = self._ranks.rank
-        if rank < answer["world_size"]:
+        if rank < answer["world_size"] or not into:
             return into
         key = f"{self._ranks.job}/{answer['step']}/{rank}"
         seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
@@ -81,7 +82,7 @@ class Replicas:
         )  # fmt: skip
         return {name: item for name, item in into.items() if name not in generators}
 
-    def _compare(self, step, tensors, kinds):
+    def _compare(self, step, tensors, kinds, has_tensors):
         """Begins a round for those that are new, or not what they were, and for a save to storage;
         and takes up what was found since."""
         forms = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
@@ -92,7 +93,7 @@ class Replicas:
         self._adopt(self._rounds.heard())
         new = forms.keys() - self._forms.keys() - self._apart
         if not tensors:
-            self._log_once()
+            self._log_once(has_tensors)
         elif new or self._schedule.is_due(step):
             self._forms |= forms
             asked = {name: t for name, t in tensors.items() if name not in self._apart}
@@ -139,7 +140,9 @@ class Replicas:
             self._loads[owner] += size
         return owners, apart
 
-    def _log_once(self):
+    def _log_once(self, has_tensors):
+        if not has_tensors:
+            return
         if self._ranks.rank == 0 and not self._has_logged:
             logger.info(
                 "libckpt: job %s: each of %d ranks captures all of its items, since nothing in "

@@ -40,10 +40,11 @@ class Restorer:
         self._directory = directory
         self._allow_pickle = allow_pickle
 
-    def prepare(self, items):
+    def prepare(self, items, arrays=()):
         """Makes Slots for the items, and for the state that their optimizers will have."""
         _, tensors, members = _items.flatten(items, self._allow_pickle)
-        self._make_room(items, tensors, members, 0, None, _arrays.Arrays((), tensors))
+        arrays = _arrays.Arrays(arrays, tensors)
+        self._make_room(items, tensors, members, 0, None, arrays)
 
     def restore(self, into, step, strict, arrays=()):
         """(Restored, whether the daemons know of the restore); `into` and the arrays are filled."""

@@ -50,10 +50,10 @@ class Waiting(typing.NamedTuple):
 class PublishQueue:
     """The session of one directory, and the saves that are not published yet."""
 
-    def __init__(self, job, directory, **options):
+    def __init__(self, job, directory, allow_pickle=True, **options):
         pathlib.Path(directory).parent.mkdir(parents=True, exist_ok=True)
         self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
-                            raise_on_error=True, allow_pickle=True, **options)  # fmt: skip
+                            raise_on_error=True, allow_pickle=allow_pickle, **options)  # fmt: skip
         self.directory = pathlib.Path(directory)
         self.waiting = []  # Each a Waiting, the oldest first.
         self._process = os.getpid()

@@ -1,0 +1,118 @@
+"""libckpt for JAX: trees of arrays, on any mesh, in memory that outlives the process.
+
+    checkpointer = libckpt.jax.Checkpointer("my-run", dir="checkpoints")
+    start, state = checkpointer.restore_or(state)
+    for step in range(start + 1, steps + 1):
+        state = train_step(state, batch)
+        checkpointer.save_checkpoint_if_needed(step, state)
+
+The next step may donate the state: a save keeps a view of each shard until it is copied, behind the
+training. A restore makes new arrays, on the shardings that it is given, whatever mesh and number of
+processes saved them.
+"""
+
+import jax
+
+from libckpt import errors
+from libckpt._init import init, with_keywords
+from libckpt.adapters.jax import _coordinator
+from libckpt.jax import _capture, _load, _restore
+from libckpt.jax._restore import Restored
+
+__all__ = ["Checkpointer", "Restored", "load"]
+
+
+class Checkpointer:
+    """One for a job; every process opens it, after jax.distributed.initialize() if it calls that.
+
+    All processes make the same calls in the same order. `options` are those of libckpt.init; rank
+    and world_size are those of JAX's processes.
+    """
+
+    @with_keywords
+    def __init__(self, job, dir=None, **options):
+        rank, world_size = jax.process_index(), jax.process_count()
+        if world_size > 1 and _coordinator.group_of(world_size) is None:
+            raise errors.InvalidArgument(
+                f"job {job}: JAX has {world_size} processes, and no coordinator through which they "
+                "can agree on a step: call jax.distributed.initialize() first"
+            )
+        options.update(rank=rank, world_size=world_size)
+        self.session = init(job, dir, **options)
+        self._capture = _capture.Capture()
+
+    def prepare(self, tree):
+        """Makes room for the tree now, so that the first save need not wait. All processes call it,
+        and before that restore, where there may be something."""
+        items, arrays = self._capture.of(tree)
+        self.session.prepare(items, arrays=arrays)
+
+    def save_checkpoint_if_needed(self, step, tree):
+        """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. What fails
+        is logged and counted, and never raises into training, unless raise_on_error was given."""
+        self.session.finish_capture()  # Lets go of the memory of the save before.
+        items, arrays = self._taken(tree)
+        return self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+
+    def save(self, step, tree, wait=0):
+        """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
+        the last step of a training, which no later one replaces, in all processes alike."""
+        items, arrays = self._taken(tree)
+        return self.session.save(step, items, wait, arrays=arrays)
+
+    def _taken(self, tree):
+        try:
+            return self._capture.of(tree)
+        except Exception as error:  # The session says, counts and raises it as its options say.
+            return {}, _raised(error)
+
+    def restore(self, like, step=None, *, strict=True):
+        """The newest step that all processes can have, or `step`, as a new tree in Restored.tree.
+
+        like: a tree of what is wanted, of arrays or of jax.ShapeDtypeStruct with shardings; a part
+        of what was saved will do. What is an array of numpy there becomes one.
+        strict: all of it must be in the checkpoint, with its shape and type; else arrays that are
+        not stay as they are in `like`.
+        Raises NotFound when there is nothing: train from the beginning. After any other failure
+        saves are refused until a restore succeeds, or `session.start_fresh()` is called.
+        """
+        return _restore.restore(self.session, like, step, strict)
+
+    def restore_or(self, like, default=0, *, strict=True):
+        """(step, tree) of the newest step, or (default, like) without one."""
+        try:
+            restored = self.restore(like, strict=strict)
+        except errors.NotFound:
+            return default, like
+        return restored.step, restored.tree
+
+    @property
+    def latest(self):
+        """The newest committed step of this run, or None."""
+        return self.session.latest
+
+    def wait_until_finished(self, deadline=60.0):
+        """Returns when the newest committed step is on storage; only with a directory."""
+        self.session.flush(deadline)
+
+    def close(self, deadline=60.0):
+        """Flushes the newest committed step, and frees the job's memory. Idempotent."""
+        self.session.close(deadline)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.session.__exit__(kind, error, trace)
+
+
+def load(path, like, *, strict=True):
+    """The tree of a checkpoint that lies at the path, of whatever job, mesh and number of
+    processes. `like` and strict are those of Checkpointer.restore; arrays of numpy that the saved
+    tree had come by that only."""
+    return _load.load(path, like, strict)
+
+
+def _raised(error):
+    raise error
+    yield

@@ -1,0 +1,157 @@
+"""libckpt for Levanter: its Checkpointer, with every step in memory besides.
+
+    checkpointer = libckpt.levanter.Checkpointer(
+        "checkpoints/my-run", datetime.timedelta(minutes=15),
+        [CheckpointInterval(every=1000, until=10000), CheckpointInterval(every=5000)],
+    )
+    state = checkpointer.load_or(state)
+    ...
+    checkpointer.on_step(tree=state, step=step)
+
+The policies, the names of the folders and their metadata are Levanter's. The arrays in them are
+libckpt's own safetensors files: `load_checkpoint` of this module reads them, that of Levanter does
+not.
+"""
+
+import logging
+import os
+
+import jax
+
+from libckpt import errors
+from libckpt._init import with_keywords
+from libckpt.core.files import _publish_queue
+from libckpt.jax import Checkpointer as Memory
+from libckpt.jax import _load
+from libckpt.levanter import _folders, _saver
+from libckpt.levanter._policy import CheckpointInterval, Policy
+
+__all__ = [
+    "CheckpointInterval",
+    "Checkpointer",
+    "discover_latest_checkpoint",
+    "initialize_from",
+    "is_checkpoint_path",
+    "load_checkpoint",
+]
+
+logger = logging.getLogger("libckpt")
+
+
+class Checkpointer:
+    """`options` are those of libckpt.init, for what is kept in memory. All processes open it, and
+    call it alike. The time is that of process 0."""
+
+    @with_keywords
+    def __init__(
+        self, base_path, save_interval=None, step_policies=(), *, temporary_base_path=None,
+        keep_params=True, dt_now_injection=None, delete_old_temp_checkpoints=True,
+        keep_last_temporary_checkpoints=1, job=None, **options,
+    ):  # fmt: skip
+        if not keep_params:
+            raise errors.Unsupported("keep_params=False: parameters are always saved")
+        if keep_last_temporary_checkpoints < 1:
+            raise ValueError("keep_last_temporary_checkpoints: at least 1 is wanted")
+        self._policy = Policy(save_interval, step_policies, dt_now_injection)
+        self._base = os.path.realpath(base_path)
+        job = job or _publish_queue.job_of("levanter-memory", os.path.basename(self._base),
+                                           self._base)  # fmt: skip
+        self._memory = Memory(job, **options)
+        self._ranks = self._memory.session.ranks
+        self._temporary_base = os.path.realpath(temporary_base_path or self._base)
+        self._saver = _saver.Saver(
+            self._base, self._temporary_base, keep_last_temporary_checkpoints,
+            delete_old_temp_checkpoints, jax.process_index(), jax.process_count(),
+        )  # fmt: skip
+        self._has_failed = False
+
+    def on_step(self, *, tree, step, force=False):
+        """Call it after each step. What fails is logged once, and never raises into training."""
+        step = int(step)
+        try:
+            self._saver.settle()
+            if step > 0:
+                self._memory.save_checkpoint_if_needed(step, tree)
+            kind = self._ranks.decide(
+                "save", self._policy.decide(step, force), lambda kinds: kinds[0]
+            )
+            if kind is not None:
+                self._saver.save(step, tree, self._policy.saved(step), kind == "temporary")
+        except Exception as error:
+            log = logger.debug if self._has_failed else logger.error
+            log("libckpt: save step %d to %s: %s; training goes on", step, self._base, error)
+            self._has_failed = True
+
+    def load_or(self, state, *, strict=True):
+        """The newest of memory, peers, storage and the folders; `state` where there is none."""
+        newest = self._ranks.decide("folder", self._newest(), lambda said: said[0])
+        folder, number = newest or (None, None)
+        failure = restored = None
+        try:
+            restored = self._memory.restore(state, strict=strict)
+        except errors.NotFound:
+            pass
+        except errors.CheckpointError as error:
+            failure = error
+        if restored is not None and (number is None or restored.step >= number):
+            logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
+                           restored.step, restored.source_name, folder)  # fmt: skip
+            return restored.tree
+        if folder is None:
+            if failure is not None:
+                raise failure  # There is something: do not begin anew over it.
+            return state
+        if failure is not None:
+            logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure,
+                         folder)  # fmt: skip
+        else:
+            logger.warning("libckpt: resumes step %d from %s", number, folder)
+        tree = load_checkpoint(state, folder, discover_latest=False, strict=strict)
+        self._memory.session.start_fresh()
+        return tree
+
+    def _newest(self):
+        """(path, step) of the newest folder, or None."""
+        paths = {self._base, self._temporary_base}
+        found = [(path, _folders.metadata_of(path)) for path in map(_folders.discover, paths)
+                 if path is not None]  # fmt: skip
+        newest = max(found, key=lambda each: (each[1]["timestamp"], each[1]["step"]), default=None)
+        return None if newest is None else [newest[0], newest[1]["step"]]
+
+    def wait_until_finished(self):
+        """Returns when all that was saved is in its folder."""
+        self._saver.settle(wait=True)
+
+    def close(self):
+        self._saver.close()
+        self._memory.close()
+
+    def abandon(self):
+        """Lets go without closing, as a death would: memory keeps what it holds."""
+        self._memory.session.abandon()
+        self._saver.close()
+
+
+def is_checkpoint_path(path):
+    """Whether a complete checkpoint lies there."""
+    return _folders.metadata_of(path) is not None
+
+
+def discover_latest_checkpoint(path, max_step=None):
+    """The newest complete checkpoint at the path or below it; None: there is none."""
+    return _folders.discover(path, max_step)
+
+
+def load_checkpoint(state, path, discover_latest=True, *, subpath=None, strict=True):
+    """The tree of the checkpoint at the path, on the shardings of `state`. The path may be a parent
+    folder: the newest complete one below it is taken. `subpath`: the part of the saved tree that
+    `state` is, as "model". Raises FileNotFoundError without a checkpoint."""
+    found = _folders.discover(path) if discover_latest else path
+    if found is None or not is_checkpoint_path(found):
+        raise FileNotFoundError(f"load {path}: no complete checkpoint lies there")
+    return _load.load(found, state, strict, f"{subpath}." if subpath else "")
+
+
+def initialize_from(model, path, *, subpath="model"):
+    """Weights only: the part `subpath` of the newest checkpoint at the path, or below it."""
+    return load_checkpoint(model, path, subpath=subpath)

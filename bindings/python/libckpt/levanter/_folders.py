@@ -1,0 +1,74 @@
+"""Folders: step-N folders below a base path; the metadata, written last, makes one complete.
+
+    BASE/step-100/metadata.json     {"step": 100, "timestamp": "...", "is_temporary": true}
+    BASE/step-100/manifest.json     libckpt's own files, one set for each process
+    BASE/.libckpt/                  what is on its way there
+"""
+
+import json
+import logging
+import os
+import pathlib
+import secrets
+import shutil
+
+from libckpt.core.files import _work
+
+logger = logging.getLogger("libckpt")
+
+METADATA = "metadata.json"
+
+
+def metadata_of(folder):
+    """None: the folder is no complete checkpoint."""
+    folder = pathlib.Path(folder)
+    try:
+        found = json.loads((folder / METADATA).read_text())
+        is_one = (folder / "manifest.json").is_file() and isinstance(found["step"], int)
+        return found if is_one and isinstance(found["timestamp"], str) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def discover(path, max_step=None):
+    """The newest complete checkpoint at the path or below it, as a path; None: there is none."""
+    path = pathlib.Path(path)
+    found = []
+    for directory, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        metadata = metadata_of(directory) if METADATA in names else None
+        if metadata is not None and (max_step is None or metadata["step"] <= max_step):
+            found.append((metadata["timestamp"], metadata["step"], directory))
+    return max(found)[2] if found else None
+
+
+def publish(source, target, metadata, work):
+    """The files of the checkpoint `source` as the folder `target`; its metadata comes last."""
+    source, target = pathlib.Path(source), pathlib.Path(target)
+    whole = pathlib.Path(work) / f"whole-{secrets.token_hex(4)}"
+    whole.mkdir(parents=True)
+    for name in _work.files_of(source):
+        _work.bring(source / name, whole / name)
+    _work.sync_tree(whole)
+    remove(target, work)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(whole, target)
+    aside = target / f".{METADATA}"
+    aside.write_text(json.dumps(metadata))
+    _work.sync(aside)
+    os.rename(aside, target / METADATA)
+    _work.sync(target)
+    _work.sync(target.parent)
+    logger.info("libckpt: %s is complete", target)
+
+
+def remove(folder, work):
+    """Removes a checkpoint of ours; it vanishes at once."""
+    folder = pathlib.Path(folder)
+    if not (folder / "manifest.json").is_file():
+        return
+    aside = pathlib.Path(work) / f"trash-{secrets.token_hex(4)}"
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    logger.info("libckpt: %s is deleted", folder)

@@ -1,0 +1,127 @@
+"""A loop of JAX whose state outlives it, on any mesh.
+
+    python examples/jax_trainer.py --dir DIRECTORY            each step in memory, some on storage
+    python examples/jax_trainer.py --dir DIRECTORY --mesh 2   goes on with two devices
+    python examples/jax_trainer.py --demo                     kills and resumes itself
+
+Start it, kill it, start it again: it goes on after the newest step. Without accelerators it has
+four devices on the processor. Lines with "<-" are all that libckpt adds to the loop.
+"""
+
+import argparse
+import functools
+import hashlib
+import os
+import sys
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
+
+import libckpt.jax  # noqa: E402
+
+WIDTH = 2048
+BATCH = 256
+RATE = 0.05
+
+
+def make_state():
+    first, second, noise = jax.random.split(jax.random.key(1), 3)
+    params = {
+        "in": jax.random.normal(first, (128, WIDTH)) / 11,
+        "out": jax.random.normal(second, (WIDTH, 128)) / 45,
+    }
+    return {"params": params, "momentum": jax.tree.map(jnp.zeros_like, params), "key": noise,
+            "loss": jnp.zeros(())}  # fmt: skip
+
+
+def loss_of(params, batch):
+    return jnp.mean((jnp.tanh(batch @ params["in"]) @ params["out"] - batch) ** 2)
+
+
+def shardings(mesh, state):
+    """The columns of one matrix and the rows of the other are divided; all else is everywhere."""
+    specs = {"in": PartitionSpec(None, "model"), "out": PartitionSpec("model", None)}
+
+    def one(path, _):
+        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", None), PartitionSpec()))
+
+    return jax.tree_util.tree_map_with_path(one, state)
+
+
+def train(directory, steps, devices):
+    mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:devices]), ("model",))
+    abstract = jax.eval_shape(make_state)
+    wanted = shardings(mesh, abstract)
+
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=wanted)
+    def train_step(state):
+        key, used = jax.random.split(state["key"])
+        batch = jax.random.normal(used, (BATCH, 128))
+        loss, gradients = jax.value_and_grad(loss_of)(state["params"], batch)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state["momentum"], gradients)
+        params = jax.tree.map(lambda p, m: p - RATE * m, state["params"], momentum)
+        return {"params": params, "momentum": momentum, "key": key, "loss": loss}
+
+    checkpointer = libckpt.jax.Checkpointer(  # <-
+        "jax-trainer", directory, save_storage_interval=20, keep=2
+    )
+    state = jax.jit(make_state, out_shardings=wanted)()
+    start, state = checkpointer.restore_or(state)  # <-
+    print("resumes after step", start, flush=True)
+    for step in range(start + 1, steps + 1):
+        state = train_step(state)
+        checkpointer.save_checkpoint_if_needed(step, state)  # <-
+        print(f"step {step} loss {float(state['loss']):.6f}", flush=True)
+    checkpointer.close()  # <-
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(state["params"]):
+        digest.update(numpy.asarray(leaf).tobytes())
+    print(f"final weights {digest.hexdigest()[:16]}", flush=True)
+
+
+def demo(script, steps):
+    from demo import Demo, compare, title
+
+    with Demo(script) as runs:
+        title("nobody is killed")
+        expected = runs.whole("--dir", runs.scratch / "whole", "--steps", steps)
+
+        title("killed twice; the first time its memory is left, the second time only storage")
+        session = ("--dir", runs.scratch / "session", "--steps", steps)
+        runs.lose_memory()
+        runs.killed(*session)
+        runs.killed(*session, after=(70, 110))
+        runs.lose_memory()
+        compare(expected, runs.whole(*session))
+
+        title("killed on four devices, and it goes on with two, then with one")
+        other = ("--dir", runs.scratch / "other", "--steps", steps)
+        runs.lose_memory()
+        runs.killed(*other)
+        runs.killed(*other, "--mesh", 2, after=(70, 110))
+        print("--- sums in another order:", runs.whole(*other, "--mesh", 1), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--dir", default="jax-trainer", help="where checkpoints are published")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--mesh", type=int, default=4, help="how many devices")
+    parser.add_argument("--demo", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.mesh > len(jax.devices()):
+        sys.exit(f"--mesh {arguments.mesh}: there are {len(jax.devices())} devices")
+    if arguments.demo:
+        demo(__file__, arguments.steps)
+    else:
+        train(arguments.dir, arguments.steps, arguments.mesh)
+
+
+if __name__ == "__main__":
+    main()
