@@ -3,6 +3,7 @@ all.
 
     DIR/.libckpt/job/            the job whose checkpoints hold what the ranks captured
     DIR/.libckpt/work/7/rank-0/  what rank 0 wrote by itself for the set of step 7
+    DIR/.libckpt/work/7/captured-0    rank 0 captured its part; missed-0: it could not
     DIR/.libckpt/work/7.json     the set's name and trackers, once rank 0 has captured its part
     DIR/.libckpt/sets/NAME.json  the files that the set has from libckpt
     DIR/NAME/                    the set: one rename brings it, with every rank's files
@@ -31,6 +32,7 @@ from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_cop
 
 logger = logging.getLogger("libckpt")
 
+OTHERS_DEADLINE = 10.0  # For sets before one that is there already.
 FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
 MARK = "set"  # The item that says which set a step is of.
 NAME = re.compile(r"^[^./][^/]*$")
@@ -62,8 +64,9 @@ class FileSets:
                 f'"{name}" is to be a folder in {self.directory}: it has no slash in it, and no dot '
                 "in front"
             )
-        _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
-        return FileSet(self, name, self._queue.next_step())
+        with _publish_queue.turn():
+            _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
+            return FileSet(self, name, self._queue.next_step())
 
     def settle(self):
         """Returns when all that was committed is there, or was given up. All ranks call it."""
@@ -81,24 +84,31 @@ class FileSets:
     def _finish(self):
         """Publishes what a killed run had captured on all ranks; what it had not is dropped."""
         ends = time.monotonic() + FINISH_DEADLINE
-        for work_name, facts in reversed(self.work.noted()):
-            path, _ = _publish_queue.await_step(self.private / "job", int(work_name), ends)
-            if path is not None:
-                self.publish(int(work_name), facts, path)
+        noted = [(int(name), facts) for name, facts in self.work.noted()]
+        for step, facts in sorted(noted, key=lambda one: one[0]):
+            folder = self.work.folder(str(step))
+            may_come = all((folder / f"captured-{r}").exists() for r in range(facts["ranks"]))
+            path, _ = _publish_queue.await_step(self.private / "job", step, ends if may_come else 0)
+            if path is not None and not any(folder.glob("missed-*")):
+                self.publish(step, facts, path)
         self.work.drop_all()
+        shutil.rmtree(self.private / "trash", ignore_errors=True)
 
     # --- publishing, on rank 0
 
     def publish(self, step, facts, path):
-        """Makes the set visible; `path` is its checkpoint. What was done already is done again."""
+        """Makes the set visible; `path` is its checkpoint, if files of it are in one. What was done
+        already is done again."""
         folder, name = self.work.folder(str(step)), facts["name"]
         whole = folder / "whole"
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
-        for rank, shard in enumerate(_storage.read_manifest(path)["shards"]):
+        shards = _storage.read_manifest(path)["shards"] if path is not None else []
+        for rank in range(facts["ranks"]):
             own = folder / f"rank-{rank}"
             found = {file: own / file for file in files_of(own)}
-            found |= {member: path / file for member, file in _storage.archive_files(shard).items()}
+            captured = _storage.archive_files(shards[rank]) if shards else {}
+            found |= {member: path / file for member, file in captured.items()}
             for file, source in sorted(found.items()):
                 if not os.path.lexists(whole / file):  # What several ranks have is the first one's.
                     (whole / file).parent.mkdir(parents=True, exist_ok=True)
@@ -117,17 +127,25 @@ class FileSets:
         _replace_text(self.private / "sets" / f"{name}.json", json.dumps(names))
         for tracker, text in facts["trackers"].items():
             _replace_text(self.directory / tracker, text)
-        self.work.drop(str(step))
+        self._drop_up_to(step)
         logger.info("libckpt: %s is complete", target)
+
+    def _drop_up_to(self, step):
+        """Older sets that could not be published: they would come after this one."""
+        for name, _ in self.work.noted():
+            if int(name) < step:
+                self.work.drop(name)
+        self.work.drop(str(step))
 
     def _keep_foreign(self, name, target, whole):
         """Files in the folder that are not of the set that was there before stay."""
-        with contextlib.suppress(OSError, ValueError):
+        ours = set()
+        with contextlib.suppress(OSError, ValueError):  # Another program made it.
             ours = set(json.loads((self.private / "sets" / f"{name}.json").read_text()))
-            for file in files_of(target):
-                if file not in ours and not os.path.lexists(whole / file):
-                    (whole / file).parent.mkdir(parents=True, exist_ok=True)
-                    link_or_copy(target / file, whole / file)
+        for file in files_of(target):
+            if file not in ours and not os.path.lexists(whole / file):
+                (whole / file).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(target / file, whole / file)
 
     def remove(self, name):
         """Removes a set that was published here; it vanishes at once. Returns whether it was one."""
@@ -165,27 +183,60 @@ class FileSet:
     def commit(self, trackers=None, then=None):
         """Captures the objects, and returns; the set appears later. `trackers`: texts by name of
         the file in the directory. `then()` is called on rank 0 after that. Where the objects cannot
-        be captured they are written here and now, as stock torch does it.
+        be captured they are written here and now, as stock torch does it. Raises what that raises.
         """
-        sets, objects = self._sets, self.objects
-        for file in list(objects)[_publish_queue.MEMBERS_MAX :]:
-            self._write(file)
+        publish = _Publish(self._sets, self.step, self.name, trackers or {}, then)
         try:
-            self._capture({file: TorchMember(content) for file, content in objects.items()})
+            with _publish_queue.turn():
+                self._commit(publish)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self):
+        """Instead of a commit: the set does not come, and no rank waits for this one's part."""
+        self._told("missed")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(errors.CheckpointError):
+            self._sets._queue.capture_as(self.step, {MARK: self.name})
+        if self._sets.world_size == 1:
+            self._sets.work.drop(str(self.step))
+
+    def _commit(self, publish):
+        for file in list(self.objects)[_publish_queue.MEMBERS_MAX :]:
+            self._write(file)
+        members = {file: TorchMember(part, as_it_is=True) for file, part in self.objects.items()}
+        try:
+            self._capture(members)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s: %s; stock torch writes its files", self, error)
-            for file in list(objects):
+            for file in list(self.objects):
                 self._write(file)
+            self._hand_over_written(publish)
+        self._told("captured")
+        if self._sets.rank == 0:
+            self._sets.work.note(str(self.step), publish.facts)
+        if publish.is_captured:
+            self._sets._queue.post(self.step, publish)
+        elif self._sets.world_size == 1:
+            _publish_queue.settle_to(self._sets._queue, 0, OTHERS_DEADLINE)
+            publish.now()
+
+    def _hand_over_written(self, publish):
+        try:
             self._capture({})
-        publish = _Publish(sets, self.step, self.name, trackers or {}, then)
-        if sets.rank == 0:
-            sets.work.note(str(self.step), publish.facts)
-        sets._queue.post(self.step, publish)
+        except errors.CheckpointError as error:
+            publish.is_captured = False
+            if self._sets.world_size > 1:
+                logger.error("libckpt: %s does not come: %s", self, error)
 
     def _capture(self, members):
         sync_tree(self._folder)
         sync(self._folder.parent)
         self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
+
+    def _told(self, what):
+        (self._folder.parent / f"{what}-{self._sets.rank}").touch()
 
     def _write(self, file):
         import torch
@@ -201,24 +252,35 @@ class _Publish:
 
     def __init__(self, sets, step, name, trackers, then):
         self._sets, self._step, self._then = sets, step, then
+        self.is_captured = True
         self.name = name
-        self.facts = {"name": name, "trackers": trackers}
+        self.facts = {"name": name, "trackers": trackers, "ranks": sets.world_size}
         self.paths = [sets.directory / name]
 
     def __call__(self, path, files):
         if self._sets.rank != 0:
             return
-        if path is None:  # A newer one overtook it, or a rank could not capture its part.
+        folder = self._sets.work.folder(str(self._step))
+        is_overtaken = not folder.with_suffix(".json").exists()  # By one that is published.
+        if path is None or is_overtaken or any(folder.glob("missed-*")):
+            self.given_up()
+        else:
+            self.now(path)
+
+    def now(self, path=None):
+        self._sets.publish(self._step, self.facts, path)
+        if self._then is not None:
+            self._then()
+
+    def given_up(self):
+        """A newer one overtook it, or a rank could not capture its part."""
+        if self._sets.rank == 0:
             self._sets.work.drop(str(self._step))
             logger.warning(
                 "libckpt: %s does not come: not all ranks captured it, or a newer save overtook it "
                 "on its way to storage, which is slower than saves come",
                 self.paths[0],
             )
-            return
-        self._sets.publish(self._step, self.facts, path)
-        if self._then is not None:
-            self._then()
 
 
 def _replace_text(path, text):
