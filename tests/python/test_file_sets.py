@@ -155,6 +155,30 @@ def test_more_objects_than_a_step_has_members_all_come(open_sets, tmp_path):
         assert torch.load(tmp_path / "out" / "a" / f"deep/er/{number}.pt").item() == number
 
 
+def test_tensors_become_a_safetensors_file_below_a_folder_of_the_directory(open_sets, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    sets = open_sets()
+    tensors = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.int8)}
+    fileset = sets.begin("deep/a")
+    assert not fileset.take_tensors("no.safetensors", {"tied": tensors["b"], "b": tensors["b"]})
+    assert fileset.take_tensors("model.safetensors", tensors)
+    assert not fileset.take_tensors("again.safetensors", tensors)
+    fileset.objects["rest.pt"] = 1
+    fileset.commit()
+    sets.settle()
+    file = tmp_path / "out" / "deep" / "a" / "model.safetensors"
+    found = load_file(file)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    with safe_open(file, "pt") as opened:
+        assert opened.metadata()["format"] == "pt"
+    assert files(file.parent) == ["model.safetensors", "rest.pt"]
+    assert sets.remove("deep/a")
+    assert not file.parent.exists()
+
+
 class Stateful:
     def __init__(self, number):
         self.number = number
@@ -222,7 +246,7 @@ def test_without_memory_for_it_stock_torch_writes(open_sets, tmp_path, caplog):
     assert (tmp_path / "out" / "latest").read_text() == "c"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a"])
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/../b", "/a", "a/", "a/.b"])
 def test_a_name_that_leads_elsewhere_is_refused(open_sets, name):
     with pytest.raises(errors.InvalidArgument, match="is to be a folder"):
         open_sets().begin(name)

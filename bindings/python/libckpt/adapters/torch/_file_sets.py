@@ -26,16 +26,14 @@ import shutil
 import time
 
 from libckpt import _native, errors
-from libckpt.adapters.torch._members import TorchMember
+from libckpt.adapters.torch._file_set import FileSet
 from libckpt.core.files import _publish_queue, _storage
 from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_copy, sync, sync_tree
 
 logger = logging.getLogger("libckpt")
 
-OTHERS_DEADLINE = 10.0  # For sets before one that is there already.
 FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
-MARK = "set"  # The item that says which set a step is of.
-NAME = re.compile(r"^[^./][^/]*$")
+NAME = re.compile(r"^[^./][^/]*(/[^./][^/]*)*$")
 
 
 class FileSets:
@@ -61,8 +59,8 @@ class FileSets:
         """A set that this rank may write to, and commits."""
         if not NAME.match(name):
             raise errors.InvalidArgument(
-                f'"{name}" is to be a folder in {self.directory}: it has no slash in it, and no dot '
-                "in front"
+                f'"{name}" is to be a folder below {self.directory}: it has no slash at its ends, '
+                "and no dot in front of a part"
             )
         with _publish_queue.turn():
             _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
@@ -108,6 +106,8 @@ class FileSets:
             own = folder / f"rank-{rank}"
             found = {file: own / file for file in files_of(own)}
             captured = _storage.archive_files(shards[rank]) if shards else {}
+            if shards and rank == 0 and facts.get("tensors"):
+                captured[facts["tensors"]] = _storage.tensor_file(shards[0])
             found |= {member: path / file for member, file in captured.items()}
             for file, source in sorted(found.items()):
                 if not os.path.lexists(whole / file):  # What several ranks have is the first one's.
@@ -119,11 +119,12 @@ class FileSets:
             self._keep_foreign(name, target, whole)
         sync_tree(whole)
         if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
             os.rename(whole, target)
         elif not _native.exchange(str(whole), str(target)):
             os.rename(target, folder / f"before-{secrets.token_hex(4)}")
             os.rename(whole, target)
-        sync(self.directory)
+        sync(target.parent)
         _replace_text(self.private / "sets" / f"{name}.json", json.dumps(names))
         for tracker, text in facts["trackers"].items():
             _replace_text(self.directory / tracker, text)
@@ -154,133 +155,13 @@ class FileSets:
             return False
         trash = self.private / "trash"
         trash.mkdir(exist_ok=True)
-        aside = trash / f"{name}-{secrets.token_hex(4)}"
+        aside = trash / secrets.token_hex(8)
         os.rename(target, aside)
-        sync(self.directory)
+        sync(target.parent)
         record.unlink()
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("libckpt: %s is deleted", target)
         return True
-
-
-class FileSet:
-    """One that is being collected, by this rank."""
-
-    def __init__(self, sets, name, step):
-        self.name, self.step = name, step
-        self.objects = {}  # By file, what stock torch.save would write there.
-        self._sets = sets
-        self._folder = sets.work.folder(str(step)) / f"rank-{sets.rank}"
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-
-    def path(self, file):
-        """Where this rank writes the file by itself, before the commit."""
-        path = self._folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def commit(self, trackers=None, then=None):
-        """Captures the objects, and returns; the set appears later. `trackers`: texts by name of
-        the file in the directory. `then()` is called on rank 0 after that. Where the objects cannot
-        be captured they are written here and now, as stock torch does it. Raises what that raises.
-        """
-        publish = _Publish(self._sets, self.step, self.name, trackers or {}, then)
-        try:
-            with _publish_queue.turn():
-                self._commit(publish)
-        except BaseException:
-            self.give_up()
-            raise
-
-    def give_up(self):
-        """Instead of a commit: the set does not come, and no rank waits for this one's part."""
-        self._told("missed")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        with contextlib.suppress(errors.CheckpointError):
-            self._sets._queue.capture_as(self.step, {MARK: self.name})
-        if self._sets.world_size == 1:
-            self._sets.work.drop(str(self.step))
-
-    def _commit(self, publish):
-        for file in list(self.objects)[_publish_queue.MEMBERS_MAX :]:
-            self._write(file)
-        members = {file: TorchMember(part, as_it_is=True) for file, part in self.objects.items()}
-        try:
-            self._capture(members)
-        except errors.CheckpointError as error:
-            logger.error("libckpt: %s: %s; stock torch writes its files", self, error)
-            for file in list(self.objects):
-                self._write(file)
-            self._hand_over_written(publish)
-        self._told("captured")
-        if self._sets.rank == 0:
-            self._sets.work.note(str(self.step), publish.facts)
-        if publish.is_captured:
-            self._sets._queue.post(self.step, publish)
-        elif self._sets.world_size == 1:
-            _publish_queue.settle_to(self._sets._queue, 0, OTHERS_DEADLINE)
-            publish.now()
-
-    def _hand_over_written(self, publish):
-        try:
-            self._capture({})
-        except errors.CheckpointError as error:
-            publish.is_captured = False
-            if self._sets.world_size > 1:
-                logger.error("libckpt: %s does not come: %s", self, error)
-
-    def _capture(self, members):
-        sync_tree(self._folder)
-        sync(self._folder.parent)
-        self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
-
-    def _told(self, what):
-        (self._folder.parent / f"{what}-{self._sets.rank}").touch()
-
-    def _write(self, file):
-        import torch
-
-        torch.save(self.objects.pop(file), self.path(file))
-
-    def __str__(self):
-        return str(self._sets.directory / self.name)
-
-
-class _Publish:
-    """Publishes one set; called when its step is on storage."""
-
-    def __init__(self, sets, step, name, trackers, then):
-        self._sets, self._step, self._then = sets, step, then
-        self.is_captured = True
-        self.name = name
-        self.facts = {"name": name, "trackers": trackers, "ranks": sets.world_size}
-        self.paths = [sets.directory / name]
-
-    def __call__(self, path, files):
-        if self._sets.rank != 0:
-            return
-        folder = self._sets.work.folder(str(self._step))
-        is_overtaken = not folder.with_suffix(".json").exists()  # By one that is published.
-        if path is None or is_overtaken or any(folder.glob("missed-*")):
-            self.given_up()
-        else:
-            self.now(path)
-
-    def now(self, path=None):
-        self._sets.publish(self._step, self.facts, path)
-        if self._then is not None:
-            self._then()
-
-    def given_up(self):
-        """A newer one overtook it, or a rank could not capture its part."""
-        if self._sets.rank == 0:
-            self._sets.work.drop(str(self._step))
-            logger.warning(
-                "libckpt: %s does not come: not all ranks captured it, or a newer save overtook it "
-                "on its way to storage, which is slower than saves come",
-                self.paths[0],
-            )
 
 
 def _replace_text(path, text):
