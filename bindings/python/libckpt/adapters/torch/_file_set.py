@@ -30,8 +30,13 @@ class FileSet:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
 
+    @property
+    def folder(self):
+        """Where this rank writes files by itself, before the commit."""
+        return self._folder
+
     def path(self, file):
-        """Where this rank writes the file by itself, before the commit."""
+        """The same for one file, whose folder is made."""
         path = self._folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
