@@ -216,6 +216,18 @@ def test_save_is_seen_by_load_and_by_a_later_save(tmp_path):
     assert torch.load(tmp_path / "c.pt") == [1]
 
 
+def test_a_module_is_saved_whole_as_torch_does_it(tmp_path):
+    module = torch.nn.Linear(300, 2)
+    libckpt.torch.save(module, tmp_path / "module.pt")
+    with libckpt.torch.checkpoint(tmp_path / "exp", step=1) as folder:
+        folder.save(module, "module.pt")
+    libckpt.torch.wait()
+    for path in (tmp_path / "module.pt", tmp_path / "exp" / "module.pt"):
+        found = torch.load(path, weights_only=False)
+        assert isinstance(found, torch.nn.Linear)
+        assert torch.equal(found.weight, module.weight)
+
+
 def test_saves_of_several_threads_are_all_published(tmp_path):
     def save_all(thread):
         for number in range(4):

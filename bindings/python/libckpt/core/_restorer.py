@@ -88,7 +88,7 @@ class Restorer:
             room = self._replicas.expected_bytes(items, optimizers, allow_pickle)
             # The arrays are registered so that another number of ranks gets what it asks for.
             views = registration.view(arrays.tensors())
-            registration.reserve(views, {}, max(room_min, room + arrays.nbytes()), prepare)
+            registration.reserve(views, members, max(room_min, room + arrays.nbytes()), prepare)
             return
         views = registration.view(tensors | arrays.tensors())
         room = max(room_min, registration.expected_bytes(views))

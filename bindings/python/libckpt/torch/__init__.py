@@ -72,7 +72,7 @@ def _save_to(path, content):
     _publish_queue.settle(wait=queue is None or bool(queue.waiting))
     if queue is not None:
         try:
-            step = _queues.capture(queue, {FILE: TorchMember(content)})
+            step = _queues.capture(queue, {FILE: TorchMember(content, as_it_is=True)})
         except errors.CheckpointError as error:
             logger.error("libckpt: save %s: %s; stock torch saves instead", path, error)
         else:

@@ -121,7 +121,7 @@ class _PublishSet:
 
 def _hand_over(queue, sets, name, staging):
     publish = _PublishSet(sets, name, staging)
-    items = {member: TorchMember(content) for member, content in staging.objects.items()}
+    items = {member: TorchMember(part, as_it_is=True) for member, part in staging.objects.items()}
     try:
         if queue is None:
             raise errors.Unavailable("there is no session")

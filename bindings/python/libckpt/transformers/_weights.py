@@ -12,11 +12,10 @@ import threading
 
 import torch
 
-from libckpt.adapters.torch._tensors import TYPE_NAMES, text_of
+from libckpt.adapters.torch._safetensors import METADATA, is_storable
 
 # What writes for a PreTrainedModel, and for any other module.
 WRITERS = (("transformers.modeling_utils", "safe_save_file"), ("safetensors.torch", "save_file"))
-METADATA = {"format": "pt"}
 
 
 class Weights:
@@ -32,7 +31,7 @@ class Weights:
         """Whether the file is this one's; then its tensors are held until they are captured."""
         path = pathlib.Path(path)
         is_one = self.file is None and path.parent == self._folder and metadata == METADATA
-        if not is_one or not _is_storable(tensors):
+        if not is_one or not is_storable(tensors):
             return False
         self.file, self.tensors = path.name, dict(tensors)
         return True
@@ -79,17 +78,3 @@ def replaced(owner, **functions):
         for name in functions:
             del vars(owner)[name]
         vars(owner).update(before)
-
-
-def _is_storable(tensors):
-    """Whether the file would be the same, bytes and names; ties are for safetensors to refuse."""
-    addresses = [tensor.data_ptr() for tensor in tensors.values() if tensor.nbytes > 0]
-    return len(set(addresses)) == len(addresses) and all(
-        "//" not in name
-        and not name.startswith("libckpt.")
-        and isinstance(tensor, torch.Tensor)
-        and text_of(tensor.dtype) in TYPE_NAMES
-        and tensor.is_contiguous()
-        and tensor.device.type in ("cpu", "cuda")
-        for name, tensor in tensors.items()
-    )

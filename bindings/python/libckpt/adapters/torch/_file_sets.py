@@ -3,6 +3,7 @@ all.
 
     DIR/.libckpt/job/            the job whose checkpoints hold what the ranks captured
     DIR/.libckpt/work/7/rank-0/  what rank 0 wrote by itself for the set of step 7
+    DIR/.libckpt/work/7/captured-0    rank 0 captured its part; missed-0: it could not
     DIR/.libckpt/work/7.json     the set's name and trackers, once rank 0 has captured its part
     DIR/.libckpt/sets/NAME.json  the files that the set has from libckpt
     DIR/NAME/                    the set: one rename brings it, with every rank's files
@@ -25,15 +26,14 @@ import shutil
 import time
 
 from libckpt import _native, errors
-from libckpt.adapters.torch._members import TorchMember
+from libckpt.adapters.torch._file_set import FileSet
 from libckpt.core.files import _publish_queue, _storage
 from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_copy, sync, sync_tree
 
 logger = logging.getLogger("libckpt")
 
 FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
-MARK = "set"  # The item that says which set a step is of.
-NAME = re.compile(r"^[^./][^/]*$")
+NAME = re.compile(r"^[^./][^/]*(/[^./][^/]*)*$")
 
 
 class FileSets:
@@ -59,11 +59,12 @@ class FileSets:
         """A set that this rank may write to, and commits."""
         if not NAME.match(name):
             raise errors.InvalidArgument(
-                f'"{name}" is to be a folder in {self.directory}: it has no slash in it, and no dot '
-                "in front"
+                f'"{name}" is to be a folder below {self.directory}: it has no slash at its ends, '
+                "and no dot in front of a part"
             )
-        _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
-        return FileSet(self, name, self._queue.next_step())
+        with _publish_queue.turn():
+            _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
+            return FileSet(self, name, self._queue.next_step())
 
     def settle(self):
         """Returns when all that was committed is there, or was given up. All ranks call it."""
@@ -81,24 +82,33 @@ class FileSets:
     def _finish(self):
         """Publishes what a killed run had captured on all ranks; what it had not is dropped."""
         ends = time.monotonic() + FINISH_DEADLINE
-        for work_name, facts in reversed(self.work.noted()):
-            path, _ = _publish_queue.await_step(self.private / "job", int(work_name), ends)
-            if path is not None:
-                self.publish(int(work_name), facts, path)
+        noted = [(int(name), facts) for name, facts in self.work.noted()]
+        for step, facts in sorted(noted, key=lambda one: one[0]):
+            folder = self.work.folder(str(step))
+            may_come = all((folder / f"captured-{r}").exists() for r in range(facts["ranks"]))
+            path, _ = _publish_queue.await_step(self.private / "job", step, ends if may_come else 0)
+            if path is not None and not any(folder.glob("missed-*")):
+                self.publish(step, facts, path)
         self.work.drop_all()
+        shutil.rmtree(self.private / "trash", ignore_errors=True)
 
     # --- publishing, on rank 0
 
     def publish(self, step, facts, path):
-        """Makes the set visible; `path` is its checkpoint. What was done already is done again."""
+        """Makes the set visible; `path` is its checkpoint, if files of it are in one. What was done
+        already is done again."""
         folder, name = self.work.folder(str(step)), facts["name"]
         whole = folder / "whole"
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
-        for rank, shard in enumerate(_storage.read_manifest(path)["shards"]):
+        shards = _storage.read_manifest(path)["shards"] if path is not None else []
+        for rank in range(facts["ranks"]):
             own = folder / f"rank-{rank}"
             found = {file: own / file for file in files_of(own)}
-            found |= {member: path / file for member, file in _storage.archive_files(shard).items()}
+            captured = _storage.archive_files(shards[rank]) if shards else {}
+            if shards and rank == 0 and facts.get("tensors"):
+                captured[facts["tensors"]] = _storage.tensor_file(shards[0])
+            found |= {member: path / file for member, file in captured.items()}
             for file, source in sorted(found.items()):
                 if not os.path.lexists(whole / file):  # What several ranks have is the first one's.
                     (whole / file).parent.mkdir(parents=True, exist_ok=True)
@@ -109,25 +119,34 @@ class FileSets:
             self._keep_foreign(name, target, whole)
         sync_tree(whole)
         if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
             os.rename(whole, target)
         elif not _native.exchange(str(whole), str(target)):
             os.rename(target, folder / f"before-{secrets.token_hex(4)}")
             os.rename(whole, target)
-        sync(self.directory)
+        sync(target.parent)
         _replace_text(self.private / "sets" / f"{name}.json", json.dumps(names))
         for tracker, text in facts["trackers"].items():
             _replace_text(self.directory / tracker, text)
-        self.work.drop(str(step))
+        self._drop_up_to(step)
         logger.info("libckpt: %s is complete", target)
+
+    def _drop_up_to(self, step):
+        """Older sets that could not be published: they would come after this one."""
+        for name, _ in self.work.noted():
+            if int(name) < step:
+                self.work.drop(name)
+        self.work.drop(str(step))
 
     def _keep_foreign(self, name, target, whole):
         """Files in the folder that are not of the set that was there before stay."""
-        with contextlib.suppress(OSError, ValueError):
+        ours = set()
+        with contextlib.suppress(OSError, ValueError):  # Another program made it.
             ours = set(json.loads((self.private / "sets" / f"{name}.json").read_text()))
-            for file in files_of(target):
-                if file not in ours and not os.path.lexists(whole / file):
-                    (whole / file).parent.mkdir(parents=True, exist_ok=True)
-                    link_or_copy(target / file, whole / file)
+        for file in files_of(target):
+            if file not in ours and not os.path.lexists(whole / file):
+                (whole / file).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(target / file, whole / file)
 
     def remove(self, name):
         """Removes a set that was published here; it vanishes at once. Returns whether it was one."""
@@ -136,89 +155,13 @@ class FileSets:
             return False
         trash = self.private / "trash"
         trash.mkdir(exist_ok=True)
-        aside = trash / f"{name}-{secrets.token_hex(4)}"
+        aside = trash / secrets.token_hex(8)
         os.rename(target, aside)
-        sync(self.directory)
+        sync(target.parent)
         record.unlink()
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("libckpt: %s is deleted", target)
         return True
-
-
-class FileSet:
-    """One that is being collected, by this rank."""
-
-    def __init__(self, sets, name, step):
-        self.name, self.step = name, step
-        self.objects = {}  # By file, what stock torch.save would write there.
-        self._sets = sets
-        self._folder = sets.work.folder(str(step)) / f"rank-{sets.rank}"
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-
-    def path(self, file):
-        """Where this rank writes the file by itself, before the commit."""
-        path = self._folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def commit(self, trackers=None, then=None):
-        """Captures the objects, and returns; the set appears later. `trackers`: texts by name of
-        the file in the directory. `then()` is called on rank 0 after that. Where the objects cannot
-        be captured they are written here and now, as stock torch does it.
-        """
-        sets, objects = self._sets, self.objects
-        for file in list(objects)[_publish_queue.MEMBERS_MAX :]:
-            self._write(file)
-        try:
-            self._capture({file: TorchMember(content) for file, content in objects.items()})
-        except errors.CheckpointError as error:
-            logger.error("libckpt: %s: %s; stock torch writes its files", self, error)
-            for file in list(objects):
-                self._write(file)
-            self._capture({})
-        publish = _Publish(sets, self.step, self.name, trackers or {}, then)
-        if sets.rank == 0:
-            sets.work.note(str(self.step), publish.facts)
-        sets._queue.post(self.step, publish)
-
-    def _capture(self, members):
-        sync_tree(self._folder)
-        sync(self._folder.parent)
-        self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
-
-    def _write(self, file):
-        import torch
-
-        torch.save(self.objects.pop(file), self.path(file))
-
-    def __str__(self):
-        return str(self._sets.directory / self.name)
-
-
-class _Publish:
-    """Publishes one set; called when its step is on storage."""
-
-    def __init__(self, sets, step, name, trackers, then):
-        self._sets, self._step, self._then = sets, step, then
-        self.name = name
-        self.facts = {"name": name, "trackers": trackers}
-        self.paths = [sets.directory / name]
-
-    def __call__(self, path, files):
-        if self._sets.rank != 0:
-            return
-        if path is None:  # A newer one overtook it, or a rank could not capture its part.
-            self._sets.work.drop(str(self._step))
-            logger.warning(
-                "libckpt: %s does not come: not all ranks captured it, or a newer save overtook it "
-                "on its way to storage, which is slower than saves come",
-                self.paths[0],
-            )
-            return
-        self._sets.publish(self._step, self.facts, path)
-        if self._then is not None:
-            self._then()
 
 
 def _replace_text(path, text):

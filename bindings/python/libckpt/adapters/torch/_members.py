@@ -20,13 +20,18 @@ SLACK = 16 << 10  # A pickle that grows by a number's digit must not need anothe
 class TorchMember(_item_kinds.Member):
     """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
 
-    Among the items of a Session its name is that of the file; up to 12 in all.
+    Among the items of a Session its name is that of the file; up to 12 in all. Of what has a
+    `state_dict` it is that, unless the object is to be there `as_it_is`.
     """
+
+    def __init__(self, content, as_it_is=False):
+        super().__init__(content)
+        self._as_it_is = as_it_is
 
     def entries(self, name, allow_pickle):
         import torch
 
-        is_owner = _item_kinds.has_state(self.content)
+        is_owner = _item_kinds.has_state(self.content) and not self._as_it_is
         content = self.content.state_dict() if is_owner else self.content
         storages = {}
         pickled = _pickle(name, content, storages, allow_pickle)

@@ -33,6 +33,9 @@ LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: what is published has names of its own.
 MEMBERS_MAX = 12
+# Between steps that several ranks number alike. When a rank missed one, the ranks agree to capture
+# from a step on that is up to 64 higher: the next save is to be above that.
+STRIDE = 100
 
 _order = itertools.count()
 _queues = []
@@ -85,7 +88,7 @@ class PublishQueue:
 
     def next_step(self):
         """The number of the next step, which is the same on all ranks that ask alike."""
-        self._step += 1
+        self._step += STRIDE
         return self._step
 
     def capture_as(self, step, items):
@@ -110,7 +113,8 @@ class PublishQueue:
     def post(self, step, publish, weights=None):
         """`publish(step directory, files by member)` is called when the step is on storage.
 
-        `publish.paths`: the files that it makes, for messages.
+        `publish.paths`: the files that it makes, for messages. `publish.given_up()`, where it has
+        that, is called instead of an error when the ranks did not all capture the step.
         `weights` is the name for the file that holds the items that are tensors. A step that a
         newer one overtook on the way there is published as (None, None).
         """
@@ -130,13 +134,18 @@ class PublishQueue:
         except (errors.CheckpointError, OSError) as error:
             if isinstance(error, errors.Unavailable) and deadline <= 0:
                 return False
+            self.waiting.pop(0)
+            _unsaved.note(publish.paths, error)
+            if isinstance(error, errors.NotFound) and hasattr(publish, "given_up"):
+                publish.given_up()
+                return True
             logger.error(
                 "libckpt: a save in %s is not published: %s (`ckpt status` and the daemon's log "
                 "tell what keeps it from storage)",
                 self.directory,
                 error,
             )
-            _unsaved.note(publish.paths, error)
+            return True
         self.waiting.pop(0)
         return True
 
@@ -172,9 +181,10 @@ class PublishQueue:
 def find_step(directory, step, weights=None):
     """(its directory, by name of the member its file), or twice None.
 
-    `weights` is the name for the file that holds the items that are tensors.
+    `weights` is the name for the file that holds the items that are tensors. Of several timelines
+    that have the step it is the newest one's.
     """
-    for found, path in _storage.steps(directory):
+    for found, path in reversed(_storage.steps(directory)):
         manifest = _storage.read_manifest(path) if found == step else None
         if manifest is not None:
             files = _storage.archive_files(manifest["shards"][0])

@@ -50,9 +50,10 @@ class Work:
         return [(name, facts) for _, name, facts in sorted(found, reverse=True)]
 
     def drop(self, name):
-        shutil.rmtree(self.directory / name, ignore_errors=True)
+        """The note first: who finds one finds all of the folder."""
         with contextlib.suppress(FileNotFoundError):
-            (self.directory / f"{name}.json").unlink()
+            os.unlink(self.directory / f"{name}.json")
+        shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def drop_all(self):
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,177 @@
+"""libckpt for accelerate: a line to attach, one to resume, one for each step.
+
+    state = libckpt.accelerate.attach(accelerator)      # after prepare
+    step = state.resume()                               # or accelerator.load_state()
+    for batch in accelerator.skip_first_batches(loader, progress.batches):
+        ...
+        state.capture(step)                             # when all of the step is done
+
+What is captured outlives the process. `save_state` no longer waits for storage: its folder, in
+accelerate's own format, appears whole or not at all.
+"""
+
+import functools
+import logging
+import os
+
+import accelerate
+from accelerate.utils import DistributedType
+
+from libckpt import errors
+from libckpt._init import with_keywords
+from libckpt.accelerate._folders import Folders
+from libckpt.accelerate._memory import Memory
+from libckpt.core import _settings
+from libckpt.core.files import _publish_queue
+
+__all__ = ["State", "attach"]
+
+logger = logging.getLogger("libckpt")
+
+SEATS = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects",
+         "register_save_state_pre_hook", "project_configuration")  # fmt: skip
+
+
+@with_keywords
+def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
+    """Attaches libckpt to the Accelerator, once its objects are prepared. Returns a State.
+
+    job: a name for the training; by default one is made from the Accelerator's project_dir.
+    overlap: parameters and optimizer state are copied while the next step runs, until it updates
+    them; False: before `capture` returns. `options` are those of `libckpt.init`.
+    """
+    is_disabled = _settings.is_true(options.get("disable") or _settings.configured("disable"))
+    problem = "" if is_disabled else _problem_of(accelerator)
+    if problem:
+        logger.warning("libckpt: the Accelerator is left as it is: %s", problem)
+    if is_disabled or problem:
+        return State(accelerator)
+    if job is None and accelerator.project_dir is None:
+        raise errors.InvalidArgument(
+            "libckpt.accelerate.attach: the Accelerator has no project_dir to name the training "
+            'by: give it one, or job="a name of its own"'
+        )
+    if job is None:
+        project = os.path.realpath(accelerator.project_dir)
+        job = _publish_queue.job_of("accelerate", os.path.basename(project), project)
+    memory = Memory(accelerator, job, overlap, {"dir": dir, **options})
+    return State(accelerator, memory, Folders(accelerator))
+
+
+class State:
+    """What is saved of one Accelerator. Without a memory all of it is accelerate's own."""
+
+    def __init__(self, accelerator, memory=None, folders=None):
+        self._accelerator, self._memory, self._folders = accelerator, memory, folders
+        self._stock_load = accelerator.load_state
+        if memory is not None:
+            for name in ("save_state", "load_state", "skip_first_batches", "end_training"):
+                stock = getattr(accelerator, name)
+                setattr(accelerator, name, functools.wraps(stock)(self._with(name, stock)))
+
+    def _with(self, name, stock):
+        own = getattr(self, f"_{name}")
+        return lambda *arguments, **options: own(stock, *arguments, **options)
+
+    def capture(self, step):
+        """Captures the step, whose number grows by each call, if it is due. Returns a Ticket.
+
+        Call it on every rank when all of the step is done: the optimizer's and the scheduler's
+        part, and what your registered objects count.
+        """
+        return self._memory.capture(step) if self._memory is not None else None
+
+    def resume(self):
+        """Loads the newest of memory and folders; returns its step, 0 when there is none.
+
+        The step is the one that `capture` was given last before it; of a folder that libckpt did
+        not write it is 0, and only your registered objects know it.
+        """
+        if self._memory is None:
+            if _has_folder(self._accelerator):
+                self._stock_load()
+            return 0
+        return self._resume() or 0
+
+    def finish_capture(self):
+        """When it returns, the running capture has left the model and the optimizers. Call it
+        before anything but an optimizer's step writes into them."""
+        if self._memory is not None:
+            self._memory.finish_capture()
+
+    def settle(self):
+        """Returns when all folders that were saved are there. All ranks call it."""
+        if self._folders is not None:
+            self._folders.settle()
+
+    # --- in the place of the Accelerator's methods
+
+    def _save_state(self, stock, output_dir=None, safe_serialization=True, **options):
+        step = self._memory.step
+        return self._folders.save(stock, step, output_dir, safe_serialization, **options)
+
+    def _load_state(self, stock, input_dir=None, load_kwargs=None, **options):
+        if input_dir is not None:
+            self._folders.settle_for(input_dir)
+            answer = stock(input_dir, load_kwargs, **options)
+            self._memory.go_on_from(self._folders.step_of(input_dir))
+            return answer
+        if self._resume(load_kwargs, options) is None:
+            return stock(None, load_kwargs, **options)  # Raises, as there is nothing.
+        return None
+
+    def _skip_first_batches(self, stock, dataloader, num_batches=0):
+        return self._memory.place.resumed(stock(dataloader, num_batches), dataloader, num_batches)
+
+    def _end_training(self, stock):
+        self.settle()
+        self._memory.close()
+        return stock()
+
+    def _resume(self, load_kwargs=None, options=None):
+        """The step that was loaded; none: there is nothing."""
+        memory, folders = self._memory, self._folders
+        folder, folder_step = memory.decide("newest folder", folders.newest())
+        restored = memory.newest()
+        if restored is not None and (folder is None or restored.step >= folder_step):
+            memory.take(restored)
+            folders.go_on_after_newest()
+            logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
+                           restored.step, restored.source_name, folder)  # fmt: skip
+            return restored.step
+        if folder is None:
+            if memory.failure is not None:
+                raise memory.failure  # There is something: do not begin anew over it.
+            logger.warning("libckpt: nothing to resume from: training begins at step 0")
+            return None
+        if memory.failure is not None:
+            logger.error("libckpt: resume from memory: %s; resumes from %s instead",
+                         memory.failure, folder)  # fmt: skip
+        else:
+            logger.warning("libckpt: resumes from %s; memory has %s", folder,
+                           f"step {restored.step}" if restored else "nothing")  # fmt: skip
+        self._stock_load(folder, load_kwargs, **(options or {}))
+        folders.go_on_after_newest()
+        memory.go_on_from(max(folder_step, 0))
+        return max(folder_step, 0)
+
+
+def _has_folder(accelerator):
+    return accelerator.project_configuration.automatic_checkpoint_naming and os.path.isdir(
+        os.path.join(accelerator.project_dir, "checkpoints")
+    )
+
+
+def _problem_of(accelerator):
+    """Why libckpt cannot be attached; none: it can."""
+    kind = accelerator.distributed_type
+    missing = [name for name in SEATS if not hasattr(accelerator, name)]
+    if missing:
+        return f"accelerate {accelerate.__version__} is another one: it has no {missing[0]}"
+    if kind == DistributedType.FSDP and not accelerator.is_fsdp2:
+        return "it shards by FSDP1, whose flat parameters libckpt does not know: take FSDP2"
+    if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA):
+        return f"it trains with {kind.value}, whose state is not its own; see the guides for that"
+    if accelerator.project_configuration.save_on_each_node:
+        return "save_on_each_node wants the same files on every node"
+    return ""

@@ -1,0 +1,201 @@
+"""Folders: what `save_state` writes, captured and put in its place by the daemon.
+
+The Accelerator's own `save_state` runs as it is, into a hidden folder. Models, optimizers and
+registered objects are kept out of it: a hook that it offers takes the models, and its lists of the
+others are empty while it runs. They are captured under the names that it would have given them.
+"""
+
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+
+from accelerate.utils import DistributedType, clean_state_dict_for_safetensors, save
+from accelerate.utils.constants import (
+    OPTIMIZER_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_NAME,
+)
+
+from libckpt import errors
+from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.core.files._work import PRIVATE
+
+logger = logging.getLogger("libckpt")
+
+CHECKPOINTS = "checkpoints"
+NAME = re.compile(r"^checkpoint_(\d+)$")
+STEPS = f"{PRIVATE}/newest.json"  # Below the directory: the newest set, and its step.
+
+
+class Folders:
+    """The folders of one Accelerator, by directory. Its project_dir is opened first, so that what
+    a killed run had captured is there."""
+
+    def __init__(self, accelerator):
+        self._accelerator = accelerator
+        self._sets = {}
+        self._settings = accelerator.project_configuration
+        if self._settings.automatic_checkpoint_naming:
+            self._open(self._project())
+
+    def _project(self):
+        return os.path.realpath(self._accelerator.project_dir)
+
+    def _open(self, directory):
+        """None: it failed, and was told."""
+        if directory not in self._sets:
+            accelerator, sets = self._accelerator, None
+            try:
+                sets = FileSets("accelerate-files", directory, rank=accelerator.process_index,
+                                world_size=accelerator.num_processes)  # fmt: skip
+            except (errors.CheckpointError, OSError) as error:
+                logger.error("libckpt: folders in %s: %s; accelerate writes them itself",
+                             directory, error)  # fmt: skip
+            self._sets[directory] = sets
+        return self._sets[directory]
+
+    # --- saving
+
+    def save(self, stock, step, output_dir, safe_serialization, **options):
+        """In the place of `save_state`."""
+        is_named = self._settings.automatic_checkpoint_naming
+        if output_dir is None and not is_named:
+            return stock(output_dir, safe_serialization, **options)  # Raises.
+        if is_named:
+            directory = self._project()
+            name = f"{CHECKPOINTS}/checkpoint_{self._settings.iteration}"
+        else:
+            directory, name = os.path.split(os.path.realpath(os.path.expanduser(output_dir)))
+        sets = self._open(directory)
+        path = pathlib.Path(directory, name)
+        try:
+            if sets is None:
+                return stock(output_dir, safe_serialization, **options)
+            if is_named and (path.exists() or name in sets.waiting()):
+                raise ValueError(  # As accelerate does, which deletes the oldest one before.
+                    f"Checkpoint directory {path} ({self._settings.iteration}) already exists. "
+                    "Please manually override `self.save_iteration` with what iteration to start "
+                    "with."
+                )
+            fileset = sets.begin(name)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s: %s; accelerate saves instead", path, error)
+            return stock(output_dir, safe_serialization, **options)
+        try:
+            self._collect(stock, fileset, safe_serialization, options)
+        except BaseException:
+            fileset.give_up()
+            raise
+        newest = json.dumps({"name": name, "step": step})
+        fileset.commit({STEPS: newest}, then=(lambda: self._rotate(sets, name)) if is_named else None)
+        return path
+
+    def _collect(self, stock, fileset, safe_serialization, options):
+        accelerator, settings = self._accelerator, self._settings
+        is_sharded = accelerator.distributed_type == DistributedType.FSDP
+        optimizers, custom = accelerator._optimizers, accelerator._custom_objects
+        for i, optimizer in enumerate(() if is_sharded else optimizers):
+            self._keep(fileset, f"{OPTIMIZER_NAME}{_ending(i)}.bin", optimizer.state_dict())
+        for i, registered in enumerate(custom):
+            self._keep(fileset, f"custom_checkpoint_{i}.pkl", registered.state_dict())
+
+        def take_weights(models, weights, folder):
+            for i, state in enumerate(weights):
+                self._keep_weights(fileset, i, state, safe_serialization)
+            weights.clear()
+
+        hook = accelerator.register_save_state_pre_hook(take_weights)
+        is_named = settings.automatic_checkpoint_naming
+        try:
+            settings.automatic_checkpoint_naming = False
+            accelerator._optimizers = optimizers if is_sharded else []
+            accelerator._custom_objects = []
+            stock(str(fileset.folder), safe_serialization, **options)
+        finally:
+            settings.automatic_checkpoint_naming = is_named
+            accelerator._optimizers, accelerator._custom_objects = optimizers, custom
+            hook.remove()
+
+    def _keep(self, fileset, file, content):
+        """The main process's, as accelerate has it; all of them have asked for it."""
+        if self._accelerator.is_main_process:
+            fileset.objects[file] = content
+
+    def _keep_weights(self, fileset, number, state, is_safe):
+        file = SAFE_WEIGHTS_NAME if is_safe else WEIGHTS_NAME
+        file = file.replace(".", f"{_ending(number)}.")
+        if not is_safe:
+            self._keep(fileset, file, state)
+        elif self._accelerator.is_main_process:
+            state = clean_state_dict_for_safetensors(state)
+            if not fileset.take_tensors(file, state):
+                save(state, fileset.path(file), safe_serialization=True)
+
+    def _rotate(self, sets, newest):
+        """Once the newest is there: the oldest beyond the limit go."""
+        limit = self._settings.total_limit
+        if limit is None:
+            return
+        numbers = self._numbers()
+        for number in numbers[: max(0, len(numbers) - max(limit, 1))]:
+            name = f"{CHECKPOINTS}/checkpoint_{number}"
+            if name != newest and not sets.remove(name):
+                shutil.rmtree(sets.directory / name, ignore_errors=True)  # Stock accelerate's.
+
+    # --- loading
+
+    def _numbers(self):
+        """Of the folders that accelerate named, ascending."""
+        folder = pathlib.Path(self._project(), CHECKPOINTS)
+        if not self._settings.automatic_checkpoint_naming or not folder.is_dir():
+            return []
+        matches = (NAME.match(path.name) for path in folder.iterdir() if path.is_dir())
+        return sorted(int(match.group(1)) for match in matches if match)
+
+    def newest(self):
+        """[its path, its step] as far as accelerate named it; [None, -1]: there is none."""
+        numbers = self._numbers()
+        if not numbers:
+            return [None, -1]
+        folder = os.path.join(self._project(), CHECKPOINTS, f"checkpoint_{numbers[-1]}")
+        return [folder, self.step_of(folder)]
+
+    def step_of(self, folder):
+        """The step of a folder; -1: it is not known."""
+        directory, name = os.path.split(os.path.realpath(folder))
+        for directory, name in (
+            (directory, name),
+            (os.path.dirname(directory), f"{os.path.basename(directory)}/{name}"),
+        ):
+            try:
+                newest = json.loads(pathlib.Path(directory, STEPS).read_text())
+            except (OSError, ValueError):
+                continue
+            if newest["name"] == name:
+                return newest["step"]
+        return -1
+
+    def go_on_after_newest(self):
+        """The next save gets a number that no folder has."""
+        if self._settings.automatic_checkpoint_naming:
+            numbers = self._numbers()
+            self._settings.iteration = numbers[-1] + 1 if numbers else 0
+
+    def settle(self):
+        for sets in self._sets.values():
+            if sets is not None:
+                sets.settle()
+
+    def settle_for(self, folder):
+        """What was saved there is to be there, also by a run that was killed."""
+        directory = os.path.dirname(os.path.realpath(os.path.expanduser(folder)))
+        if os.path.isdir(os.path.join(directory, PRIVATE, "work")):
+            self._open(directory)
+        self.settle()
+
+
+def _ending(number):
+    return f"_{number}" if number else ""

@@ -1,0 +1,116 @@
+"""Memory: what an Accelerator has prepared and registered, captured step by step."""
+
+import logging
+
+from libckpt import errors
+from libckpt._init import init
+from libckpt.accelerate._place import Place
+from libckpt.rng import RNG
+
+logger = logging.getLogger("libckpt")
+
+
+class Memory:
+    """The session of an Accelerator; every failure is told, none raised."""
+
+    def __init__(self, accelerator, job, overlap, options):
+        self._accelerator, self._overlap = accelerator, overlap
+        self._guarded = []
+        self.place = Place(accelerator)
+        self.step = -1  # That was captured or restored last.
+        self.session = None
+        self.failure = None  # Why the newest step could not be had.
+        try:
+            self.session = init(job, **options)
+        except errors.Unavailable as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+    def capture(self, step):
+        self.step = step
+        if self.session is None:
+            return None
+        self._guard()
+        return self.session.save_checkpoint_if_needed(step, self.items())
+
+    def _guard(self):
+        if self._overlap:
+            for optimizer in self._optimizers():
+                if not any(optimizer is guarded for guarded in self._guarded):
+                    self.session.guard(optimizer)
+                    self._guarded.append(optimizer)
+
+    def _optimizers(self):
+        return [getattr(one, "optimizer", one) for one in self._accelerator._optimizers]
+
+    def items(self):
+        accelerator = self._accelerator
+        kinds = {"model": accelerator._models, "optimizer": self._optimizers(),
+                 "scheduler": accelerator._schedulers,
+                 "custom": accelerator._custom_objects}  # fmt: skip
+        items = {f"{kind}_{i}": item for kind, all_ in kinds.items() for i, item in enumerate(all_)}
+        if accelerator.scaler is not None:
+            items["scaler"] = accelerator.scaler
+        return {**items, "rng": RNG(), "place": self.place}
+
+    def newest(self):
+        """The newest step in memory, which is in the objects now. None: there is no step, or
+        `failure` says why not. All ranks have it, or none."""
+        restored, self.failure = None, None
+        if self.session is None:
+            return None
+        self._guard()
+        try:
+            restored = self.session.restore(self.items())
+        except errors.NotFound:
+            self._prepare()
+        except Exception as error:  # Whatever it is, folders may be good.
+            self.failure = error
+        try:
+            self.session.agree("resume", self.failure)
+        except errors.CheckpointError as error:  # Another rank's.
+            self.failure = error
+        except Exception:
+            pass  # Our own.
+        return restored if self.failure is None else None
+
+    def _prepare(self):
+        """Room, so that the first capture need not wait."""
+        try:
+            self.session.prepare(self.items())
+        except errors.CheckpointError as error:
+            logger.error("libckpt: memory for the steps is not made before the first of them: %s",
+                         error)  # fmt: skip
+
+    def take(self, restored):
+        """Training goes on from this step."""
+        self.step = restored.step
+        self.place.take()
+
+    def go_on_from(self, step):
+        """Training goes on from elsewhere, whatever memory has."""
+        self.step = step
+        self.place.forget()
+        if self.session is None:
+            return
+        try:
+            self.session.start_fresh()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+    def decide(self, what, value):
+        """As rank 0 says it."""
+        if self.session is None:
+            return value
+        return self.session.ranks.decide(what, value, lambda values: values[0])
+
+    def finish_capture(self):
+        if self.session is not None:
+            self.session.finish_capture()
+
+    def close(self):
+        """Training is over: nobody comes back for what is in memory."""
+        if self.session is not None:
+            try:
+                self.session.close()
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s", error)

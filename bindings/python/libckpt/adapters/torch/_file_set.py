@@ -1,0 +1,162 @@
+"""File set: what one rank gives for a set, captured or written, and then published; see
+_file_sets.py.
+"""
+
+import contextlib
+import logging
+import shutil
+
+from libckpt import errors
+from libckpt.adapters.torch._members import TorchMember
+from libckpt.adapters.torch._safetensors import METADATA, is_storable
+from libckpt.core.files import _publish_queue
+from libckpt.core.files._work import sync, sync_tree
+
+logger = logging.getLogger("libckpt")
+
+OTHERS_DEADLINE = 10.0  # For sets before one that is there already.
+MARK = "set"  # The item that says which set a step is of.
+
+
+class FileSet:
+    """One that is being collected, by this rank."""
+
+    def __init__(self, sets, name, step):
+        self.name, self.step = name, step
+        self.objects = {}  # By file, what stock torch.save would write there.
+        self._tensors = (None, {})  # The name of a file, and the tensors in it.
+        self._sets = sets
+        self._folder = sets.work.folder(str(step)) / f"rank-{sets.rank}"
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+
+    @property
+    def folder(self):
+        """Where this rank writes files by itself, before the commit."""
+        return self._folder
+
+    def path(self, file):
+        """The same for one file, whose folder is made."""
+        path = self._folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def take_tensors(self, file, tensors):
+        """On rank 0, once: the file is to be the safetensors file of these. Whether it can be."""
+        can_be = self._sets.rank == 0 and self._tensors[0] is None and MARK not in tensors
+        if can_be and is_storable(tensors):
+            self._tensors = (file, dict(tensors))
+            return True
+        return False
+
+    def commit(self, trackers=None, then=None):
+        """Captures the objects, and returns; the set appears later. `trackers`: texts by name of
+        the file in the directory. `then()` is called on rank 0 after that. Where the objects cannot
+        be captured they are written here and now, as stock torch does it. Raises what that raises.
+        """
+        publish = _Publish(self._sets, self.step, self.name, trackers or {}, then)
+        try:
+            with _publish_queue.turn():
+                self._commit(publish)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self):
+        """Instead of a commit: the set does not come, and no rank waits for this one's part."""
+        self._told("missed")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(errors.CheckpointError):
+            self._sets._queue.capture_as(self.step, {MARK: self.name})
+        if self._sets.world_size == 1:
+            self._sets.work.drop(str(self.step))
+
+    def _commit(self, publish):
+        for file in list(self.objects)[_publish_queue.MEMBERS_MAX :]:
+            self._write(file)
+        members = {file: TorchMember(part, as_it_is=True) for file, part in self.objects.items()}
+        publish.facts["tensors"], tensors = self._tensors
+        try:
+            self._capture({**tensors, **members})
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s: %s; stock torch writes its files", self, error)
+            self._write_all(publish)
+            self._hand_over_written(publish)
+        self._told("captured")
+        if self._sets.rank == 0:
+            self._sets.work.note(str(self.step), publish.facts)
+        if publish.is_captured:
+            self._sets._queue.post(self.step, publish)
+        elif self._sets.world_size == 1:
+            _publish_queue.settle_to(self._sets._queue, 0, OTHERS_DEADLINE)
+            publish.now()
+
+    def _hand_over_written(self, publish):
+        try:
+            self._capture({})
+        except errors.CheckpointError as error:
+            publish.is_captured = False
+            if self._sets.world_size > 1:
+                logger.error("libckpt: %s does not come: %s", self, error)
+
+    def _capture(self, members):
+        sync_tree(self._folder)
+        sync(self._folder.parent)
+        self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
+
+    def _told(self, what):
+        (self._folder.parent / f"{what}-{self._sets.rank}").touch()
+
+    def _write_all(self, publish):
+        from safetensors.torch import save_file
+
+        for file in list(self.objects):
+            self._write(file)
+        file, tensors = self._tensors
+        if file is not None:
+            save_file(tensors, self.path(file), metadata=METADATA)
+            publish.facts["tensors"] = None
+
+    def _write(self, file):
+        import torch
+
+        torch.save(self.objects.pop(file), self.path(file))
+
+    def __str__(self):
+        return str(self._sets.directory / self.name)
+
+
+class _Publish:
+    """Publishes one set; called when its step is on storage."""
+
+    def __init__(self, sets, step, name, trackers, then):
+        self._sets, self._step, self._then = sets, step, then
+        self.is_captured = True
+        self.name = name
+        self.facts = {"name": name, "trackers": trackers, "ranks": sets.world_size}
+        self.paths = [sets.directory / name]
+
+    def __call__(self, path, files):
+        if self._sets.rank != 0:
+            return
+        folder = self._sets.work.folder(str(self._step))
+        is_overtaken = not folder.with_suffix(".json").exists()  # By one that is published.
+        if path is None or is_overtaken or any(folder.glob("missed-*")):
+            self.given_up()
+        else:
+            self.now(path)
+
+    def now(self, path=None):
+        self._sets.publish(self._step, self.facts, path)
+        if self._then is not None:
+            self._then()
+
+    def given_up(self):
+        """A newer one overtook it, or a rank could not capture its part."""
+        if self._sets.rank == 0:
+            self._sets.work.drop(str(self._step))
+            logger.warning(
+                "libckpt: %s does not come: not all ranks captured it, or a newer save overtook it "
+                "on its way to storage, which is slower than saves come",
+                self.paths[0],
+            )

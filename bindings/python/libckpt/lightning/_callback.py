@@ -1,0 +1,210 @@
+"""Callback: every optimizer step of a fit in memory, and where a fit goes on."""
+
+import logging
+import os
+import pathlib
+
+import torch
+
+from libckpt import errors
+from libckpt._init import init, with_keywords
+from libckpt.core import _settings
+from libckpt.core.files import _publish_queue
+from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
+from libckpt.lightning._framework import pl
+from libckpt.rng import RNG
+
+logger = logging.getLogger("libckpt")
+
+VERSION = "pytorch-lightning_version"
+STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+BLOB_CAPACITY = 32 << 20  # States of other callbacks are in it.
+
+
+class Callback(pl.Callback):
+    """Captures what Lightning would save, after each step of the optimizers.
+
+    job: a name for the training; by default one is made from the Trainer's default_root_dir.
+    overlap: parameters and optimizer state are copied while the next step runs, until it updates
+    them; False: before it begins. `options` are those of `libckpt.init`.
+    """
+
+    @with_keywords
+    def __init__(self, *, job=None, dir=None, overlap=True, **options):
+        self._job, self._overlap = job, overlap
+        self._options = {"dir": dir, **options}
+        self._is_disabled = _settings.is_true(
+            options.get("disable") or _settings.configured("disable")
+        )
+        self.session = None
+        self._trainer = None
+        self._io = None
+        self._has_asked = False
+        self._captured = -1
+        self._rng = None  # As it was captured, until training has gone on from there.
+        self._was_last = False
+
+    # --- hooks of Lightning
+
+    def setup(self, trainer, pl_module, stage):
+        self._trainer, self._has_asked, self._rng = trainer, False, None
+        self._io = _checkpoint_io(trainer)
+        if self._io is not None:
+            self._io.memory = self
+        if stage != "fit" or self._is_disabled:
+            return
+        kind = type(trainer.strategy).__name__
+        if kind not in STRATEGIES:
+            logger.warning(
+                "libckpt: steps are not captured in memory: the strategy is %s, whose state is not "
+                "that of one process; SingleDeviceStrategy and DDPStrategy are known", kind,
+            )  # fmt: skip
+            return
+        # After the others, whose states are captured, too.
+        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
+        self._open(trainer)
+
+    def on_fit_start(self, trainer, pl_module):
+        if self.session is not None and self._overlap:
+            self.session.guard(*trainer.optimizers)
+        if self._rng is not None:  # The order of an epoch is drawn soon.
+            RNG().load_state_dict(self._rng)
+
+    def on_train_start(self, trainer, pl_module):
+        self._captured = trainer.global_step
+        if self.session is not None and not self._has_asked:
+            self._start_fresh()
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if self._rng is not None and not self._was_last:
+            RNG().load_state_dict(self._rng)
+        self._rng = None
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if self.session is None or trainer.global_step == self._captured:
+            return  # Gradients are being accumulated, which no checkpoint has.
+        self._captured = trainer.global_step
+        self.session.save_checkpoint_if_needed(trainer.global_step, {
+            "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
+            "rng": RNG(), "is_last": bool(trainer.is_last_batch),
+        })  # fmt: skip
+
+    def teardown(self, trainer, pl_module, stage):
+        if self.session is not None and stage == "fit":
+            session, self.session = self.session, None
+            try:
+                session.close()
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s", error)
+
+    def on_exception(self, trainer, pl_module, exception):
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.abandon()  # A new trainer may want the state.
+
+    # --- resuming
+
+    def load_newest(self, io, map_location, weights_only):
+        """What `ckpt_path=NEWEST` stands for, of the CheckpointIO. All ranks call it."""
+        self._has_asked = True
+        file, file_step = self._newest_file(io)
+        restored, failure = self._newest_in_memory()
+        if restored is not None and (file is None or restored.step >= file_step):
+            self._rng = restored.items["rng"]
+            self._was_last = restored.items["is_last"]
+            logger.warning("libckpt: resumes step %d from %s; the newest file is %s",
+                           restored.step, restored.source_name, file)  # fmt: skip
+            return restored.items["checkpoint"]
+        if file is None:
+            if failure is not None:
+                raise failure  # There is something: do not begin anew over it.
+            logger.warning("libckpt: nothing to resume from: training begins at step 0")
+            return _Nothing({VERSION: pl.__version__})
+        if failure is not None:
+            logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure, file)
+        else:
+            logger.warning("libckpt: resumes from %s; memory has %s", file,
+                           f"step {restored.step}" if restored else "nothing")  # fmt: skip
+        if self.session is not None:
+            self._start_fresh()
+        return io.load_checkpoint(file, map_location, weights_only)
+
+    def _open(self, trainer):
+        root = os.path.realpath(trainer.default_root_dir)
+        job = self._job or _publish_queue.job_of("lightning", os.path.basename(root), root)
+        options = self._options
+        if not _settings.configured("blob_capacity"):
+            options = {"blob_capacity": BLOB_CAPACITY, **options}
+        try:
+            self.session = init(job, **options)
+        except errors.Unavailable as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+    def _start_fresh(self):
+        try:
+            self.session.start_fresh()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+
+    def _newest_in_memory(self):
+        """(Restored or None, why it could not be had). All ranks have it, or none."""
+        restored = failure = None
+        if self.session is None:
+            return None, None
+        try:
+            restored = self.session.restore()
+        except errors.NotFound:
+            pass
+        except Exception as error:  # Whatever it is, files may be good.
+            failure = error
+        try:
+            self.session.agree("resume", failure)
+        except Exception as error:
+            failure = failure or error
+        return (None if failure else restored), failure
+
+    def _newest_file(self, io):
+        """(its path, its step), as rank 0 sees it; (None, -1): there is none."""
+        found = (None, -1)
+        if self._trainer.is_global_zero:
+            found = self._find_file(io)
+        return found if self.session is None else self.session.ranks.decide(
+            "newest file", found, lambda values: values[0]
+        )  # fmt: skip
+
+    def _find_file(self, io):
+        """Of the directories of ModelCheckpoint."""
+        callbacks = self._trainer.checkpoint_callbacks
+        directories = {getattr(one, "dirpath", None) for one in callbacks} - {None}
+        files = []
+        for directory in filter(os.path.isdir, directories):
+            if isinstance(io, CheckpointIO):
+                io.finish(directory)
+            files += [path for path in pathlib.Path(directory).glob("*.ckpt") if path.is_file()]
+        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+            try:
+                step = torch.load(path, mmap=True, weights_only=False, map_location="cpu")
+                return str(path), int(step["global_step"])
+            except Exception as error:  # Of a pickle it may be anything.
+                logger.warning("libckpt: %s is not resumed from: %s", path, error)
+        return None, -1
+
+
+class _Nothing(dict):
+    """A checkpoint that Lightning takes for none."""
+
+    def __bool__(self):
+        return False
+
+
+def _checkpoint_io(trainer):
+    """Ours, also behind a plugin that wraps it."""
+    io = trainer.strategy.checkpoint_io
+    while io is not None and not isinstance(io, CheckpointIO):
+        io = getattr(io, "checkpoint_io", None)
+    if io is None:
+        logger.warning(
+            "libckpt: the Trainer has no libckpt.lightning.CheckpointIO among its plugins: its "
+            'files are written by Lightning, and ckpt_path="%s" cannot be loaded', NEWEST,
+        )  # fmt: skip
+    return io

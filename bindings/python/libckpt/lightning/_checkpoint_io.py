@@ -1,0 +1,83 @@
+"""CheckpointIO: Lightning's files, captured where Lightning would write them."""
+
+import logging
+import os
+import pathlib
+
+import torch.distributed as dist
+
+from libckpt import errors
+from libckpt.core import _settings
+from libckpt.core.files import _work
+from libckpt.lightning import _files
+from libckpt.lightning._framework import TorchCheckpointIO
+
+logger = logging.getLogger("libckpt")
+
+NEWEST = "ckpt://newest"  # For `ckpt_path`: the newest of memory and files.
+OTHERS_DEADLINE = 60.0  # For a file that another rank publishes.
+
+
+class CheckpointIO(TorchCheckpointIO):
+    """For `Trainer(plugins=[...])`. Files are Lightning's own; stock Lightning loads them.
+
+    A save returns once the tensors are copied in memory; the file appears whole, or not at all. It
+    is removed only after all that was saved before its removal is there.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.memory = None  # The callback of the same Trainer, which NEWEST asks.
+        self._is_disabled = _settings.is_true(_settings.configured("disable"))
+        self._by_directory = {}
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        local = self._local(path)
+        if local is None or storage_options is not None or not _work.can_place(local):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        try:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            self._files(local).save(checkpoint, local)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: save %s: %s; stock Lightning saves instead", path, error)
+            _files.settle()
+            super().save_checkpoint(checkpoint, path)
+
+    def load_checkpoint(self, path, map_location=lambda storage, _: storage, weights_only=None):
+        if path == NEWEST and self.memory is not None:
+            return self.memory.load_newest(self, map_location, weights_only)
+        local = self._local(path)
+        if local is not None:
+            if self._files(local).is_coming(local):
+                _files.settle()
+            if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
+                _files.await_file(local, OTHERS_DEADLINE)
+        return super().load_checkpoint(path, map_location, weights_only)
+
+    def remove_checkpoint(self, path):
+        local = self._local(path)
+        stock = super().remove_checkpoint
+        if local is None or not self._files(local).remove_later(local, stock):
+            stock(path)
+
+    def teardown(self):
+        """The end of a fit: its files are read next."""
+        _files.settle()
+
+    def finish(self, directory):
+        """On the rank that writes: what a killed run had captured for it."""
+        files = self._files(pathlib.Path(os.path.realpath(directory), "any"))
+        if not self._is_disabled and files.work.directory.is_dir():
+            files.finish()
+
+    def _local(self, path):
+        """Where the file lies; none: elsewhere, or libckpt is disabled."""
+        path = os.fspath(path)
+        if self._is_disabled or "://" in path:
+            return None
+        parent, name = os.path.split(os.path.abspath(path))
+        return pathlib.Path(os.path.realpath(parent), name)
+
+    def _files(self, path):
+        return self._by_directory.setdefault(path.parent, _files.Files(path.parent))

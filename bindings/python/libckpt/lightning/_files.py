@@ -1,0 +1,126 @@
+"""Files: the checkpoints of one directory, each captured and then put in its place by the daemon.
+
+    DIR/.libckpt/lightning/         the job whose checkpoints hold what was captured
+    DIR/.libckpt/lightning-work/    a note for each that is captured and not in its place yet, and
+                                    for each file that goes after that
+"""
+
+import logging
+import os
+import pathlib
+import secrets
+import time
+
+from libckpt import errors
+from libckpt.adapters.torch._members import TorchMember
+from libckpt.core.files import _publish_queue, _work
+
+logger = logging.getLogger("libckpt")
+
+FILE = "file"  # The member of a save, whatever its path: so the next one finds Slots that fit.
+FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
+
+
+class Files:
+    """Of one directory, on the rank that writes."""
+
+    def __init__(self, directory):
+        self._directory = pathlib.Path(directory)
+        private = self._directory / _work.PRIVATE
+        self._steps = private / "lightning"
+        self.work = _work.Work(private / "lightning-work")
+        self._queue = None
+
+    def finish(self):
+        """Puts in their places what a killed run had captured, and removes what it had wanted to
+        after that."""
+        ends = time.monotonic() + FINISH_DEADLINE
+        is_there = True
+        for _, facts in reversed(self.work.noted()):
+            path = self._directory / facts["name"]
+            if facts["is_removed"]:
+                if is_there and path.is_file():
+                    path.unlink()
+                continue
+            _, files = _publish_queue.await_step(self._steps, facts["step"], ends)
+            is_there = files is not None
+            if is_there:
+                _work.place(files[FILE], path)
+        self.work.drop_all()
+
+    def save(self, checkpoint, path):
+        """Captures it; the file comes later. Raises CheckpointError when that cannot be."""
+        with _publish_queue.turn():
+            if self._queue is None:
+                self.finish()
+                job = _publish_queue.job_of("lightning", self._directory.name, self._steps)
+                self._queue = _publish_queue.PublishQueue(job, self._steps, rank=0, world_size=1)
+            _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
+            step = self._queue.capture({FILE: TorchMember(checkpoint, as_it_is=True)})
+            self._queue.post(step, _Place(self.work, self._note(step, path, False), path))
+
+    def _note(self, step, path, is_removed):
+        """Its name."""
+        name = f"{step}-{secrets.token_hex(8)}"
+        self.work.directory.mkdir(parents=True, exist_ok=True)
+        self.work.note(name, {"step": step, "name": path.name, "is_removed": is_removed})
+        return name
+
+    def is_coming(self, path):
+        """Whether it was captured and is not in its place yet."""
+        return self._queue is not None and any(
+            isinstance(saved.publish, _Place) and saved.publish.paths == [path]
+            for saved in self._queue.waiting
+        )
+
+    def remove_later(self, path, remove):
+        """Removes it once all that was saved before is in its place. False: nothing waits."""
+        if self._queue is None or not self._queue.waiting:
+            return False
+        with _publish_queue.turn():
+            if self._queue.waiting:
+                step = self._queue.waiting[-1].step
+                name = self._note(step, path, True)
+                self._queue.post(step, _Remove(self.work, name, path, remove))
+                return True
+        return False
+
+
+class _Place:
+    def __init__(self, work, name, path):
+        self._work, self._name, self.paths = work, name, [path]
+
+    def __call__(self, step_directory, files):
+        if files is None:
+            logger.warning(
+                "libckpt: %s does not come: a newer save overtook it on its way to storage, which "
+                "is slower than Lightning saves; save less often, or to faster storage",
+                self.paths[0],
+            )
+        else:
+            _work.place(files[FILE], self.paths[0])
+            logger.info("libckpt: %s is complete", self.paths[0])
+        self._work.drop(self._name)
+
+
+class _Remove:
+    def __init__(self, work, name, path, remove):
+        self._work, self._name, self._remove, self.paths = work, name, remove, [path]
+
+    def __call__(self, step_directory, files):
+        self._remove(self.paths[0])
+        self._work.drop(self._name)
+
+
+def await_file(path, deadline):
+    """Of another rank, which publishes it."""
+    ends = time.monotonic() + deadline
+    while not os.path.exists(path) and time.monotonic() < ends:
+        time.sleep(_publish_queue.LOOK_EVERY)
+
+
+def settle():
+    try:
+        _publish_queue.settle(wait=True)
+    except errors.CheckpointError as error:
+        logger.error("libckpt: files are not in their places: %s", error)

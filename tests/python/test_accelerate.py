@@ -1,0 +1,273 @@
+"""Goal: a loop over accelerate that is killed goes on as if it had not been.
+
+Method: a small model with dropout and shuffled data is trained with the installed accelerate, by
+one rank and by ranks over gloo; it is killed, resumed from memory and from folders, and compared
+step by step with an uninterrupted run of stock accelerate. What is on storage is loaded by stock
+accelerate itself.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+accelerate = pytest.importorskip("accelerate")
+
+from accelerate.utils import ProjectConfiguration  # noqa: E402
+
+FILES = {"model.safetensors", "optimizer.bin", "scheduler.bin", "custom_checkpoint_0.pkl"}
+
+
+def run(trainer, project, kind="libckpt", **options):
+    return trainer("acc.py", str(project), kind, json.dumps(options))
+
+
+def said(log, rank, word):
+    return re.findall(rf"^r{rank} {word} (.*)$", log, re.M)
+
+
+def results(log, ranks=1):
+    found = [(said(log, rank, "losses"), said(log, rank, "weights")) for rank in range(ranks)]
+    assert all(losses and weights for losses, weights in found)
+    return found
+
+
+def made(log, rank=0):
+    """By step, its loss."""
+    return {int(step): float(loss) for step, loss in map(str.split, said(log, rank, "made"))}
+
+
+def began(log, rank=0):
+    return int(said(log, rank, "began")[0])
+
+
+def folders(project):
+    return sorted(path.name for path in (project / "checkpoints").glob("*"))
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def kill_when_held(process, ranks):
+    for rank in range(ranks):
+        process.wait_until_said(f"r{rank} held ")
+    process.kill()
+    return process.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "ranks, options",
+    [
+        (1, {}),
+        pytest.param(1, {"seedable": True, "ema": 1}, marks=pytest.mark.slow),
+        (2, {}),
+        pytest.param(2, {"seedable": True, "ema": 1}, marks=pytest.mark.slow),
+        pytest.param(2, {"sharded": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
+    trainer, tmp_path, ranks, options
+):
+    options |= {"ranks": ranks, "steps": 24}
+    whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
+    project = tmp_path / "project"
+    log = ""
+    for hold in (8, 18):
+        log = kill_when_held(run(trainer, project, hold=hold, **options), ranks)
+    last = run(trainer, project, **options).finish()
+    assert results(last, ranks) == results(whole, ranks)
+    assert made(log).items() <= made(whole).items()
+    assert began(last) > 15  # Memory is newer than the folder of step 15.
+    assert re.search(r"libckpt: resumes step 1[678] from own memory", last)
+    assert folders(project) == folders(tmp_path / "stock")
+    for folder in folders(project):
+        stock = tmp_path / "stock" / "checkpoints" / folder
+        assert files(project / "checkpoints" / folder) == files(stock)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def test_its_folders_are_those_of_stock_accelerate_which_goes_on_from_them(trainer, tmp_path):
+    from safetensors.torch import load_file
+
+    run(trainer, tmp_path / "stock", "stock", steps=17).finish()
+    project = tmp_path / "project"
+    run(trainer, project, steps=17).finish()
+    assert folders(project) == ["checkpoint_1", "checkpoint_2"]
+    for name in FILES:
+        load = load_file if name.endswith(".safetensors") else torch.load
+        own, stock = (load(root / "checkpoints" / "checkpoint_2" / name)
+                      for root in (project, tmp_path / "stock"))  # fmt: skip
+        assert same(own, stock), name
+    expected = run(trainer, tmp_path / "stock", "stock", resume="state").finish()
+    found = run(trainer, project, "stock", resume="state").finish()
+    assert began(found) == 15
+    assert results(found) == results(expected)
+
+
+def test_without_its_memory_it_goes_on_from_the_newest_folder_as_stock_does(
+    trainer, tmp_path, programs
+):
+    project = tmp_path / "project"
+    process = run(trainer, project, hold=17)
+    process.wait_until_said("made 17 ")
+    process.wait_until(lambda: "checkpoint_1" in folders(project))
+    process.kill()
+    subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+    other = tmp_path / "other"
+    copied = run(trainer, project).finish()
+    step = began(copied)
+    assert step in (10, 15)
+    assert "libckpt: resumes from" in copied and "memory has nothing" in copied
+    shutil.rmtree(other, ignore_errors=True)
+    run(trainer, other, "stock", steps=step).finish()
+    expected = run(trainer, other, "stock", resume="state").finish()
+    assert began(expected) == step
+    assert results(copied) == results(expected)
+
+
+def test_disabled_it_is_stock_accelerate(trainer, tmp_path, monkeypatch):
+    expected = run(trainer, tmp_path / "stock", "stock", steps=12).finish()
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    found = run(trainer, tmp_path / "project", steps=12).finish()
+    assert results(found) == results(expected)
+    assert not (tmp_path / "project" / ".libckpt").exists()
+    assert not (tmp_path / "runtime").exists()
+
+
+# --- in process
+
+
+@pytest.fixture
+def prepared(runtime, tmp_path, monkeypatch):
+    """Makes an attached Accelerator with a model and an optimizer."""
+    import libckpt.accelerate
+
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    states = []
+
+    def make(limit=2, is_named=True, **options):
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        configuration = ProjectConfiguration(project_dir=str(tmp_path / "project"),
+                                             automatic_checkpoint_naming=is_named,
+                                             total_limit=limit)  # fmt: skip
+        accelerator = accelerate.Accelerator(cpu=True, project_config=configuration)
+        model = torch.nn.Linear(8, 2)
+        accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        states.append(libckpt.accelerate.attach(accelerator, **options))
+        return accelerator, states[-1]
+
+    yield make
+    for state in states:
+        if state._memory is not None:
+            state._memory.session.abandon()
+            for sets in state._folders._sets.values():
+                sets._queue.close()
+
+
+def step(accelerator):
+    (model,), (optimizer,) = accelerator._models, accelerator._optimizers
+    accelerator.backward(model(torch.ones(3, 8)).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_the_oldest_folder_goes_once_the_newest_is_there(prepared, tmp_path):
+    accelerator, state = prepared(limit=1)
+    project = tmp_path / "project"
+    accelerator.save_state()
+    state.settle()
+    accelerator.save_state()
+    assert folders(project) == ["checkpoint_0"]  # Stock accelerate has nothing by now.
+    state.settle()
+    assert folders(project) == ["checkpoint_1"]
+    stale = project / "checkpoints" / "checkpoint_2"
+    stale.mkdir()
+    with pytest.raises(ValueError, match="already exists"):
+        accelerator.save_state()
+
+
+def test_a_folder_of_any_name_is_loaded_though_it_was_still_on_its_way(prepared, tmp_path):
+    accelerator, _ = prepared(is_named=False)
+    (model,) = accelerator._models
+    step(accelerator)
+    weights = model.weight.detach().clone()
+    target = tmp_path / "elsewhere" / "best"
+    assert accelerator.save_state(str(target)) == target
+    assert not target.exists()
+    step(accelerator)
+    assert not torch.equal(model.weight, weights)
+    accelerator.load_state(str(target))
+    assert torch.equal(model.weight, weights)
+    step(accelerator)
+    accelerator.save_state(str(target), safe_serialization=False)  # The same path, other files.
+    accelerator.load_state(str(target))
+    assert files(target) == {"pytorch_model.bin", "optimizer.bin", "random_states_0.pkl"}
+
+
+def test_hooks_of_the_users_see_and_write_what_they_do_with_stock_accelerate(prepared, tmp_path):
+    accelerator, state = prepared()
+
+    def hook(models, weights, folder):
+        torch.save(weights.pop(), os.path.join(folder, "mine.pt"))
+
+    accelerator.register_save_state_pre_hook(hook)
+    accelerator.save_state()
+    state.settle()
+    folder = tmp_path / "project" / "checkpoints" / "checkpoint_0"
+    assert files(folder) == {"mine.pt", "optimizer.bin", "random_states_0.pkl"}
+    assert torch.load(folder / "mine.pt").keys() == {"weight", "bias"}
+
+
+def test_load_state_without_a_folder_takes_memory_and_raises_where_there_is_nothing(
+    prepared, caplog
+):
+    accelerator, state = prepared()
+    with pytest.raises(FileNotFoundError):
+        accelerator.load_state()
+    step(accelerator)
+    accelerator.save_state()
+    step(accelerator)
+    assert state.capture(2)
+    state._memory.session.wait(2, "committed")
+    weights = accelerator._models[0].weight.detach().clone()
+    step(accelerator)
+    state.settle()
+    accelerator.load_state()
+    assert torch.equal(accelerator._models[0].weight, weights)
+    assert "resumes step 2 from own memory" in caplog.text
+    accelerator.save_state()  # Under a number that is free.
+
+
+def test_without_a_name_for_the_job_it_asks_for_one(monkeypatch, runtime):
+    import libckpt.accelerate
+
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    with pytest.raises(libckpt.InvalidArgument, match="no project_dir"):
+        libckpt.accelerate.attach(accelerate.Accelerator(cpu=True))
+
+
+def test_what_it_does_not_know_it_leaves_alone(prepared, monkeypatch, caplog):
+    accelerator, _ = prepared()
+    import libckpt.accelerate
+
+    monkeypatch.setattr(
+        type(accelerator), "distributed_type", accelerate.utils.DistributedType.DEEPSPEED
+    )
+    state = libckpt.accelerate.attach(accelerator, job="other")
+    assert "the Accelerator is left as it is: it trains with DEEPSPEED" in caplog.text
+    assert state.capture(1) is None

@@ -1,0 +1,201 @@
+"""Goal: a fit of Lightning that is killed goes on as if it had not been.
+
+Method: a small model with dropout and a scheduler is fitted with the installed Lightning, by one
+rank and by ranks over gloo; it is killed, resumed from memory and from files, and compared step by
+step with an uninterrupted fit of stock Lightning. What is on storage is loaded by stock Lightning.
+"""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pl = pytest.importorskip("lightning.pytorch")
+
+import libckpt  # noqa: E402
+import libckpt.lightning  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
+from libckpt.lightning import _files  # noqa: E402
+
+
+def run(trainer, root, kind="libckpt", **options):
+    return trainer("fit.py", str(root), kind, json.dumps(options))
+
+
+def said(log, rank, word):
+    return re.findall(rf"^r{rank} {word} (.*)$", log, re.M)
+
+
+def made(log, rank=0):
+    """By step, its losses: of several batches where gradients are accumulated."""
+    found = {}
+    for step, loss in map(str.split, said(log, rank, "made")):
+        found.setdefault(int(step), []).append(float(loss))
+    return found
+
+
+def check_ends_alike(log, whole, ranks=1):
+    for rank in range(ranks):
+        assert said(log, rank, "weights") == said(whole, rank, "weights") != []
+        begun, expected = int(said(log, rank, "began")[0]), made(whole, rank)
+        found = {step: losses for step, losses in made(log, rank).items() if step > begun}
+        assert found == {step: expected[step] for step in expected if step > begun}
+
+
+def files(root):
+    return sorted(path.name for path in (root / "files").glob("*.ckpt"))
+
+
+def kill_when_held(process, ranks=1):
+    for rank in range(ranks):
+        process.wait_until_said(f"r{rank} held ")
+    process.kill()
+    return process.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "ranks, holds, options",
+    [
+        (1, (6, 18), {}),  # 18: at the end of an epoch.
+        pytest.param(1, (4, 9), {"accumulate": 3, "steps": 14}, marks=pytest.mark.slow),
+        (2, (7, 18), {}),
+    ],
+)
+def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
+    trainer, tmp_path, ranks, holds, options
+):
+    options = {"ranks": ranks, "steps": 24} | options
+    whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
+    root = tmp_path / "root"
+    for hold in holds:
+        kill_when_held(run(trainer, root, hold=hold, **options), ranks)
+    last = run(trainer, root, **options).finish()
+    check_ends_alike(last, whole, ranks)
+    assert re.search(rf"libckpt: resumes step ({holds[1]}|{holds[1] - 1}) from own memory", last)
+    # Of the one that was in memory, too: there is one file, by stock Lightning's rule.
+    assert files(root) == files(tmp_path / "stock")
+
+
+def test_its_files_are_those_of_stock_lightning_which_goes_on_from_them(trainer, tmp_path):
+    options = {"steps": 17, "every": 4}
+    run(trainer, tmp_path / "stock", "stock", **options).finish()
+    root = tmp_path / "root"
+    run(trainer, root, **options).finish()
+    (file,) = files(root)
+    assert files(tmp_path / "stock") == [file]
+    own = torch.load(root / "files" / file, weights_only=False)
+    stock = torch.load(tmp_path / "stock" / "files" / file, weights_only=False)
+    assert own.keys() == stock.keys()
+    for name, part in stock["state_dict"].items():
+        assert torch.equal(own["state_dict"][name], part)
+    logs = [
+        run(trainer, root, "stock", steps=24, path=str(where / "files" / file)).finish()
+        for where in (tmp_path / "stock", root)
+    ]
+    assert said(logs[0], 0, "began") == ["16"]
+    assert said(logs[0], 0, "weights") == said(logs[1], 0, "weights")
+
+
+def test_without_its_memory_it_goes_on_from_the_newest_file_as_stock_does(
+    trainer, tmp_path, programs
+):
+    root = tmp_path / "root"
+    kill_when_held(run(trainer, root, hold=13))
+    subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+    log = run(trainer, root).finish()
+    assert "memory has nothing" in log
+    assert said(log, 0, "began") == ["10"]  # The file was captured only, and put in its place.
+    run(trainer, tmp_path / "stock", "stock", steps=10).finish()
+    (file,) = files(tmp_path / "stock")
+    path = str(tmp_path / "stock" / "files" / file)
+    expected = run(trainer, tmp_path / "stock", "stock", path=path).finish()
+    assert said(log, 0, "weights") == said(expected, 0, "weights") != []
+
+
+def test_disabled_it_is_stock_lightning(trainer, tmp_path, monkeypatch):
+    expected = run(trainer, tmp_path / "stock", "stock", steps=12).finish()
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    found = run(trainer, tmp_path / "root", steps=12).finish()
+    assert said(found, 0, "weights") == said(expected, 0, "weights") != []
+    assert files(tmp_path / "root") == files(tmp_path / "stock")
+    assert not (tmp_path / "root" / "files" / ".libckpt").exists()
+    assert not (tmp_path / "runtime").exists()
+
+
+# --- the plugin alone
+
+
+@pytest.fixture
+def io(runtime):
+    yield libckpt.lightning.CheckpointIO()
+    for queue in list(_publish_queue._queues):
+        queue.close()
+
+
+def test_a_file_is_what_was_saved_and_comes_later(io, tmp_path):
+    weights, path = torch.zeros(100_000), tmp_path / "deep" / "a.ckpt"
+    io.save_checkpoint({"weights": weights}, path)
+    assert not path.exists()
+    weights += 1
+    assert not io.load_checkpoint(path)["weights"].any()  # It waits for it.
+    io.save_checkpoint({"weights": weights}, str(path))  # The same path.
+    io.teardown()
+    assert torch.load(path)["weights"].all()
+
+
+def test_an_older_file_stays_until_the_newer_one_is_there(io, tmp_path, monkeypatch):
+    old, new = tmp_path / "old.ckpt", tmp_path / "new.ckpt"
+    io.save_checkpoint({"number": 1}, old)
+    io.teardown()
+    io.save_checkpoint({"number": 2}, new)
+    io.remove_checkpoint(old)
+    assert old.exists() and not new.exists()
+    io.teardown()
+    assert new.exists() and not old.exists()
+    io.remove_checkpoint(new)  # Nothing waits.
+    assert not new.exists()
+    io.save_checkpoint({"number": 3}, new)
+    io.remove_checkpoint(new)  # On its way.
+    io.teardown()
+    assert not new.exists()
+
+
+def test_many_saves_at_once_all_come(io, tmp_path):
+    for number in range(6):
+        io.save_checkpoint({"number": number}, tmp_path / f"{number}.ckpt")
+        io.save_checkpoint({"number": number}, tmp_path / "last.ckpt")
+    io.teardown()
+    names = [*(f"{number}.ckpt" for number in range(6)), "last.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == names
+    assert torch.load(tmp_path / "last.ckpt") == {"number": 5}
+
+
+def test_what_a_killed_run_had_captured_is_put_in_its_place(io, tmp_path):
+    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+    io.save_checkpoint({"number": 0}, old)
+    io.teardown()
+    io.save_checkpoint({"number": 1}, path)
+    io.remove_checkpoint(old)
+    (queue,) = _publish_queue._queues
+    queue.waiting.clear()
+    _publish_queue._queues.remove(queue)
+    queue.session.abandon()
+    assert old.exists() and not path.exists()
+    again = libckpt.lightning.CheckpointIO()
+    again.finish(tmp_path)
+    assert torch.load(path) == {"number": 1}
+    assert not old.exists()
+    assert os.listdir(tmp_path / ".libckpt") == ["lightning"]
+
+
+def test_what_cannot_be_captured_is_saved_by_stock_lightning(io, tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise libckpt.Unavailable("no daemon")
+
+    monkeypatch.setattr(_files._publish_queue.PublishQueue, "capture", refuse)
+    io.save_checkpoint({"number": 1}, tmp_path / "a.ckpt")
+    assert torch.load(tmp_path / "a.ckpt") == {"number": 1}
+    assert "stock Lightning saves instead" in caplog.text

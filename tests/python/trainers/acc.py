@@ -1,0 +1,165 @@
+"""A loop over accelerate, to be killed at any step.
+
+acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "limit"
+(total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
+"seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2) and "hold" (after that
+step). Each rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import sys
+
+import accelerate
+import doors
+import torch
+from accelerate.utils import DataLoaderConfiguration, ProjectConfiguration
+
+BATCH = 4
+
+
+class Progress:
+    """A registered object."""
+
+    def __init__(self):
+        self.step = self.epoch = self.batch = 0
+        self.losses = []
+
+    def state_dict(self):
+        return dict(vars(self))
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class Average:
+    def __init__(self, model):
+        self.parts = [part.detach().clone() for part in model.parameters()]
+
+    def update(self, model):
+        for mine, part in zip(self.parts, model.parameters(), strict=True):
+            mine.lerp_(part.detach(), 0.1)
+
+    def state_dict(self):
+        return {"parts": self.parts}
+
+    def load_state_dict(self, state):
+        for mine, part in zip(self.parts, state["parts"], strict=True):
+            mine.copy_(part)
+
+
+def digest(tensors):
+    total = hashlib.sha256()
+    for part in tensors:
+        part = part.full_tensor() if hasattr(part, "full_tensor") else part
+        total.update(part.detach().float().numpy().tobytes())
+    return total.hexdigest()
+
+
+def make_accelerator(project, options):
+    more = {}
+    if options.get("sharded"):
+        from accelerate.utils import FullyShardedDataParallelPlugin
+
+        os.environ["FSDP_AUTO_WRAP_POLICY"] = "NO_WRAP"
+        more["fsdp_plugin"] = FullyShardedDataParallelPlugin(
+            fsdp_version=2, state_dict_type="SHARDED_STATE_DICT"
+        )
+    configuration = ProjectConfiguration(project_dir=project, automatic_checkpoint_naming=True,
+                                         total_limit=options.get("limit", 2))  # fmt: skip
+    loaders = DataLoaderConfiguration(use_seedable_sampler=options.get("seedable", False))
+    return accelerate.Accelerator(cpu=True, project_config=configuration,
+                                  dataloader_config=loaders, **more)  # fmt: skip
+
+
+def train(project, kind, options):
+    accelerator = make_accelerator(project, options)
+    accelerate.utils.set_seed(7, device_specific=True)
+    generator = torch.Generator().manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(56, 16, generator=generator),
+                                          torch.randn(56, 4, generator=generator))  # fmt: skip
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Dropout(0.2),
+                                torch.nn.Linear(64, 4))  # fmt: skip
+    torch.manual_seed(50 + accelerator.process_index)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+    loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    progress, average = Progress(), Average(model)
+    accelerator.register_for_checkpointing(progress)
+    if options.get("ema"):
+        accelerator.register_for_checkpointing(average)
+    state = None
+    if kind == "libckpt":
+        import libckpt.accelerate
+
+        state = libckpt.accelerate.attach(accelerator)
+        state.resume()
+    elif pathlib.Path(project, "checkpoints").is_dir() and options.get("resume") == "state":
+        accelerator.load_state()
+        numbers = [int(path.name[11:]) for path in pathlib.Path(project, "checkpoints").iterdir()]
+        accelerator.project_configuration.iteration = max(numbers) + 1
+    doors.say("began", progress.step)
+    loop(accelerator, state, options, progress, average, (model, optimizer, loader, scheduler))
+    doors.say("losses", hashlib.sha256(repr(progress.losses).encode()).hexdigest())
+    doors.say("weights", digest(model.parameters()), digest(average.parts)[: 8 * options.get("ema", 0)])
+    accelerator.end_training()
+
+
+def loop(accelerator, state, options, progress, average, prepared):
+    model, optimizer, loader, scheduler = prepared
+    model.train()
+    while progress.step < options.get("steps", 30):
+        loader.set_epoch(progress.epoch)
+        batches = accelerator.skip_first_batches(loader, progress.batch)
+        if progress.batch == 0:
+            batches = loader
+        for features, wanted in batches:
+            loss = (model(features) - wanted + 0.01 * torch.randn(4)).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            if not options.get("sharded"):
+                average.update(model)
+            progress.step += 1
+            progress.batch += 1
+            progress.losses.append(loss.item())
+            if state is not None:
+                state.capture(progress.step)
+            if progress.step % options.get("every", 5) == 0:
+                accelerator.save_state()
+            doors.say("made", progress.step, loss.item())
+            if progress.step == options.get("hold"):
+                hold(state)
+            if progress.step == options.get("steps", 30):
+                return
+        progress.epoch += 1
+        progress.batch = 0
+
+
+def hold(state):
+    """Until it is killed, once the newest step has no more need of this process."""
+    if state is not None:
+        state.finish_capture()
+        session = state._memory.session
+        with contextlib.suppress(Exception):  # It was skipped.
+            session.wait(session.counts()["captured"], "committed")
+        doors.say("held", session.latest)
+    signal.pause()
+
+
+def main(project, kind, options):
+    options = json.loads(options)
+    ranks = options.get("ranks", 1)
+    if kind == "stock":
+        sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    if ranks > 1:
+        doors.become_rank(ranks)
+    train(project, kind, options)
