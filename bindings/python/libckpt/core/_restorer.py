@@ -39,6 +39,7 @@ class Restorer:
         self._gather = _gather.Gather(registration, ranks, directory)
         self._directory = directory
         self._allow_pickle = allow_pickle
+        self.warns_of_left = True  # Of what a checkpoint has and a restore was not given.
 
     def prepare(self, items):
         """Makes Slots for the items, and for the state that their optimizers will have."""
@@ -98,7 +99,7 @@ class Restorer:
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
         left = [*sorted(values.keys() - into.keys()), *targets.arrays_left]
-        if left and (into or targets.has_arrays):
+        if left and self.warns_of_left and (into or targets.has_arrays):
             logger.warning(
                 "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "
                 "without make checkpoints without",
