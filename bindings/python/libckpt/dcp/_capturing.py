@@ -17,6 +17,7 @@ from libckpt import errors
 from libckpt.core._arrays import Array
 from libckpt.dcp import _document, _names
 from libckpt.dcp._document import ITEM, Stored
+from libckpt.dcp._names import COPY
 
 logger = logging.getLogger("libckpt")
 
@@ -110,7 +111,7 @@ class Capture:
         begin = (0,) * len(offset) if is_one_of_several else offset
         if tensor.numel() == 0:
             begin = (0,) * len(offset)  # Of no element no place is outside.
-        array = Array(name, tensor, global_shape=shape, offset=begin)
+        array = Array(name, tensor, global_shape=shape, offset=begin, copy=COPY)
         return Stored(self._session.rank, name, is_one_of_several), array
 
     def _object(self, item, planner, _):
@@ -123,7 +124,7 @@ class Capture:
         content = planner.resolve_data(item).getvalue() if text is None else text.encode()
         room = torch.zeros(len(content) // ROOM * ROOM + ROOM, dtype=torch.uint8)
         room[: len(content)] = torch.tensor(bytearray(content), dtype=torch.uint8)
-        array = Array(name, room, global_shape=room.shape, offset=(0,))
+        array = Array(name, room, global_shape=room.shape, offset=(0,), copy=COPY)
         stored = Stored(rank, name, form=form, length=len(content), room=room.numel())
         return stored, array
 

@@ -20,6 +20,7 @@ from libckpt.core._arrays import Array
 from libckpt.dcp import _document, _exchange
 from libckpt.dcp._capturing import check_ranks, in_stored_type
 from libckpt.dcp._document import ITEM, Document
+from libckpt.dcp._names import COPY
 
 logger = logging.getLogger("libckpt")
 
@@ -154,7 +155,8 @@ class Box:
     def array(self, name):
         # Of no element no place is outside.
         begin = self._begin if self.memory.numel() else [0] * len(self._begin)
-        return Array(name, in_stored_type(self.memory), global_shape=self._size, offset=begin)
+        memory = in_stored_type(self.memory)
+        return Array(name, memory, global_shape=self._size, offset=begin, copy=COPY)
 
     def bytes(self):
         return self.memory.reshape(-1).view(torch.uint8)

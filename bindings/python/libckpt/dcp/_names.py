@@ -2,6 +2,9 @@
 
 import collections
 
+# DCP has each chunk from one rank only. A whole tensor with copy 0 would be that rank's own.
+COPY = 1
+
 
 def several(plans):
     """The tensors of which a rank has more than one chunk: each is an array of its own there.
