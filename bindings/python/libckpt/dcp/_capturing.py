@@ -138,8 +138,8 @@ def check_ranks(session, is_coordinator, rank=None, use_collectives=True, **_):
         return
     raise errors.InvalidArgument(
         f"dcp: job {session.job}: its checkpoints are of all {session.world_size} ranks: call DCP "
-        "on all of them, with the default process group, and without no_dist=True and "
-        "use_collectives=False; a path as checkpoint_id takes other groups"
+        "on all of them, with a process group of all of them, without no_dist=True and "
+        "use_collectives=False; a path as checkpoint_id takes any group"
     )
 
 
