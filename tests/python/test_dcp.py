@@ -7,8 +7,7 @@ loaded in another one and compared. Folders are read by stock DCP, and its own a
 
 import json
 import os
-import pathlib
-import pickle
+import subprocess
 
 import pytest
 
@@ -63,6 +62,18 @@ def test_any_number_of_ranks_loads_what_any_number_saved(do):
             ["load", [2, 2], ["SS0", "S0"], LATEST],
             ["load", [2, 2], ["R", "S1"], LATEST],
         )
+
+
+def test_another_layout_is_loaded_from_storage(do, tmp_path, programs):
+    storage = {"dir": str(tmp_path / "dir"), "save_storage_interval": 1}
+    do(["save", [2], ["S0"], ID], storage=storage)
+    subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+    do(
+        ["load", [2], ["S1"], LATEST],
+        ["load", [1], ["S0"], LATEST],
+        ["load", [3], ["S1"], ID],
+        storage=storage,
+    )
 
 
 def test_stock_dcp_loads_our_folder_and_we_load_its(do, tmp_path):
@@ -160,6 +171,7 @@ def test_files_of_others_stay_in_a_folder_that_is_saved_again(alone, tmp_path):
         ("ckpt://job/100", "with the number of the step"),
         ("ckpt:///step-1", "with the number of the step"),
         ("ckpt://refused/latest", "say which step it is"),
+        ("s3://bucket/step-1", "its own FsspecWriter"),
     ],
 )
 def test_an_id_that_makes_no_sense_is_refused(alone, runtime, checkpoint_id, told):
@@ -261,7 +273,7 @@ def test_fsdp2_goes_on_with_other_ranks_and_after_a_node_is_lost(ranks, tmp_path
     assert sorted(each.name for each in folders.glob("step-*")) == [
         "step-12", "step-16", "step-4", "step-8"
     ]  # fmt: skip
-    stock = ranks.start("AB", "other", 18, folders, STOCK="1").finish()
+    stock = ranks.start("AC", "other", 18, folders, STOCK="1").finish()
     step, digest = began(stock, 0)
     assert step == 16
     assert f"r0 weights {digest}" in log

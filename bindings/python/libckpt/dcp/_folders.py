@@ -50,7 +50,6 @@ class Folder:
         shutil.rmtree(self._work, ignore_errors=True)
         self._work.mkdir(parents=True)
         self._drop_abandoned()
-        # A later plan may be this one again, with the prefix of its files.
         return self._writer.prepare_global_plan(plans)
 
     def write(self, plan, planner):

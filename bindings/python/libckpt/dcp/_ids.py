@@ -28,6 +28,11 @@ def parse(checkpoint_id):
     if text.startswith("ckpt:/") and not text.startswith(SCHEME):
         text = SCHEME + text.removeprefix("ckpt:/").lstrip("/")  # It went through a Path.
     if not text.startswith(SCHEME):
+        if "://" in text:
+            raise errors.InvalidArgument(
+                f'checkpoint_id "{text}": libckpt.dcp.Storage writes folders of a file system: '
+                "give DCP its own FsspecWriter and FsspecReader for this one"
+            )
         return text
     job, _, word = text.removeprefix(SCHEME).rstrip("/").partition("/")
     found = STEP.match(word)
