@@ -39,6 +39,7 @@ class Restorer:
         self._gather = _gather.Gather(registration, ranks, directory)
         self._directory = directory
         self._allow_pickle = allow_pickle
+        self.warns_of_left = True  # Of what a checkpoint has and a restore was not given.
 
     def prepare(self, items, arrays=()):
         """Makes Slots for the items, and for the state that their optimizers will have."""
@@ -102,7 +103,7 @@ class Restorer:
         # Of another number of ranks, other ones ask for what this rank does not want.
         if answer["world_size"] == self._ranks.world_size or not self._ranks.are_several:
             left += targets.arrays_left
-        if left and (into or targets.has_arrays):
+        if left and self.warns_of_left and (into or targets.has_arrays):
             logger.warning(
                 "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "
                 "without make checkpoints without",

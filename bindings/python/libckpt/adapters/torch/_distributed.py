@@ -34,8 +34,6 @@ def memory_of(tensor):
 
 def part_of(name, tensor):
     """(local tensor, where it lies: as Array.place() says)."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
     mesh, placements, shape = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
     for placement in placements:
         _check(name, placement)
@@ -43,19 +41,70 @@ def part_of(name, tensor):
     coordinate = mesh.get_coordinate()
     if coordinate is None:  # This rank has no part of it.
         return local, (shape, (0,) * len(shape), None, None, 0)
-    local_shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    if tuple(local.shape) != tuple(local_shape):
+    ranges = _ranges_of(shape, mesh.shape, coordinate, placements)
+    if any(len(each) > 1 for each in ranges):
         raise Unsupported(
-            f'tensor "{name}": its local part is {list(local.shape)}, and {list(local_shape)} of '
+            f'tensor "{name}": divided as {placements}, this rank has several separate parts of '
+            "it: save each as a libckpt.Array, or with torch.distributed.checkpoint and "
+            "libckpt.dcp"
+        )
+    box = [each[0] if each else (0, 0) for each in ranges]
+    local_shape = [end - begin for begin, end in box]
+    if list(local.shape) != local_shape:
+        raise Unsupported(
+            f'tensor "{name}": its local part is {list(local.shape)}, and {local_shape} of '
             f"{list(shape)} were expected here: save the local part as a libckpt.Array"
         )
     copy = 0  # Ranks that differ only where it is replicated hold the same part.
     for place, size, placement in zip(coordinate, mesh.shape, placements, strict=True):
         if placement.is_replicate():
             copy = copy * size + place
-    if math.prod(local_shape) == 0:
-        offset = (0,) * len(shape)  # Of no element no place is outside.
-    return local, (shape, tuple(int(at) for at in offset), None, None, copy)
+    # Of no element no place is outside.
+    offset = tuple(begin for begin, _ in box) if math.prod(local_shape) else (0,) * len(shape)
+    return local, (shape, offset, None, None, copy)
+
+
+def _ranges_of(shape, sizes, coordinate, placements):
+    """For each dimension, (begin, end) of each stretch of it that the rank at this place of the
+    mesh has."""
+    ranges = [[(0, length)] if length else [] for length in shape]
+    for size, place, placement in zip(sizes, coordinate, placements, strict=True):
+        if placement.is_replicate():
+            continue
+        # FSDP2 over tensor parallelism divides what each of `factor` others will have.
+        factor = getattr(placement, "split_factor", 1)
+        parts = _chunks(ranges[placement.dim], factor)
+        ranges[placement.dim] = _joined(_chunks(part, size)[place] for part in parts)
+    return ranges
+
+
+def _chunks(ranges, count):
+    """As torch.chunk divides it; the last of the `count` chunks may be smaller, or empty."""
+    total = sum(end - begin for begin, end in ranges)
+    length = -(-total // count)
+    chunks, left = [], list(ranges)
+    for _ in range(count):
+        chunk, room = [], length
+        while left and room:
+            begin, end = left.pop(0)
+            cut = min(end, begin + room)
+            chunk.append((begin, cut))
+            room -= cut - begin
+            if cut < end:
+                left.insert(0, (cut, end))
+        chunks.append(chunk)
+    return chunks
+
+
+def _joined(parts):
+    """The ranges of all parts; what touches is one."""
+    joined = []
+    for begin, end in (each for part in parts for each in part):
+        if joined and joined[-1][1] == begin:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((begin, end))
+    return joined
 
 
 def _check(name, placement):
@@ -64,7 +113,7 @@ def _check(name, placement):
             f'tensor "{name}": it is a sum that is not made yet ({placement}): call redistribute() '
             "with Replicate or Shard first"
         )
-    if type(placement).__name__ not in ("Shard", "Replicate"):
+    if type(placement).__name__ not in ("Shard", "Replicate", "_StridedShard"):
         raise Unsupported(
             f'tensor "{name}": it is divided as {placement}, which libckpt does not know: save its '
             "local parts as libckpt.Array"

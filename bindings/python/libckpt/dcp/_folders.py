@@ -1,0 +1,112 @@
+"""Folders: DCP's own folder of a checkpoint, written by DCP's own writer, which appears whole or not
+at all.
+
+    PARENT/.libckpt/work/NAME/   where all ranks write
+    PARENT/NAME/                 the checkpoint: one rename brings it, once all of it is on storage
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import pathlib
+import secrets
+import shutil
+import time
+
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.metadata import StorageMeta
+
+from libckpt import _native, errors
+from libckpt.core.files._work import PRIVATE, files_of, link_or_copy, sync, sync_tree
+
+logger = logging.getLogger("libckpt")
+
+ABANDONED_SECONDS = 24 * 3600  # A save that takes longer than a day was killed.
+OF_DCP = (".distcp", ".metadata")
+
+
+class Folder:
+    """One save, on this rank."""
+
+    def __init__(self, path):
+        self._target = pathlib.Path(os.path.realpath(path))
+        self._private = self._target.parent / PRIVATE
+        self._work = self._private / "work" / self._target.name
+        self._writer = _Writer(self._work, self._target)
+
+    def set_up(self, is_coordinator, **told):
+        if not told.get("use_collectives", True):
+            raise errors.Unsupported(
+                f"dcp: save {self._target} with use_collectives=False: no rank knows when all have "
+                "written, so the folder cannot appear whole: leave that option out"
+            )
+        self._writer.set_up_storage_writer(is_coordinator, **told)
+
+    def prepare_global_plan(self, plans):
+        """On the coordinator, before any rank writes."""
+        if self._target.exists() and not self._target.is_dir():
+            raise errors.InvalidArgument(f"dcp: save {self._target}: a file is there: remove it")
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._work.mkdir(parents=True)
+        self._drop_abandoned()
+        return self._writer.prepare_global_plan(plans)
+
+    def write(self, plan, planner):
+        self._work.mkdir(parents=True, exist_ok=True)  # Another node may not see it yet.
+        return self._writer.write_data(plan, planner).value()
+
+    def finish(self, metadata, results):
+        """On the coordinator, when all ranks have written."""
+        self._writer.finish(metadata, results)
+        if self._target.is_dir():
+            self._keep_foreign()
+        sync_tree(self._work)
+        if not self._target.exists():
+            os.rename(self._work, self._target)
+        elif not _native.exchange(str(self._work), str(self._target)):
+            aside = self._work.with_name(f"{self._work.name}-{secrets.token_hex(4)}")
+            os.rename(self._target, aside)
+            os.rename(self._work, self._target)
+            shutil.rmtree(aside, ignore_errors=True)
+        sync(self._target.parent)
+        shutil.rmtree(self._work, ignore_errors=True)  # What was there before.
+        logger.info("libckpt: %s is complete", self._target)
+
+    def _keep_foreign(self):
+        """Files that are not DCP's, in the folder that is replaced, stay."""
+        for file in files_of(self._target):
+            if not file.endswith(OF_DCP) and not os.path.lexists(self._work / file):
+                (self._work / file).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(self._target / file, self._work / file)
+
+    def _drop_abandoned(self):
+        """What killed runs left."""
+        oldest = time.time() - ABANDONED_SECONDS
+        for folder in (self._private / "work").iterdir():
+            with contextlib.suppress(OSError):
+                if folder != self._work and folder.stat().st_mtime < oldest:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Stock(FileSystemWriter):
+    """DCP's own writer, where libckpt is disabled."""
+
+    def set_up(self, is_coordinator, **told):
+        self.set_up_storage_writer(is_coordinator, **told)
+        os.makedirs(self.path, exist_ok=True)
+
+    def write(self, plan, planner):
+        return self.write_data(plan, planner).value()
+
+
+class _Writer(FileSystemWriter):
+    """DCP's, whose metadata says where the checkpoint will be."""
+
+    def __init__(self, work, target):
+        super().__init__(work)
+        self._target = target
+
+    def storage_meta(self):
+        return dataclasses.replace(super().storage_meta() or StorageMeta(),
+                                   checkpoint_id=self._target)  # fmt: skip

@@ -1,0 +1,279 @@
+"""Goal: torch.distributed.checkpoint saves into memory and folders through libckpt, and loads what
+was saved at any number of ranks and in any layout.
+
+Method: real ranks over gloo. Layouts are those of DCP's own tests of resharding: each is saved,
+loaded in another one and compared. Folders are read by stock DCP, and its own are read here.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+dcp = pytest.importorskip("torch.distributed.checkpoint")
+
+import torch.distributed as dist  # noqa: E402
+
+import libckpt  # noqa: E402
+import libckpt.dcp  # noqa: E402
+
+ID, LATEST = "ckpt://layouts/step-3", "ckpt://layouts/latest"
+
+
+@pytest.fixture
+def do(trainer):
+    """Does what trainers/dcp_layouts.py is asked for, and checks that all of it was done."""
+
+    def run(*specs, storage=None, stock=False):
+        given = None if stock else (storage or {})
+        log = trainer("dcp_layouts.py", json.dumps(given), json.dumps(specs)).finish()
+        told = [line for line in log.splitlines() if line.startswith(("done ", "failed "))]
+        assert len(told) == len(specs), log[-6000:]
+        assert not [line for line in told if line.startswith("failed")], log[-6000:]
+
+    return run
+
+
+def test_another_layout_is_loaded_from_memory(do):
+    """Rows as columns, a mesh of two dimensions, all on each rank; with as many ranks as saved."""
+    do(
+        ["save", [2], ["S0"], ID],
+        ["load", [2], ["S0"], LATEST],
+        ["load", [2], ["S1"], ID],
+        ["load", [2], ["R"], ID],
+        ["load", [1], ["S0"], LATEST],
+        ["load", [3], ["S0"], LATEST],
+    )
+
+
+@pytest.mark.slow
+def test_any_number_of_ranks_loads_what_any_number_saved(do):
+    for saved in (["save", [1], ["R"], ID], ["save", [2, 2], ["R", "S0"], ID],
+                  ["save", [2, 2], ["S0", "S1"], ID], ["save", [2, 2], ["SS0", "S0"], ID],
+                  ["save", [3], ["S1"], ID]):  # fmt: skip
+        do(
+            saved,
+            ["load", [1], ["S0"], LATEST],
+            ["load", [2], ["S0"], LATEST],
+            ["load", [3], ["S1"], LATEST],
+            ["load", [2, 2], ["S0", "S0"], LATEST],
+            ["load", [2, 2], ["SS0", "S0"], LATEST],
+            ["load", [2, 2], ["R", "S1"], LATEST],
+        )
+
+
+def test_another_layout_is_loaded_from_storage(do, tmp_path, programs):
+    storage = {"dir": str(tmp_path / "dir"), "save_storage_interval": 1}
+    do(["save", [2], ["S0"], ID], storage=storage)
+    subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+    do(
+        ["load", [2], ["S1"], LATEST],
+        ["load", [1], ["S0"], LATEST],
+        ["load", [3], ["S1"], ID],
+        storage=storage,
+    )
+
+
+def test_stock_dcp_loads_our_folder_and_we_load_its(do, tmp_path):
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    do(["save", [2], ["S0"], ours], ["save", [2], ["S1"], ours])  # The second replaces the first.
+    do(["load", [3], ["S0"], ours], ["save", [2], ["S0"], theirs], stock=True)
+    do(["load", [1], ["S1"], theirs])
+    assert sorted(os.listdir(ours)) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    assert os.listdir(tmp_path / ".libckpt/work") == []
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """This process as a group of its own, as async_save wants one."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield libckpt.dcp.Storage
+    for session in list(libckpt.core._open_sessions.sessions):
+        session.abandon()
+    dist.destroy_process_group()
+
+
+def loaded(storage, checkpoint_id, **state):
+    dcp.load(state, checkpoint_id=checkpoint_id, storage_reader=storage)
+    return state
+
+
+@pytest.mark.parametrize("place", ["ckpt://torn", "folder"])
+def test_a_mutation_after_async_save_returned_is_in_no_checkpoint(alone, runtime, tmp_path, place):
+    """pytorch #144657: tensors of the host were saved with later values."""
+    storage = alone("ckpt://torn", raise_on_error=True)
+    value = torch.zeros(1 << 20)
+    base = place if "://" in place else str(tmp_path / place)
+    waiting = []
+    for step in range(1, 9):
+        value.fill_(step)
+        nested = {"list": [value, step]}
+        waiting.append(dcp.async_save({"value": value, "nested": nested},
+                                      checkpoint_id=f"{base}/step-{step}",
+                                      storage_writer=storage, async_stager=storage))  # fmt: skip
+        value.fill_(-1)
+        nested["list"][1] = -1
+        if "://" in base or step % 2 == 0:  # Folders two at a time, with two sets of buffers.
+            for each in waiting:
+                each.result()
+            found = {"value": torch.zeros(1 << 20), "nested": {"list": [torch.zeros(1 << 20), 0]}}
+            dcp.load(found, checkpoint_id=f"{base}/step-{step}", storage_reader=storage)
+            assert set(found["value"].unique().tolist()) == {step}
+            assert torch.equal(found["nested"]["list"][0], found["value"])
+            assert found["nested"]["list"][1] == step
+
+
+def test_a_checkpoint_in_memory_is_read_without_a_pickle_where_json_holds_it(alone, runtime, monkeypatch):
+    storage = alone("ckpt://plain", raise_on_error=True)
+    state = {"step": 3, "names": ["a", "b"], "ratio": float("inf"), "none": None, "pair": (1, 2)}
+    dcp.save(dict(state), checkpoint_id="ckpt://plain/step-3", storage_writer=storage)
+    document = libckpt.dcp._fetching.find(libckpt.dcp._jobs.of("plain", {}), 3).document
+    assert {place.stored.form for place in document._places.values()} == {"json"}
+    found = loaded(storage, "ckpt://plain/latest", **dict.fromkeys(state))
+    assert found == state
+
+
+def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch):
+    storage, path = alone(), tmp_path / "step-1"
+
+
+    def die(_):
+        raise OSError("as if it had died")
+
+    monkeypatch.setattr(libckpt.dcp._folders, "sync_tree", die)
+    with pytest.raises(BaseException, match="as if it had died"):
+        dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)
+    assert not path.exists()
+    assert (tmp_path / ".libckpt/work/step-1/.metadata").exists()
+    monkeypatch.undo()
+    dcp.save({"value": torch.full((3,), 2.0)}, checkpoint_id=path, storage_writer=storage)
+    found = {"value": torch.zeros(3)}
+    dcp.load(found, checkpoint_id=path)
+    assert torch.equal(found["value"], torch.full((3,), 2.0))
+    assert os.listdir(tmp_path / ".libckpt/work") == []
+
+
+def test_files_of_others_stay_in_a_folder_that_is_saved_again(alone, tmp_path):
+    storage, path = alone(), tmp_path / "step-1"
+    dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)
+    (path / "config.json").write_text("{}")
+    dcp.save({"value": torch.zeros(3)}, checkpoint_id=path, storage_writer=storage)
+    assert sorted(os.listdir(path)) == [".metadata", "__0_0.distcp", "config.json"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_id", "told"),
+    [
+        ("ckpt://job/100", "with the number of the step"),
+        ("ckpt:///step-1", "with the number of the step"),
+        ("ckpt://refused/latest", "say which step it is"),
+        ("s3://bucket/step-1", "its own FsspecWriter"),
+    ],
+)
+def test_an_id_that_makes_no_sense_is_refused(alone, runtime, checkpoint_id, told):
+    # DCP's own exception is none that `except Exception` catches.
+    with pytest.raises(BaseException, match=told):
+        dcp.save({"value": torch.ones(1)}, checkpoint_id=checkpoint_id, storage_writer=alone())
+
+
+def test_disabled_leaves_stock_folders_and_saves_nothing_in_memory(alone, runtime, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    storage = alone("ckpt://disabled", raise_on_error=True)
+    path = tmp_path / "step-1"
+    for checkpoint_id in (path, "ckpt://disabled/step-1"):
+        dcp.save({"value": torch.ones(3)}, checkpoint_id=checkpoint_id, storage_writer=storage)
+    assert storage.find("ckpt://disabled/latest") is None
+    assert not (tmp_path / ".libckpt").exists()
+    assert torch.equal(loaded(storage, path, value=torch.zeros(3))["value"], torch.ones(3))
+
+
+def test_a_save_that_fails_is_logged_and_training_goes_on(alone, runtime, caplog):
+    storage = alone("ckpt://failing")
+    state = {"value": torch.ones(3, dtype=torch.complex128)}
+    dcp.save(state, checkpoint_id="ckpt://failing/step-1", storage_writer=storage)
+    assert 'save ckpt://failing/step-1: dcp: "value" is of torch.complex128' in caplog.text
+    assert storage.find("ckpt://failing/latest") is None
+    dcp.save({"value": torch.ones(3)}, checkpoint_id="ckpt://failing/step-2", storage_writer=storage)
+    assert storage.find("ckpt://failing/latest") == 2
+
+
+@pytest.fixture
+def ranks(tmp_path, programs, trainer):
+    """Jobs of trainers/dcp_ranks.py on nodes of their own."""
+    from test_ranks import Cluster
+
+    found = Cluster(tmp_path, programs, trainer)
+    found.program = "dcp_ranks.py"
+    yield found
+    left = found.close()
+    assert "processes" not in left, left
+
+
+def losses_of(log):
+    from test_ranks import said
+
+    return [float(each) for each in said(log, 0, "loss")[0]]
+
+
+def check_began(log, count, before, step_min):
+    """All ranks began with what `before`, a log, had after a step that is not older than that."""
+    from test_ranks import began, states
+
+    step, digest = began(log, 0)
+    assert [began(log, rank) for rank in range(count)] == [(step, digest)] * count
+    assert states(before)[step] == digest
+    assert step >= step_min
+    assert f"libckpt: resumes step {step} from " in log
+    return step
+
+
+def test_fsdp2_is_killed_and_goes_on_through_dcp_with_two_ranks(ranks, tmp_path):
+    from test_ranks import kill_all, said
+
+    whole = ranks.start("AB", "whole", 8).finish()
+    job = ranks.start("AB", "job", 8, HOLD_AT="5")
+    job.wait_until_said("r0 made 5 ")
+    before = job.log.read_text()
+    kill_all(before, 2, job)
+    log = ranks.start("AB", "job", 8).finish()
+    check_began(log, 2, before, 4)
+    assert [said(log, rank, "weights") for rank in (0, 1)] == [
+        said(whole, rank, "weights") for rank in (0, 1)
+    ]
+    assert losses_of(log) == losses_of(whole)
+
+
+@pytest.mark.slow
+def test_fsdp2_goes_on_with_other_ranks_and_after_a_node_is_lost(ranks, tmp_path):
+    """2 -> 1 -> 2, from memory; then stock DCP goes on from the newest folder."""
+    import numpy
+    from test_ranks import kill_all, process_of, began
+
+    folders = tmp_path / "folders"
+    whole = ranks.start("AB", "whole", 16).finish()
+    job = ranks.start("AB", "job", 16, folders, HOLD_AT="5")
+    job.wait_until_said("r0 made 5 ")
+    two = job.log.read_text()
+    ranks.lose("B", process_of(two, 1))  # With the only copy of its own rows, but for its peer's.
+    os.kill(process_of(two, 0), 9)
+    job.wait()
+    job = ranks.start("A", "job", 16, folders, HOLD_AT="9")
+    job.wait_until_said("r0 made 9 ")
+    one = job.log.read_text()
+    check_began(one, 1, two, 4)
+    kill_all(one, 1, job)
+    log = ranks.start("AC", "job", 16, folders).finish()
+    check_began(log, 2, one, 8)
+    assert numpy.allclose(losses_of(log), losses_of(whole), rtol=1e-4)
+
+    assert sorted(each.name for each in folders.glob("step-*")) == [
+        "step-12", "step-16", "step-4", "step-8"
+    ]  # fmt: skip
+    stock = ranks.start("AC", "other", 18, folders, STOCK="1").finish()
+    step, digest = began(stock, 0)
+    assert step == 16
+    assert f"r0 weights {digest}" in log
