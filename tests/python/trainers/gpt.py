@@ -1,0 +1,163 @@
+"""Ranks of megatron-core's GPT, to be killed and started again with other parallel sizes.
+
+gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
+tensor (parallel size), distributed (optimizer), bf16, and directory, storage, kept as for
+initialize_easyckpt; dump, a folder for what the ranks have at the begin and at the end.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import signal
+
+import ranks
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+from ranks import say
+
+from libckpt import megatron
+
+BATCH, LENGTH, VOCABULARY = 4, 8, 32
+
+
+class Gpt:
+    """The model, its optimizer and scheduler, and how they make a step."""
+
+    def __init__(self, options):
+        self.options = options
+        parallel_state.initialize_model_parallel(options.get("tensor", 1))
+        torch.manual_seed(0)
+        self.model = self._make_model()
+        self.optimizer, self.scheduler = self._make_optimizer()
+
+    def _make_model(self):
+        is_bf16 = self.options.get("bf16", False)
+        dtype = torch.bfloat16 if is_bf16 else torch.float32
+        config = TransformerConfig(
+            num_layers=2, hidden_size=16, ffn_hidden_size=24, num_attention_heads=2,
+            use_cpu_initialization=True, params_dtype=dtype, pipeline_dtype=dtype, bf16=is_bf16,
+            hidden_dropout=0.0, attention_dropout=0.0, gradient_accumulation_fusion=False,
+            bias_dropout_fusion=False, masked_softmax_fusion=False, persist_layer_norm=False,
+            bias_activation_fusion=False, gated_linear_unit=True,
+            activation_func=torch.nn.functional.silu,
+            tensor_model_parallel_size=self.options.get("tensor", 1),
+        )  # fmt: skip
+        model = GPTModel(config, get_gpt_layer_local_spec(normalization="LayerNorm"),
+                         vocab_size=VOCABULARY, max_sequence_length=LENGTH)  # fmt: skip
+        if is_bf16:
+            model = Float16Module(config, model)
+        distributed = DistributedDataParallelConfig(
+            use_distributed_optimizer=self.options.get("distributed", True)
+        )
+        return DistributedDataParallel(config, distributed, model)
+
+    def _make_optimizer(self):
+        is_bf16 = self.options.get("bf16", False)
+        config = OptimizerConfig(
+            optimizer="adam", lr=1e-2, min_lr=1e-3, weight_decay=0.1, clip_grad=1.0, bf16=is_bf16,
+            params_dtype=torch.bfloat16 if is_bf16 else torch.float32,
+            use_distributed_optimizer=self.options.get("distributed", True),
+        )  # fmt: skip
+        optimizer = get_megatron_optimizer(config, [self.model])
+        scheduler = OptimizerParamScheduler(
+            optimizer, init_lr=0.0, max_lr=1e-2, min_lr=1e-3, lr_warmup_steps=3, lr_decay_steps=50,
+            lr_decay_style="cosine", start_wd=0.1, end_wd=0.1, wd_incr_steps=50,
+            wd_incr_style="constant",
+        )  # fmt: skip
+        return optimizer, scheduler
+
+    def step(self, iteration):
+        """The loss, of the whole batch."""
+        generator = torch.Generator().manual_seed(50 + iteration)
+        tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=generator)
+        size = parallel_state.get_data_parallel_world_size()
+        rank = parallel_state.get_data_parallel_rank()
+        own = tokens[rank * BATCH // size : (rank + 1) * BATCH // size]
+        positions = torch.arange(LENGTH).expand_as(own)
+        mask = torch.triu(torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool), 1)
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        loss = self.model(own, positions, mask, labels=(own * 5 + 1) % VOCABULARY).float().mean()
+        loss.backward()
+        self.model.finish_grad_sync()
+        self.optimizer.step()
+        self.scheduler.step(1)
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        return total.item() / dist.get_world_size()
+
+    def dump(self, path):
+        """All that this tensor parallel rank has, by Megatron's own means."""
+        found = {}
+        for name, parameter in self.model.module.named_parameters():
+            name = name.removeprefix("module.")
+            is_divided = getattr(parameter, "tensor_model_parallel", False)
+            dimension = parameter.partition_dim if is_divided else None
+            found[name] = {"dimension": dimension, "model": parameter.detach().clone()}
+        names = {id(p): n.removeprefix("module.") for n, p in self.model.module.named_parameters()}
+        (optimizer,) = self.optimizer.chained_optimizers
+        if isinstance(optimizer, DistributedOptimizer):
+            state = optimizer.get_parameter_state_dp_zero(return_on_all_ranks=True)
+            for number, buffer in enumerate(optimizer.buffers):
+                (tensors,) = state[number].values()
+                for parameter, (begin, end, _) in buffer.param_index_map.items():
+                    for key in ("param", "exp_avg", "exp_avg_sq"):
+                        part = tensors[key][begin:end].reshape(parameter.shape)
+                        found[names[id(parameter)]][key] = part
+        else:
+            inner = optimizer.optimizer
+            for parameter, state in inner.state.items():
+                for key in ("exp_avg", "exp_avg_sq"):
+                    found[names[id(parameter)]][key] = state[key].clone()
+        if parallel_state.get_data_parallel_rank() == 0:
+            torch.save(found, f"{path}.{parallel_state.get_tensor_model_parallel_rank()}")
+        dist.barrier()
+
+
+def train(job, steps, options):
+    import cuda_to_cpu
+
+    cuda_to_cpu.enter()
+    options = json.loads(options)
+    dist.init_process_group("gloo")
+    gpt = Gpt(options)
+    dump = options.get("dump") and pathlib.Path(options["dump"])
+    easy = megatron.initialize_easyckpt(
+        options.get("memory", 1), options.get("storage", 0), options.get("kept", 0), job=job,
+        save_dir=options.get("directory"), replicas=2,
+    )  # fmt: skip
+    more = [gpt.model], gpt.optimizer, gpt.scheduler
+    begin = megatron.load_checkpoint(*more, concat=options.get("concat", False))
+    say("began at", begin)
+    if dump and begin:
+        gpt.dump(dump / f"began-{begin}")
+    for iteration in range(begin + 1, int(steps) + 1):
+        say("loss", iteration, repr(gpt.step(iteration)))
+        if dump:
+            gpt.dump(dump / f"made-{iteration}")
+        megatron.save_checkpoint_if_needed(iteration, *more)
+        if easy.memory.is_open and easy.memory.session.counts()["captured"] is not None:
+            easy.memory.session.wait(iteration, "committed", 60)
+        dist.barrier()
+        say("made", iteration)
+        if iteration == int(os.environ.get("HOLD_AT", 0)):
+            signal.pause()
+    say("rates", [group["lr"] for group in gpt.optimizer.param_groups])
+    if options.get("directory"):
+        easy.close()
+    dist.barrier()
+    say("ended")
+    dist.destroy_process_group()
+
+
+main = functools.partial(ranks.main, train=train)
