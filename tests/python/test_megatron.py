@@ -99,3 +99,30 @@ def test_the_same_ranks_go_on_bit_for_bit(job):
     expected = losses(whole)
     assert losses(log) == {step: expected[step] for step in (4, 5, 6)}
     assert said(log, 0, "rates") == said(whole, 0, "rates")
+
+
+@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"distributed": False}])
+def test_other_numbers_of_data_parallel_ranks_go_on_from_memory(job, options):
+    """2 -> 1 -> 2."""
+    whole = losses(job.run(2, "whole", 6, **options))
+    found = losses(job.killed(2, "job", 2, **options))
+    log = job.killed(1, "job", 4, concat=True, **options)
+    check_goes_on(job, log, 2, 1, 1)
+    found |= losses(log)
+    log = job.run(2, "job", 6, **options)
+    check_goes_on(job, log, 4, 1, 1)
+    found |= losses(log)
+    assert found == pytest.approx(whole, rel=1e-2 if "bf16" in options else 1e-5)
+
+
+def test_other_numbers_of_tensor_parallel_ranks_go_on_from_memory(job):
+    """2 of each -> 2 tensor parallel ones -> 1 -> 2 of each."""
+    whole = losses(job.run(1, "whole", 5))
+    found = {}
+    launches = [(4, 2), (2, 2), (1, 1), (4, 2)]
+    for step, (ranks, tensor) in enumerate(launches, start=2):
+        log = job.killed(ranks, "job", step, tensor=tensor)
+        if step > 2:
+            check_goes_on(job, log, step - 1, launches[step - 3][1], tensor)
+        found |= losses(log)
+    assert found == pytest.approx(whole, rel=1e-5)
