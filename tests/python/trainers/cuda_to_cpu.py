@@ -29,3 +29,32 @@ def enter():
 
     random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
     CudaToCpu().__enter__()
+
+
+# With torch's AdamW, Megatron's own load wants more: with that of Apex or Transformer Engine, which
+# want GPUs, it does not.
+
+
+def prepare_to_load(optimizer):
+    inner = optimizer.optimizer
+    for group in inner.param_groups:
+        for parameter in group["params"]:
+            inner.state[parameter] = {"step": torch.tensor(0.0),
+                                      "exp_avg": torch.zeros_like(parameter),
+                                      "exp_avg_sq": torch.zeros_like(parameter)}  # fmt: skip
+
+    def give(parameter, tensors):
+        group, at = optimizer.model_param_group_index_map[parameter]
+        main = inner.param_groups[group]["params"][at]
+        with torch.no_grad():
+            for key, tensor in {"param": main, **inner.state[main]}.items():
+                if key in tensors:
+                    tensor.copy_(tensors[key])
+
+    optimizer._set_main_param_and_optimizer_states = give
+
+
+def finish_load(optimizer):
+    """All parameters have one tensor that counts their steps."""
+    for state in optimizer.optimizer.state.values():
+        state["step"] = state["step"].clone()

@@ -92,7 +92,7 @@ class EasyCkpt:
             self.folders.settle()  # What a run before left is published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
         newest = _folders.newest_in(self.load_dir) if is_ours and self.load_dir else None
-        failure = None
+        found, failure = None, None
         if is_ours and not self.is_disabled and self.memory.is_open:
             self._has_asked = True
             found, failure = self._from_memory(model, optimizer, scheduler)
@@ -112,6 +112,8 @@ class EasyCkpt:
             logger.error("libckpt: resume from memory: %s; resumes from %s instead",
                          failure, self._path(newest))  # fmt: skip
             self._start_fresh()
+        elif newest is not None and found is None:
+            logger.warning("libckpt: resumes from %s; memory has no step", self._path(newest))
         return self._from_folder(newest, model, optimizer, scheduler, load_arg, strict, more)
 
     def _from_memory(self, model, optimizer, scheduler):
