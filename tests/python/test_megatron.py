@@ -195,3 +195,73 @@ def test_disabled_it_writes_the_folders_as_megatron_does(job, tmp_path):
     assert said(log, 0, "began at") == [["4"]]
     whole = losses(job.run(2, "whole", 6))
     assert first | losses(log) == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_hook_makes_megatrons_own_loop_use_libckpt(job, tmp_path):
+    """With a stand-in for megatron.training, which wants GPUs."""
+    directory = tmp_path / "checkpoints"
+    options = {"directory": str(directory), "hook": True}
+    whole = losses(job.run(2, "whole", 5))
+    job.killed(2, "job", 3, **options)
+    log = job.run(2, "job", 5, **options)
+    (began,) = said(log, 0, "began at")
+    assert began in (["3"], ["2"])
+    assert "stock" not in log
+    assert said(log, 0, "consumed") == [[str(int(began[0]) * 4), str(int(began[0]) * 1000)]]
+    check_losses(log, whole, range(int(began[0]) + 1, 6))
+    assert folders_in(directory) == ["iter_0000002", "iter_0000004"]
+    state = torch.load(directory / "iter_0000004/mp_rank_00/model_optim_rng.pt", weights_only=False)
+    assert state["args"].consumed_train_samples == 16
+    options["environment"] = {"LIBCKPT_DISABLE": "1"}
+    log = job.run(2, "job", 6, **options)
+    assert said(log, 0, "began at") == [["4"]]
+    assert log.count("stock load") == log.count("stock save 6") == 2
+
+
+class Hollow:
+    """As NVRx's TensorAwareStateDict: tensors that may be taken out and put back."""
+
+    def __init__(self, tensors, text):
+        self.parts, self.text = tensors, text
+        self.is_on_device = True
+
+    def pop_tensors(self):
+        found, self.parts = self.parts, None
+        return found
+
+    def insert_tensors(self, tensors):
+        self.parts = list(tensors)
+
+    def restore_tensor_device(self, non_blocking=True):
+        self.is_on_device = True
+
+
+def test_the_local_manager_stands_in_for_that_of_nvrx(runtime, tmp_path):
+    from libckpt.megatron import LocalCheckpointManager
+
+    manager = LocalCheckpointManager(tmp_path / "local", session_id="s")
+    assert manager.find_latest() == -1
+    parts = [torch.arange(5.0), torch.ones(3, dtype=torch.bfloat16)]
+    state = Hollow(parts, "text")
+    assert manager.save(state, 1) is None
+    assert state.parts[0] is parts[0]  # It is as it was.
+    manager.session.wait(1, "committed")
+    parts[0] += 1
+    request = manager.save(state, 2, is_async=True)
+    finalized = []
+    request.add_finalize_fn(lambda: finalized.append(True))
+    assert request.async_fn is None
+    for finalize in request.finalize_fns:
+        finalize()
+    assert finalized
+    manager.session.wait(2, "committed")
+    manager.session.abandon()
+
+    manager = LocalCheckpointManager(tmp_path / "local", session_id="s")
+    assert manager.find_latest() == 2
+    found, name = manager.load()
+    assert name == (2, 0, "s")
+    assert found.text == "text"
+    assert all(torch.equal(a, b) for a, b in zip(found.parts, parts, strict=True))
+    assert manager.local_ckpt_dir == tmp_path / "local" / "s" / "0"
+    manager.session.close()

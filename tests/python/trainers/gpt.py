@@ -13,6 +13,7 @@ import pathlib
 import signal
 
 import cuda_to_cpu
+import megatron_training
 import ranks
 import torch
 import torch.distributed as dist
@@ -131,6 +132,8 @@ def train(job, steps, options):
     gpt = Gpt(options)
     if options.get("stock"):
         return train_stock(gpt, int(steps), pathlib.Path(options["directory"]))
+    if options.get("hook"):
+        return train_hooked(gpt, int(steps), pathlib.Path(options["directory"]))
     import libckpt
     from libckpt import megatron
 
@@ -164,8 +167,8 @@ def train(job, steps, options):
     dist.destroy_process_group()
 
 
-def train_stock(gpt, steps, directory):
-    """From a folder, as Megatron's own load_checkpoint does it, without libckpt."""
+def load_stock(gpt, directory):
+    """From the newest folder, as Megatron's own load_checkpoint does it, without libckpt."""
     iteration = int((directory / "latest_checkpointed_iteration.txt").read_text())
     number = parallel_state.get_tensor_model_parallel_rank()
     folder = directory / f"iter_{iteration:07d}" / f"mp_rank_{number:02d}"
@@ -173,16 +176,45 @@ def train_stock(gpt, steps, directory):
     assert state["iteration"] == iteration
     gpt.model.module.load_state_dict(state["model"], strict=True)
     (optimizer,) = gpt.optimizer.chained_optimizers
-    if isinstance(optimizer, DistributedOptimizer):
+    is_distributed = isinstance(optimizer, DistributedOptimizer)
+    if is_distributed:
         cuda_to_cpu.prepare_to_load(optimizer)
     gpt.optimizer.load_state_dict(state["optimizer"])
-    if isinstance(optimizer, DistributedOptimizer):
+    if is_distributed:
         gpt.optimizer.load_parameter_state(str(folder / "distrib_optim.pt"))
         cuda_to_cpu.finish_load(optimizer)
     gpt.scheduler.load_state_dict(state["opt_param_scheduler"])
+    return iteration
+
+
+def train_stock(gpt, steps, directory):
+    iteration = load_stock(gpt, directory)
     say("began at", iteration)
     for step in range(iteration + 1, steps + 1):
         say("loss", step, repr(gpt.step(step)))
+    say("ended")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train_hooked(gpt, steps, directory):
+    """The loop of megatron.training, whose functions the hook replaces."""
+    training, args = megatron_training.install(directory, functools.partial(load_stock, gpt))
+    import libckpt.megatron.hook  # noqa: F401  The line.
+
+    more = [gpt.model], gpt.optimizer, gpt.scheduler
+    iteration, operations = training.load_checkpoint(*more)
+    say("began at", iteration)
+    say("consumed", args.consumed_train_samples, operations)
+    while iteration < steps:
+        iteration += 1
+        say("loss", iteration, repr(gpt.step(iteration)))
+        args.consumed_train_samples += BATCH
+        training.checkpoint_and_decide_exit(*more, iteration, 1000 * iteration, {}, None)
+        dist.barrier()
+        say("made", iteration)
+    if int(os.environ.get("HOLD_AT", 0)):
+        signal.pause()
     say("ended")
     dist.barrier()
     dist.destroy_process_group()

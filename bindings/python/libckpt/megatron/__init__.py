@@ -14,8 +14,14 @@ from libckpt import errors
 from libckpt._init import with_keywords
 from libckpt.megatron import _training
 from libckpt.megatron._easy import EasyCkpt
+from libckpt.megatron._local_manager import LocalCheckpointManager
 
-__all__ = ["initialize_easyckpt", "load_checkpoint", "save_checkpoint_if_needed"]
+__all__ = [
+    "LocalCheckpointManager",
+    "initialize_easyckpt",
+    "load_checkpoint",
+    "save_checkpoint_if_needed",
+]
 
 _current = None
 

@@ -24,6 +24,7 @@ class EasyCkpt:
         self._job, self._save_dir, self._load_dir = job, save_dir, load_dir
         self._memory, self._folders = None, None
         self._has_asked = False  # Memory for its newest step.
+        self._captured = None
 
     @property
     def is_disabled(self):
@@ -58,15 +59,25 @@ class EasyCkpt:
     # --- saving
 
     def save(self, iteration, model, optimizer, scheduler, flops=0):
-        model = model if isinstance(model, (list, tuple)) else [model]
-        if not self.is_disabled:
-            if not self._has_asked and self.memory.is_open:  # The program decided where it begins.
-                self._start_fresh()
-            progress = {"num_floating_point_operations_so_far": flops, **_training.progress()}
-            self.memory.save(iteration, model, optimizer, scheduler, progress)
-        interval = self._storage_interval
-        if interval and iteration % interval == 0 and self.folders is not None:
-            self.folders.save(iteration, model, optimizer, scheduler, flops)
+        """In memory and on storage, as far as each is due."""
+        self.capture(iteration, model, optimizer, scheduler, flops)
+        if self._storage_interval and iteration % self._storage_interval == 0:
+            self.store(iteration, model, optimizer, scheduler, flops)
+
+    def capture(self, iteration, model, optimizer, scheduler, flops=0):
+        """In memory, if that is due; once for each iteration."""
+        if self.is_disabled or iteration == self._captured:
+            return
+        if not self._has_asked and self.memory.is_open:  # The program decided where it begins.
+            self._start_fresh()
+        self._captured = iteration
+        progress = {"num_floating_point_operations_so_far": flops, **_training.progress()}
+        self.memory.save(iteration, _chunks(model), optimizer, scheduler, progress)
+
+    def store(self, iteration, model, optimizer, scheduler, flops=0):
+        """On storage, now."""
+        if self.folders is not None:
+            self.folders.save(iteration, _chunks(model), optimizer, scheduler, flops)
 
     def _start_fresh(self):
         self._has_asked = True
@@ -87,7 +98,7 @@ class EasyCkpt:
 
     def load(self, model, optimizer, scheduler, load_arg="load", strict=True, **more):
         """(iteration, operations so far)."""
-        model = model if isinstance(model, (list, tuple)) else [model]
+        model = _chunks(model)
         if self.folders is not None:
             self.folders.settle()  # What a run before left is published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
@@ -150,3 +161,7 @@ class EasyCkpt:
                 "is not there"
             )
         return _classic.give(pathlib.Path(self._path(newest)), model, optimizer, scheduler, strict)
+
+
+def _chunks(model):
+    return list(model) if isinstance(model, (list, tuple)) else [model]

@@ -31,7 +31,8 @@ class Folders:
         self._rank = torch.distributed.get_rank() if is_one else 0
         world_size = torch.distributed.get_world_size() if is_one else 1
         try:
-            self._sets = FileSets("megatron", self.directory, rank=self._rank,
+            # Another job than that of the memory, which may be named for this directory, too.
+            self._sets = FileSets("megatron-files", self.directory, rank=self._rank,
                                   world_size=world_size)  # fmt: skip
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; Megatron's checkpoints are written by torch", error)
