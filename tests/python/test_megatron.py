@@ -93,10 +93,12 @@ def check_goes_on(job, log, newest, tensor_before, tensor_now):
     check_equal(job.dumped("job", f"began-{step}", tensor_now), before)
 
 
-def test_the_same_ranks_go_on_bit_for_bit(job):
-    whole = job.run(2, "whole", 6)
-    job.killed(2, "job", 3)
-    log = job.run(2, "job", 6)
+@pytest.mark.parametrize("options", [{}, {"overlap": True}])
+def test_the_same_ranks_go_on_bit_for_bit(job, options):
+    """Also where parameters are gathered in the next forward pass only."""
+    whole = job.run(2, "whole", 6, **options)
+    job.killed(2, "job", 3, **options)
+    log = job.run(2, "job", 6, **options)
     check_goes_on(job, log, 3, 1, 1)
     found, expected = losses(log), losses(whole)
     assert found == {step: expected[step] for step in found}

@@ -1,7 +1,7 @@
 """Ranks of megatron-core's GPT, to be killed and started again with other parallel sizes.
 
 gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
-tensor (parallel size), distributed (optimizer), bf16, and directory, storage, kept as for
+tensor (parallel size), distributed (optimizer), bf16, overlap (of gathers with the forward), and directory, storage, kept as for
 initialize_easyckpt; dump, a folder for what the ranks have at the begin and at the end.
 """
 
@@ -57,9 +57,11 @@ class Gpt:
                          vocab_size=VOCABULARY, max_sequence_length=LENGTH)  # fmt: skip
         if is_bf16:
             model = Float16Module(config, model)
+        overlap = self.options.get("overlap", False)
         distributed = DistributedDataParallelConfig(
-            use_distributed_optimizer=self.options.get("distributed", True)
-        )
+            use_distributed_optimizer=self.options.get("distributed", True),
+            overlap_grad_reduce=overlap, overlap_param_gather=overlap,
+        )  # fmt: skip
         return DistributedDataParallel(config, distributed, model)
 
     def _make_optimizer(self):
@@ -68,6 +70,7 @@ class Gpt:
             optimizer="adam", lr=1e-2, min_lr=1e-3, weight_decay=0.1, clip_grad=1.0, bf16=is_bf16,
             params_dtype=torch.bfloat16 if is_bf16 else torch.float32,
             use_distributed_optimizer=self.options.get("distributed", True),
+            overlap_param_gather=self.options.get("overlap", False),
         )  # fmt: skip
         optimizer = get_megatron_optimizer(config, [self.model])
         scheduler = OptimizerParamScheduler(
@@ -149,9 +152,9 @@ def train(job, steps, options):
         gpt.dump(dump / f"began-{begin}")
     for iteration in range(begin + 1, int(steps) + 1):
         say("loss", iteration, repr(gpt.step(iteration)))
+        megatron.save_checkpoint_if_needed(iteration, *more)
         if dump:
             gpt.dump(dump / f"made-{iteration}")
-        megatron.save_checkpoint_if_needed(iteration, *more)
         if not easy.is_disabled:
             with contextlib.suppress(libckpt.NotFound, libckpt.Unavailable):  # Another skipped it.
                 easy.memory.session.wait(iteration, "committed", 60)

@@ -19,8 +19,12 @@ class Owned:
 
     parameter: torch.Tensor
     main: torch.Tensor  # That the inner optimizer updates: a stretch of it, or a copy in fp32.
-    state: dict
+    inner: torch.optim.Optimizer
     begin: int  # The first element of the parameter that it is for.
+
+    @property
+    def state(self):
+        return self.inner.state.get(self.main, {})
 
     @property
     def has_own_main(self):
@@ -59,7 +63,7 @@ def owned_by(part):
         for parameter, (group, at) in part.model_param_group_index_map.items():
             main = inner.param_groups[group]["params"][at]
             found = part._get_model_param_range_map(parameter)["param"]
-            yield Owned(parameter, main, inner.state.get(main, {}), found.start)
+            yield Owned(parameter, main, inner, found.start)
         return
     models = {}
     groups = [getattr(part, name, ()) for name in ("float16_groups", "fp32_from_float16_groups")]
@@ -67,7 +71,7 @@ def owned_by(part):
         models |= {id(main): model for model, main in zip(model_group, main_group, strict=True)}
     for group in inner.param_groups:
         for main in group["params"]:
-            yield Owned(models.get(id(main), main), main, inner.state.get(main, {}), 0)
+            yield Owned(models.get(id(main), main), main, inner, 0)
 
 
 def _check(part):
@@ -130,7 +134,10 @@ def _new_step(inner, main):
 def settings_of(part):
     """What is no tensor of a parameter: plain data, the same on all ranks."""
     inner = inner_of(part)
-    steps = {float(state["step"]) for state in inner.state.values() if "step" in state}
+    counters = [state["step"] for state in inner.state.values() if "step" in state]
+    if counters and getattr(counters[0], "is_cuda", False):
+        counters = counters[:1]  # A GPU would be waited for, once for each parameter.
+    steps = set(map(float, counters))
     if len(steps) > 1:
         raise Unsupported(f"the optimizer counts other steps for other parameters: {sorted(steps)}")
     groups = [{k: v for k, v in group.items() if k != "params"} for group in inner.param_groups]

@@ -18,19 +18,36 @@ class Pieces:
         self.parts = _optimizers.parts_of(optimizer) if optimizer is not None else []
         self._rank = rank
         self._tensors, self.modules = _places.places_of(self.model, rank)
-        self._arrays = []
+        self._arrays, self._states = [], []
         self._seen = None  # Addresses of what the arrays were made of.
 
     def arrays(self):
         """Of the model and of all state that the optimizer has by now."""
-        seen = [tensor.data_ptr() for tensor, _ in self._tensors.values()]
-        owned = [each for part in self.parts for each in _optimizers.owned_by(part)]
-        found = [(each, each.tensors()) for each in owned]
-        seen += [tensor.data_ptr() for _, tensors in found for tensor in tensors.values()]
-        if seen != self._seen:
+        if not self._are_as_before():
+            found = self._found()
             self._arrays = self._of_model() + self._of_optimizer(found)
-            self._seen = seen
+            self._seen = self._addresses()
+            self._states = [
+                (each.inner, each.main, key, tensor)
+                for each, tensors in found for key, tensor in tensors.items() if key in each.state
+            ]  # fmt: skip
         return self._arrays
+
+    def _are_as_before(self):
+        states_are_same = all(
+            inner.state.get(main, {}).get(key) is tensor
+            for inner, main, key, tensor in self._states
+        )
+        return states_are_same and self._seen == self._addresses()
+
+    def _addresses(self):
+        """Of the model; and how many parameters have state."""
+        counts = [len(_optimizers.inner_of(part).state) for part in self.parts]
+        return counts, [tensor.data_ptr() for tensor, _ in self._tensors.values()]
+
+    def _found(self):
+        owned = [each for part in self.parts for each in _optimizers.owned_by(part)]
+        return [(each, each.tensors()) for each in owned]
 
     def _of_model(self):
         places = {id(p): (t, p) for t, ps in self._tensors.values() for p in ps}.values()
@@ -60,10 +77,8 @@ class Pieces:
     def relaid(self, saved_by):
         """(arrays, those of them that are to be put in order) for a step that other numbers of
         tensor parallel ranks saved. `saved_by`: by the number here, the number there."""
-        owned = [each for part in self.parts for each in _optimizers.owned_by(part)]
-        found = [(each, each.tensors()) for each in owned]
         arrays, relaid = self._of_model(), []
-        for key, place, begin, memory in self._stretches(found):
+        for key, place, begin, memory in self._stretches(self._found()):
             there = saved_by.get(place.parts, place.parts)
             if place.columns and there != place.parts:
                 relaid.append(_places.Relaid(f"{STATE}{key}.", place, begin, memory, there))
