@@ -44,6 +44,12 @@ class Job:
         kill_all(log, ranks, trainer)
         return log
 
+    def dumped_by_stages(self, name, stages):
+        """The same of stages of a pipeline."""
+        parts = [torch.load(self._scratch / "job" / f"{name}.{rank}") for rank in range(stages)]
+        return {f"{key} {kind}": tensor for part in parts for key, kinds in part.items()
+                for kind, tensor in kinds.items() if kind != "dimension"}  # fmt: skip
+
     def dumped(self, job, name, tensor):
         """The whole tensors of tensor parallel ranks, by name and what they are."""
         parts = [torch.load(self._scratch / job / f"{name}.{rank}") for rank in range(tensor)]
@@ -131,6 +137,29 @@ def test_other_numbers_of_tensor_parallel_ranks_go_on_from_memory(job):
             check_goes_on(job, log, step - 1, launches[step - 3][1], tensor)
         found |= losses(log)
     assert found == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_stages_of_a_pipeline_may_be_others(job):
+    """2 -> 1 -> 2."""
+    job.killed(2, "job", 2, pipeline=2, numbers=True)
+    log = job.killed(1, "job", 3, numbers=True)
+    (began,) = said(log, 0, "began at")[0]
+    there = job.dumped_by_stages(f"made-{began}", 2)
+    check_equal(job.dumped_by_stages(f"began-{began}", 1), there)
+    log = job.run(2, "job", 4, pipeline=2, numbers=True)
+    (began,) = said(log, 0, "began at")[0]
+    check_equal(job.dumped_by_stages(f"began-{began}", 2),
+                job.dumped_by_stages(f"made-{began}", 1))  # fmt: skip
+
+
+def test_what_the_same_number_of_ranks_divides_otherwise_is_refused_by_name(job):
+    """A restore by as many ranks reads what each of them saved."""
+    job.killed(2, "job", 2, tensor=2)
+    refused = job.start(2, "job", 3)
+    assert refused.wait() != 0
+    assert "divide the model among their ranks otherwise" in refused.log.read_text()
+    log = job.run(2, "job", 3, tensor=2)
+    check_goes_on(job, log, 2, 2, 2)
 
 
 def folders_in(directory):

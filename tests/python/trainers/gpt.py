@@ -1,7 +1,7 @@
 """Ranks of megatron-core's GPT, to be killed and started again with other parallel sizes.
 
 gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
-tensor (parallel size), distributed (optimizer), bf16, overlap (of gathers with the forward), and directory, storage, kept as for
+tensor and pipeline (parallel sizes), numbers (in the place of gradients), distributed (optimizer), bf16, overlap (of gathers with the forward), and directory, storage, kept as for
 initialize_easyckpt; dump, a folder for what the ranks have at the begin and at the end.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import signal
+import zlib
 
 import cuda_to_cpu
 import megatron_training
@@ -28,7 +29,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from ranks import say
 
-BATCH, LENGTH, VOCABULARY = 4, 8, 32
+BATCH, LENGTH, VOCABULARY, LAYERS = 4, 8, 32, 2
 
 
 class Gpt:
@@ -36,7 +37,8 @@ class Gpt:
 
     def __init__(self, options):
         self.options = options
-        parallel_state.initialize_model_parallel(options.get("tensor", 1))
+        self.pipeline = options.get("pipeline", 1)
+        parallel_state.initialize_model_parallel(options.get("tensor", 1), self.pipeline)
         torch.manual_seed(0)
         self.model = self._make_model()
         self.optimizer, self.scheduler = self._make_optimizer()
@@ -45,16 +47,20 @@ class Gpt:
         is_bf16 = self.options.get("bf16", False)
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         config = TransformerConfig(
-            num_layers=2, hidden_size=16, ffn_hidden_size=24, num_attention_heads=2,
+            num_layers=LAYERS, hidden_size=16, ffn_hidden_size=24, num_attention_heads=2,
             use_cpu_initialization=True, params_dtype=dtype, pipeline_dtype=dtype, bf16=is_bf16,
             hidden_dropout=0.0, attention_dropout=0.0, gradient_accumulation_fusion=False,
             bias_dropout_fusion=False, masked_softmax_fusion=False, persist_layer_norm=False,
             bias_activation_fusion=False, gated_linear_unit=True,
             activation_func=torch.nn.functional.silu,
             tensor_model_parallel_size=self.options.get("tensor", 1),
+            pipeline_model_parallel_size=self.pipeline,
         )  # fmt: skip
-        model = GPTModel(config, get_gpt_layer_local_spec(normalization="LayerNorm"),
-                         vocab_size=VOCABULARY, max_sequence_length=LENGTH)  # fmt: skip
+        model = GPTModel(
+            config, get_gpt_layer_local_spec(normalization="LayerNorm"), vocab_size=VOCABULARY,
+            max_sequence_length=LENGTH, pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+        )  # fmt: skip
         if is_bf16:
             model = Float16Module(config, model)
         overlap = self.options.get("overlap", False)
@@ -80,8 +86,28 @@ class Gpt:
         )  # fmt: skip
         return optimizer, scheduler
 
+    def names(self):
+        """The parameters by the names that they have in the whole model."""
+        first = LAYERS // self.pipeline * parallel_state.get_pipeline_model_parallel_rank()
+        for name, parameter in self.model.module.named_parameters():
+            parts = name.removeprefix("module.").split(".")
+            if parts[:2] == ["decoder", "layers"]:
+                parts[2] = str(int(parts[2]) + first)
+            yield ".".join(parts), parameter
+
+    def step_with_numbers(self, iteration):
+        """With gradients that the name and the iteration say, for stages of a pipeline."""
+        for name, parameter in self.names():
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {iteration}".encode()))
+            parameter.main_grad.copy_(torch.randn(parameter.shape, generator=generator))
+        self.optimizer.step()
+        self.scheduler.step(1)
+        return 0.0
+
     def step(self, iteration):
         """The loss, of the whole batch."""
+        if self.options.get("numbers"):
+            return self.step_with_numbers(iteration)
         generator = torch.Generator().manual_seed(50 + iteration)
         tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=generator)
         size = parallel_state.get_data_parallel_world_size()
@@ -103,12 +129,11 @@ class Gpt:
     def dump(self, path):
         """All that this tensor parallel rank has, by Megatron's own means."""
         found = {}
-        for name, parameter in self.model.module.named_parameters():
-            name = name.removeprefix("module.")
+        for name, parameter in self.names():
             is_divided = getattr(parameter, "tensor_model_parallel", False)
             dimension = parameter.partition_dim if is_divided else None
             found[name] = {"dimension": dimension, "model": parameter.detach().clone()}
-        names = {id(p): n.removeprefix("module.") for n, p in self.model.module.named_parameters()}
+        names = {id(parameter): name for name, parameter in self.names()}
         (optimizer,) = self.optimizer.chained_optimizers
         if isinstance(optimizer, DistributedOptimizer):
             state = optimizer.get_parameter_state_dp_zero(return_on_all_ranks=True)
@@ -124,7 +149,8 @@ class Gpt:
                 for key in ("exp_avg", "exp_avg_sq"):
                     found[names[id(parameter)]][key] = state[key].clone()
         if parallel_state.get_data_parallel_rank() == 0:
-            torch.save(found, f"{path}.{parallel_state.get_tensor_model_parallel_rank()}")
+            rank = parallel_state.get_tensor_model_parallel_rank()
+            torch.save(found, f"{path}.{rank + parallel_state.get_pipeline_model_parallel_rank()}")
         dist.barrier()
 
 

@@ -130,6 +130,12 @@ class Memory:
         is_done = failure is None and _state_in(there) == _state_in(here)
         if self.session.ranks.decide("geometry", is_done, all):
             return restored, into["state"]
+        if there != here and restored.world_size == self.session.world_size:
+            raise errors.Unsupported(
+                f"restore step {restored.step}: as many ranks saved it, which divide the model "
+                f"among their ranks otherwise ({_said(there)}, and here {_said(here)}): start with "
+                "those sizes, or with another number of ranks"
+            ) from failure
         if there == here:
             raise failure or errors.Unavailable("restore: another rank could not be restored")
         _optimizers.drop_state(made)
@@ -142,6 +148,10 @@ class Memory:
             for each in relaid:
                 each.fill()
         return restored, into["state"]
+
+
+def _said(geometry):
+    return ", ".join(f"{name} {geometry[name]}" for name in _parallel.sizes())
 
 
 def _state_in(geometry):

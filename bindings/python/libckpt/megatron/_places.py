@@ -177,12 +177,9 @@ def _place(name, number, parts, part, owner, rank, columns):
         )
     columns = inner[0] if inner else columns if columns == 1 and len(shape) > 1 else 0
     first = (part.data.data_ptr() - owner.data_ptr()) // owner.element_size()
-    copy = 0 if _is_main(part.replica_id) else rank + 1
-    return Place(name, tuple(shape), tuple(offset), box, first, copy, columns)
-
-
-def _is_main(replica):
-    return not any(replica) if isinstance(replica, tuple) else replica == 0
+    # All copies have numbers of their own, and none has 0: what one rank alone has as a whole, a
+    # layer of a pipeline, would be that rank's own and no part that others may ask for.
+    return Place(name, tuple(shape), tuple(offset), box, first, rank + 1, columns)
 
 
 def _check_names(all_places):
