@@ -39,15 +39,15 @@ class Folders:
 
     def save(self, iteration, model, optimizer, scheduler, flops):
         """All ranks call it."""
-        files = _classic.files_of(iteration, model, optimizer, scheduler, flops)
-        if self._sets is None:
-            self._write(iteration, files)
-            return
         try:
+            files = _classic.files_of(iteration, model, optimizer, scheduler, flops)
+            if self._sets is None:
+                self._write(iteration, files)
+                return
             fileset = self._sets.begin(_classic.folder_of(iteration))
             fileset.objects.update(files)
             fileset.commit({TRACKER: str(iteration)}, then=self._rotate)
-        except (errors.CheckpointError, OSError) as error:
+        except Exception as error:  # Training goes on, whatever it is.
             logger.error("libckpt: save iteration %d to %s: %s", iteration, self.directory, error)
 
     def _write(self, iteration, files):

@@ -15,7 +15,7 @@ import pickle
 import torch
 
 from libckpt import errors
-from libckpt._init import init
+from libckpt._init import init, with_keywords
 from libckpt.core.files import _publish_queue
 from libckpt.ticket import said
 
@@ -30,6 +30,7 @@ class LocalCheckpointManager:
     """`options` are those of `libckpt.init`. Copies on peers are made as its option `replicas`
     says, whatever `repl_strategy` is."""
 
+    @with_keywords
     def __init__(self, root_local_ckpt_dir, session_id="", repl_strategy=None, **options):
         self.session_id, self.repl_strategy = session_id, repl_strategy
         self.latest_iteration = -1
@@ -43,7 +44,7 @@ class LocalCheckpointManager:
         if self._session is None:
             directory = os.path.join(self._root, self.session_id)
             job = _publish_queue.job_of("megatron-local", os.path.basename(directory), directory)
-            self._session = init(job, allow_pickle=True, **self._options)
+            self._session = init(job, **{**self._options, "allow_pickle": True})
         return self._session
 
     @property

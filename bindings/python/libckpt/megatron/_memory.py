@@ -86,8 +86,10 @@ class Memory:
     def restore(self, model, optimizer, scheduler, step=None):
         """Fills model, optimizer and scheduler from the newest step. Returns what progress it had,
         and the Restored; None: there is no step. All ranks call it."""
-        pieces = self.pieces(model, optimizer)
+        pieces = self._pieces_on_all_ranks(model, optimizer)
         made = []
+        if pieces is None:
+            return None
         try:
             restored, state = self._fill(pieces, made, step)
         except errors.NotFound:
@@ -110,6 +112,22 @@ class Memory:
                 restored.step,
             )
         return state["progress"], restored
+
+    def _pieces_on_all_ranks(self, model, optimizer):
+        """None: a rank has something that libckpt does not know. Memory has no such step, so that
+        there is nothing to lose."""
+        pieces, failure = None, None
+        try:
+            pieces = self.pieces(model, optimizer)
+            pieces.arrays()
+        except Exception as error:
+            failure = error
+        try:
+            self.session.agree("pieces", failure)
+            return pieces
+        except Exception as error:
+            self._give_up(error)
+            return None
 
     def _fill(self, pieces, made, step):
         """With the arrays that this number of ranks would have saved; and if nobody saved such
