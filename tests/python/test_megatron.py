@@ -99,7 +99,10 @@ def check_goes_on(job, log, newest, tensor_before, tensor_now):
     check_equal(job.dumped("job", f"began-{step}", tensor_now), before)
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap": True}])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param({"overlap": True}, marks=SLOW)])
 def test_the_same_ranks_go_on_bit_for_bit(job, options):
     """Also where parameters are gathered in the next forward pass only."""
     whole = job.run(2, "whole", 6, **options)
@@ -112,6 +115,7 @@ def test_the_same_ranks_go_on_bit_for_bit(job, options):
     assert said(log, 0, "rates") == said(whole, 0, "rates")
 
 
+@SLOW
 @pytest.mark.parametrize("options", [{}, {"bf16": True}, {"distributed": False}])
 def test_other_numbers_of_data_parallel_ranks_go_on_from_memory(job, options):
     """2 -> 1 -> 2."""
@@ -126,6 +130,7 @@ def test_other_numbers_of_data_parallel_ranks_go_on_from_memory(job, options):
     assert found == pytest.approx(whole, rel=1e-2 if "bf16" in options else 1e-5)
 
 
+@SLOW
 def test_other_numbers_of_tensor_parallel_ranks_go_on_from_memory(job):
     """2 of each -> 2 tensor parallel ones -> 1 -> 2 of each."""
     whole = losses(job.run(1, "whole", 5))
@@ -139,6 +144,7 @@ def test_other_numbers_of_tensor_parallel_ranks_go_on_from_memory(job):
     assert found == pytest.approx(whole, rel=1e-5)
 
 
+@SLOW
 def test_the_stages_of_a_pipeline_may_be_others(job):
     """2 -> 1 -> 2."""
     job.killed(2, "job", 2, pipeline=2, numbers=True)
@@ -152,6 +158,7 @@ def test_the_stages_of_a_pipeline_may_be_others(job):
                 job.dumped_by_stages(f"made-{began}", 1))  # fmt: skip
 
 
+@SLOW
 def test_what_the_same_number_of_ranks_divides_otherwise_is_refused_by_name(job):
     """A restore by as many ranks reads what each of them saved."""
     job.killed(2, "job", 2, tensor=2)
@@ -175,6 +182,7 @@ def check_losses(log, whole, steps):
     assert losses(log) == pytest.approx(expected, rel=1e-5)
 
 
+@SLOW
 @pytest.mark.parametrize("options", [{}, {"distributed": False}])
 def test_stock_megatron_goes_on_from_the_folders(job, tmp_path, options):
     """With another number of data parallel ranks; and so does libckpt, when its memory is gone."""
@@ -195,6 +203,7 @@ def test_stock_megatron_goes_on_from_the_folders(job, tmp_path, options):
     check_losses(log, whole, (7, 8))
 
 
+@SLOW
 def test_a_folder_of_killed_ranks_is_whole_and_memory_may_be_newer(job, tmp_path):
     """Tensor parallel ranks, each with a file of its own."""
     options = {"directory": str(tmp_path / "checkpoints"), "storage": 2, "tensor": 2}
@@ -214,6 +223,7 @@ def test_a_folder_of_killed_ranks_is_whole_and_memory_may_be_newer(job, tmp_path
     check_losses(log, whole, (5,))
 
 
+@SLOW
 def test_disabled_it_writes_the_folders_as_megatron_does(job, tmp_path):
     options = {"directory": str(tmp_path / "checkpoints"), "storage": 2,
                "environment": {"LIBCKPT_DISABLE": "1"}}  # fmt: skip
@@ -228,6 +238,7 @@ def test_disabled_it_writes_the_folders_as_megatron_does(job, tmp_path):
     assert first | losses(log) == pytest.approx(whole, rel=1e-5)
 
 
+@SLOW
 def test_the_hook_makes_megatrons_own_loop_use_libckpt(job, tmp_path):
     """With a stand-in for megatron.training, which wants GPUs."""
     directory = tmp_path / "checkpoints"

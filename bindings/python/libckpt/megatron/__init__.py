@@ -10,6 +10,8 @@ Steps are captured in memory that outlives the process. Another data parallel si
 tensor parallel size, go on from there. Folders on storage are in Megatron's classic format.
 """
 
+import atexit
+
 from libckpt import errors
 from libckpt._init import with_keywords
 from libckpt.megatron import _training
@@ -80,3 +82,12 @@ def load_checkpoint(
     del concat
     found = current().load(model, optimizer, opt_param_scheduler, load_arg, strict, **more)
     return found if _training.counts_operations() else found[0]
+
+
+@atexit.register
+def _leave():
+    """The steps in memory stay, as after a death: a next process may go on from them."""
+    global _current
+    if _current is not None:
+        _current.abandon()
+        _current = None

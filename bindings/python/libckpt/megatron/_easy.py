@@ -94,6 +94,12 @@ class EasyCkpt:
             self._memory.session.close()
         self._memory, self._folders = None, None
 
+    def abandon(self):
+        """Lets go of the memory, which stays as it is."""
+        if self._memory is not None and self._memory.session is not None:
+            self._memory.session.abandon()
+        self._memory, self._folders = None, None
+
     # --- loading
 
     def load(self, model, optimizer, scheduler, load_arg="load", strict=True, **more):
