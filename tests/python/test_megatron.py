@@ -307,3 +307,18 @@ def test_the_local_manager_stands_in_for_that_of_nvrx(runtime, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(found.parts, parts, strict=True))
     assert manager.local_ckpt_dir == tmp_path / "local" / "s" / "0"
     manager.session.close()
+
+
+def test_a_model_that_is_not_megatrons_trains_on_without_memory(runtime, caplog):
+    from libckpt import megatron
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    easy = megatron.initialize_easyckpt(1, 0, 0, job="other")
+    assert megatron.load_checkpoint(model, optimizer, None) == 0
+    for iteration in (1, 2):
+        megatron.save_checkpoint_if_needed(iteration, model, optimizer, None)
+    told = [record.message for record in caplog.records if "not captured in memory" in record.message]
+    assert len(told) == 1
+    assert "Linear, which has no sharded_state_dict()" in told[0]
+    easy.close()
