@@ -37,3 +37,12 @@ def test_stock_transformers_ends_what_transformers_trainer_began():
     said = run("transformers_trainer.py")
     assert said.count("--- kill -9") == 3
     assert said.count("the same as if nothing had happened") == 1
+
+
+@pytest.mark.slow
+def test_megatron_trainer_goes_on_after_a_rank_was_killed_and_with_another_number():
+    pytest.importorskip("megatron.core")
+    said = run("megatron_trainer.py")
+    assert "the loss is the same" in said
+    assert "1 rank(s), from step 40" in said or "1 rank(s), from step 39" in said
+    assert "folders: iter_0000020 iter_0000040" in said

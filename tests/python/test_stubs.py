@@ -20,6 +20,8 @@ import libckpt
 PACKAGE = pathlib.Path(libckpt.__file__).parent
 FRAMEWORKS = {  # What a module of ours needs.
     "torch": "torch", "transformers": "transformers", "jax": "jax", "levanter": "jax",
+    "megatron": "megatron.core", "dcp": "torch", "deepspeed": "deepspeed",
+    "accelerate": "accelerate", "lightning": "lightning",
 }  # fmt: skip
 OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub tells of these.
 
@@ -50,7 +52,9 @@ def parameters_of_stub(function):
     ]
     if given.kwarg and is_options(given.kwarg):
         none = ast.Constant(None)
-        found += [(ast.arg(name), kinds.KEYWORD_ONLY, none) for name in libckpt._init.KEYWORDS]
+        own = {argument.arg for argument, *_ in found}
+        names = [name for name in libckpt._init.KEYWORDS if name not in own]
+        found += [(ast.arg(name), kinds.KEYWORD_ONLY, none) for name in names]
     elif given.kwarg:
         found.append((given.kwarg, kinds.VAR_KEYWORD, None))
     return [

@@ -138,7 +138,9 @@ def with_keywords(function):
     signature = inspect.signature(function)
     *own, options = signature.parameters.values()
     assert options.kind is options.VAR_KEYWORD
-    signature = signature.replace(parameters=[*own, *KEYWORDS.values()])
+    names = {each.name for each in own}
+    more = [each for name, each in KEYWORDS.items() if name not in names]
+    signature = signature.replace(parameters=[*own, *more])
 
     @functools.wraps(function)
     def call(*arguments, **options):

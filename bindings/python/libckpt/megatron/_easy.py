@@ -1,0 +1,173 @@
+"""EasyCkpt: what the three functions of the package share: the memory and the folders of a job."""
+
+import logging
+import os
+import pathlib
+
+from libckpt import errors
+from libckpt.core import _settings
+from libckpt.core.files import _publish_queue
+from libckpt.megatron import _classic, _folders, _training
+from libckpt.megatron._memory import Memory
+
+logger = logging.getLogger("libckpt")
+
+
+class EasyCkpt:
+    def __init__(self, save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path=None,
+                 *, job=None, save_dir=None, load_dir=None, **options):  # fmt: skip
+        self._storage_interval = save_storage_interval
+        self._max_ckpt_num = max_ckpt_num or 0
+        self._options = {"save_mem_interval": save_mem_interval or "never", **options}
+        if log_file_path is not None:
+            self._options["log_file_path"] = os.fspath(log_file_path)
+        self._job, self._save_dir, self._load_dir = job, save_dir, load_dir
+        self._memory, self._folders = None, None
+        self._has_asked = False  # Memory for its newest step.
+        self._captured = None
+
+    @property
+    def is_disabled(self):
+        return _settings.is_true(self._options.get("disable", _settings.configured("disable")))
+
+    @property
+    def memory(self):
+        """Opened when it is first needed: the process groups exist by then."""
+        if self._memory is None:
+            job = self._job or _settings.configured("job")
+            if job is None:
+                directory = os.path.realpath(self.save_dir or ".")
+                job = _publish_queue.job_of("megatron", os.path.basename(directory), directory)
+            self._memory = Memory(job, self._options)
+        return self._memory
+
+    @property
+    def save_dir(self):
+        return self._save_dir or getattr(_training.args(), "save", None)
+
+    @property
+    def load_dir(self):
+        return self._load_dir or getattr(_training.args(), "load", None) or self.save_dir
+
+    @property
+    def folders(self):
+        """None: there is no directory to save to."""
+        if self._folders is None and self.save_dir:
+            self._folders = _folders.Folders(self.save_dir, self._max_ckpt_num, self.is_disabled)
+        return self._folders
+
+    # --- saving
+
+    def save(self, iteration, model, optimizer, scheduler, flops=0):
+        """In memory and on storage, as far as each is due."""
+        self.capture(iteration, model, optimizer, scheduler, flops)
+        if self._storage_interval and iteration % self._storage_interval == 0:
+            self.store(iteration, model, optimizer, scheduler, flops)
+
+    def capture(self, iteration, model, optimizer, scheduler, flops=0):
+        """In memory, if that is due; once for each iteration."""
+        if self.is_disabled or iteration == self._captured:
+            return
+        if not self._has_asked and self.memory.is_open:  # The program decided where it begins.
+            self._start_fresh()
+        self._captured = iteration
+        progress = {"num_floating_point_operations_so_far": flops, **_training.progress()}
+        self.memory.save(iteration, _chunks(model), optimizer, scheduler, progress)
+
+    def store(self, iteration, model, optimizer, scheduler, flops=0):
+        """On storage, now."""
+        if self.folders is not None:
+            self.folders.save(iteration, _chunks(model), optimizer, scheduler, flops)
+
+    def _start_fresh(self):
+        self._has_asked = True
+        try:
+            self.memory.session.start_fresh()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; Megatron's steps are not captured in memory", error)
+
+    def close(self):
+        """Returns when what was saved is on storage; frees the memory."""
+        if self._folders is not None:
+            self._folders.close()
+        if self._memory is not None and self._memory.session is not None:
+            self._memory.session.close()
+        self._memory, self._folders = None, None
+
+    def abandon(self):
+        """Lets go of the memory, which stays as it is."""
+        if self._memory is not None and self._memory.session is not None:
+            self._memory.session.abandon()
+        self._memory, self._folders = None, None
+
+    # --- loading
+
+    def load(self, model, optimizer, scheduler, load_arg="load", strict=True, **more):
+        """(iteration, operations so far)."""
+        model = _chunks(model)
+        if self.folders is not None:
+            self.folders.settle()  # What a run before left is published by now.
+        is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
+        newest = _folders.newest_in(self.load_dir) if is_ours and self.load_dir else None
+        found, failure = None, None
+        if is_ours and not self.is_disabled and self.memory.is_open:
+            self._has_asked = True
+            found, failure = self._from_memory(model, optimizer, scheduler)
+            if found is not None and (newest is None or found[1].step >= newest):
+                return self._resumed(*found, newest)
+            if found is not None:
+                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
+                               self._path(newest), found[1].step)  # fmt: skip
+                self._start_fresh()
+        if is_ours and newest is None:
+            if failure is not None:
+                raise failure  # There is something: do not begin anew over it.
+            if _training.stock("load_checkpoint") is None:
+                logger.warning("libckpt: nothing to resume from: training begins at iteration 0")
+                return 0, 0
+        if failure is not None:
+            logger.error("libckpt: resume from memory: %s; resumes from %s instead",
+                         failure, self._path(newest))  # fmt: skip
+            self._start_fresh()
+        elif newest is not None and found is None:
+            logger.warning("libckpt: resumes from %s; memory has no step", self._path(newest))
+        return self._from_folder(newest, model, optimizer, scheduler, load_arg, strict, more)
+
+    def _from_memory(self, model, optimizer, scheduler):
+        """((progress, Restored), failure): all ranks have a step, or none."""
+        found, failure = None, None
+        try:
+            found = self.memory.restore(model, optimizer, scheduler)
+        except Exception as error:  # Whatever it is, folders may be good.
+            failure = error
+        try:
+            self.memory.session.agree("resume", failure)
+        except Exception as error:
+            failure = failure or error
+        return (found, None) if failure is None else (None, failure)
+
+    def _resumed(self, progress, restored, newest):
+        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
+                       restored.step, restored.source_name, newest)  # fmt: skip
+        _training.give_progress(progress)
+        return progress["iteration"], progress["num_floating_point_operations_so_far"]
+
+    def _path(self, newest):
+        return os.path.join(self.load_dir, _classic.folder_of(newest))
+
+    def _from_folder(self, newest, model, optimizer, scheduler, load_arg, strict, more):
+        stock = _training.stock("load_checkpoint")
+        if stock is not None:
+            more = _training.known(stock, more)
+            found = stock(model, optimizer, scheduler, load_arg, strict, **more)
+            return found if isinstance(found, tuple) else (found, 0)
+        if newest is None:
+            raise errors.InvalidArgument(
+                f'load_checkpoint: load_arg "{load_arg}" is an option of megatron.training, which '
+                "is not there"
+            )
+        return _classic.give(pathlib.Path(self._path(newest)), model, optimizer, scheduler, strict)
+
+
+def _chunks(model):
+    return list(model) if isinstance(model, (list, tuple)) else [model]

@@ -1,0 +1,91 @@
+"""Folders: `iter_NNNNNNN` in Megatron's classic format, each whole or not there, the tracker last.
+
+What the ranks write is captured, and the daemon brings it to storage while training goes on. Where
+that cannot be, the files are written here and now, as Megatron does it.
+"""
+
+import logging
+import pathlib
+import re
+
+import torch
+
+from libckpt import errors
+from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.megatron import _classic
+
+logger = logging.getLogger("libckpt")
+
+TRACKER = "latest_checkpointed_iteration.txt"
+FOLDER = re.compile(r"^iter_(\d{7,})$")
+
+
+class Folders:
+    def __init__(self, directory, max_count, is_disabled):
+        self.directory = pathlib.Path(directory)
+        self._max_count = max_count
+        self._sets = None
+        if is_disabled:
+            return
+        is_one = torch.distributed.is_initialized()
+        self._rank = torch.distributed.get_rank() if is_one else 0
+        world_size = torch.distributed.get_world_size() if is_one else 1
+        try:
+            # Another job than that of the memory, which may be named for this directory, too.
+            self._sets = FileSets("megatron-files", self.directory, rank=self._rank,
+                                  world_size=world_size)  # fmt: skip
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s; Megatron's checkpoints are written by torch", error)
+
+    def save(self, iteration, model, optimizer, scheduler, flops):
+        """All ranks call it."""
+        try:
+            files = _classic.files_of(iteration, model, optimizer, scheduler, flops)
+            if self._sets is None:
+                self._write(iteration, files)
+                return
+            fileset = self._sets.begin(_classic.folder_of(iteration))
+            fileset.objects.update(files)
+            fileset.commit({TRACKER: str(iteration)}, then=self._rotate)
+        except Exception as error:  # Training goes on, whatever it is.
+            logger.error("libckpt: save iteration %d to %s: %s", iteration, self.directory, error)
+
+    def _write(self, iteration, files):
+        """As Megatron: the tracker when all ranks are done."""
+        folder = self.directory / _classic.folder_of(iteration)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, folder / name)
+        is_one = torch.distributed.is_initialized()
+        if is_one:
+            torch.distributed.barrier()
+        if not is_one or torch.distributed.get_rank() == 0:
+            (self.directory / TRACKER).write_text(str(iteration))
+
+    def settle(self):
+        """Returns when all that was saved is there. All ranks call it."""
+        if self._sets is not None:
+            self._sets.settle()
+
+    def close(self):
+        if self._sets is not None:
+            self._sets.close()
+
+    def _rotate(self):
+        """Of those that libckpt published, the newest stay, and that of the tracker."""
+        if not self._max_count:
+            return
+        names = [path.stem for path in (self._sets.private / "sets").glob("iter_*.json")]
+        found = sorted((int(match[1]), match[0]) for match in map(FOLDER.match, names) if match)
+        latest = newest_in(self.directory)
+        for iteration, name in found[: -self._max_count]:
+            if iteration != latest:
+                self._sets.remove(name)
+
+
+def newest_in(directory):
+    """The iteration that the tracker names; None: there is none, or a release."""
+    try:
+        return int((pathlib.Path(directory) / TRACKER).read_text().strip())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,213 @@
+"""Memory: the session that a job of Megatron is captured in, and a step of it brought back."""
+
+import contextlib
+import io
+import json
+import logging
+
+import torch
+
+from libckpt import errors
+from libckpt._init import init
+from libckpt.megatron import _optimizers, _parallel, _training
+from libckpt.megatron._pieces import Pieces
+from libckpt.rng import RNG
+
+logger = logging.getLogger("libckpt")
+
+
+class Memory:
+    """`error` says why steps are not captured; every failure is logged once, none is raised."""
+
+    def __init__(self, job, options):
+        self.session, self.error = None, None
+        self._interval = options.get("save_mem_interval", 1)
+        self._pieces, self._made_of = None, None
+        try:
+            self.session = init(job, **options)
+        except errors.CheckpointError as error:
+            self._give_up(error)
+
+    def _give_up(self, error):
+        self.error = error
+        logger.error("libckpt: %s; Megatron's steps are not captured in memory", error)
+
+    @property
+    def is_open(self):
+        return self.session is not None and self.error is None
+
+    def pieces(self, model, optimizer):
+        made_of = [id(optimizer), *map(id, model)]
+        if made_of != self._made_of:
+            self._pieces = Pieces(model, optimizer, self.session.rank)
+            self._made_of = made_of
+            for part in self._pieces.parts:
+                self.session.guard(_optimizers.inner_of(part))
+        return self._pieces
+
+    # --- saving
+
+    def save(self, iteration, model, optimizer, scheduler, extra):
+        """Captures the step if it is due."""
+        if not self.is_open or not self._is_due(iteration):
+            return None
+        try:
+            pieces = self.pieces(model, optimizer)
+            with parameters_gathered(model):
+                items = self._items(pieces, scheduler, {"iteration": iteration, **extra})
+                return self.session.save_checkpoint_if_needed(
+                    iteration, items, arrays=pieces.arrays()
+                )
+        except Exception as error:  # Whatever Megatron's objects raise, training goes on.
+            self._give_up(error)
+            return None
+
+    def _is_due(self, iteration):
+        """Not asked for steps between: they would collect all for nothing."""
+        interval = self._interval
+        return type(interval) is not int or iteration % interval == 0
+
+    def _items(self, pieces, scheduler, progress):
+        return {
+            "state": {
+                "geometry": pieces.geometry(),
+                "place": _parallel.place(),
+                "optimizers": [_optimizers.settings_of(part) for part in pieces.parts],
+                "scheduler": scheduler.state_dict() if scheduler is not None else None,
+                "objects": _objects_of(pieces.modules),
+                "tracker": _training.rng_tracker_states(),
+                "progress": progress,
+            },
+            "rng": RNG(),
+        }
+
+    # --- restoring
+
+    def restore(self, model, optimizer, scheduler, step=None):
+        """Fills model, optimizer and scheduler from the newest step. Returns what progress it had,
+        and the Restored; None: there is no step. All ranks call it."""
+        pieces = self._pieces_on_all_ranks(model, optimizer)
+        made = []
+        if pieces is None:
+            return None
+        try:
+            restored, state = self._fill(pieces, made, step)
+        except errors.NotFound:
+            _optimizers.drop_state(made)
+            return None
+        except Exception:
+            _optimizers.drop_state(made)
+            raise
+        for part, settings in zip(pieces.parts, state["optimizers"], strict=True):
+            _optimizers.give_settings(part, settings)
+        _give_objects(pieces.modules, state["objects"])
+        if scheduler is not None and state["scheduler"] is not None:
+            scheduler.load_state_dict(state["scheduler"])
+        if state["place"] == _parallel.place():
+            _training.give_rng_tracker_states(state["tracker"])
+        elif restored.world_size == self.session.world_size:
+            logger.warning(
+                "libckpt: step %d was saved by a rank with another place in Megatron's groups: the "
+                "random generators of the tensor parallel ranks stay as they are",
+                restored.step,
+            )
+        return state["progress"], restored
+
+    def _pieces_on_all_ranks(self, model, optimizer):
+        """None: a rank has something that libckpt does not know. Memory has no such step, so that
+        there is nothing to lose."""
+        pieces, failure = None, None
+        try:
+            pieces = self.pieces(model, optimizer)
+            pieces.arrays()
+        except Exception as error:
+            failure = error
+        try:
+            self.session.agree("pieces", failure)
+            return pieces
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _fill(self, pieces, made, step):
+        """With the arrays that this number of ranks would have saved; and if nobody saved such
+        ones, with those that were."""
+        keys, has_step = _optimizers.state_of(pieces.parts)
+        made += _optimizers.make_state(pieces.parts, keys, has_step)
+        here = json.loads(pieces.geometry())
+        into, failure = {"state": {}, "rng": RNG()}, None
+        try:
+            restored = self.session.restore(into, step, arrays=pieces.arrays())
+            there = json.loads(into["state"]["geometry"])
+        except errors.NotFound:
+            raise
+        except errors.CheckpointError as error:
+            failure = error
+            restored = self.session.restore(step=step)
+            there = json.loads(restored.items["state"]["geometry"])
+        is_done = failure is None and _state_in(there) == _state_in(here)
+        if self.session.ranks.decide("geometry", is_done, all):
+            return restored, into["state"]
+        if there != here and restored.world_size == self.session.world_size:
+            raise errors.Unsupported(
+                f"restore step {restored.step}: as many ranks saved it, which divide the model "
+                f"among their ranks otherwise ({_said(there)}, and here {_said(here)}): start with "
+                "those sizes, or with another number of ranks"
+            ) from failure
+        if there == here:
+            raise failure or errors.Unavailable("restore: another rank could not be restored")
+        _optimizers.drop_state(made)
+        made[:] = _optimizers.make_state(pieces.parts, there["keys"], there["has_step"])
+        changed = {here[name]: there[name] for name in ("expert_tensor", "tensor")}
+        arrays, relaid = pieces.relaid(changed)
+        into = {"state": {}, "rng": RNG()}
+        restored = self.session.restore(into, restored.step, arrays=arrays)
+        with torch.no_grad():
+            for each in relaid:
+                each.fill()
+        return restored, into["state"]
+
+
+def _said(geometry):
+    return ", ".join(f"{name} {geometry[name]}" for name in _parallel.sizes())
+
+
+def _state_in(geometry):
+    return geometry["keys"], geometry["has_step"]
+
+
+@contextlib.contextmanager
+def parameters_gathered(model):
+    """With overlap_param_gather Megatron gathers the parameters in the next forward pass only; as
+    its own saves do, this one makes it gather them now."""
+    waiting = [
+        chunk for chunk in model
+        if getattr(getattr(chunk, "ddp_config", None), "overlap_param_gather", False)
+        and getattr(chunk, "remove_forward_pre_hook_handles", None)
+    ]  # fmt: skip
+    for chunk in waiting:
+        chunk.disable_forward_pre_hook()
+    try:
+        yield
+    finally:
+        for chunk in waiting:
+            chunk.enable_forward_pre_hook()
+
+
+def _objects_of(modules):
+    """What modules save besides tensors; most of it is empty."""
+    found = {}
+    for key, module in modules.items():
+        value = module.get_extra_state()
+        if hasattr(value, "getvalue"):  # Transformer Engine's, a file in memory.
+            value = {"file": value.getvalue()}
+        if value is not None and value != {"file": b""}:
+            found[key] = value
+    return found
+
+
+def _give_objects(modules, objects):
+    for key, value in objects.items():
+        if key in modules:
+            is_file = isinstance(value, dict) and value.keys() == {"file"}
+            modules[key].set_extra_state(io.BytesIO(value["file"]) if is_file else value)
