@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a small network on two nodes, takes away more and more of them, and shows that the job goes
-# on as if nothing had happened, bit for bit.
+# on as if nothing had happened: bit for bit with two ranks, and then with one rank and with three.
 #
 #   examples/quickstart.sh [--plain] [--keep] [--build DIR] [--width N]
 #
@@ -18,6 +18,8 @@ plain=""
 keep=""
 width=256
 steps=480
+# Of a loss. The 24 bits of a float round each sum to 6e-8, and training amplifies the difference.
+tolerance=1e-4
 
 usage() {
   sed -n '2,9s/^# \{0,1\}//p' examples/quickstart.sh
@@ -70,57 +72,83 @@ prepare_build() {
   [ -x "$bin/ckpt_example_trainer" ] || die "$build holds no bin/ckpt_example_trainer"
 }
 
-start_checkpointed() {  # start_checkpointed PHASE NODE_OF_RANK_0 NODE_OF_RANK_1
+add_nodes() {  # add_nodes NAME...
+  local name
+  node_add "$@" || die "cannot make the nodes $*"
+  for name in "$@"; do secret_of[$name]=$scratch/secret; done
+}
+start_checkpointed() {  # start_checkpointed PHASE "NODE_OF_RANK_0 NODE_OF_RANK_1..."
   # Faster steps would be over before anybody could be killed.
   start_job "$@" --dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3 --step-ms 20
 }
 note_loss() {  # What the job had reached when it lost something.
-  lost_at=$(last 0 step)
-  [ "$(last 1 step)" -gt "$lost_at" ] && lost_at=$(last 1 step)
+  local rank step
+  lost_at=0
+  for rank in "${!node_of[@]}"; do
+    step=$(last "$rank" step)
+    [ "$step" -le "$lost_at" ] || lost_at=$step
+  done
   lost_committed=$(last 0 committed)
+  lost_ranks=${#node_of[@]}
   lost_when=$(date +%s%N)
 }
 
-# tell_resume SOURCE_OF_RANK_0 SOURCE_OF_RANK_1: the block after each loss, which is also a check.
+# tell_resume SOURCE_OF_RANK_0 SOURCE_OF_RANK_1...: the block after each loss, which is also a check.
 tell_resume() {
-  local rank line step first="" expected=("$1" "$2")
+  local rank line step first="" saved_by="" expected=("$@")
   wait_for "the job to train again" has_begun
   local milliseconds=$((($(date +%s%N) - lost_when) / 1000000))
+  [ $# -eq "$lost_ranks" ] || saved_by=", saved by $lost_ranks rank$(plural "$lost_ranks")"
   say "was at step $lost_at, the newest committed one known was $lost_committed"
-  for rank in 0 1; do
+  for ((rank = 0; rank < $#; ++rank)); do
     line=$(grep -m 1 '"event":"restored"' "$(report_of "$rank")") ||
       die "rank $rank began at step 0: $(head -n 1 "$(report_of "$rank")")"
     step=$(field step <<<"$line")
-    printf '   rank %s on %s: resumed after step %s from %s: %s bytes in %.3f s\n' "$rank" \
+    printf '   rank %s on %s: resumed after step %s from %s: %s bytes in %.3f s%s\n' "$rank" \
       "${node_of[$rank]}" "$step" "$(field source_name <<<"$line")" "$(field bytes <<<"$line")" \
-      "$(field seconds <<<"$line")"
+      "$(field seconds <<<"$line")" "$saved_by"
     [ "$(field source <<<"$line")" = "${expected[$rank]}" ] ||
       die "rank $rank resumed from $(field source <<<"$line"), not from ${expected[$rank]}"
+    [ "$(field saved_by <<<"$line")" = "$lost_ranks" ] ||
+      die "rank $rank: the step was saved by $(field saved_by <<<"$line") ranks"
     [ "${first:=$step}" = "$step" ] || die "the ranks resumed after different steps"
   done
   # A step that was captured while its trainer died is not in its report, and is not lost either.
   [ "$lost_at" -gt "$first" ] || lost_at=$first
+  resumed_at=$first
   printf '   steps lost: %s; from the loss to training again: %s.%03d s\n' $((lost_at - first)) \
     $((milliseconds / 1000)) $((milliseconds % 1000))
+}
+plural() {
+  [ "$1" -eq 1 ] || echo s
+}
+# steps_of PHASE...: of each step that rank 0 reports: its number, its loss, and a digest of the
+# weights that gave this loss.
+steps_of() {
+  local name
+  for name in "$@"; do
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),"weights":"\([^"]*\)".*/\1 \2 \3/p' \
+      "$scratch/$name.rank0.jsonl"
+  done
 }
 
 # --- the story ---
 
 train_reference() {
   title "the reference: $steps steps, nobody dies, no checkpoints"
-  start_job reference A B --no-checkpoints
+  start_job reference "A B" --no-checkpoints
   wait_for "the reference to end" have_ended
   check_end
 }
 lose_trainer() {
   title "1. rank 0 is killed, in mid-step"
-  start_checkpointed first A B
+  start_checkpointed first "A B"
   wait_for "step 40 to be committed" has_reached committed 40
   note_loss
   end_ranks KILL 0
   # Rank 1 fails for want of its partner, as with any collective; the launcher ends it.
   end_ranks TERM 1
-  start_checkpointed second A B
+  start_checkpointed second "A B"
   tell_resume own_memory own_memory
 }
 lose_node() {
@@ -130,8 +158,8 @@ lose_node() {
   node_lose A
   end_ranks KILL 0
   end_ranks TERM 1
-  node_add C || die "cannot make node C"
-  start_checkpointed third C B
+  add_nodes C
+  start_checkpointed third "C B"
   tell_resume peer_memory own_memory
 }
 lose_memory() {
@@ -140,19 +168,55 @@ lose_memory() {
   note_loss
   kill_and_wait KILL "$(node_daemon B)" "$(node_daemon C)" "${trainer[@]}"
   end_ranks KILL 0 1
-  start_checkpointed fourth C B
+  start_checkpointed fourth "C B"
   tell_resume storage storage
 }
+lose_node_for_good() {
+  title "4. node C is lost, too, and nobody replaces it: B goes on alone, with one rank"
+  wait_for "step 160 to be committed" has_reached committed 160
+  note_loss
+  node_lose C
+  end_ranks KILL 0
+  end_ranks TERM 1
+  start_checkpointed fifth B
+  tell_resume own_memory
+  shrunk_at=$resumed_at
+  [ "$(steps_of fifth | head -n 1 | cut -d ' ' -f 3)" = \
+    "$(steps_of reference | sed -n "$((shrunk_at + 1))s/.* //p")" ] ||
+    die "the weights after step $shrunk_at are not those of the reference"
+  say "each of the two ranks had a half of the weights and of Adam's state; now rank 0 has all"
+}
+grow() {
+  title "5. nodes D and E come: the job is stopped, and goes on with three ranks"
+  wait_for "step 240 to be committed" has_reached committed 240
+  note_loss
+  end_ranks TERM 0
+  add_nodes D E
+  start_checkpointed sixth "B D E"
+  tell_resume own_memory peer_memory peer_memory
+}
+
 compare() {
-  local rank bytes
+  local phases="first second third fourth" rank difference
   title "the end, compared with the reference"
   wait_for "the end" have_ended
   check_end
-  for rank in 0 1; do
-    cmp "$scratch/reference.rank$rank.weights" "$scratch/fourth.rank$rank.weights" ||
-      die "rank $rank: the final weights differ from those of the uninterrupted run"
-    bytes=$(stat -c %s "$scratch/fourth.rank$rank.weights")
-    say "rank $rank: $bytes bytes of weights, bit for bit equal"
+  if comm -13 <(steps_of reference | sort) <(steps_of $phases | sort -u) | grep .; then
+    die "these steps of two ranks differ from those of the reference"
+  fi
+  say "up to step $shrunk_at, with two ranks: the weights and the loss of each step are equal, bit" \
+    "for bit"
+  # Each step after it has the same samples, and adds up their gradients in another order.
+  difference=$(LC_ALL=C awk 'NR == FNR { reference[$1] = $2; next }
+    { difference = ($2 - reference[$1]) / reference[$1]; if (difference < 0) difference = -difference
+      if (difference > largest) largest = difference }
+    END { printf "%.1e", largest }' <(steps_of reference) <(steps_of fifth sixth))
+  say "after it, with one rank and with three, which add up the gradients in another order:"
+  say "the losses differ by at most $difference of their value; $tolerance is allowed"
+  LC_ALL=C awk "BEGIN { exit !($difference <= $tolerance) }" || die "the losses differ too much"
+  for rank in 1 2; do
+    cmp "$scratch/sixth.rank0.weights" "$scratch/sixth.rank$rank.weights" ||
+      die "the final weights of rank $rank differ from those of rank 0"
   done
 }
 
@@ -161,9 +225,8 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 prepare_build
 make_secret "$scratch/secret"
-secret_of=([0]=$scratch/secret [1]=$scratch/secret)
 nodes_open "$scratch" $plain
-node_add A B || die "cannot make the nodes"
+add_nodes A B
 if [ -n "$nodes_prefix" ]; then
   say "two nodes, each a network namespace: A ${node_address[A]}, B ${node_address[B]}"
 else
@@ -173,6 +236,8 @@ train_reference
 lose_trainer
 lose_node
 lose_memory
+lose_node_for_good
+grow
 compare
 is_done=yes
-title "done: three losses, and not one bit of difference"
+title "done: four losses, and three numbers of ranks"

@@ -1,6 +1,6 @@
-# job: a training job of two ranks on the nodes of nodes.sh, for scripts that source both files.
+# job: a training job on the nodes of nodes.sh, one rank on each, for scripts that source both files.
 #
-#   start_job PHASE NODE_OF_RANK_0 NODE_OF_RANK_1 OPTION...      then, with a deadline each:
+#   start_job PHASE "NODE_OF_RANK_0 NODE_OF_RANK_1..." OPTION...      then, with a deadline each:
 #   wait_for WHAT CONDITION...      end_ranks SIGNAL RANK...      check_end
 #
 # The caller sets: bin (where the programs are), scratch (a directory), width and steps.
@@ -8,7 +8,7 @@
 
 declare -A trainer=()    # Pid, by rank, of those that run.
 declare -A node_of=()    # By rank.
-declare -A secret_of=()  # The file of the shared secret, by rank; empty: none.
+declare -A secret_of=()  # The file of the shared secret, by node; empty: none.
 phase=""
 nodes_list=""
 incarnation=0  # Of the list of nodes: each phase may have another.
@@ -66,13 +66,19 @@ wait_for() {
   done
 }
 has_reached() {  # has_reached LEVEL STEP: every rank has heard of it
-  [ "$(last 0 "$1")" -ge "$2" ] && [ "$(last 1 "$1")" -ge "$2" ]
+  local rank
+  for rank in "${!node_of[@]}"; do
+    [ "$(last "$rank" "$1")" -ge "$2" ] || return 1
+  done
 }
 has_begun() {
-  grep -qs '"event":"step"' "$(report_of 0)" && grep -qs '"event":"step"' "$(report_of 1)"
+  has_reached step 1
 }
 have_ended() {
-  ! is_alive "${trainer[0]}" && ! is_alive "${trainer[1]}"
+  local rank
+  for rank in "${!trainer[@]}"; do
+    ! is_alive "${trainer[$rank]}" || return 1
+  done
 }
 
 make_secret() {  # make_secret FILE
@@ -81,8 +87,9 @@ make_secret() {  # make_secret FILE
 start_rank() {  # start_rank RANK OPTION...: on its node, in the background
   local rank=$1 node=${node_of[$1]}
   shift
-  [ -z "${secret_of[$rank]:-}" ] || set -- --secret-file "${secret_of[$rank]}" "$@"
-  ( on "$node" "$bin/ckpt_example_trainer" --job quickstart --rank "$rank" --world 2 \
+  [ -z "${secret_of[$node]:-}" ] || set -- --secret-file "${secret_of[$node]}" "$@"
+  ( on "$node" "$bin/ckpt_example_trainer" --job quickstart --rank "$rank" \
+    --world ${#node_of[@]} \
     --width "$width" --layers 4 --steps "$steps" --daemon "$bin/ckptd" --node "$node" \
     --nodes "$nodes_list" --incarnation "$incarnation" \
     --exchange "${node_address[${node_of[0]}]}:$((nodes_port + 1))" \
@@ -90,14 +97,21 @@ start_rank() {  # start_rank RANK OPTION...: on its node, in the background
     >"$scratch/$phase.rank$rank.txt" 2>&1 </dev/null &
   trainer[$rank]=$!
 }
-start_job() {  # start_job PHASE NODE_OF_RANK_0 NODE_OF_RANK_1 OPTION...
+start_job() {  # start_job PHASE "NODE_OF_RANK_0 NODE_OF_RANK_1..." OPTION...
+  local node rank=0
   phase=$1
-  node_of=([0]=$2 [1]=$3)
-  nodes_list="$2@${node_address[$2]}:$nodes_port,$3@${node_address[$3]}:$nodes_port"
+  node_of=()
+  nodes_list=""
+  for node in $2; do
+    node_of[$rank]=$node
+    nodes_list="${nodes_list:+$nodes_list,}$node@${node_address[$node]}:$nodes_port"
+    rank=$((rank + 1))
+  done
   incarnation=$((incarnation + 1))
-  shift 3
-  start_rank 0 "$@"
-  start_rank 1 "$@"
+  shift 2
+  for ((rank = 0; rank < ${#node_of[@]}; ++rank)); do
+    start_rank "$rank" "$@"
+  done
 }
 end_ranks() {  # end_ranks SIGNAL RANK...
   local rank signal=$1
@@ -108,9 +122,9 @@ end_ranks() {  # end_ranks SIGNAL RANK...
     unset "trainer[$rank]"
   done
 }
-check_end() {  # Both trainers have ended: well?
+check_end() {  # All trainers have ended: well?
   local rank
-  for rank in 0 1; do
+  for ((rank = 0; rank < ${#node_of[@]}; ++rank)); do
     wait "${trainer[$rank]}" || die "rank $rank ended with code $?"
     unset "trainer[$rank]"
     say "$(grep 'done at' "$scratch/$phase.rank$rank.txt")"

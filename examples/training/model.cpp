@@ -1,6 +1,7 @@
 #include "examples/training/model.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 
@@ -36,8 +37,7 @@ Model::Model(const ModelOptions& options)
       rank_(options.rank),
       world_(options.world) {
   const std::size_t layer_count = options.hidden_layers + 1;
-  if (world_ == 0 || world_ > layer_count || rank_ >= world_)
-    throw std::invalid_argument("each rank needs a layer of its own");
+  if (rank_ >= world_) throw std::invalid_argument("the rank must be below the number of ranks");
   std::size_t offset = 0;
   for (std::size_t index = 0; index < layer_count; ++index) {
     const std::size_t rows = index + 1 == layer_count ? 1 : options.width;
@@ -48,10 +48,8 @@ Model::Model(const ModelOptions& options)
     kept_.emplace_back(cols, 1.0f);
   }
   activations_.emplace_back(1);
-  for (std::uint32_t rank = 0; rank < world_; ++rank) {
-    const Layer& last = layers_[(rank + 1) * layer_count / world_ - 1];
-    share_ends_.push_back(last.offset + last.size());
-  }
+  for (std::uint32_t rank = 0; rank < world_; ++rank)
+    share_ends_.push_back((rank + 1) * offset / world_);
   weights_.resize(offset);
   gradients_.resize(offset);
   first_moment_.resize(share_ends_[rank_] - own_begin());
@@ -63,35 +61,54 @@ Model::Model(const ModelOptions& options)
     for (std::size_t index = 0; index < layer.rows * layer.cols; ++index)
       weights_[layer.offset + index] = (2.0f * unit(random) - 1.0f) * scale;
   }
-  progress_.random = seed_ * 1'000'003u + rank_;
+  progress_.random = seed_ * 1'000'003u;
 }
 
 std::vector<NamedTensor> Model::tensors() {
   std::vector<NamedTensor> out;
-  const std::size_t begin = own_begin();
-  const auto add = [&out](std::string name, float* data, std::vector<std::int64_t> shape) {
-    ckpt::TensorRef tensor;
-    tensor.data = data;
-    tensor.dtype = ckpt::DType::f32;
-    tensor.shape = std::move(shape);
-    tensor.guarded = true;  // Only update() changes them, and guard() comes before it.
-    out.push_back({std::move(name), std::move(tensor)});
-  };
   for (std::size_t index = 0; index < layers_.size(); ++index) {
     const Layer& layer = layers_[index];
-    if (layer.offset < begin || layer.offset >= share_ends_[rank_]) continue;
     const std::string name = "layer" + std::to_string(index);
     const auto rows = static_cast<std::int64_t>(layer.rows);
     const auto cols = static_cast<std::int64_t>(layer.cols);
-    const std::size_t bias = layer.offset + layer.rows * layer.cols;
-    add(name + ".weight", &weights_[layer.offset], {rows, cols});
-    add(name + ".bias", &weights_[bias], {rows});
-    add("adam.first." + name + ".weight", &first_moment_[layer.offset - begin], {rows, cols});
-    add("adam.first." + name + ".bias", &first_moment_[bias - begin], {rows});
-    add("adam.second." + name + ".weight", &second_moment_[layer.offset - begin], {rows, cols});
-    add("adam.second." + name + ".bias", &second_moment_[bias - begin], {rows});
+    add_own_part(name + ".weight", layer.offset, {rows, cols}, out);
+    add_own_part(name + ".bias", layer.offset + layer.rows * layer.cols, {rows}, out);
   }
   return out;
+}
+
+// The tensor begins at the parameter `begin`. What this rank owns of it, and the moments of that,
+// are ranges of the flattened tensor. A reader finds them by the tensor's name and their place.
+void Model::add_own_part(std::string name, std::size_t begin, std::vector<std::int64_t> shape,
+                         std::vector<NamedTensor>& out) {
+  ckpt::Piece piece;
+  std::size_t count = 1;
+  for (const std::int64_t extent : shape) {
+    piece.global_shape.push_back(static_cast<std::uint64_t>(extent));
+    count *= static_cast<std::size_t>(extent);
+  }
+  const std::size_t own_first = std::max(begin, own_begin());
+  const std::size_t own_end = std::min(begin + count, share_ends_[rank_]);
+  if (own_first >= own_end) return;
+  piece.flat_begin = own_first - begin;
+
+  ckpt::TensorRef part;
+  part.dtype = ckpt::DType::f32;
+  part.shape = {static_cast<std::int64_t>(own_end - own_first)};
+  part.guarded = true;  // Only update() changes them, and guard() comes before it.
+  if (own_end - own_first == count) {
+    part.shape = std::move(shape);  // All of the tensor: it lies here as it is.
+  } else {
+    part.piece = std::move(piece);
+  }
+  const std::size_t moment = own_first - own_begin();
+  const auto add = [&](const std::string& prefix, float* data) {
+    part.data = data;
+    out.push_back({prefix + name, part});
+  };
+  add("", &weights_[own_first]);
+  add("adam.first.", &first_moment_[moment]);
+  add("adam.second.", &second_moment_[moment]);
 }
 
 Model::Sample Model::sample(std::uint64_t position) const {
@@ -107,7 +124,7 @@ Model::Sample Model::sample(std::uint64_t position) const {
   return out;
 }
 
-float Model::forward(const Sample& sample) {
+float Model::forward(const Sample& sample, std::uint64_t random) {
   activations_[0] = sample.inputs;
   for (std::size_t index = 0; index < layers_.size(); ++index) {
     const Layer& layer = layers_[index];
@@ -119,7 +136,7 @@ float Model::forward(const Sample& sample) {
       for (std::size_t col = 0; col < layer.cols; ++col)
         sum += weights[row * layer.cols + col] * activations_[index][col];
       if (!is_last) {
-        kept_[index + 1][row] = unit(progress_.random) < dropout ? 0.0f : 1.0f / (1.0f - dropout);
+        kept_[index + 1][row] = unit(random) < dropout ? 0.0f : 1.0f / (1.0f - dropout);
         sum = std::tanh(sum) * kept_[index + 1][row];
       }
       activations_[index + 1][row] = sum;
@@ -154,15 +171,17 @@ void Model::backward(float error) {
 float Model::compute_gradients() {
   std::fill(gradients_.begin(), gradients_.end(), 0.0f);
   float loss = 0;
-  const auto scale = 1.0f / static_cast<float>(batch_ * world_);
-  for (std::size_t index = 0; index < batch_; ++index) {
-    const Sample drawn = sample(progress_.position + rank_ * batch_ + index);
-    const float error = forward(drawn) - drawn.target;
-    loss += error * error;
+  const auto scale = 1.0f / static_cast<float>(batch_);
+  const std::uint64_t random = next_random(progress_.random);
+  for (std::size_t index = rank_ * batch_ / world_; index < (rank_ + 1) * batch_ / world_;
+       ++index) {
+    const Sample drawn = sample(progress_.position + index);
+    const float error = forward(drawn, random + index) - drawn.target;
+    loss += error * error * scale;
     backward(2.0f * error * scale);
   }
-  progress_.position += batch_ * world_;
-  return loss / static_cast<float>(batch_);
+  progress_.position += batch_;
+  return loss;
 }
 
 void Model::update() {
@@ -184,8 +203,8 @@ void Model::update() {
 
 std::uint64_t Model::digest() const {
   std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::byte byte : std::as_bytes(std::span(weights_)))
-    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3u;
+  for (const float weight : weights_)
+    hash = (hash ^ std::bit_cast<std::uint32_t>(weight)) * 0x100000001b3u;
   return hash;
 }
 

@@ -1,8 +1,10 @@
-// Model: a small network with Adam. Every bit of it follows from its seed and its steps.
+// Model: a small network with Adam. Every bit of it follows from its seed, its steps and the number
+// of its ranks.
 //
-// The ranks share the work as ZeRO does: each computes gradients on its own samples, and keeps the
-// parameters and moments of its own layers only. So every rank's checkpoint is different, and a job
-// whose ranks resumed from different steps would end with other weights.
+// The ranks share the work as ZeRO does: all parameters lie one after the other, and each rank owns
+// a range of them. It updates these, keeps their moments, and saves both as pieces of the tensors.
+// Any number of ranks can go on from there. The samples of a step and what is dropped do not depend
+// on the ranks, so that another number of them only adds up the gradients in another order.
 #pragma once
 
 #include <ckpt/tensor.hpp>
@@ -19,12 +21,13 @@ struct ModelOptions {
   std::size_t inputs = 32;
   std::size_t width = 256;
   std::size_t hidden_layers = 4;
-  std::size_t batch = 8;    // Samples of one rank in one step.
-  std::uint32_t rank = 0;   // This rank owns a range of layers, and draws its own samples.
-  std::uint32_t world = 1;  // At most hidden_layers + 1.
+  std::size_t batch = 16;  // Samples of one step, over all ranks.
+  std::uint32_t rank = 0;
+  std::uint32_t world = 1;
 };
 
 // The state besides tensors that must be saved: the progress, the place in the data, the generator.
+// It is the same on all ranks.
 struct Progress {
   std::uint64_t step = 0;
   std::uint64_t position = 0;  // Of the next sample, over all ranks.
@@ -51,12 +54,13 @@ class Model {
   // The end of each rank's floats; the first rank's begin at 0.
   const std::vector<std::size_t>& share_ends() const { return share_ends_; }
 
-  // Takes the next samples, and returns their mean loss; needs all weights.
+  // Takes this rank's samples of the next step, and returns their part of its mean loss: the sum
+  // over all ranks is the loss. Needs all weights.
   float compute_gradients();
-  // Adam on the layers of this rank; needs the gradients summed over all ranks.
+  // Adam on the range of this rank; needs the gradients summed over all ranks.
   void update();
 
-  std::uint64_t digest() const;  // FNV-1a of all weights.
+  std::uint64_t digest() const;  // Of all weights, bit for bit.
 
  private:
   struct Layer {
@@ -71,9 +75,11 @@ class Model {
   };
 
   Sample sample(std::uint64_t position) const;
-  float forward(const Sample& sample);
+  float forward(const Sample& sample, std::uint64_t random);
   void backward(float error);
   std::size_t own_begin() const { return rank_ == 0 ? 0 : share_ends_[rank_ - 1]; }
+  void add_own_part(std::string name, std::size_t begin, std::vector<std::int64_t> shape,
+                    std::vector<NamedTensor>& out);
 
   std::uint64_t seed_;
   std::size_t inputs_;

@@ -1,7 +1,8 @@
 // ckpt_example_trainer: one rank of a deterministic training job that checkpoints with libckpt.
 //
 // It may be killed at any moment and started again with the same arguments; its final weights are
-// then those of an uninterrupted run, bit for bit. Exit codes: 0 done, 1 bad arguments, 2 libckpt
+// then those of an uninterrupted run, bit for bit. It may also go on with another number of ranks,
+// which adds up the same gradients in another order. Exit codes: 0 done, 1 bad arguments, 2 libckpt
 // failed, 3 another rank is gone (the job starts all ranks again).
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -62,6 +64,12 @@ std::string quoted(const std::string& text) {
     out += static_cast<unsigned char>(letter) < 0x20 ? ' ' : letter;
   }
   return out + "\"";
+}
+
+std::string digest_of(const example::Model& model) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(model.digest()));
+  return digits;
 }
 
 std::string number_or_null(const std::optional<ckpt::Step>& step) {
@@ -149,8 +157,6 @@ ckpt::Status complete(Settings& settings) {
   if (!settings.exchange.address.empty()) {
     settings.model.rank = options.rank;
     settings.model.world = options.world_size;
-    if (options.world_size > settings.model.hidden_layers + 1)
-      return ckpt::fail(ckpt::Errc::invalid_argument, "--world needs as many --layers");
   } else {
     settings.model.seed += options.rank;  // Alone, each rank trains a model of its own.
   }
@@ -172,9 +178,9 @@ ckpt::Result<std::optional<ckpt::Checkpointer>> open(const Settings& settings,
   if (restored) {
     const double seconds = std::chrono::duration<double>(restored->took).count();
     line << R"({"event":"restored","step":)" << ckpt::number(restored->step) << R"(,"timeline":)"
-         << restored->timeline << R"(,"source":")" << name_of(restored->source)
-         << R"(","source_name":)" << quoted(restored->source_name) << R"(,"seconds":)" << seconds
-         << R"(,"bytes":)" << restored->bytes << "}";
+         << restored->timeline << R"(,"saved_by":)" << restored->saved_by << R"(,"source":")"
+         << name_of(restored->source) << R"(","source_name":)" << quoted(restored->source_name)
+         << R"(,"seconds":)" << seconds << R"(,"bytes":)" << restored->bytes << "}";
     std::printf("rank %u: resumes after step %llu from %s (%.1f MB in %.3f s)\n",
                 settings.checkpoints.rank,
                 static_cast<unsigned long long>(ckpt::number(restored->step)),
@@ -190,12 +196,15 @@ ckpt::Result<std::optional<ckpt::Checkpointer>> open(const Settings& settings,
   return std::optional<ckpt::Checkpointer>(std::move(checkpointer));
 }
 
-// One step: gradients, then the update behind the guard, then the save. Fails only if another rank
-// is gone. Failures of libckpt are logged, and training continues.
+// One step: gradients, then the update behind the guard, then the save. Its line in the report has
+// the loss, and a digest of the weights that gave it. Fails only if another rank is gone. Failures
+// of libckpt are logged, and training continues.
 ckpt::Status train_one_step(example::Model& model, example::Exchange& exchange,
                             ckpt::Checkpointer* checkpointer, Report& report) {
   CKPT_CHECK(exchange.gather(model.weights(), model.share_ends()));
-  const float loss = model.compute_gradients();
+  const std::string weights = digest_of(model);
+  float loss = model.compute_gradients();
+  CKPT_CHECK(exchange.sum(std::span(&loss, 1)));
   CKPT_CHECK(exchange.sum(model.gradients()));
 
   std::string outcome = "none";
@@ -212,9 +221,11 @@ ckpt::Status train_one_step(example::Model& model, example::Exchange& exchange,
     stats = checkpointer->stats();
   }
   std::ostringstream line;
-  line << R"({"event":"step","step":)" << step << R"(,"loss":)" << loss << R"(,"save":)"
-       << quoted(outcome) << R"(,"committed":)" << number_or_null(stats.committed)
-       << R"(,"durable":)" << number_or_null(stats.durable) << "}";
+  line.precision(std::numeric_limits<float>::max_digits10);
+  line << R"({"event":"step","step":)" << step << R"(,"loss":)" << loss << R"(,"weights":")"
+       << weights << R"(","save":)" << quoted(outcome) << R"(,"committed":)"
+       << number_or_null(stats.committed) << R"(,"durable":)" << number_or_null(stats.durable)
+       << "}";
   report.write(line.str());
   return {};
 }
@@ -229,14 +240,13 @@ ckpt::Status finish(const Settings& settings, example::Model& model, example::Ex
                static_cast<std::streamsize>(bytes.size()));
     if (!file) return ckpt::fail(ckpt::Errc::io, "write the weights to " + settings.weights);
   }
-  char digest[17];
-  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(model.digest()));
+  const std::string digest = digest_of(model);
   std::ostringstream line;
   line << R"({"event":"done","step":)" << model.progress().step << R"(,"digest":")" << digest
        << R"("})";
   report.write(line.str());
   std::printf("rank %u: done at step %llu, weights %s\n", settings.checkpoints.rank,
-              static_cast<unsigned long long>(model.progress().step), digest);
+              static_cast<unsigned long long>(model.progress().step), digest.c_str());
   return {};
 }
 

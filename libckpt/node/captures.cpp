@@ -38,7 +38,7 @@ void Captures::prepare_slots(Rank& rank) {
     session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
   }
-  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_) {
+  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_ || own.is_full) {
     facts_.context.spawn(make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes));
     return;
   }

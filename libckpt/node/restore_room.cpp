@@ -13,18 +13,7 @@ using arena::Slot;
 // A free Slot of the rank; if there is none, that of the step that is least worth keeping. Never
 // that of the newest committed step (I1): until this restore has succeeded, the next one may need
 // it.
-Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::uint64_t bytes) {
-  auto& own = slots_.own(id.rank);
-  if (own.slots.empty()) {
-    return fail(Errc::unavailable,
-                fmt::format("restore rank {}: its Slots are not made yet", id.rank));
-  }
-  if (own.slot_bytes < bytes) {
-    return fail(Errc::invalid_argument,
-                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
-                            number(id.at.step), id.rank, arena::human_bytes(bytes),
-                            arena::human_bytes(own.slot_bytes)));
-  }
+OwnSlot* RestoreRoom::best_for(const format::ShardId& id) {
   OwnSlot* best = nullptr;
   const auto is_better = [&](const OwnSlot& candidate) {
     const Slot& slot = *candidate.slot;
@@ -35,16 +24,31 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
     if (facts_.committed && slot.id().at == *facts_.committed) return false;
     // Steps above the voted one are not complete anywhere; below it, the oldest goes first.
     if (best == nullptr) return true;
-    if (best->slot->state() == Slot::State::free) return false;
     const bool is_above = slot.id().at > id.at;
     const bool best_is_above = best->slot->id().at > id.at;
     return is_above != best_is_above ? is_above : slot.id().at < best->slot->id().at;
   };
-  for (OwnSlot& candidate : own.slots) {
+  for (OwnSlot& candidate : slots_.own(id.rank).slots) {
     if (candidate.filler || !is_better(candidate)) continue;
     best = &candidate;
     if (candidate.slot->state() == Slot::State::free) break;
   }
+  return best;
+}
+
+Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::uint64_t bytes) {
+  const OwnSlots& own = slots_.own(id.rank);
+  if (own.slots.empty()) {
+    return fail(Errc::unavailable,
+                fmt::format("restore rank {}: its Slots are not made yet", id.rank));
+  }
+  if (own.slot_bytes < bytes) {
+    return fail(Errc::invalid_argument,
+                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
+                            number(id.at.step), id.rank, arena::human_bytes(bytes),
+                            arena::human_bytes(own.slot_bytes)));
+  }
+  OwnSlot* const best = best_for(id);
   if (best == nullptr) {
     return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", id.rank));
   }
@@ -57,18 +61,22 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   return best->slot;
 }
 
-// What other ranks saved may need larger Slots than the trainer's own captures.
-Task<void> RestoreRoom::wait(std::uint32_t rank_number, SessionId id, std::uint64_t bytes) {
+// What other ranks saved may need larger Slots than the trainer's own captures. It may also fill
+// all Slots of the rank: one has its part of that step, another the newest committed step.
+Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t bytes) {
   while (true) {
     Rank* rank = nullptr;
     Session* const session = ranks_.find(id, &rank);
     if (session == nullptr || session->events == nullptr)
       co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
-    const OwnSlots& own = slots_.own(rank_number);
-    if (own.slot_bytes >= bytes && !own.is_allocating && session->slots_sent) co_return Status();
+    OwnSlots& own = slots_.own(shard.rank);
+    const bool are_there = own.slot_bytes >= bytes && !own.is_allocating && session->slots_sent;
+    const bool is_full = are_there && best_for(shard) == nullptr;
+    if (are_there && !is_full) co_return Status();
     if (rank->slots_failure) co_return fail(Error(*rank->slots_failure));
-    if (rank->wanted_slot_bytes < bytes) {
-      rank->wanted_slot_bytes = bytes;
+    if (rank->wanted_slot_bytes < bytes || is_full) {
+      rank->wanted_slot_bytes = std::max(rank->wanted_slot_bytes, bytes);
+      own.is_full = is_full;
       session->slots_sent = false;
       life_.touch();
     }

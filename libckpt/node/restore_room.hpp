@@ -20,11 +20,13 @@ class RestoreRoom {
   // A Slot that is being filled from now on. Errors: unavailable (there are none yet),
   // invalid_argument (they are too small), exhausted (all are in use).
   Result<std::shared_ptr<arena::Slot>> take(const format::ShardId& id, std::uint64_t bytes);
-  // Returns once the rank's Slots have this size and its trainer has them mapped. Errors:
-  // exhausted (with the numbers), cancelled (the trainer died).
-  Task<void> wait(std::uint32_t rank, SessionId id, std::uint64_t bytes);
+  // Returns once take() finds a Slot and the rank's trainer has it mapped. Errors: exhausted (with
+  // the numbers), cancelled (the trainer died).
+  Task<void> wait(format::ShardId shard, SessionId id, std::uint64_t bytes);
 
  private:
+  OwnSlot* best_for(const format::ShardId& id);
+
   const JobFacts& facts_;
   JobLife& life_;
   Ranks& ranks_;

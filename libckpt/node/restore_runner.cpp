@@ -218,7 +218,7 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   CKPT_CO_TRY(gather::ShapedShard shaped,
               co_await gather::shape_shard(shards, reader, std::move(wish)));
   const std::uint64_t bytes = shaped.record.bytes;
-  CKPT_CO_CHECK(co_await room_.wait(rank, id, bytes));
+  CKPT_CO_CHECK(co_await room_.wait(shaped.record.id, id, bytes));
   CKPT_CO_TRY(auto slot, room_.take(shaped.record.id, bytes));
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;

@@ -89,8 +89,9 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
   check_invariants();
   const std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
                                        arena::human_bytes(bytes), job_, rank);
-  const bool are_outgrown = own_slots.slot_bytes < bytes;
-  const std::uint64_t each = are_outgrown ? align_up(bytes, page_bytes) : own_slots.slot_bytes;
+  const bool are_outgrown = own_slots.slot_bytes < bytes || own_slots.is_full;
+  own_slots.is_full = false;
+  const std::uint64_t each = std::max(align_up(bytes, page_bytes), own_slots.slot_bytes);
   const std::uint64_t there = are_outgrown ? 0 : own_slots.slots.size();
   const std::uint64_t missing = count - std::min<std::uint64_t>(count, there);
   // All of them or none: with some, training would go on and hardly ever find a free one. Those

@@ -32,6 +32,7 @@ struct OwnSlots {
   std::vector<OwnSlot> slots;
   std::uint64_t slot_bytes = 0;  // Capacity of each; 0: none made yet.
   bool is_allocating = false;
+  bool is_full = false;  // Of steps that a restore must keep: others have to be made.
 };
 
 class SlotTable {
@@ -40,9 +41,9 @@ class SlotTable {
   ~SlotTable();
 
   // Replaces the rank's Slots by `count` of `bytes` each; those there already are kept when they
-  // are big enough. What smaller ones hold stays readable until it is retired. Errors: exhausted
-  // (over the budget, with the numbers: all is as before; or the machine has no memory: there are
-  // none then).
+  // are big enough and not full. What others hold stays readable until it is retired. Errors:
+  // exhausted (over the budget, with the numbers: all is as before; or the machine has no memory:
+  // there are none then).
   Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   OwnSlots& own(std::uint32_t rank) { return own_[rank]; }
   const std::map<std::uint32_t, OwnSlots>& all_own() const { return own_; }

@@ -48,6 +48,16 @@ Unexpected no_process(pid_t pid) {
   return fail(Errc::not_found, "find process " + std::to_string(pid));
 }
 
+// `process` is a pidfd.
+bool has_ended(int process) {
+  pollfd waiting{process, POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&waiting, 1, 0);
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0 && (waiting.revents & POLLIN) != 0;
+}
+
 }  // namespace
 
 Result<ProcessIdentity> identify_process(pid_t pid) {
@@ -76,12 +86,7 @@ Result<Fd> open_process(const ProcessIdentity& identity) {
 }
 
 bool is_gone(const Fd& process) {
-  pollfd waiting{process.number(), POLLIN, 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&waiting, 1, 0);
-  } while (ready < 0 && errno == EINTR);
-  return ready > 0 && (waiting.revents & POLLIN) != 0;
+  return has_ended(process.number());
 }
 
 Result<bool> is_stopped(pid_t pid) {
@@ -122,7 +127,7 @@ class ProcessWatch::Wait : public std::enable_shared_from_this<Wait> {
   void start() {
     descriptor_.async_wait(
         asio::posix::stream_descriptor::wait_read,
-        [self = shared_from_this()](boost::system::error_code) { self->finish(); });
+        [self = shared_from_this()](boost::system::error_code error) { self->finish(error); });
   }
   void cancel() {
     const std::function<void()> dropped = std::exchange(gone_, nullptr);
@@ -131,7 +136,10 @@ class ProcessWatch::Wait : public std::enable_shared_from_this<Wait> {
   }
 
  private:
-  void finish() {
+  // An event of Asio may be that of a descriptor closed just before, whose record in the reactor
+  // this one has got. So the process itself is asked.
+  void finish(boost::system::error_code error) {
+    if (gone_ && !error && !has_ended(descriptor_.native_handle())) return start();
     const std::function<void()> gone = std::exchange(gone_, nullptr);
     if (gone) gone();
   }

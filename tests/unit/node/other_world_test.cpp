@@ -90,6 +90,7 @@ struct Rules {
   std::uint64_t budget = 64 * MiB;
   std::uint32_t replicas = 2;
   std::optional<Step> wanted = std::nullopt;
+  bool is_at_once = false;  // No time passes between the end of the world before and this one.
 };
 
 // Nodes keep their memory while worlds come and go.
@@ -104,7 +105,7 @@ class Cluster {
 
   // One rank for each letter, on the node of that name. All ask for a restore.
   void ask(const std::string& places, Rules rules = {}) {
-    end_world();
+    end_world(rules.is_at_once ? std::chrono::seconds(0) : std::chrono::seconds(1));
     rules_ = rules;
     ++incarnation_;
     std::vector<Node> members;
@@ -217,10 +218,10 @@ class Cluster {
     }
   }
 
-  void end_world() {
+  void end_world(std::chrono::seconds pause = std::chrono::seconds(1)) {
     for (const auto& trainer : ranks_) trainer->engine->detach(trainer->session);
     ranks_.clear();
-    clock_.advance(std::chrono::seconds(1));
+    if (pause.count() > 0) clock_.advance(pause);
   }
   void lose(const std::string& name) {
     std::erase_if(ranks_, [&](auto& it) { return it->engine == nodes_.at(name).engine.get(); });
@@ -336,6 +337,22 @@ TEST_CASE("other world: the step stays until a newer one is committed", "[unit][
     cluster.commit(Step{number(cluster.rank(0).committed) + 7});
     return cluster.status("A").at("slot_bytes") <= 2 * 2 * 3 * numbers_in_all * 4;
   }));
+}
+
+TEST_CASE("other world: Slots that hold two steps to keep are not in the way of a third world",
+          "[unit][node]") {
+  Cluster cluster;
+  cluster.begin("AAA");
+  cluster.commit(Step{5});
+  cluster.begin("AABAA");
+  cluster.capture(Step{6});  // They die before it has its copies: step 5 is the committed one.
+  Rules rules;
+  rules.is_at_once = true;
+  cluster.begin("AAB", rules);
+  cluster.check_restored(Step{6}, 5);
+  cluster.commit(Step{7});
+  cluster.begin("AA");
+  cluster.check_restored(Step{7}, 3);
 }
 
 TEST_CASE("other world: what was abandoned stays abandoned on a node that comes back",

@@ -11,10 +11,13 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -168,6 +171,37 @@ TEST_CASE("process watch: destroyed, it never calls and leaks nothing", "[unit][
   }
   CHECK(calls == 0);
   CHECK(open_descriptors() == before);
+}
+
+// Two descriptors are ready at once, and the handler of the first closes the second. What the
+// reactor kept for that one, with the event that waits there, is given to the next descriptor.
+TEST_CASE("process watch: the event of a descriptor that was closed ends no process",
+          "[unit][os]") {
+  const Child child;
+  const auto process = os::open_process(child.pid);
+  REQUIRE(process);
+  int first_ends[2], second_ends[2];
+  REQUIRE(::pipe2(first_ends, O_CLOEXEC) == 0);
+  REQUIRE(::pipe2(second_ends, O_CLOEXEC) == 0);
+  asio::io_context context;
+  asio::posix::stream_descriptor first(context, first_ends[0]);
+  auto second = std::make_unique<asio::posix::stream_descriptor>(context, second_ends[0]);
+  int calls = 0;
+  std::optional<os::ProcessWatch> watch;
+  first.async_wait(asio::posix::stream_descriptor::wait_read, [&](boost::system::error_code) {
+    second.reset();
+    auto started = os::ProcessWatch::start(context.get_executor(), *process, [&] { ++calls; });
+    if (started) watch.emplace(std::move(*started));
+  });
+  context.poll();
+  for (const int end : {first_ends[1], second_ends[1]}) REQUIRE(::write(end, "x", 1) == 1);
+  context.poll();
+  REQUIRE(watch);
+  CHECK(calls == 0);
+  REQUIRE(os::kill_process(*process, SIGKILL));
+  context.run();
+  CHECK(calls == 1);
+  for (const int end : {first_ends[1], second_ends[1]}) ::close(end);
 }
 
 TEST_CASE("process watch: the context may go first", "[unit][os]") {
