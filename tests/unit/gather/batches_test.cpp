@@ -122,6 +122,20 @@ TEST_CASE("batches: a whole tensor of several ranks comes from the one that is n
   }
 }
 
+TEST_CASE("known shards: a name that a rank lacks is found as nothing", "[unit][gather]") {
+  const Shape shape = {3};
+  Scene scene;
+  scene.publish({{{"a", shape, plan::whole(shape), {}}, {"c", shape, plan::whole(shape), {}}}});
+  const auto known = scene.run(KnownShards::read(scene.source()));
+  REQUIRE(known);
+  std::vector<std::string> names = {"", "a", "b", "c", "d"};
+  const auto found = scene.run((*known)->look(0, names));
+  REQUIRE(found);
+  REQUIRE(found->tensors.size() == 2);
+  CHECK(found->tensors[0].name == "a");
+  CHECK(found->tensors[1].name == "c");
+}
+
 TEST_CASE("tensor list: parts are listed by name and rank", "[unit][gather]") {
   const Shape shape = {6, 4};
   Scene scene;
