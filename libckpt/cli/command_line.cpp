@@ -37,6 +37,9 @@ struct Arguments {
   bool dry_run = false;
   bool no_flush = false;
   std::string deadline = "5min";
+  InspectOptions inspect;
+  ExportOptions exported;
+  DiffOptions diff;
 };
 
 using Command = std::function<Result<Outcome>(const Arguments&)>;
@@ -148,6 +151,98 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "Examples:\n  ckpt doctor\n  LIBCKPT_CONFIG=job.conf ckpt doctor --dir /ckpt/gpt2");
 }
 
+constexpr const char* names_help =
+    "Only tensors whose names match; as in the shell, and * goes over dots. May be repeated";
+
+void add_names(CLI::App* command, std::vector<std::string>& names) {
+  // One for each --names: what follows it may be a path.
+  command->add_option("--names", names, names_help)->type_name("GLOB")->expected(1)->take_all();
+}
+
+void add_inspect(CLI::App& app, Commands& commands, Arguments& arguments) {
+  InspectOptions& given = arguments.inspect;
+  CLI::App* command =
+      subcommand(app, commands, arguments, "inspect", "List the tensors of a checkpoint",
+                 [](const Arguments& all) { return inspect(all.inspect); });
+  command->add_option("PATH", given.path, "One checkpoint (step-...), or a directory of them")
+      ->required();
+  add_names(command, given.names);
+  command->add_flag("--pieces", given.pieces, "Also list each rank's piece of each tensor");
+  command->footer(
+      "Shows names, types, shapes and sizes, which ranks have what, and the blobs (what is no\n"
+      "tensor). Of a directory it shows the newest whole checkpoint. Reads descriptions, and not\n"
+      "the tensors. Needs no daemon. With --json each part has its place.\n\n"
+      "Examples:\n  ckpt inspect /ckpt/gpt2\n"
+      "  ckpt inspect /ckpt/gpt2/step-000000900 --names 'model.*' --pieces\n"
+      "  ckpt inspect /ckpt/gpt2 --json | jq -r '.tensors[].name'");
+}
+
+void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
+  ExportOptions& given = arguments.exported;
+  CLI::App* command = subcommand(app, commands, arguments, "export",
+                                 "Write tensors to safetensors files, whole and in any world",
+                                 [](const Arguments& all) {
+                                   ExportOptions options = all.exported;
+                                   options.json = all.json;
+                                   return export_tensors(options);
+                                 });
+  command->add_option("PATH", given.path, "One checkpoint (step-...), or a directory of them")
+      ->required();
+  command->add_option("OUT", given.out, "The file to write, or with --format hf the directory")
+      ->required();
+  command
+      ->add_option("--format", given.format,
+                   "safetensors: one file. hf: the files of a model as Hugging Face loads them")
+      ->default_val("safetensors");
+  command
+      ->add_option("--max-shard-size", given.max_shard_size,
+                   "With --format hf: tensors of one file, such as 500MB or 2GiB")
+      ->default_val("5GB");
+  add_names(command, given.names);
+  command->add_option("--strip", given.strip,
+                      "Only tensors whose names begin so, and without this in their names");
+  command->add_option("--rank", given.rank,
+                      "Where several ranks have a whole tensor of one name: that of this rank");
+  command->add_flag("--copy-tied", given.copy_tied,
+                    "Write a tensor of several names under each; default: once");
+  command->add_flag("--force", given.force, "Replace what is there");
+  command->footer(
+      "Puts the pieces of all ranks together, and verifies every chunk that it reads. Types stay\n"
+      "as they are. A tensor that does not lie in row-major order is written in that order. Of a\n"
+      "directory it takes the newest whole checkpoint. Needs no daemon, and some 400 MB of "
+      "memory.\n"
+      "\n"
+      "Of tied tensors one name is written, and the metadata has the other, as\n"
+      "safetensors.torch.save_model does. Whole tensors that several ranks have under one name\n"
+      "must have the same bytes, or --rank must say whose count.\n\n"
+      "Files are written as .NAME.HEX.partial, synced, and renamed when all are whole: the index\n"
+      "last. Exits with 1, and leaves what was there, if an element is missing or damaged.\n\n"
+      "Examples:\n"
+      "  ckpt export /ckpt/gpt2 model.safetensors --strip model.\n"
+      "  ckpt export /ckpt/llama/step-000000900 llama-hf --format hf --strip model.\n"
+      "then in Python:\n"
+      "  model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))");
+}
+
+void add_diff(CLI::App& app, Commands& commands, Arguments& arguments) {
+  DiffOptions& given = arguments.diff;
+  CLI::App* command = subcommand(app, commands, arguments, "diff",
+                                 "Compare the tensors and blobs of two checkpoints",
+                                 [](const Arguments& all) { return diff(all.diff); });
+  command->add_option("A", given.one, "One checkpoint (step-...), or a directory of them")
+      ->required();
+  command->add_option("B", given.other, "Another one")->required();
+  add_names(command, given.names);
+  command->footer(
+      "Any number of ranks may have saved each: tensors are compared as wholes. Says how many\n"
+      "elements differ, and by how much at most; elements differ if their bytes do. Blobs (what "
+      "is\n"
+      "no tensor) are compared if as many ranks saved both. Exits with 0 if all is the same, and\n"
+      "with 1 if something differs or cannot be read. Needs no daemon.\n\n"
+      "Examples:\n  ckpt diff /ckpt/gpt2/step-000000800 /ckpt/gpt2/step-000000900\n"
+      "  ckpt diff /ckpt/before /ckpt/after --names 'model.*' --json");
+}
+
 std::string message_of(const Error& error) {
   const std::string cause = error.cause() ? " (" + error.cause().message() + ")" : "";
   return printable(error.text() + cause);
@@ -202,6 +297,9 @@ int run(int count, const char* const* arguments_given) {
   Commands commands;
   add_daemon_commands(app, commands, arguments);
   add_storage_commands(app, commands, arguments);
+  add_inspect(app, commands, arguments);
+  add_export(app, commands, arguments);
+  add_diff(app, commands, arguments);
   try {
     app.parse(count, arguments_given);
   } catch (const CLI::ParseError& error) {

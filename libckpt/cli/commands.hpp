@@ -5,7 +5,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/command.hpp"
 
@@ -23,6 +26,33 @@ Result<Outcome> drop(const std::string& runtime_dir, const std::string& job);
 Result<Outcome> list(const std::string& directory);
 // Reads every byte. `path` is one checkpoint, or a directory of them.
 Result<Outcome> verify(const std::string& path, bool newest_only);
+
+struct InspectOptions {
+  std::string path;
+  std::vector<std::string> names;  // Globs; none: all.
+  bool pieces = false;             // In the text; the JSON has them always.
+};
+Result<Outcome> inspect(const InspectOptions& given);
+
+struct ExportOptions {
+  std::string path;
+  std::string out;
+  std::string format;  // "safetensors", "hf".
+  std::string max_shard_size;
+  std::vector<std::string> names;
+  std::string strip;
+  std::optional<std::uint32_t> rank;
+  bool copy_tied = false;
+  bool force = false;
+  bool json = false;  // Then there is no progress on standard error.
+};
+Result<Outcome> export_tensors(const ExportOptions& given);
+
+struct DiffOptions {
+  std::string one, other;
+  std::vector<std::string> names;
+};
+Result<Outcome> diff(const DiffOptions& given);
 
 struct DoctorOptions {
   std::string runtime_dir;

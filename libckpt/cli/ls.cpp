@@ -4,6 +4,7 @@
 #include "cli/commands.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
+#include "cli/terminal.hpp"
 
 namespace ckpt::cli {
 
@@ -43,7 +44,7 @@ Result<Outcome> list(const std::string& directory) {
                checkpoint.is_abandoned ? "abandoned" : "published"});
   }
   outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}.\n", printable(directory))
-                                  : table.to_text(0);
+                                  : table.to_text(0, text_width());
   outcome.json["rejected"] = to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
   outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);

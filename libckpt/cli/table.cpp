@@ -11,6 +11,8 @@ namespace ckpt::cli {
 
 namespace {
 
+constexpr std::size_t fold_indent = 4;
+
 // Counts characters and not bytes, since names may be UTF-8.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
@@ -30,7 +32,7 @@ void Table::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-std::string Table::to_text(std::size_t indent) const {
+std::string Table::lines(std::size_t indent, std::size_t first_column) const {
   std::vector<std::size_t> widths(alignment_.size());
   for (const auto& row : rows_) {
     for (std::size_t column = 0; column < row.size(); ++column)
@@ -38,16 +40,30 @@ std::string Table::to_text(std::size_t indent) const {
   }
   std::string out;
   for (const auto& row : rows_) {
-    std::string line(indent, ' ');
-    for (std::size_t column = 0; column < row.size(); ++column) {
+    for (std::size_t column = 0; column < first_column; ++column)
+      out += std::string(indent, ' ') + row[column] + "\n";
+    std::string line(first_column > 0 ? indent + fold_indent : indent, ' ');
+    for (std::size_t column = first_column; column < row.size(); ++column) {
       const std::string blanks(widths[column] - width_of(row[column]), ' ');
-      if (column > 0) line += "  ";
+      if (column > first_column) line += "  ";
       line += alignment_[column] == 'r' ? blanks + row[column] : row[column] + blanks;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
   }
   return out;
+}
+
+std::string Table::to_text(std::size_t indent, std::size_t width) const {
+  const std::string whole = lines(indent, 0);
+  if (width == 0) return whole;
+  std::size_t longest = 0;
+  for (std::size_t begin = 0; begin < whole.size();) {
+    const std::size_t end = whole.find('\n', begin);
+    longest = std::max(longest, width_of(whole.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return longest <= width ? whole : lines(indent, 1);
 }
 
 std::string counted(const std::string& count, const char* noun) {

@@ -217,24 +217,35 @@ Task<void> read_shard_of(Reading& reading, std::size_t rank) {
   co_return read;
 }
 
-}  // namespace
-
-Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
-                       storage::TransferHooks hooks) {
-  Reading reading{source, reader, std::move(wants), std::move(hooks)};
+// `reading` lives until the Task ends.
+Task<void> look_and_plan(Reading& reading) {
   for (const WantedPiece& wanted : reading.wants.pieces) {
     reading.names.push_back(wanted.want.name);
     reading.names.insert(reading.names.end(), wanted.also.begin(), wanted.also.end());
   }
   std::ranges::sort(reading.names);
   reading.names.erase(std::ranges::unique(reading.names).begin(), reading.names.end());
-  reading.shards.resize(source.shard_count());
+  reading.shards.resize(reading.source.shard_count());
   std::function<Task<void>(std::size_t)> look = [&](std::size_t index) {
     return look_at(reading, index);
   };
   CKPT_CO_CHECK(
       co_await storage::for_each_parallel(reading.shards.size(), looks_in_flight, std::move(look)));
-  CKPT_CO_CHECK(make_plan(reading));
+  co_return make_plan(reading);
+}
+
+}  // namespace
+
+Task<void> check_pieces(ShardSource& source, Reader reader, std::vector<WantedPiece> pieces) {
+  Reading reading{source, reader, Wants{std::move(pieces), {}}, {}};
+  auto planned = co_await look_and_plan(reading);
+  co_return planned;
+}
+
+Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
+                       storage::TransferHooks hooks) {
+  Reading reading{source, reader, std::move(wants), std::move(hooks)};
+  CKPT_CO_CHECK(co_await look_and_plan(reading));
   divide_work(reading);
   std::function<Task<void>(std::size_t)> fill_from = [&](std::size_t index) {
     return read_shard_of(reading, index);

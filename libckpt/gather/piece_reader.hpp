@@ -51,5 +51,7 @@ struct Wants {
 // them), and those of the source.
 Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
                        storage::TransferHooks hooks);
+// Returns the error of such a read before any Chunk is read. The pieces need no target.
+Task<void> check_pieces(ShardSource& source, Reader reader, std::vector<WantedPiece> pieces);
 
 }  // namespace ckpt::gather

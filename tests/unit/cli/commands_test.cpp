@@ -215,7 +215,8 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   const Place place;
   const Answer help = place.ckpt("--help");
   CHECK(help.code == 0);
-  for (const char* command : {"status", "ls", "verify", "doctor", "recover", "stop", "drop"}) {
+  for (const char* command : {"status", "ls", "verify", "inspect", "export", "diff", "doctor",
+                              "recover", "stop", "drop"}) {
     CHECK(Contains(help.out)(command));
     const Answer details = place.ckpt(std::string(command) + " --help");
     CHECK(details.code == 0);
@@ -709,6 +710,69 @@ TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
   CHECK(json["error"]["code"] == "not found");
   CHECK(place.ckpt("ls '" + place.options.dir + "'").code == 1);
   CHECK(place.ckpt("verify '" + place.options.dir + "'").code == 1);
+}
+
+TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  {
+    Trainer trainer(place.options);
+    trainer.save(2, Level::durable);
+    trainer.weights[7] += 0.25f;
+    trainer.save(4, Level::durable);
+  }
+  REQUIRE(place.ckpt("stop" + place.runtime()).code == 0);
+
+  const Answer seen = place.ckpt("inspect " + dir);
+  INFO(seen.out << seen.err);
+  CHECK(seen.code == 0);
+  CHECK(Contains(seen.out)("step 4 of job gpt2, 1 rank: 1 tensor, 5.0 MiB"));
+  CHECK(Contains(seen.out)("weights  F32   [1310720]"));
+  const auto json = place.ckpt("inspect --json " + dir + "/step-000000002/").json();
+  CHECK(json["step"] == 2);
+  CHECK(json["tensors"][0]["shape"][0] == 1310720);
+  CHECK(json["tensors"][0]["parts"][0]["rank"] == 0);
+  CHECK(place.ckpt("inspect --names 'x*' " + dir).code == 1);
+  CHECK(Contains(place.ckpt("inspect " + dir, "COLUMNS=30").out)("\nweights\n    F32 "));
+
+  const std::string out = place.directory.file("model.safetensors");
+  const Answer first = place.ckpt("export " + dir + " '" + out + "'");
+  INFO(first.out << first.err);
+  CHECK(first.code == 0);
+  CHECK(Contains(first.out)("1 tensor, 5.0 MiB"));
+  CHECK(first.err.empty());
+  CHECK(std::filesystem::file_size(out) > 5 * MiB);
+  CHECK(place.ckpt("export " + dir + " '" + out + "'").code == 2);
+  CHECK(place.ckpt("export --force " + dir + " '" + out + "'").code == 0);
+  CHECK(place.ckpt("export --format zip " + dir + " '" + out + "'").code == 2);
+  CHECK(place.ckpt("export --rank 1 " + dir + " '" + out + "'").code == 2);
+  CHECK(place.ckpt("export --max-shard-size 0 " + dir + " '" + out + "'").code == 2);
+  const std::string folder = place.directory.file("hf");
+  const auto told = place.ckpt("export --json --format hf " + dir + " '" + folder + "/'").json();
+  CHECK(told["files"][0]["path"] == folder + "/model.safetensors");
+  CHECK(told["index"].is_null());
+
+  const Answer other = place.ckpt("diff " + dir + "/step-000000002 " + dir);
+  INFO(other.out << other.err);
+  CHECK(other.code == 1);
+  CHECK(Contains(other.out)("1 of 1310720 F32, by 0.25 at most"));
+  const auto found = place.ckpt("diff --json " + dir + "/step-000000002 " + dir).json();
+  CHECK(found["equal"] == false);
+  CHECK(found["differences"][0]["max_difference"] == 0.25);
+  const Answer same = place.ckpt("diff " + dir + " " + dir);
+  CHECK(same.code == 0);
+  CHECK(Contains(same.out)("all the same"));
+
+  flip_a_byte(place.options.dir + "/step-000000004/rank-00000.safetensors", 4608 * 1024);
+  CHECK(place.ckpt("inspect " + dir).code == 0);
+  for (const std::string& command : {"export --force " + dir + " '" + out + "'",
+                                     "diff " + dir + " " + dir + "/step-000000002"}) {
+    const Answer damaged = place.ckpt(command);
+    CHECK(damaged.code == 1);
+    CHECK(Contains(damaged.err)("rank-00000.safetensors: chunk 1"));
+  }
+  for (const char* command : {"inspect ", "diff . "})
+    CHECK(place.ckpt(command + place.directory.file("missing")).code == 1);
 }
 
 TEST_CASE("cli: doctor finds what will not work, and where options come from", "[unit][cli]") {

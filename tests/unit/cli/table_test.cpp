@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include "cli/json_read.hpp"
+#include "cli/size_text.hpp"
 #include "cli/table.hpp"
+#include "cli/terminal.hpp"
 
 namespace ckpt::cli {
 
@@ -15,6 +17,34 @@ TEST_CASE("table: columns are as wide as their widest cell, lines end without bl
   table.add({"longer", "7"});
   CHECK_FALSE(table.is_empty());
   CHECK(table.to_text(2) == "  NAME      N\n  a       100\n  longer    7\n");
+}
+
+TEST_CASE("table: on a narrow terminal the first column has lines of its own", "[unit][cli]") {
+  Table table("lr", {"NAME", "N"});
+  table.add({"a", "100"});
+  table.add({"long\xc3\xa9r", "7"});
+  const std::string wide = "NAME      N\na       100\nlong\xc3\xa9r    7\n";
+  CHECK(table.to_text(0, 11) == wide);
+  CHECK(table.to_text(0) == wide);
+  CHECK(table.to_text(0, 10) == "NAME\n      N\na\n    100\nlong\xc3\xa9r\n      7\n");
+}
+
+TEST_CASE("terminal: progress has a rate and the time left", "[unit][cli]") {
+  CHECK(progress_text(0, 10 << 20, 0) == "  0 %  0 B of 10.0 MiB");
+  CHECK(progress_text(4 << 20, 10 << 20, 2) == " 40 %  4.0 MiB of 10.0 MiB  2.0 MiB/s  3 s left");
+  CHECK(progress_text(10 << 20, 10 << 20, 2).starts_with("100 %"));
+  CHECK(progress_text(0, 0, 1).starts_with("100 %"));
+}
+
+TEST_CASE("size text: decimal units as Hugging Face has them, binary ones with an i",
+          "[unit][cli]") {
+  CHECK(*parse_size("5GB") == 5'000'000'000);
+  CHECK(*parse_size("2GiB") == std::uint64_t{2} << 30);
+  CHECK(*parse_size("500MB") == 500'000'000);
+  CHECK(*parse_size("4096") == 4096);
+  CHECK(*parse_size("1KB") == 1000);
+  for (const char* text : {"", "GB", "5 GB", "5gb", "-1", "1.5GB", "99999999999TB", "5GBx"})
+    CHECK_FALSE(parse_size(text));
 }
 
 TEST_CASE("table: a control character never reaches the terminal", "[unit][cli]") {

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include "cli/commands.hpp"
+#include "cli/step_difference.hpp"
+#include "cli/table.hpp"
+#include "cli/terminal.hpp"
+#include "cli/workplace.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+constexpr std::uint64_t buffer_bytes = std::uint64_t{64} << 20;
+
+Json to_json(const StoredStep& step) {
+  return {{"directory", step.directory},
+          {"job", step.manifest->job},
+          {"timeline", step.manifest->at.timeline},
+          {"step", number(step.manifest->at.step)},
+          {"world_size", step.manifest->world_size}};
+}
+
+Json to_json(const Difference& difference) {
+  Json json = {{"name", difference.name}, {"kind", name_of(difference.kind)}};
+  json["rank"] = difference.rank ? Json(*difference.rank) : Json();
+  if (difference.kind == DifferenceKind::values) {
+    json["type"] = safetensors_name(difference.dtype);
+    json["elements"] = difference.elements;
+    json["different"] = difference.values.different;
+    json["max_difference"] = difference.values.largest;
+    json["not_finite"] = difference.values.not_finite;
+  } else if (!difference.one.empty()) {
+    json["first"] = difference.one;
+    json["second"] = difference.other;
+  }
+  return json;
+}
+
+// "12 of 1024 elements, by 0.0012 at most".
+std::string text_of(const Difference& difference) {
+  if (difference.kind == DifferenceKind::type || difference.kind == DifferenceKind::shape)
+    return fmt::format("{} {} and {}", name_of(difference.kind), difference.one, difference.other);
+  if (difference.kind == DifferenceKind::blob) return "other bytes";
+  if (difference.kind != DifferenceKind::values) return std::string(name_of(difference.kind));
+  const ElementDifference& values = difference.values;
+  std::string text = fmt::format("{} of {} {}", values.different, difference.elements,
+                                 safetensors_name(difference.dtype));
+  if (values.different > values.not_finite)
+    text += fmt::format(", by {:.6g} at most", values.largest);
+  if (values.not_finite > 0) text += fmt::format(", {} not finite", values.not_finite);
+  return text;
+}
+
+}  // namespace
+
+Result<Outcome> diff(const DiffOptions& given) {
+  Workplace workplace;
+  const auto open = [&](const std::string& path) {
+    return workplace.run(open_stored_step(workplace.files(), workplace.clock(), path));
+  };
+  CKPT_TRY(const auto one, open(given.one));
+  CKPT_TRY(const auto other, open(given.other));
+  const TensorChoice choice{given.names, ""};
+  const auto found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
+  if (!found) {
+    for (const auto& step : {one, other}) {
+      auto status = workplace.run(explain(workplace.files(), step, Error(found.error())));
+      if (status.error().code() == Errc::unavailable) return fail(std::move(status).error());
+    }
+    return fail(Error(found.error()));
+  }
+  Outcome outcome;
+  outcome.is_trouble = !found->differences.empty();
+  outcome.json = {{"first", to_json(*one)},
+                  {"second", to_json(*other)},
+                  {"equal", found->differences.empty()},
+                  {"tensors_compared", found->tensors_compared},
+                  {"blobs_compared", found->blobs_compared}};
+  outcome.json["differences"] = Json::array();
+  Table table("lrl", {"NAME", "RANK", "DIFFERENCE"});
+  for (const Difference& difference : found->differences) {
+    outcome.json["differences"].push_back(to_json(difference));
+    table.add({difference.name, difference.rank ? std::to_string(*difference.rank) : "",
+               text_of(difference)});
+  }
+  outcome.text = fmt::format("first:  {}: {}\nsecond: {}: {}\n", printable(one->directory),
+                             title_of(*one->manifest), printable(other->directory),
+                             title_of(*other->manifest));
+  if (!table.is_empty()) outcome.text += "\n" + table.to_text(0, text_width()) + "\n";
+  outcome.text += fmt::format(
+      "{} and {} compared: {}\n", counted(std::to_string(found->tensors_compared), "tensor"),
+      counted(std::to_string(found->blobs_compared), "blob"),
+      outcome.is_trouble ? counted(std::to_string(found->differences.size()), "difference")
+                         : "all the same");
+  if (one->manifest->world_size != other->manifest->world_size)
+    outcome.text += "The ranks' blobs were not compared: another number of ranks saved each.\n";
+  return outcome;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <map>
+
+#include "arena/arena_limits.hpp"
+#include "base/random.hpp"
+#include "cli/commands.hpp"
+#include "cli/export_plan.hpp"
+#include "cli/export_write.hpp"
+#include "cli/size_text.hpp"
+#include "cli/stored_step.hpp"
+#include "cli/table.hpp"
+#include "cli/terminal.hpp"
+#include "cli/workplace.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+volatile std::sig_atomic_t has_signal = 0;
+
+// While it lives, a signal that would end the process is noted, so that files are removed first.
+class SignalWatch {
+ public:
+  SignalWatch() {
+    for (std::size_t index = 0; index < before_.size(); ++index) {
+      ::sigaction(signals[index], nullptr, &before_[index]);
+      if (before_[index].sa_handler == SIG_IGN) continue;  // As nohup has it.
+      struct sigaction noted = {};
+      noted.sa_handler = [](int) { has_signal = 1; };
+      ::sigaction(signals[index], &noted, nullptr);
+    }
+  }
+  ~SignalWatch() {
+    for (std::size_t index = 0; index < before_.size(); ++index)
+      ::sigaction(signals[index], &before_[index], nullptr);
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  static constexpr std::array signals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, signals.size()> before_{};
+};
+
+Result<ExportWish> wish_of(const ExportOptions& given) {
+  ExportWish wish;
+  wish.choice = {given.names, given.strip};
+  wish.rank = given.rank;
+  wish.copies_tied = given.copy_tied;
+  wish.is_sharded = given.format == "hf";
+  if (!wish.is_sharded && given.format != "safetensors")
+    return fail(Errc::invalid_argument,
+                fmt::format("--format \"{}\": it is safetensors (one file) or hf (the files that "
+                            "Hugging Face loads)",
+                            given.format));
+  wish.file_name = std::filesystem::path(given.out).filename();
+  if (!wish.is_sharded && wish.file_name.empty())
+    return fail(Errc::invalid_argument, fmt::format("export to \"{}\": name the file", given.out));
+  CKPT_TRY(wish.file_bytes_max, parse_size(given.max_shard_size));
+  if (wish.file_bytes_max == 0)
+    return fail(Errc::invalid_argument, "--max-shard-size: it cannot be 0");
+  return wish;
+}
+
+ExportOrder order_of(const ExportOptions& given) {
+  ExportOrder order;
+  std::filesystem::path out = given.out;
+  if (given.format == "hf") {
+    if (!out.has_filename()) out = out.parent_path();  // Without the last slash.
+    order.directory = out;
+    order.makes_directory = true;
+    order.is_model_directory = true;
+  } else {
+    order.directory = out.parent_path().empty() ? "." : out.parent_path().string();
+  }
+  order.replaces = given.force;
+  order.attempt = random_from_system();
+  order.is_cancelled = [] { return has_signal != 0; };
+  return order;
+}
+
+// The forms of the ranks that have whole tensors. Each rank is asked once.
+Task<std::map<std::uint32_t, ItemForms>> read_forms(std::shared_ptr<StoredStep> step) {
+  std::map<std::uint32_t, ItemForms> forms;
+  for (const gather::ListedTensor& tensor : step->tensors) {
+    for (const gather::HeldPart& part : tensor.parts) {
+      if (part.place->piece || forms.contains(part.rank)) continue;
+      CKPT_CO_TRY(const auto record, co_await step->shards->whole_record(part.rank));
+      CKPT_CO_TRY(forms[part.rank], co_await read_item_forms(*step->shards, record));
+    }
+  }
+  co_return forms;
+}
+
+// Files of a checkpoint are the owner's only; an exported one is like any other that a program
+// writes. `made`: a directory that was not there before; empty: none.
+void take_usual_mode(const std::vector<std::string>& paths, const std::string& made) {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  for (const std::string& path : paths) (void)::chmod(path.c_str(), 0666 & ~mask);
+  if (!made.empty()) (void)::chmod(made.c_str(), 0777 & ~mask);
+}
+
+Outcome told(const StoredStep& step, const ExportOptions& given, const ExportPlan& plan,
+             const std::vector<std::string>& paths) {
+  Outcome outcome;
+  std::uint64_t bytes = 0;
+  std::size_t tensors = 0;
+  Table table("lrr", {"FILE", "TENSORS", "SIZE"});
+  Json files = Json::array();
+  for (std::size_t index = 0; index < plan.files.size(); ++index) {
+    const ExportFile& file = plan.files[index];
+    bytes += file.bytes;
+    tensors += file.tensors.size();
+    files.push_back(
+        {{"path", paths[index]}, {"tensors", file.tensors.size()}, {"tensor_bytes", file.bytes}});
+    table.add({paths[index], std::to_string(file.tensors.size()), arena::human_bytes(file.bytes)});
+  }
+  const bool has_index = paths.size() > plan.files.size();
+  outcome.json = {{"checkpoint", step.directory},
+                  {"job", step.manifest->job},
+                  {"step", number(step.manifest->at.step)},
+                  {"world_size", step.manifest->world_size},
+                  {"format", given.format},
+                  {"tensors", tensors},
+                  {"tensor_bytes", bytes},
+                  {"left_out", plan.left_out},
+                  {"files", std::move(files)}};
+  outcome.json["index"] = has_index ? Json(paths.back()) : Json();
+  outcome.json["tied"] = Json::object();
+  if (has_index) table.add({paths.back(), "", ""});
+  outcome.text = fmt::format("{}: {}, {}", title_of(*step.manifest),
+                             counted(std::to_string(tensors), "tensor"), arena::human_bytes(bytes));
+  if (plan.left_out > 0)
+    outcome.text += fmt::format("; {} left out", counted(std::to_string(plan.left_out), "other"));
+  outcome.text += "\n" + table.to_text(0, text_width());
+  for (const Tied& tied : plan.tied) {
+    outcome.json["tied"][tied.other] = tied.kept;
+    outcome.text += fmt::format("tied: {} is {}, and is written once\n", printable(tied.other),
+                                printable(tied.kept));
+  }
+  return outcome;
+}
+
+}  // namespace
+
+Result<Outcome> export_tensors(const ExportOptions& given) {
+  CKPT_TRY(const ExportWish wish, wish_of(given));
+  Workplace workplace;
+  CKPT_TRY(const auto step,
+           workplace.run(open_stored_step(workplace.files(), workplace.clock(), given.path)));
+  if (given.rank && *given.rank >= step->manifest->world_size)
+    return fail(Errc::invalid_argument,
+                fmt::format("--rank {}: {}", *given.rank, title_of(*step->manifest)));
+  const auto explained = [&](Error error) -> Unexpected {
+    auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
+    return fail(std::move(status).error());
+  };
+  const auto forms = workplace.run(read_forms(step));
+  if (!forms) return explained(forms.error());
+  const ItemForms none;
+  const FormsOf forms_of = [&](std::uint32_t rank) -> const ItemForms& {
+    const auto found = forms->find(rank);
+    return found == forms->end() ? none : found->second;
+  };
+  CKPT_TRY(const ExportPlan plan, plan_export(step->tensors, forms_of, wish));
+  std::uint64_t bytes = 0;
+  for (const ExportFile& file : plan.files) bytes += file.bytes;
+  const SignalWatch watch;
+  std::optional<Progress> progress(std::in_place, bytes, !given.json);
+  ExportOrder order = order_of(given);
+  const std::string made = std::filesystem::exists(order.directory) ? "" : order.directory;
+  order.written = [&](std::uint64_t more) { progress->add(more); };
+  const auto paths =
+      workplace.run(write_export(workplace.files(), *step->shards, plan, std::move(order)));
+  progress.reset();
+  if (!paths) return explained(paths.error());
+  take_usual_mode(*paths, made);
+  return told(*step, given, plan, *paths);
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,273 @@
+// 1. Nothing is in the way, every element of every tensor is there, and the disk has room.
+// 2. Each file is written under a hidden name beside its place, and synced.
+// 3. What a program would open first is removed: the index, and a single file.
+// 4. The files are renamed to their places, the index last, and the directory is synced.
+//
+// A death in between leaves hidden files, or no index. It leaves no file that is not whole, and no
+// index of other files than lie there.
+#include "cli/export_write.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "arena/arena_limits.hpp"
+#include "base/assert.hpp"
+#include "os/path.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+// Lives in the frame of write_export.
+struct Export {
+  os::FileSystem& files;
+  gather::ShardSource& source;
+  ExportPlan plan;
+  ExportOrder order;
+  std::vector<std::string> in_the_way;  // Names in the directory.
+  std::vector<std::byte> buffer;
+  std::vector<std::byte> other;
+  bool has_made_directory = false;
+
+  std::string at(std::string_view name) const { return os::beneath(order.directory, name); }
+  std::string aside(std::string_view name) const {
+    return at(fmt::format(".{}.{:016x}.partial", name, order.attempt));
+  }
+  bool has_index() const { return order.is_model_directory && plan.files.size() > 1; }
+};
+
+// The sources of a file's tensors, in the order of the file.
+std::vector<gather::TensorToRead> sources_of(const ExportFile& file) {
+  std::vector<gather::TensorToRead> sources;
+  sources.reserve(file.tensors.size());
+  for (const ExportTensor& tensor : file.tensors) sources.push_back(tensor.source);
+  return sources;
+}
+
+Task<void> find_what_is_in_the_way(Export& work) {
+  auto listed = co_await work.files.list(work.at("."));
+  if (!listed && listed.error().code() == Errc::not_found && work.order.makes_directory)
+    co_return Status();
+  if (!listed)
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("write to {}: {}", work.order.directory, listed.error().message()));
+  for (const os::DirectoryEntry& entry : *listed) {
+    const bool is_of_model = work.order.is_model_directory && is_model_file(entry.name);
+    const bool is_ours =
+        std::ranges::find(work.plan.files, entry.name, &ExportFile::name) != work.plan.files.end();
+    if (!is_of_model && !is_ours) continue;
+    const std::string path = os::display(work.at(entry.name));
+    if (entry.kind == os::EntryKind::directory)
+      co_return fail(Errc::invalid_argument, fmt::format("{} is a directory", path));
+    if (!work.order.replaces)
+      co_return fail(
+          Errc::invalid_argument,
+          fmt::format("{} exists: choose another place, or replace it with --force", path));
+    work.in_the_way.push_back(entry.name);
+  }
+  co_return Status();
+}
+
+// Of what other ranks have, too, nothing is missing: it is whole there.
+Task<void> check_complete(Export& work) {
+  std::vector<gather::TensorToRead> all;
+  for (const ExportFile& file : work.plan.files)
+    for (gather::TensorToRead& source : sources_of(file)) all.push_back(std::move(source));
+  auto checked = co_await gather::check_tensors(work.source, all);
+  co_return checked;
+}
+
+Task<void> make_room(Export& work) {
+  if (work.order.makes_directory) {
+    const auto there = co_await work.files.status(work.at("."));
+    if (!there) {
+      CKPT_CO_CHECK(co_await work.files.make_directory(work.order.directory));
+      work.has_made_directory = true;
+      std::string parent = std::filesystem::path(work.order.directory).parent_path();
+      if (parent.empty()) parent = ".";
+      CKPT_CO_CHECK(co_await work.files.sync_directory(std::move(parent)));
+    }
+  }
+  std::uint64_t needed = 0;
+  for (const ExportFile& file : work.plan.files) needed += file.bytes;
+  const auto space = co_await work.files.space(work.at("."));
+  if (space && space->bytes_free < needed)
+    co_return fail(Errc::exhausted,
+                   fmt::format("write {} to {}: it has {} free", arena::human_bytes(needed),
+                               work.order.directory, arena::human_bytes(space->bytes_free)));
+  co_return Status();
+}
+
+// A part of a batch: the slices that another rank has as well, and where they lie in the buffer.
+struct Shared {
+  gather::Batch batch;
+  std::vector<std::uint64_t> places;
+};
+
+std::map<std::uint32_t, Shared> shared_in(const ExportFile& file, const gather::Batch& batch) {
+  std::map<std::uint32_t, Shared> by_rank;
+  std::uint64_t place = 0;
+  for (const gather::Slice& slice : batch) {
+    for (const std::uint32_t rank : file.tensors[slice.tensor].other_ranks) {
+      by_rank[rank].batch.push_back(slice);
+      by_rank[rank].places.push_back(place);
+    }
+    place += slice.bytes;
+  }
+  return by_rank;
+}
+
+// Compares what lies in the buffer with what other ranks saved whole under the same names.
+Task<void> compare_others(Export& work, const ExportFile& file, const gather::Batch& batch) {
+  const auto by_rank = shared_in(file, batch);
+  for (const auto& [rank, shared] : by_rank) {
+    std::vector<gather::TensorToRead> sources = sources_of(file);
+    for (gather::TensorToRead& source : sources) source.rank = rank;
+    work.other.resize(std::max<std::uint64_t>(work.other.size(), gather::bytes_of(shared.batch)));
+    const std::span<std::byte> bytes = std::span(work.other).first(gather::bytes_of(shared.batch));
+    const storage::TransferHooks hooks;
+    CKPT_CO_CHECK(co_await gather::read_batch(work.source, sources, shared.batch, bytes, hooks));
+    std::uint64_t at = 0;
+    for (std::size_t index = 0; index < shared.batch.size(); ++index) {
+      const gather::Slice& slice = shared.batch[index];
+      const bool is_same = std::memcmp(bytes.data() + at, work.buffer.data() + shared.places[index],
+                                       slice.bytes) == 0;
+      if (!is_same)
+        co_return fail(
+            Errc::unsupported,
+            fmt::format("tensor \"{}\": ranks {} and {} have saved it whole, and not "
+                        "with the same bytes; take that of one with --rank, or leave "
+                        "it out with --names",
+                        sources[slice.tensor].name, file.tensors[slice.tensor].source.rank, rank));
+      at += slice.bytes;
+    }
+  }
+  co_return Status();
+}
+
+std::vector<std::pair<std::string, std::string>> metadata_of(const ExportPlan& plan,
+                                                             const ExportFile& file) {
+  std::vector<std::pair<std::string, std::string>> metadata = {{"format", "pt"}};
+  std::set<std::string_view> names;
+  for (const ExportTensor& tensor : file.tensors) names.insert(tensor.plain.name);
+  // As safetensors.torch.save_model() has it.
+  for (const Tied& tied : plan.tied)
+    if (names.contains(tied.kept) && tied.other != "format")
+      metadata.emplace_back(tied.other, tied.kept);
+  return metadata;
+}
+
+Task<void> write_tensors(Export& work, const ExportFile& file, os::File& target) {
+  std::vector<format::PlainTensor> plain;
+  for (const ExportTensor& tensor : file.tensors) plain.push_back(tensor.plain);
+  CKPT_CO_TRY(const auto header, format::plain_header(plain, metadata_of(work.plan, file)));
+  CKPT_CO_CHECK(co_await target.write_at(0, header));
+  std::uint64_t at = header.size();
+  const std::vector<gather::TensorToRead> sources = sources_of(file);
+  const std::vector<gather::Batch> batches = gather::make_batches(sources, work.order.buffer_bytes);
+  for (const gather::Batch& batch : batches) {
+    if (work.order.is_cancelled && work.order.is_cancelled())
+      co_return fail(Errc::cancelled, "stopped by a signal");
+    const std::uint64_t size = gather::bytes_of(batch);
+    work.buffer.resize(std::max<std::uint64_t>(work.buffer.size(), size));
+    const std::span<std::byte> bytes = std::span(work.buffer).first(size);
+    const storage::TransferHooks hooks;
+    CKPT_CO_CHECK(co_await gather::read_batch(work.source, sources, batch, bytes, hooks));
+    CKPT_CO_CHECK(co_await compare_others(work, file, batch));
+    CKPT_CO_CHECK(co_await target.write_at(at, bytes));
+    at += size;
+    if (work.order.written) work.order.written(size);
+  }
+  CKPT_ASSERT(at == header.size() + file.bytes);
+  co_return Status();
+}
+
+Task<void> write_aside(Export& work, const ExportFile& file) {
+  const std::string path = work.aside(file.name);
+  CKPT_CO_TRY(const auto target, co_await work.files.create(path, os::Caching::buffered));
+  CKPT_CO_CHECK(co_await write_tensors(work, file, *target));
+  CKPT_CO_CHECK(co_await target->sync_data());
+  auto closed = co_await target->close();
+  co_return closed;
+}
+
+Task<void> write_all(Export& work) {
+  CKPT_CO_CHECK(co_await find_what_is_in_the_way(work));
+  CKPT_CO_CHECK(co_await check_complete(work));
+  CKPT_CO_CHECK(co_await make_room(work));
+  // Step 2.
+  for (const ExportFile& file : work.plan.files) CKPT_CO_CHECK(co_await write_aside(work, file));
+  if (work.has_index()) {
+    const std::string text = index_json(work.plan);
+    const auto bytes = std::as_bytes(std::span(text));
+    std::vector<std::byte> content(bytes.begin(), bytes.end());
+    CKPT_CO_CHECK(co_await work.files.write_small(work.aside(index_name), std::move(content)));
+  }
+  co_return Status();
+}
+
+Task<void> remove_aside(Export& work) {
+  for (const ExportFile& file : work.plan.files)
+    (void)co_await work.files.remove_file(work.aside(file.name));
+  (void)co_await work.files.remove_file(work.aside(index_name));
+  if (work.has_made_directory) (void)co_await work.files.remove_directory(work.order.directory);
+  co_return Status();
+}
+
+Task<void> place(Export& work, std::string name) {
+  const auto mode = work.order.replaces ? os::RenameMode::replace : os::RenameMode::no_replace;
+  auto renamed = co_await work.files.rename(work.aside(name), work.at(name), mode);
+  co_return renamed;
+}
+
+Task<void> place_all(Export& work) {
+  // Step 3. A single file of other tensors is replaced at once.
+  const auto is_new = [&](const std::string& name) {
+    return std::ranges::find(work.plan.files, name, &ExportFile::name) != work.plan.files.end();
+  };
+  bool has_removed = false;
+  for (const std::string& name : work.in_the_way) {
+    const bool is_opened_first = name == index_name || (name == single_name && !is_new(name));
+    if (!is_opened_first) continue;
+    CKPT_CO_CHECK(co_await work.files.remove_file(work.at(name)));
+    has_removed = true;
+  }
+  if (has_removed) CKPT_CO_CHECK(co_await work.files.sync_directory(work.at(".")));
+  for (const std::string& name : work.in_the_way) {
+    const bool is_gone = name == index_name || name == single_name || is_new(name);
+    if (!is_gone) CKPT_CO_CHECK(co_await work.files.remove_file(work.at(name)));
+  }
+  // Step 4.
+  for (const ExportFile& file : work.plan.files) CKPT_CO_CHECK(co_await place(work, file.name));
+  CKPT_CO_CHECK(co_await work.files.sync_directory(work.at(".")));
+  if (work.has_index()) {
+    std::string name = index_name;
+    CKPT_CO_CHECK(co_await place(work, std::move(name)));
+    CKPT_CO_CHECK(co_await work.files.sync_directory(work.at(".")));
+  }
+  co_return Status();
+}
+
+}  // namespace
+
+Task<std::vector<std::string>> write_export(os::FileSystem& files, gather::ShardSource& source,
+                                            ExportPlan plan, ExportOrder order) {
+  Export work{files, source, std::move(plan), std::move(order)};
+  auto done = co_await write_all(work);
+  if (done) done = co_await place_all(work);
+  if (!done) {
+    (void)co_await remove_aside(work);
+    co_return fail(std::move(done).error());
+  }
+  std::vector<std::string> paths;
+  for (const ExportFile& file : work.plan.files) paths.push_back(os::display(work.at(file.name)));
+  if (work.has_index()) paths.push_back(os::display(work.at(index_name)));
+  co_return paths;
+}
+
+}  // namespace ckpt::cli
