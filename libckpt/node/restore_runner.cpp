@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <variant>
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "format/piece.hpp"
 #include "gather/wanted_shard.hpp"
 #include "node/held_shards.hpp"
 #include "replicate/joint_fetch.hpp"
@@ -119,7 +121,10 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
                                                  format::Start start) {
   const JobLife::Work work = life_.begin_work();
   Status offered;  // GCC 12 destroys what a conditional expression awaits twice.
+  const bool is_of_other_mesh = co_await asks_for_other_pieces(rank_number, id, start);
   if (start.is_of_others()) {
+    offered = co_await offer_from_pieces(rank_number, id, start);
+  } else if (is_of_other_mesh) {
     offered = co_await offer_from_pieces(rank_number, id, start);
   } else {
     offered = co_await offer_from_any_source(rank_number, id, start);
@@ -204,7 +209,41 @@ std::vector<format::TensorSpec> specs_of(const format::Layout& layout) {
   return specs;
 }
 
+// Whether some tensor of both is another part of the whole.
+bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved) {
+  std::map<std::string_view, const format::TensorPlace*> there;
+  for (const format::TensorPlace& tensor : saved.tensors) there.emplace(tensor.name, &tensor);
+  return std::ranges::any_of(wanted.tensors, [&](const format::TensorPlace& tensor) {
+    const auto found = there.find(tensor.name);
+    if (found == there.end()) return false;
+    const format::TensorPlace& other = *found->second;
+    if (!tensor.piece && !other.piece) return false;
+    return format::global_shape_of(tensor.piece, tensor.shape) ==
+               format::global_shape_of(other.piece, other.shape) &&
+           !(format::region_of(tensor.piece, tensor.shape) ==
+             format::region_of(other.piece, other.shape));
+  });
+}
+
 }  // namespace
+
+// The same number of ranks may be another mesh. What lies on storage is not put together here.
+asio::awaitable<bool> RestoreRunner::asks_for_other_pieces(std::uint32_t rank, SessionId id,
+                                                           const format::Start& start) {
+  const bool is_in_memory = std::ranges::none_of(
+      start.holders, [](const std::vector<std::string>& nodes) { return nodes.empty(); });
+  const auto has_pieces = [&] {
+    const Session* session = ranks_.find(id);
+    return session != nullptr && session->newest_layout() != nullptr &&
+           std::ranges::any_of(session->newest_layout()->tensors,
+                               [](const auto& tensor) { return tensor.piece.has_value(); });
+  };
+  if (start.is_of_others() || !is_in_memory || !has_pieces()) co_return false;
+  HeldShards shards(facts_, slots_, replication_, start);
+  const auto saved = co_await shards.whole_record(rank);
+  if (!saved || !has_pieces()) co_return false;
+  co_return are_other_pieces(*ranks_.find(id)->newest_layout(), (*saved)->layout);
+}
 
 // The shard that the rank would save lies in one of its Slots only while it is offered. It is no
 // copy of anything that was captured, so that no other node may have it, and no report names it.

@@ -38,6 +38,8 @@ class RestoreRunner {
  private:
   void obey_start(Rank& rank, const format::Start& start);
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
+  asio::awaitable<bool> asks_for_other_pieces(std::uint32_t rank, SessionId id,
+                                              const format::Start& start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start, arena::Lease lease,
