@@ -93,7 +93,7 @@ note_loss() {  # What the job had reached when it lost something.
   lost_when=$(date +%s%N)
 }
 
-# tell_resume SOURCE_OF_RANK_0 SOURCE_OF_RANK_1...: the block after each loss, which is also a check.
+# tell_resume SOURCE_OF_RANK_0 SOURCE_OF_RANK_1...: the block after each loss; it is also a check.
 tell_resume() {
   local rank line step first="" saved_by="" expected=("$@")
   wait_for "the job to train again" has_begun
@@ -204,11 +204,12 @@ compare() {
   if comm -13 <(steps_of reference | sort) <(steps_of $phases | sort -u) | grep .; then
     die "these steps of two ranks differ from those of the reference"
   fi
-  say "up to step $shrunk_at, with two ranks: the weights and the loss of each step are equal, bit" \
-    "for bit"
+  say "up to step $shrunk_at, with two ranks: the weights and the loss of each step are equal," \
+    "bit for bit"
   # Each step after it has the same samples, and adds up their gradients in another order.
   difference=$(LC_ALL=C awk 'NR == FNR { reference[$1] = $2; next }
-    { difference = ($2 - reference[$1]) / reference[$1]; if (difference < 0) difference = -difference
+    { difference = ($2 - reference[$1]) / reference[$1]
+      if (difference < 0) difference = -difference
       if (difference > largest) largest = difference }
     END { printf "%.1e", largest }' <(steps_of reference) <(steps_of fifth sixth))
   say "after it, with one rank and with three, which add up the gradients in another order:"

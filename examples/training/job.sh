@@ -1,4 +1,4 @@
-# job: a training job on the nodes of nodes.sh, one rank on each, for scripts that source both files.
+# job: a training job on nodes of nodes.sh, one rank on each, for scripts that source both files.
 #
 #   start_job PHASE "NODE_OF_RANK_0 NODE_OF_RANK_1..." OPTION...      then, with a deadline each:
 #   wait_for WHAT CONDITION...      end_ranks SIGNAL RANK...      check_end

@@ -1,14 +1,18 @@
 // Goal:   the example's training must be a function of its seed, also across a save and a restore:
 //         without that, "bitwise equal to an uninterrupted run" would prove nothing.
 // Method: train the model twice, whole and cut in the middle with its tensors and progress copied
-//         out and into a new model, and compare digests; then two ranks that share the layers, each
-//         in a thread, against two that were stopped and resumed.
+//         out and into a new model, and compare digests; then two ranks that share the parameters,
+//         each in a thread, against two that were stopped and resumed, and against one that goes on
+//         with their pieces.
 #include "examples/training/model.hpp"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "examples/training/exchange.hpp"
@@ -98,6 +102,24 @@ std::vector<std::uint64_t> train_pair(const std::string& address, int steps,
   return digests;
 }
 
+// Copies what a rank of `options` saved to where it lies in the tensors of a model of one rank.
+void put_pieces(Model& whole, const ModelOptions& options, const Saved& saved) {
+  Model part(options);
+  restore(part, saved);
+  std::map<std::string, float*> places;
+  for (const example::NamedTensor& entry : whole.tensors())
+    places[entry.name] = static_cast<float*>(entry.tensor.data);
+  for (const example::NamedTensor& entry : part.tensors()) {
+    const auto& piece = entry.tensor.piece;
+    const std::uint64_t begin = piece ? piece->flat_begin.value() : 0;
+    std::size_t count = 1;
+    for (const std::int64_t extent : entry.tensor.shape) count *= static_cast<std::size_t>(extent);
+    std::memcpy(places.at(entry.name) + begin, entry.tensor.data, count * sizeof(float));
+  }
+  std::memcpy(whole.progress_bytes().data(), part.progress_bytes().data(),
+              whole.progress_bytes().size());
+}
+
 }  // namespace
 
 TEST_CASE("model: training that was saved and resumed ends with the same bits",
@@ -153,7 +175,8 @@ TEST_CASE("model: it learns", "[unit][examples]") {
   REQUIRE(mean_loss(50) < 0.8f * before);
 }
 
-TEST_CASE("model: two ranks that share the layers resume to the same bits", "[unit][examples]") {
+TEST_CASE("model: two ranks that share the parameters resume to the same bits",
+          "[unit][examples]") {
   const std::string address = "127.0.0.1:" + std::to_string(20000 + ::getpid() % 20000);
   std::vector<Saved> state;
   const auto whole = train_pair(address, 12, state);
@@ -166,4 +189,31 @@ TEST_CASE("model: two ranks that share the layers resume to the same bits", "[un
   const auto resumed = train_pair(address, 7, state);
   REQUIRE(resumed[0] == whole[0]);
   REQUIRE(resumed[1] == whole[0]);
+}
+
+TEST_CASE("model: one rank goes on with the pieces of two", "[unit][examples]") {
+  const std::string address = "127.0.0.1:" + std::to_string(20000 + ::getpid() % 20000);
+  std::vector<Saved> state;
+  const auto digests = train_pair(address, 5, state);
+  Model alone(small());
+  Model other(small());
+  ModelOptions options = small();
+  options.world = 2;
+  for (options.rank = 0; options.rank < 2; ++options.rank)
+    put_pieces(alone, options, state.at(options.rank));
+  REQUIRE(alone.digest() == digests[0]);
+  REQUIRE(alone.progress().step == 5);
+
+  train_pair(address, 7, state);
+  auto exchange = Exchange::open({});
+  REQUIRE(exchange);
+  train(alone, *exchange, 7);
+  for (options.rank = 0; options.rank < 2; ++options.rank)
+    put_pieces(other, options, state.at(options.rank));
+  REQUIRE(other.progress().position == alone.progress().position);
+  // The gradients were added up in another order.
+  float largest = 0;
+  for (std::size_t index = 0; index < alone.weights().size(); ++index)
+    largest = std::max(largest, std::abs(alone.weights()[index] - other.weights()[index]));
+  REQUIRE(largest < 1e-5f);
 }
