@@ -106,6 +106,11 @@ void take_usual_mode(const std::vector<std::string>& paths, const std::string& m
   if (!made.empty()) (void)::chmod(made.c_str(), 0777 & ~mask);
 }
 
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 Outcome told(const StoredStep& step, const ExportOptions& given, const ExportPlan& plan,
              const std::vector<std::string>& paths) {
   Outcome outcome;
@@ -174,7 +179,7 @@ Result<Outcome> export_tensors(const ExportOptions& given) {
   const SignalWatch watch;
   std::optional<Progress> progress(std::in_place, bytes, !given.json);
   ExportOrder order = order_of(given);
-  const std::string made = std::filesystem::exists(order.directory) ? "" : order.directory;
+  const std::string made = is_there(order.directory) ? "" : order.directory;
   order.written = [&](std::uint64_t more) { progress->add(more); };
   const auto paths =
       workplace.run(write_export(workplace.files(), *step->shards, plan, std::move(order)));

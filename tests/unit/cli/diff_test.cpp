@@ -59,17 +59,19 @@ TEST_CASE("diff: elements are counted and measured", "[unit][cli]") {
   set(before, 0, -0.0f);          // Another than 0, by nothing.
   const auto one = scene.publish(1, {{{before, floats("same", {3}, 1)}, {}}});
   const auto two = scene.publish(2, {{{after, floats("same", {3}, 1)}, {}}});
-  const StepDifference found = scene.compare(one, two);
-  REQUIRE(found.differences.size() == 1);
-  const Difference& difference = found.differences.front();
-  CHECK(difference.name == "w");
-  CHECK_FALSE(difference.rank);
-  CHECK(difference.kind == DifferenceKind::values);
-  CHECK(difference.elements == 30);
-  CHECK(difference.values.different == 4);
-  CHECK(difference.values.not_finite == 1);
-  CHECK(difference.values.largest == 0.5);
-  CHECK(found.tensors_compared == 2);
+  for (const std::uint64_t buffer_bytes : {20, 1000}) {
+    const StepDifference found = scene.compare(one, two, {}, buffer_bytes);
+    REQUIRE(found.differences.size() == 1);
+    const Difference& difference = found.differences.front();
+    CHECK(difference.name == "w");
+    CHECK_FALSE(difference.rank);
+    CHECK(difference.kind == DifferenceKind::values);
+    CHECK(difference.elements == 30);
+    CHECK(difference.values.different == 4);
+    CHECK(difference.values.not_finite == 1);
+    CHECK(difference.values.largest == 0.5);
+    CHECK(found.tensors_compared == 2);
+  }
 }
 
 TEST_CASE("diff: what only one has, and other types and shapes, are named", "[unit][cli]") {
