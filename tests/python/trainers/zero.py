@@ -50,7 +50,8 @@ def config_of(options, accumulation):
         "gradient_accumulation_steps": accumulation,
         "zero_optimization": {"stage": options["stage"]},
         "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
-        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01, "warmup_num_steps": 20}},
+        "scheduler": {"type": "WarmupLR",
+                      "params": {"warmup_max_lr": 0.01, "warmup_num_steps": 20}},
         "gradient_clipping": 1.0,
         "steps_per_print": 1000000,
         "zero_allow_untested_optimizer": True,
@@ -170,7 +171,7 @@ def main(ranks, options):
         if child == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks,
                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options["port"]),
-                              DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", LOCAL_SIZE=ranks)  # fmt: skip
+                              OMP_NUM_THREADS="1", LOCAL_SIZE=ranks)  # fmt: skip
             torch.set_num_threads(1)
             status = 1
             try:
