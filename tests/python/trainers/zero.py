@@ -1,7 +1,7 @@
 """Ranks under DeepSpeed, to be killed and started again in any number.
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
-save_at, hold_at, stock, universal.
+save_at, hold_at, stock, universal, seed: of the weights that a restore replaces.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ def say(*words):
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, seed):
         super().__init__()
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         self.embedding = torch.nn.Embedding(101, 31)
         self.frozen = torch.nn.Linear(31, 31)
         self.frozen.requires_grad_(False)
@@ -112,7 +112,7 @@ def train(options):
     steps = options.get("accumulation", 1)
     if options.get("micro"):
         steps = libckpt.deepspeed.accumulation_for(options["batch"], options["micro"], world)
-    model = Model()
+    model = Model(options.get("seed", 1))
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config_of(options, steps)
     )
