@@ -1,7 +1,7 @@
 """Ranks under DeepSpeed, to be killed and started again in any number.
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
-save_at, hold_at, stock, universal.
+save_at, hold_at, stock, universal, seed: of the weights that a restore replaces.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ def say(*words):
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, seed):
         super().__init__()
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         self.embedding = torch.nn.Embedding(101, 31)
         self.frozen = torch.nn.Linear(31, 31)
         self.frozen.requires_grad_(False)
@@ -50,7 +50,8 @@ def config_of(options, accumulation):
         "gradient_accumulation_steps": accumulation,
         "zero_optimization": {"stage": options["stage"]},
         "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
-        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01, "warmup_num_steps": 20}},
+        "scheduler": {"type": "WarmupLR",
+                      "params": {"warmup_max_lr": 0.01, "warmup_num_steps": 20}},
         "gradient_clipping": 1.0,
         "steps_per_print": 1000000,
         "zero_allow_untested_optimizer": True,
@@ -111,7 +112,7 @@ def train(options):
     steps = options.get("accumulation", 1)
     if options.get("micro"):
         steps = libckpt.deepspeed.accumulation_for(options["batch"], options["micro"], world)
-    model = Model()
+    model = Model(options.get("seed", 1))
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config_of(options, steps)
     )
@@ -170,7 +171,7 @@ def main(ranks, options):
         if child == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks,
                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options["port"]),
-                              DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", LOCAL_SIZE=ranks)  # fmt: skip
+                              OMP_NUM_THREADS="1", LOCAL_SIZE=ranks)  # fmt: skip
             torch.set_num_threads(1)
             status = 1
             try:

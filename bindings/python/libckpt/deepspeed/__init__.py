@@ -169,7 +169,8 @@ class Attached:
             client_state = self._give(found, name)
         except errors.CheckpointError as error:
             if name is not None:
-                logger.error("libckpt: resume from memory: %s; resumes from %s instead", error, name)
+                logger.error("libckpt: resume from memory: %s; resumes from %s instead",
+                             error, name)  # fmt: skip
             return None, error
         self.memory.note_folder(load_dir)
         return (f"libckpt:{self.memory.session.job}/global_step{found.step}", client_state), None

@@ -76,6 +76,8 @@ class Folders:
         """Returns when all folders that were promised are there, or were given up."""
         for sets in filter(None, self._sets.values()):
             sets.settle()
+        # Rank 0 may have the Store by which they agree, and end next: not before all have read it.
+        torch.distributed.barrier(group=self._layout.group)
 
     def finish(self, directory):
         """Publishes what was promised there, by this run or by one that was killed."""
@@ -110,8 +112,8 @@ class Folders:
         key = os.path.realpath(directory)
         if key not in self._sets:
             try:
-                self._sets[key] = FileSets("deepspeed", key, rank=self._layout.rank,
-                                           world_size=self._layout.ranks, **self._options)  # fmt: skip
+                place = {"rank": self._layout.rank, "world_size": self._layout.ranks}
+                self._sets[key] = FileSets("deepspeed", key, **place, **self._options)
             except (errors.CheckpointError, OSError) as error:
                 logger.error("libckpt: %s: %s; stock DeepSpeed writes its folders", key, error)
                 self._sets[key] = None

@@ -50,6 +50,7 @@ class Layout:
         self._cached = None, ()
         make = _kind_of(engine.optimizer)
         self.flats = [flat for flat in make(self) if flat.tensor.numel()]
+        self.trained = _trained(self)  # By id of a parameter, its group of the optimizer.
         self.flats += self._frozen()
 
     @property
@@ -104,8 +105,9 @@ class Layout:
                     piece.copy_(part)
 
     def _frozen(self):
+        """Of parameters that no optimizer has."""
         for parameter in self._engine.module.parameters():
-            if parameter.requires_grad:
+            if id(parameter) in self.trained:
                 continue
             name = self.names[parameter]
             if hasattr(parameter, "ds_id"):
@@ -188,6 +190,7 @@ KINDS = {  # By the field that only such an optimizer has.
     "fp32_partitioned_groups_flat": _of_stage_3,
     "fp32_groups": _of_copies,
 }
+GROUPS = ("bit16_groups", "bf16_groups", "fp16_groups")  # Where they have their parameters.
 
 
 def _kind_of(zero):
@@ -195,6 +198,16 @@ def _kind_of(zero):
     if not made and not isinstance(zero, torch.optim.Optimizer):
         raise errors.Unsupported(f"its optimizer is a {type(zero).__name__}")
     return made[0] if made else _of_parameters
+
+
+def _trained(layout):
+    zero, found = layout.zero, {}
+    fields = [field for field in GROUPS if hasattr(zero, field)]
+    groups = getattr(zero, fields[0]) if fields else [g["params"] for g in zero.param_groups]
+    for number, group in enumerate(groups):
+        own = getattr(zero, "sub_group_to_group_id", {}).get(number, number)
+        found |= {id(parameter): own for parameter in group if parameter.requires_grad}
+    return found
 
 
 def _refresh(layout):

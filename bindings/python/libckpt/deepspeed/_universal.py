@@ -46,21 +46,10 @@ def _in_order(layout):
         if flat.kind == "master" and flat.group not in types:
             state = layout.state_tensors(flat).items()
             types[flat.group] = {"fp32": flat.tensor.dtype, **{k: v.dtype for k, v in state}}
-    groups = _groups_of(layout)
     for parameter, name in layout.names.items():
-        if id(parameter) in groups:
+        if id(parameter) in layout.trained:
             shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
-            yield name, shape, types[groups[id(parameter)]]
-
-
-def _groups_of(layout):
-    """By id of a parameter, the group that it is trained in."""
-    zero, found = layout.zero, {}
-    for field in ("bit16_groups", "bf16_groups", "fp16_groups"):
-        for number, group in enumerate(getattr(zero, field, ())):
-            own = getattr(zero, "sub_group_to_group_id", {}).get(number, number)
-            found |= {id(parameter): own for parameter in group}
-    return found
+            yield name, shape, types[layout.trained[id(parameter)]]
 
 
 def _row(layout, shape, dtype, tensor, part, writer):
