@@ -7,6 +7,7 @@ for other parts. Each element of a tensor carries its own number.
 import functools
 import subprocess
 import threading
+import weakref
 
 import numpy
 import pytest
@@ -299,3 +300,40 @@ def test_a_part_that_makes_no_sense_is_refused_where_it_is_made(change, problem)
     given = {"name": "a", "buffer": numpy.zeros(3), "global_shape": (6,)} | change
     with pytest.raises(libckpt.InvalidArgument, match=problem):
         Array(given.pop("name"), given.pop("buffer"), **given)
+
+
+def test_a_constant_part_is_held_until_it_is_copied_and_no_longer(job):
+    session = job()
+    buffer = numpy.random.default_rng(1).standard_normal((1 << 22, 2))  # 64 MiB.
+    expected, held = buffer.copy(), weakref.ref(buffer)
+    shape = buffer.shape
+    array = Array("w", buffer, global_shape=shape, offset=(0, 0), is_constant=True)
+    assert session.save(1, {}, arrays=[array])
+    del buffer, array
+    session.wait(1, "committed")
+    session.finish_capture()
+    assert held() is None
+    found = numpy.zeros(shape)
+    session.restore(arrays=[Array("w", found, global_shape=shape, offset=(0, 0))])
+    assert numpy.array_equal(found, expected)
+    # One that is not constant any more is copied before the save returns.
+    assert session.save(2, {}, arrays=[Array("w", found, global_shape=shape, offset=(0, 0))])
+    found[:] = 0
+    session.wait(2, "committed")
+    again = numpy.zeros(shape)
+    session.restore(arrays=[Array("w", again, global_shape=shape, offset=(0, 0))])
+    assert numpy.array_equal(again, expected)
+
+
+def test_a_part_that_may_go_goes_without_a_word(job, caplog):
+    session = job()
+
+    def part(name, may_go):
+        whole = numpy.ones((2, 2))
+        return Array(name, whole, global_shape=(2, 2), offset=(0, 0), may_go=may_go)
+
+    assert session.save(1, {}, arrays=[part("a", True), part("b", False)], wait=60)
+    assert session.save(2, {}, arrays=[part("b", False)], wait=60)
+    assert "not given" not in caplog.text
+    assert session.save(3, {}, arrays=[], wait=60)
+    assert '1 array(s) of the call before are not given, "b" first' in caplog.text

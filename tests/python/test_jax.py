@@ -183,12 +183,13 @@ def test_a_step_that_donates_its_state_right_after_a_save_changes_no_captured_by
 
 
 def test_a_save_holds_no_memory_once_its_bytes_are_copied(open_job):
-    checkpointer = open_job()
+    checkpointer = open_job(save_mem_interval=10)
     step_of = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     state = step_of([put(numpy.zeros((1 << 20, 4), numpy.float32), mesh(4), "a")])
-    save(checkpointer, 1, state)
+    checkpointer.prepare(state)
+    checkpointer.save_checkpoint_if_needed(10, state).captured.result()
     places = [shard.data.unsafe_buffer_pointer() for shard in state[0].addressable_shards]
-    checkpointer.session.finish_capture()
+    assert checkpointer.save_checkpoint_if_needed(11, state).outcome == "not_due"
     state = step_of(state)  # JAX takes no donation, without a word, while there is a view.
     assert places == [s.data.unsafe_buffer_pointer() for s in state[0].addressable_shards]
 
@@ -324,6 +325,32 @@ def test_what_does_not_fit_is_refused_by_name_and_stays_as_it_is_when_that_is_as
         found = checkpointer.restore({"x": leaf, "y": jnp.zeros(3)}, strict=False).tree
         assert found["x"] is leaf
         assert (found["y"] == 1).all()
+
+
+def test_plain_values_become_arrays_where_arrays_are_wanted(open_job):
+    checkpointer = open_job()
+    save(checkpointer, 1, {"count": 3, "x": numpy.arange(4, dtype="f4"), "text": "a"})
+    wanted = {"count": put(jnp.int32(0), mesh(4)), "x": put(jnp.zeros(4), mesh(4), "a"),
+              "text": ""}  # fmt: skip
+    found = checkpointer.restore(wanted).tree
+    assert_same(found, {"count": jnp.int32(3), "x": jnp.arange(4.0), "text": "a"})
+    assert found["x"].sharding == wanted["x"].sharding
+    for leaf in (put(jnp.zeros(8), mesh(4), "a"), put(jnp.zeros(4, "int32"), mesh(4), "a")):
+        with pytest.raises(libckpt.InvalidArgument, match='array "x" is'):
+            checkpointer.restore({**wanted, "x": leaf})
+        assert checkpointer.restore({**wanted, "x": leaf}, strict=False).tree["x"] is leaf
+
+
+def test_numbers_of_64_bits_are_not_cut_in_silence(open_job):
+    checkpointer = open_job()
+    values = numpy.arange(8) + 1e-12
+    with jax.enable_x64(True):
+        tree = {"x": put(values, mesh(4), "a")}
+        wanted = abstract(tree)
+        save(checkpointer, 1, tree)
+        assert_same(checkpointer.restore(wanted).tree, tree)
+    with pytest.raises(libckpt.InvalidArgument, match='"x" was saved as float64.*jax_enable_x64'):
+        checkpointer.restore(wanted)
 
 
 def test_keys_and_numbers_are_not_taken_for_one_another(open_job):

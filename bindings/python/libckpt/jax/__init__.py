@@ -40,6 +40,7 @@ class Checkpointer:
         options.update(rank=rank, world_size=world_size)
         self.session = init(job, dir, **options)
         self._capture = _capture.Capture()
+        self._running = None  # The Ticket of a save whose views may still be held.
 
     def prepare(self, tree):
         """Makes room for the tree now, so that the first save need not wait. All processes call it,
@@ -50,15 +51,23 @@ class Checkpointer:
     def save_checkpoint_if_needed(self, step, tree):
         """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. What fails
         is logged and counted, and never raises into training, unless raise_on_error was given."""
-        self.session.finish_capture()  # Lets go of the memory of the save before.
+        self._let_go()
         items, arrays = self._taken(tree)
-        return self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+        ticket = self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+        self._running = ticket if ticket else self._running
+        return ticket
 
     def save(self, step, tree, wait=0):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, in all processes alike."""
         items, arrays = self._taken(tree)
         return self.session.save(step, items, wait, arrays=arrays)
+
+    def _let_go(self):
+        """Of the memory of a save that has ended: between two that are due it would be held."""
+        if self._running is not None and self._running.captured.done():
+            self.session.finish_capture()
+            self._running = None
 
     def _taken(self, tree):
         try:

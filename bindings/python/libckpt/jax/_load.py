@@ -28,7 +28,7 @@ def load(path, like, strict, prefix=""):
     if missing:
         raise errors.Corruption(f'load {path}: no file of it has "{min(missing)}"')
     found = {name.removeprefix(prefix): part[:2] for name, part in cells.items()}
-    _restore.fill(values, leaves, arrays, found, plain)
+    _restore.fill(values, leaves, arrays, found, plain, strict)
     return jax.tree_util.tree_unflatten(structure, [values[name] for name in leaves])
 
 

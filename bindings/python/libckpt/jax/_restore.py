@@ -62,7 +62,7 @@ def _restore(session, like, step, strict):
     else:
         cells = _of_others(session, step, arrays, specs, own)
     try:
-        fill(values, leaves, arrays, cells, plain)
+        fill(values, leaves, arrays, cells, plain, strict)
     except Exception as error:
         failure = error
     session.agree("arrays", failure)
@@ -73,12 +73,18 @@ def _restore(session, like, step, strict):
     return Restored(step, tree, found.source, found.source_name, found.world_size)
 
 
-def fill(values, leaves, arrays, cells, plain):
+def fill(values, leaves, arrays, cells, plain, strict):
     """Adds what was restored to the values by name."""
     for wanted in arrays:
         values[wanted.name] = wanted.value({name: cells[name] for name in wanted.cells})
-    for name in plain.keys() & leaves.keys():
-        values[name] = _wanted.placed(name, leaves[name], plain[name])
+    for name in [name for name in leaves if name in plain]:
+        try:
+            values[name] = _wanted.placed(name, leaves[name], plain[name])
+        except errors.InvalidArgument as error:
+            if strict or isinstance(leaves[name], jax.ShapeDtypeStruct):
+                raise
+            logger.warning("libckpt: %s", error)
+            values[name] = leaves[name]
 
 
 def choose(leaves, specs, plain, strict):

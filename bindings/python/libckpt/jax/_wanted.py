@@ -46,18 +46,26 @@ class Wanted:
         if self._sharding is None:
             return made[self._devices[None]]
         if is_anywhere(self._leaf):
-            (whole,) = made.values()
-            value = jax.device_put(whole)
+            (value,) = (jax.device_put(whole) for whole in made.values())
+            self._check_type(value)
         else:
             kind = self._sharding.memory_kind
             parts = [
                 jax.device_put(made[box], jax.sharding.SingleDeviceSharding(d, memory_kind=kind))
                 for d, box in self._devices.items()
             ]
+            self._check_type(*parts)
             value = jax.make_array_from_single_device_arrays(
                 self.spec.shape, self._sharding, parts, dtype=self._dtype
             )
         return value if self.spec.key is None else as_keys(value, self.spec.key, self._leaf)
+
+    def _check_type(self, *parts):
+        if any(part.dtype != self._dtype for part in parts):
+            raise errors.InvalidArgument(
+                f'restore: array "{self.name}" was saved as {self._dtype}, of which JAX makes '
+                f"{parts[0].dtype} here: set jax_enable_x64, as in the run that saved it"
+            )
 
     def _content(self, box, found):
         for there, content in found.values():
@@ -137,10 +145,11 @@ def placed(name, leaf, value):
     key = value.get("key") if isinstance(value, dict) else None
     data = value["data"] if key else numpy.asarray(value)
     wanted = leaf.shape if key is None else (*leaf.shape, *data.shape[len(leaf.shape) :])
-    if data.shape != tuple(wanted):
+    is_array = key is None and isinstance(value, (numpy.ndarray, numpy.generic))
+    if data.shape != tuple(wanted) or (is_array and data.dtype.name != leaf.dtype.name):
         raise errors.InvalidArgument(
-            f'restore: array "{name}" is {list(leaf.shape)} here, and what was saved is '
-            f"{list(data.shape)}"
+            f'restore: array "{name}" is {leaf.dtype.name} {list(leaf.shape)} here and '
+            f"{data.dtype.name} {list(data.shape)} there. With strict=False it stays as it is"
         )
     if key is None:
         data = data.astype(leaf.dtype, copy=False)
