@@ -37,3 +37,12 @@ def test_stock_transformers_ends_what_transformers_trainer_began():
     said = run("transformers_trainer.py")
     assert said.count("--- kill -9") == 3
     assert said.count("the same as if nothing had happened") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+def test_a_killed_loop_of_these_frameworks_ends_as_if_it_had_not_been(framework):
+    pytest.importorskip(framework)
+    said = run(f"{framework}_trainer.py")
+    assert said.count("--- kill -9") == 3
+    assert said.count("the same as if nothing had happened") == 1

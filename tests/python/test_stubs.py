@@ -18,7 +18,8 @@ import pytest
 import libckpt
 
 PACKAGE = pathlib.Path(libckpt.__file__).parent
-FRAMEWORKS = {"torch": "torch", "transformers": "transformers"}  # What a module of ours needs.
+FRAMEWORKS = {"torch": "torch", "transformers": "transformers", "accelerate": "accelerate",
+              "lightning": "lightning"}  # What a module of ours needs.
 OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub tells of these.
 
 
