@@ -90,6 +90,21 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
         assert files(project / "checkpoints" / folder) == files(stock)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"sharded": True}])
+def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path, options):
+    project, step = tmp_path / "project", 0
+    for ranks, hold in ((2, 7), (1, 12), (2, 17)):
+        options |= {"ranks": ranks, "steps": 20}
+        log = kill_when_held(run(trainer, project, hold=hold, **options), ranks)
+        for rank in range(ranks):
+            assert began(log, rank) >= step  # Not from the folder, which is older.
+        step = hold - 1
+    log = run(trainer, project, ranks=1, steps=20, sharded=options.get("sharded")).finish()
+    assert re.search(r"libckpt: resumes step 1[67] from \w+ memory", log)
+    assert max(made(log)) == 20
+
+
 def same(one, other):
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)

@@ -46,3 +46,12 @@ def test_megatron_trainer_goes_on_after_a_rank_was_killed_and_with_another_numbe
     assert "the loss is the same" in said
     assert "1 rank(s), from step 40" in said or "1 rank(s), from step 39" in said
     assert "folders: iter_0000020 iter_0000040" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+def test_a_killed_loop_of_these_frameworks_ends_as_if_it_had_not_been(framework):
+    pytest.importorskip(framework)
+    said = run(f"{framework}_trainer.py")
+    assert said.count("--- kill -9") == 3
+    assert said.count("the same as if nothing had happened") == 1

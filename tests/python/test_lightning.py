@@ -79,6 +79,17 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     assert files(root) == files(tmp_path / "stock")
 
 
+@pytest.mark.slow
+def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path):
+    root, step = tmp_path / "root", 0
+    for ranks, hold in ((2, 7), (1, 12), (2, 17)):
+        log = kill_when_held(run(trainer, root, hold=hold, ranks=ranks, every=50), ranks)
+        assert all(int(said(log, rank, "began")[0]) >= step for rank in range(ranks))
+        step = hold - 1
+    log = run(trainer, root, steps=20, every=50).finish()
+    assert max(made(log)) == 20
+
+
 def test_its_files_are_those_of_stock_lightning_which_goes_on_from_them(trainer, tmp_path):
     options = {"steps": 17, "every": 4}
     run(trainer, tmp_path / "stock", "stock", **options).finish()
