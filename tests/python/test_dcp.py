@@ -157,6 +157,24 @@ def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch
     assert os.listdir(tmp_path / ".libckpt/work") == []
 
 
+def test_names_that_share_a_memory_are_loaded_both(alone, runtime):
+    storage = alone("ckpt://tied", raise_on_error=True)
+    weight = torch.arange(6.0)
+    dcp.save({"a": weight, "b": weight}, checkpoint_id="ckpt://tied/step-1", storage_writer=storage)
+    shared = torch.zeros(6)
+    found = loaded(storage, "ckpt://tied/latest", a=shared, b=shared)
+    assert found["a"] is found["b"] is shared
+    assert torch.equal(shared, weight)
+
+
+def test_a_load_may_want_other_types_and_a_part(alone, runtime):
+    storage = alone("ckpt://part", raise_on_error=True)
+    state = {"a": torch.arange(6.0), "b": torch.ones(2), "step": 1}
+    dcp.save(state, checkpoint_id="ckpt://part/step-1", storage_writer=storage)
+    found = loaded(storage, "ckpt://part/latest", a=torch.zeros(6, dtype=torch.float64)[::1])
+    assert torch.equal(found["a"], torch.arange(6.0, dtype=torch.float64))
+
+
 def test_files_of_others_stay_in_a_folder_that_is_saved_again(alone, tmp_path):
     storage, path = alone(), tmp_path / "step-1"
     dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)

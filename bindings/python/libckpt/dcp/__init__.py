@@ -35,8 +35,9 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
     _synchronize_after_execute = False  # stage() returns when the copy is made.
 
     @with_keywords
-    def __init__(self, checkpoint_id=None, **options):
-        options = {name: value for name, value in options.items() if value is not None}
+    def __init__(self, checkpoint_id=None, *, dir=None, **options):
+        given = {"dir": dir, **options}
+        options = {name: value for name, value in given.items() if value is not None}
         self._may_raise = options.pop("raise_on_error", False)
         self._options = options
         self._default = None if checkpoint_id is None else _ids.parse(checkpoint_id)
