@@ -7,7 +7,9 @@ loaded in another one and compared. Folders are read by stock DCP, and its own a
 
 import json
 import os
+import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -127,7 +129,7 @@ def test_a_mutation_after_async_save_returned_is_in_no_checkpoint(alone, runtime
             assert found["nested"]["list"][1] == step
 
 
-def test_a_checkpoint_in_memory_is_read_without_a_pickle_where_json_holds_it(alone, runtime, monkeypatch):
+def test_memory_is_read_without_a_pickle_where_json_holds_the_objects(alone, runtime):
     storage = alone("ckpt://plain", raise_on_error=True)
     state = {"step": 3, "names": ["a", "b"], "ratio": float("inf"), "none": None, "pair": (1, 2)}
     dcp.save(dict(state), checkpoint_id="ckpt://plain/step-3", storage_writer=storage)
@@ -198,7 +200,7 @@ def test_an_id_that_makes_no_sense_is_refused(alone, runtime, checkpoint_id, tol
         dcp.save({"value": torch.ones(1)}, checkpoint_id=checkpoint_id, storage_writer=alone())
 
 
-def test_disabled_leaves_stock_folders_and_saves_nothing_in_memory(alone, runtime, tmp_path, monkeypatch):
+def test_disabled_leaves_stock_folders(alone, runtime, tmp_path, monkeypatch):
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
     storage = alone("ckpt://disabled", raise_on_error=True)
     path = tmp_path / "step-1"
@@ -215,7 +217,8 @@ def test_a_save_that_fails_is_logged_and_training_goes_on(alone, runtime, caplog
     dcp.save(state, checkpoint_id="ckpt://failing/step-1", storage_writer=storage)
     assert 'save ckpt://failing/step-1: dcp: "value" is of torch.complex128' in caplog.text
     assert storage.find("ckpt://failing/latest") is None
-    dcp.save({"value": torch.ones(3)}, checkpoint_id="ckpt://failing/step-2", storage_writer=storage)
+    state = {"value": torch.ones(3)}
+    dcp.save(state, checkpoint_id="ckpt://failing/step-2", storage_writer=storage)
     assert storage.find("ckpt://failing/latest") == 2
 
 
@@ -295,3 +298,14 @@ def test_fsdp2_goes_on_with_other_ranks_and_after_a_node_is_lost(ranks, tmp_path
     step, digest = began(stock, 0)
     assert step == 16
     assert f"r0 weights {digest}" in log
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_printed():
+    example = pathlib.Path(__file__).parents[2] / "examples" / "dcp_trainer.py"
+    done = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
+                          timeout=900, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "rank 1 is killed at step 14" in done.stdout
+    assert "1 rank(s), from step 25" in done.stdout
+    assert "the weights are the same" in done.stdout

@@ -91,7 +91,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         """Nothing is left to wait for."""
 
     def close(self):
-        """Gives the memory for copies back. Jobs stay open: their memory is what a restart wants."""
+        """Gives the memory for copies back. Jobs stay open, for a restart wants their memory."""
         self._staging.close()
 
     def set_up_storage_writer(self, is_coordinator, *arguments, **kwargs):

@@ -62,10 +62,13 @@ class Box:
 
 
 def offer(offers):
-    """Lets boxes read straight to where they are wanted. `offers`: each a box, the tensor that wants
-    a part, and where that part lies."""
-    fitting = [(target.data_ptr(), target.nbytes, box, target)
-               for box, target, begin, lengths in offers if box.fits(target, begin, lengths)]  # fmt: skip
+    """Lets boxes read straight to where they are wanted. `offers`: each a box, the tensor that
+    wants a part, and where that part lies."""
+    fitting = [
+        (target.data_ptr(), target.nbytes, box, target)
+        for box, target, begin, lengths in offers
+        if box.fits(target, begin, lengths)
+    ]
     fitting.sort(key=lambda each: each[0])
     end, taken = 0, []
     for address, nbytes, box, target in fitting:

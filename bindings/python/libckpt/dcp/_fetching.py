@@ -38,7 +38,7 @@ class Found:
 
 
 def find(job, step):
-    """The step, or the newest one, as a Found. All ranks call it. Raises NotFound: there is none."""
+    """The step, or the newest one, as a Found. All ranks call it. Raises NotFound."""
     session = job.session
     job.has_asked = True
     restored, text, failure = session.restore(step=step), None, None
@@ -102,8 +102,9 @@ class Fetch:
                 planner.commit_tensor(item, targets[item])
             else:
                 planner.load_bytes(item, _content(place.stored, box))
-        logger.warning("libckpt: resumes step %d from %s", self._found.step,
-                       self._found.source_name)  # fmt: skip
+        if rank == 0:
+            logger.warning("libckpt: resumes step %d from %s", self._found.step,
+                           self._found.source_name)  # fmt: skip
         future = Future()
         future.set_result(None)
         return future
