@@ -177,6 +177,38 @@ def test_a_load_may_want_other_types_and_a_part(alone, runtime):
     assert torch.equal(found["a"], torch.arange(6.0, dtype=torch.float64))
 
 
+def test_a_tensor_of_several_parts_on_a_rank_is_saved_and_loaded(alone, runtime):
+    wrappers = pytest.importorskip("torch.distributed.tensor._shards_wrapper")
+    from torch.distributed.tensor import DTensor, Shard
+
+    storage = alone("ckpt://several", raise_on_error=True)
+    mesh = dist.init_device_mesh("cpu", (1,))
+    whole = torch.arange(24.0).reshape(4, 6)
+
+    def make(values):
+        parts = [values[:, :2].clone(), values[:, 2:].clone()]
+        local = wrappers.LocalShardsWrapper(parts, [(0, 0), (0, 2)])
+        return DTensor.from_local(local, mesh, [Shard(1)], run_check=False, shape=whole.shape,
+                                  stride=whole.stride())  # fmt: skip
+
+    dcp.async_save({"w": make(whole)}, checkpoint_id="ckpt://several/step-1",
+                   storage_writer=storage, async_stager=storage).result()  # fmt: skip
+    parts = loaded(storage, "ckpt://several/latest", w=make(torch.zeros(4, 6)))["w"]
+    assert torch.equal(torch.cat(parts._local_tensor.local_shards(), dim=1), whole)
+    assert torch.equal(loaded(storage, "ckpt://several/step-1", w=torch.zeros(4, 6))["w"], whole)
+
+
+def test_a_stock_folder_with_metadata_of_each_rank_is_loaded(alone, tmp_path):
+    dcp.save({"value": torch.ones(3)}, checkpoint_id=tmp_path / "step-1", use_collectives=False)
+    found = loaded(alone(), tmp_path / "step-1", value=torch.zeros(3))
+    assert torch.equal(found["value"], torch.ones(3))
+
+
+def test_a_load_of_nothing_says_so(alone, runtime):
+    with pytest.raises(BaseException, match="nothing to restore|no step|not found"):
+        loaded(alone(), "ckpt://nothing/latest", value=torch.zeros(3))
+
+
 def test_files_of_others_stay_in_a_folder_that_is_saved_again(alone, tmp_path):
     storage, path = alone(), tmp_path / "step-1"
     dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)
