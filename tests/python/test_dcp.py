@@ -204,6 +204,18 @@ def test_a_stock_folder_with_metadata_of_each_rank_is_loaded(alone, tmp_path):
     assert torch.equal(found["value"], torch.ones(3))
 
 
+def test_a_load_brings_what_was_saved_after_it_was_asked_for(alone, runtime):
+    storage = alone("ckpt://asked", raise_on_error=True)
+    assert storage.find("ckpt://asked/latest") is None
+    for step in (1, 2):
+        state = {"value": torch.full((3,), float(step))}
+        dcp.save(state, checkpoint_id=f"ckpt://asked/step-{step}", storage_writer=storage)
+        if step == 1:
+            assert storage.find("ckpt://asked/latest") == 1
+    found = loaded(storage, "ckpt://asked/latest", value=torch.zeros(3))
+    assert torch.equal(found["value"], torch.full((3,), 2.0))
+
+
 def test_a_load_of_nothing_says_so(alone, runtime):
     with pytest.raises(BaseException, match="nothing to restore|no step|not found"):
         loaded(alone(), "ckpt://nothing/latest", value=torch.zeros(3))

@@ -125,7 +125,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
             raise errors.NotFound(f"dcp: {self.checkpoint_id} has no metadata for each rank")
         known, found = getattr(self._call, "found", (None, None))
         self._call.found = (None, None)
-        if known != wanted:
+        if known != wanted or not found.is_of_now():
             found = _fetching.find(self._job(wanted), wanted.step)
         self._call.load = _fetching.Fetch(found)
         return self._call.load.metadata()

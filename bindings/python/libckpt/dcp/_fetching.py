@@ -31,6 +31,11 @@ class Found:
     def __init__(self, job, restored, document):
         self.job, self.step, self.document = job, restored.step, document
         self.source_name = restored.source_name
+        self._saves = job.saves
+
+    def is_of_now(self):
+        """Whether nothing was saved since, which may be newer."""
+        return self._saves == self.job.saves
 
     @property
     def is_of_as_many(self):
