@@ -140,7 +140,7 @@ def demo():
             print("== one rank goes on", flush=True)
             longer = run(1, "--dir", f"{scratch}/run", "--steps", 30)
             print("== stock DCP opens the newest folder", flush=True)
-            stock = run(2, "--load", f"{scratch}/run/step-30")
+            stock = run(1, "--load", f"{scratch}/run/step-30")
         finally:
             subprocess.run(stop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     is_same = (killed, stock) == (whole, longer)

@@ -7,7 +7,9 @@ loaded in another one and compared. Folders are read by stock DCP, and its own a
 
 import json
 import os
+import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -127,7 +129,7 @@ def test_a_mutation_after_async_save_returned_is_in_no_checkpoint(alone, runtime
             assert found["nested"]["list"][1] == step
 
 
-def test_a_checkpoint_in_memory_is_read_without_a_pickle_where_json_holds_it(alone, runtime, monkeypatch):
+def test_memory_is_read_without_a_pickle_where_json_holds_the_objects(alone, runtime):
     storage = alone("ckpt://plain", raise_on_error=True)
     state = {"step": 3, "names": ["a", "b"], "ratio": float("inf"), "none": None, "pair": (1, 2)}
     dcp.save(dict(state), checkpoint_id="ckpt://plain/step-3", storage_writer=storage)
@@ -157,6 +159,68 @@ def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch
     assert os.listdir(tmp_path / ".libckpt/work") == []
 
 
+def test_names_that_share_a_memory_are_loaded_both(alone, runtime):
+    storage = alone("ckpt://tied", raise_on_error=True)
+    weight = torch.arange(6.0)
+    dcp.save({"a": weight, "b": weight}, checkpoint_id="ckpt://tied/step-1", storage_writer=storage)
+    shared = torch.zeros(6)
+    found = loaded(storage, "ckpt://tied/latest", a=shared, b=shared)
+    assert found["a"] is found["b"] is shared
+    assert torch.equal(shared, weight)
+
+
+def test_a_load_may_want_other_types_and_a_part(alone, runtime):
+    storage = alone("ckpt://part", raise_on_error=True)
+    state = {"a": torch.arange(6.0), "b": torch.ones(2), "step": 1}
+    dcp.save(state, checkpoint_id="ckpt://part/step-1", storage_writer=storage)
+    found = loaded(storage, "ckpt://part/latest", a=torch.zeros(6, dtype=torch.float64)[::1])
+    assert torch.equal(found["a"], torch.arange(6.0, dtype=torch.float64))
+
+
+def test_a_tensor_of_several_parts_on_a_rank_is_saved_and_loaded(alone, runtime):
+    wrappers = pytest.importorskip("torch.distributed.tensor._shards_wrapper")
+    from torch.distributed.tensor import DTensor, Shard
+
+    storage = alone("ckpt://several", raise_on_error=True)
+    mesh = dist.init_device_mesh("cpu", (1,))
+    whole = torch.arange(24.0).reshape(4, 6)
+
+    def make(values):
+        parts = [values[:, :2].clone(), values[:, 2:].clone()]
+        local = wrappers.LocalShardsWrapper(parts, [(0, 0), (0, 2)])
+        return DTensor.from_local(local, mesh, [Shard(1)], run_check=False, shape=whole.shape,
+                                  stride=whole.stride())  # fmt: skip
+
+    dcp.async_save({"w": make(whole)}, checkpoint_id="ckpt://several/step-1",
+                   storage_writer=storage, async_stager=storage).result()  # fmt: skip
+    parts = loaded(storage, "ckpt://several/latest", w=make(torch.zeros(4, 6)))["w"]
+    assert torch.equal(torch.cat(parts._local_tensor.local_shards(), dim=1), whole)
+    assert torch.equal(loaded(storage, "ckpt://several/step-1", w=torch.zeros(4, 6))["w"], whole)
+
+
+def test_a_stock_folder_with_metadata_of_each_rank_is_loaded(alone, tmp_path):
+    dcp.save({"value": torch.ones(3)}, checkpoint_id=tmp_path / "step-1", use_collectives=False)
+    found = loaded(alone(), tmp_path / "step-1", value=torch.zeros(3))
+    assert torch.equal(found["value"], torch.ones(3))
+
+
+def test_a_load_brings_what_was_saved_after_it_was_asked_for(alone, runtime):
+    storage = alone("ckpt://asked", raise_on_error=True)
+    assert storage.find("ckpt://asked/latest") is None
+    for step in (1, 2):
+        state = {"value": torch.full((3,), float(step))}
+        dcp.save(state, checkpoint_id=f"ckpt://asked/step-{step}", storage_writer=storage)
+        if step == 1:
+            assert storage.find("ckpt://asked/latest") == 1
+    found = loaded(storage, "ckpt://asked/latest", value=torch.zeros(3))
+    assert torch.equal(found["value"], torch.full((3,), 2.0))
+
+
+def test_a_load_of_nothing_says_so(alone, runtime):
+    with pytest.raises(BaseException, match="nothing to restore|no step|not found"):
+        loaded(alone(), "ckpt://nothing/latest", value=torch.zeros(3))
+
+
 def test_files_of_others_stay_in_a_folder_that_is_saved_again(alone, tmp_path):
     storage, path = alone(), tmp_path / "step-1"
     dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)
@@ -180,7 +244,7 @@ def test_an_id_that_makes_no_sense_is_refused(alone, runtime, checkpoint_id, tol
         dcp.save({"value": torch.ones(1)}, checkpoint_id=checkpoint_id, storage_writer=alone())
 
 
-def test_disabled_leaves_stock_folders_and_saves_nothing_in_memory(alone, runtime, tmp_path, monkeypatch):
+def test_disabled_leaves_stock_folders(alone, runtime, tmp_path, monkeypatch):
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
     storage = alone("ckpt://disabled", raise_on_error=True)
     path = tmp_path / "step-1"
@@ -197,7 +261,8 @@ def test_a_save_that_fails_is_logged_and_training_goes_on(alone, runtime, caplog
     dcp.save(state, checkpoint_id="ckpt://failing/step-1", storage_writer=storage)
     assert 'save ckpt://failing/step-1: dcp: "value" is of torch.complex128' in caplog.text
     assert storage.find("ckpt://failing/latest") is None
-    dcp.save({"value": torch.ones(3)}, checkpoint_id="ckpt://failing/step-2", storage_writer=storage)
+    state = {"value": torch.ones(3)}
+    dcp.save(state, checkpoint_id="ckpt://failing/step-2", storage_writer=storage)
     assert storage.find("ckpt://failing/latest") == 2
 
 
@@ -277,3 +342,14 @@ def test_fsdp2_goes_on_with_other_ranks_and_after_a_node_is_lost(ranks, tmp_path
     step, digest = began(stock, 0)
     assert step == 16
     assert f"r0 weights {digest}" in log
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_printed():
+    example = pathlib.Path(__file__).parents[2] / "examples" / "dcp_trainer.py"
+    done = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
+                          timeout=900, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "rank 1 is killed at step 14" in done.stdout
+    assert "1 rank(s), from step 25" in done.stdout
+    assert "the weights are the same" in done.stdout

@@ -22,8 +22,8 @@ from libckpt.dcp._names import COPY
 logger = logging.getLogger("libckpt")
 
 FAILED = MetadataIndex("")  # Of a rank that could not capture its part.
-SLOT_SECONDS = 30.0  # For a Slot to be free; the step before may be on its way to peers.
-COMMIT_SECONDS = 30.0  # For all ranks' captures to be reported.
+SLOT_SECONDS = 10.0  # For a Slot to be free; the step before may be on its way to peers.
+COMMIT_SECONDS = 10.0  # For all ranks' captures to be reported.
 TEXT_MAX = 64 << 10  # Longer texts are arrays of their own, as pickles are.
 ROOM = 4 << 10  # An object that grows by a few bytes must not need another Slot.
 SAME_BYTES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}

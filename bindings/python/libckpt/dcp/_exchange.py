@@ -53,8 +53,10 @@ class _Message:
         if self._is_sent:
             content.copy_(part)
             self._room[part.numel() :] = _group._digest_bytes(content)
-        function = distributed.isend if self._is_sent else distributed.irecv
-        self.operation = distributed.P2POp(function, self._room, target if self._is_sent else source)
+        function, peer = distributed.irecv, source
+        if self._is_sent:
+            function, peer = distributed.isend, target
+        self.operation = distributed.P2POp(function, self._room, peer)
 
     def take(self):
         """Copies it to where it belongs. Returns whether it arrived as it was sent."""

@@ -11,18 +11,18 @@ Then the plan's parts are copied to where DCP wants them.
 import io
 import logging
 
-import torch
 from torch.distributed.checkpoint.planner import LoadItemType
 from torch.futures import Future
 
 from libckpt import errors
-from libckpt.core._arrays import Array
-from libckpt.dcp import _document, _exchange
-from libckpt.dcp._capturing import check_ranks, in_stored_type
+from libckpt.dcp import _boxes, _document, _exchange
+from libckpt.dcp._boxes import Box
+from libckpt.dcp._capturing import check_ranks
 from libckpt.dcp._document import ITEM, Document
-from libckpt.dcp._names import COPY
 
 logger = logging.getLogger("libckpt")
+
+ANY = -1  # Whichever rank has it.
 
 
 class Found:
@@ -31,6 +31,11 @@ class Found:
     def __init__(self, job, restored, document):
         self.job, self.step, self.document = job, restored.step, document
         self.source_name = restored.source_name
+        self._saves = job.saves
+
+    def is_of_now(self):
+        """Whether nothing was saved since, which may be newer."""
+        return self._saves == self.job.saves
 
     @property
     def is_of_as_many(self):
@@ -38,7 +43,7 @@ class Found:
 
 
 def find(job, step):
-    """The step, or the newest one, as a Found. All ranks call it. Raises NotFound: there is none."""
+    """The step, or the newest one, as a Found. All ranks call it. Raises NotFound."""
     session = job.session
     job.has_asked = True
     restored, text, failure = session.restore(step=step), None, None
@@ -79,20 +84,32 @@ class Fetch:
         return plans
 
     def read_data(self, plan, planner):
-        places = self._places(plan)
-        boxes = {}  # By rank and name of what was captured, or by name.
-        if self._found.is_of_as_many:
-            self._read_captured(plan.storage_data or [], places, boxes)
-        else:
-            self._read_boxes(plan, places, boxes)
-        for item, place in zip(plan.items, places, strict=True):
-            box = boxes.get((place.rank, place.name)) or boxes.get(place.name)
-            if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, _content(place.stored, box))
+        parts = list(zip(plan.items, self._places(plan), strict=True))
+        is_of_as_many, rank = self._found.is_of_as_many, self._session.rank
+        transfers = plan.storage_data or []
+        # By rank and name of what was captured; or by name alone, whichever rank it comes from.
+        boxes = self._captured(transfers, parts) if is_of_as_many else _wanted(parts)
+        targets = {item: planner.resolve_tensor(item).detach()
+                   for item in plan.items if item.type == LoadItemType.TENSOR}  # fmt: skip
+        ways = [(item, place, boxes.get(_key(place, is_of_as_many))) for item, place in parts]
+        _boxes.offer([(box, targets[item], _begin(item, place), item.lengths)
+                      for item, place, box in ways if item in targets])  # fmt: skip
+        own = {name: box for (source, name), box in boxes.items() if source in (rank, ANY)}
+        self._session.restore(
+            step=self._found.step, arrays=[box.array(name) for name, box in own.items()]
+        )
+        if is_of_as_many:
+            contents = {key: box.bytes() for key, box in boxes.items()}
+            _exchange.run(self._session.ranks, transfers, contents)
+        for item, place, box in ways:
+            if item in targets:
+                _fill(item, targets[item], box.part(_begin(item, place), item.lengths))
+                planner.commit_tensor(item, targets[item])
             else:
-                _fill(item, planner, box.part(_begin(item, place), item.lengths))
-        logger.warning("libckpt: resumes step %d from %s", self._found.step,
-                       self._found.source_name)  # fmt: skip
+                planner.load_bytes(item, _content(place.stored, box))
+        if rank == 0:
+            logger.warning("libckpt: resumes step %d from %s", self._found.step,
+                           self._found.source_name)  # fmt: skip
         future = Future()
         future.set_result(None)
         return future
@@ -100,72 +117,32 @@ class Fetch:
     def _places(self, plan):
         return [self._document.place(item.storage_index) for item in plan.items]
 
-    def _read_captured(self, transfers, places, boxes):
+    def _captured(self, transfers, parts):
+        """What this rank captured and it, or another one, wants; and what it is sent."""
         rank = self._session.rank
         by_key = self._document.by_rank_and_name()
-        wanted = {(place.rank, place.name) for place in places if place.name}
+        wanted = {_key(place, True) for _, place in parts if place.name}
         sent = {(source, name) for name, source, _ in transfers if source == rank}
-        for key in sorted(wanted | sent):
-            boxes[key] = Box.of(by_key[key])
-        self._restore([box.array(key[1]) for key, box in boxes.items() if key[0] == rank])
-        _exchange.run(self._session.ranks, transfers, {k: box.bytes() for k, box in boxes.items()})
-
-    def _read_boxes(self, plan, places, boxes):
-        for item, place in zip(plan.items, places, strict=True):
-            if item.type == LoadItemType.BYTE_IO:
-                begin, lengths = place.begin, place.sizes
-            else:
-                begin, lengths = _begin(item, place), item.lengths
-            if place.name and place.name in boxes:
-                boxes[place.name].grow(begin, lengths)
-            elif place.name:
-                boxes[place.name] = Box(place, begin, lengths)
-        self._restore([box.array(name) for name, box in boxes.items()])
-
-    def _restore(self, arrays):
-        self._session.restore(step=self._found.step, arrays=arrays)
+        return {key: Box.of(by_key[key]) for key in sorted(wanted | sent)}
 
 
-class Box:
-    """A part of an array as it is to be read, in memory of its own."""
+def _key(place, is_of_as_many):
+    return (place.rank if is_of_as_many else ANY, place.name)
 
-    def __init__(self, place, begin, lengths):
-        self._size, self._type = tuple(place.size), place.type
-        self._begin = list(begin)
-        self._end = [b + n for b, n in zip(begin, lengths, strict=True)]
-        self._memory = None
 
-    @classmethod
-    def of(cls, place):
-        return cls(place, place.begin, place.sizes)
-
-    def grow(self, begin, lengths):
-        """Until it has this part, too."""
-        ends = [b + n for b, n in zip(begin, lengths, strict=True)]
-        self._begin = list(map(min, self._begin, begin))
-        self._end = list(map(max, self._end, ends))
-
-    @property
-    def memory(self):
-        if self._memory is None:
-            lengths = [e - b for b, e in zip(self._begin, self._end, strict=True)]
-            self._memory = torch.empty(lengths, dtype=self._type, device="cpu")
-        return self._memory
-
-    def array(self, name):
-        # Of no element no place is outside.
-        begin = self._begin if self.memory.numel() else [0] * len(self._begin)
-        memory = in_stored_type(self.memory)
-        return Array(name, memory, global_shape=self._size, offset=begin, copy=COPY)
-
-    def bytes(self):
-        return self.memory.reshape(-1).view(torch.uint8)
-
-    def part(self, begin, lengths):
-        found = self.memory
-        for i, (at, count) in enumerate(zip(begin, lengths, strict=True)):
-            found = found.narrow(i, at - self._begin[i], count)
-        return found
+def _wanted(parts):
+    """What this rank wants of each array."""
+    boxes = {}
+    for item, place in parts:
+        key = _key(place, False)
+        begin, lengths = place.begin, place.sizes
+        if item.type == LoadItemType.TENSOR:
+            begin, lengths = _begin(item, place), item.lengths
+        if key in boxes:
+            boxes[key].grow(begin, lengths)
+        elif place.name:
+            boxes[key] = Box(place, begin, lengths)
+    return boxes
 
 
 def _begin(item, place):
@@ -181,12 +158,11 @@ def _content(stored, box):
     return _document.bytes_of(text)
 
 
-def _fill(item, planner, part):
-    target = planner.resolve_tensor(item).detach()
+def _fill(item, target, part):
     if part.shape != target.shape:
         raise errors.InvalidArgument(
             f'dcp: load "{item.dest_index.fqn}": {list(part.shape)} was saved and '
             f"{list(target.shape)} is wanted"
         )
-    target.copy_(part)
-    planner.commit_tensor(item, target)
+    if part.data_ptr() != target.data_ptr():
+        target.copy_(part)

@@ -1,5 +1,5 @@
-"""Folders: DCP's own folder of a checkpoint, written by DCP's own writer, which appears whole or not
-at all.
+"""Folders: a checkpoint in DCP's own format, written by DCP's own writer, appears whole or not at
+all.
 
     PARENT/.libckpt/work/NAME/   where all ranks write
     PARENT/NAME/                 the checkpoint: one rename brings it, once all of it is on storage

@@ -17,15 +17,16 @@ class Job:
         self.name, self.options = name, options
         self.session = init(name, raise_on_error=True, **options)
         self.session._restorer.warns_of_left = False  # A load may want any part of a checkpoint.
+        self.saves = 0  # How many were begun.
         self.has_asked = False  # Whether anything was looked for in it.
         self._has_begun = False
 
     def begin(self):
-        """Before the first save, on all ranks: what memory has from before is not gone on with
-        where nobody asked for it."""
+        """Before each save, on all ranks. A job that was not asked what it has begins anew."""
         if not self.has_asked and not self._has_begun:
             self.session.start_fresh()
         self._has_begun = True
+        self.saves += 1
 
 
 def of(name, options):
