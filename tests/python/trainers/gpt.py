@@ -1,8 +1,10 @@
 """Ranks of megatron-core's GPT, to be killed and started again with other parallel sizes.
 
 gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
-tensor and pipeline (parallel sizes), numbers (in the place of gradients), distributed (optimizer), bf16, overlap (of gathers with the forward), and directory, storage, kept as for
-initialize_easyckpt; dump, a folder for what the ranks have at the begin and at the end.
+tensor and pipeline (parallel sizes), numbers (in the place of gradients), distributed (optimizer),
+bf16, overlap (of gathers with the forward), stock or hook (for Megatron's own functions);
+directory, storage, kept and memory as for initialize_easyckpt; dump, a folder for what the ranks
+have after each step, and as they begin.
 """
 
 import contextlib

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import operator
 
 import torch
 
@@ -22,7 +23,7 @@ class Memory:
     def __init__(self, job, options):
         self.session, self.error = None, None
         self._interval = options.get("save_mem_interval", 1)
-        self._pieces, self._made_of = None, None
+        self._pieces, self._made_of = None, ()
         try:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
@@ -37,8 +38,9 @@ class Memory:
         return self.session is not None and self.error is None
 
     def pieces(self, model, optimizer):
-        made_of = [id(optimizer), *map(id, model)]
-        if made_of != self._made_of:
+        made_of = [optimizer, *model]
+        known = self._made_of
+        if len(known) != len(made_of) or any(map(operator.is_not, known, made_of)):
             self._pieces = Pieces(model, optimizer, self.session.rank)
             self._made_of = made_of
             for part in self._pieces.parts:
@@ -49,18 +51,20 @@ class Memory:
 
     def save(self, iteration, model, optimizer, scheduler, extra):
         """Captures the step if it is due."""
-        if not self.is_open or not self._is_due(iteration):
-            return None
+        if not self._is_due(iteration):
+            return
+        # On all ranks alike, also on one that captures nothing any more: the others would wait.
+        with parameters_gathered(model):
+            if self.is_open:
+                self._capture(iteration, model, optimizer, scheduler, extra)
+
+    def _capture(self, iteration, model, optimizer, scheduler, extra):
         try:
             pieces = self.pieces(model, optimizer)
-            with parameters_gathered(model):
-                items = self._items(pieces, scheduler, {"iteration": iteration, **extra})
-                return self.session.save_checkpoint_if_needed(
-                    iteration, items, arrays=pieces.arrays()
-                )
+            items = self._items(pieces, scheduler, {"iteration": iteration, **extra})
+            self.session.save_checkpoint_if_needed(iteration, items, arrays=pieces.arrays())
         except Exception as error:  # Whatever Megatron's objects raise, training goes on.
             self._give_up(error)
-            return None
 
     def _is_due(self, iteration):
         """Not asked for steps between: they would collect all for nothing."""
@@ -105,10 +109,10 @@ class Memory:
             scheduler.load_state_dict(state["scheduler"])
         if state["place"] == _parallel.place():
             _training.give_rng_tracker_states(state["tracker"])
-        elif restored.world_size == self.session.world_size:
+        elif state["tracker"]:
             logger.warning(
                 "libckpt: step %d was saved by a rank with another place in Megatron's groups: the "
-                "random generators of the tensor parallel ranks stay as they are",
+                "generators of its random tracker stay as they are",
                 restored.step,
             )
         return state["progress"], restored

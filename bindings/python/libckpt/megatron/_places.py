@@ -13,8 +13,8 @@ whole tensor, too, if the parameter is divided by rows. If it is divided by colu
 parallel ranks, it is one of the tensor [T, elements of a rank], which is named `NAME@T`.
 """
 
+import collections
 import dataclasses
-import itertools
 import math
 
 from libckpt.core._arrays import Array
@@ -53,8 +53,9 @@ class Place:
         """The elements of the box from `begin` on, which `memory` has, in the flattened owner."""
         begin -= self.begin
         if not self.columns:
-            strides = itertools.accumulate(reversed((*self.shape[1:], 1)), lambda a, b: a * b)
-            first = sum(at * by for at, by in zip(self.offset, reversed(list(strides)), strict=True))
+            first = 0  # The place of the box's first element.
+            for at, size in zip(self.offset, self.shape, strict=True):
+                first = first * size + at
             return Array(
                 prefix + self.name, memory, global_shape=self.shape, flat=first + begin,
                 copy=self.copy,
@@ -183,11 +184,12 @@ def _place(name, number, parts, part, owner, rank, columns):
 
 
 def _check_names(all_places):
-    names = [place.name for place in {id(p): p for ps in all_places for p in ps}.values()]
-    twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
+    places = {id(place): place for places in all_places for place in places}.values()
+    counts = collections.Counter(place.name for place in places)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise Unsupported(
-            f'tensor "{min(twice)}": this rank has several parts of it under one name'
+            f'tensor "{twice[0]}": this rank has several parts of it under one name'
         )
 
 
