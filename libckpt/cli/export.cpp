@@ -84,15 +84,16 @@ ExportOrder order_of(const ExportOptions& given) {
   return order;
 }
 
-// The forms of the ranks that have whole tensors. Each rank is asked once.
-Task<std::map<std::uint32_t, ItemForms>> read_forms(std::shared_ptr<StoredStep> step) {
+// Those of the ranks that describe chosen tensors. Each rank is asked once.
+Task<std::map<std::uint32_t, ItemForms>> read_forms(std::shared_ptr<StoredStep> step,
+                                                    ExportWish wish) {
   std::map<std::uint32_t, ItemForms> forms;
   for (const gather::ListedTensor& tensor : step->tensors) {
-    for (const gather::HeldPart& part : tensor.parts) {
-      if (part.place->piece || forms.contains(part.rank)) continue;
-      CKPT_CO_TRY(const auto record, co_await step->shards->whole_record(part.rank));
-      CKPT_CO_TRY(forms[part.rank], co_await read_item_forms(*step->shards, record));
-    }
+    if (!is_chosen(wish.choice, tensor.name)) continue;
+    const auto rank = describing_rank(tensor, wish);
+    if (!rank || forms.contains(*rank)) continue;
+    CKPT_CO_TRY(const auto record, co_await step->shards->whole_record(*rank));
+    CKPT_CO_TRY(forms[*rank], co_await read_item_forms(*step->shards, record));
   }
   co_return forms;
 }
@@ -166,7 +167,7 @@ Result<Outcome> export_tensors(const ExportOptions& given) {
     auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
     return fail(std::move(status).error());
   };
-  const auto forms = workplace.run(read_forms(step));
+  const auto forms = workplace.run(read_forms(step, wish));
   if (!forms) return explained(forms.error());
   const ItemForms none;
   const FormsOf forms_of = [&](std::uint32_t rank) -> const ItemForms& {

@@ -64,8 +64,9 @@ Result<ExportTensor> planned(const ListedTensor& tensor, const FormsOf& forms_of
   made.source.name = tensor.name;
   made.source.dtype = tensor.dtype;
   made.source.shape = tensor.shape;
+  const auto rank = describing_rank(tensor, wish);
   const auto whole = std::ranges::find_if(tensor.parts, [&](const gather::HeldPart& part) {
-    return !part.place->piece && (!tensor.is_each_ranks_own() || part.rank == made.source.rank);
+    return rank == part.rank && !part.place->piece;
   });
   if (whole != tensor.parts.end()) {
     made.source.dtype = whole->place->dtype;
@@ -113,6 +114,13 @@ std::vector<ExportFile> divided(std::vector<ExportTensor> tensors, const ExportW
 }
 
 }  // namespace
+
+std::optional<std::uint32_t> describing_rank(const ListedTensor& tensor, const ExportWish& wish) {
+  if (tensor.is_each_ranks_own()) return wish.rank ? *wish.rank : tensor.whole_in().front();
+  for (const gather::HeldPart& part : tensor.parts)
+    if (!part.place->piece) return part.rank;
+  return std::nullopt;
+}
 
 Result<ExportPlan> plan_export(const std::vector<ListedTensor>& tensors, const FormsOf& forms_of,
                                const ExportWish& wish) {

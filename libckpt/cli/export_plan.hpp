@@ -52,7 +52,11 @@ struct ExportPlan {
   std::size_t left_out = 0;  // Tensors that were not chosen.
 };
 
-// `forms_of(rank)` is asked for ranks that have whole tensors. Errors: not_found (nothing is
+// The rank whose items describe a whole tensor; none: there are only pieces.
+std::optional<std::uint32_t> describing_rank(const gather::ListedTensor& tensor,
+                                             const ExportWish& wish);
+
+// `forms_of(rank)` is asked for ranks that describe chosen tensors. Errors: not_found (nothing is
 // chosen), invalid_argument (no such rank), unsupported (a tensor that no safetensors file can
 // hold, or one that is not the same tensor on all ranks: names it, and says what to do).
 using FormsOf = std::function<const ItemForms&(std::uint32_t rank)>;

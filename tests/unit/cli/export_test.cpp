@@ -113,6 +113,7 @@ TEST_CASE("export: the pieces of all ranks are one tensor, whichever ranks there
   check_same(exported.tensors.at("m.bias"), bias);
   check_same(exported.tensors.at("m.flags"), small);
   check_same(exported.tensors.at("m.count"), count);
+  scene.disk.crash(test::Survival::nothing);
   CHECK(scene.names_in_out() == std::vector<std::string>{"model.safetensors"});
   const std::string before = scene.disk.content("/out/model.safetensors");
   scene.order.replaces = true;
