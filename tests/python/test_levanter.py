@@ -140,6 +140,21 @@ def test_folders_come_and_temporary_ones_go(open_one, tmp_path):
     assert datetime.datetime.fromisoformat(metadata["timestamp"]) == BEGIN + 44 * SECOND
 
 
+def test_temporary_folders_may_have_a_path_of_their_own(open_one, tmp_path, programs):
+    base, fast, clock = tmp_path / "base", tmp_path / "fast", Clock()
+    options = {"dt_now_injection": clock, "temporary_base_path": fast}
+    checkpointer = open_one(SECOND, [CheckpointInterval(2)], **options)
+    for step in (1, 2, 3):
+        clock.now += SECOND
+        checkpointer.on_step(tree=state_of(step, mesh(4)), step=step)
+        checkpointer.wait_until_finished()
+    assert (kinds(base), kinds(fast)) == ({2: "p"}, {3: "t"})
+    checkpointer.abandon()
+    lose_memory(programs)
+    second = open_one(SECOND, [CheckpointInterval(2)], **options)
+    assert is_of(second.load_or(state_of(0, mesh(2))), 3)
+
+
 def test_the_older_temporary_one_stays_until_the_newer_is_complete(open_one, tmp_path):
     base, clock = tmp_path / "base", Clock()
     checkpointer = open_one(SECOND, dt_now_injection=clock)

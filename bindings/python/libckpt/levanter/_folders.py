@@ -42,16 +42,15 @@ def discover(path, max_step=None):
     return max(found)[2] if found else None
 
 
-def publish(source, target, metadata, work):
+def publish(source, target, metadata):
     """The files of the checkpoint `source` as the folder `target`; its metadata comes last."""
     source, target = pathlib.Path(source), pathlib.Path(target)
-    whole = pathlib.Path(work) / f"whole-{secrets.token_hex(4)}"
+    whole = _aside(target, "whole")
     whole.mkdir(parents=True)
     for name in _work.files_of(source):
         _work.bring(source / name, whole / name)
     _work.sync_tree(whole)
-    remove(target, work)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    remove(target)
     os.rename(whole, target)
     aside = target / f".{METADATA}"
     aside.write_text(json.dumps(metadata))
@@ -62,13 +61,18 @@ def publish(source, target, metadata, work):
     logger.info("libckpt: %s is complete", target)
 
 
-def remove(folder, work):
+def remove(folder):
     """Removes a checkpoint of ours; it vanishes at once."""
     folder = pathlib.Path(folder)
     if not (folder / "manifest.json").is_file():
         return
-    aside = pathlib.Path(work) / f"trash-{secrets.token_hex(4)}"
+    aside = _aside(folder, "trash")
     aside.parent.mkdir(parents=True, exist_ok=True)
     os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
     logger.info("libckpt: %s is deleted", folder)
+
+
+def _aside(folder, kind):
+    """A name on the same file system that no reader looks at."""
+    return folder.parent / _work.PRIVATE / f"{kind}-{secrets.token_hex(4)}"

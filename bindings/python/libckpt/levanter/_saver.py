@@ -75,7 +75,7 @@ class Saver:
 
     def publish(self, number, metadata, path):
         folder = self.folder(metadata)
-        _folders.publish(path, folder, metadata, self._private)
+        _folders.publish(path, folder, metadata)
         self._work.drop(str(number))
         self._temporary = [each for each in self._temporary if each != folder]
         if metadata["is_temporary"]:
@@ -85,7 +85,7 @@ class Saver:
         while len(self._temporary) > left:
             old = self._temporary.pop(0)
             if (_folders.metadata_of(old) or {}).get("is_temporary"):
-                _folders.remove(old, self._private)
+                _folders.remove(old)
 
     def drop(self, number):
         self._work.drop(str(number))
