@@ -107,7 +107,8 @@ def train(project, kind, options):
     doors.say("began", progress.step)
     loop(accelerator, state, options, progress, average, (model, optimizer, loader, scheduler))
     doors.say("losses", hashlib.sha256(repr(progress.losses).encode()).hexdigest())
-    doors.say("weights", digest(model.parameters()), digest(average.parts)[: 8 * options.get("ema", 0)])
+    average_told = digest(average.parts)[: 8 * options.get("ema", 0)]
+    doors.say("weights", digest(model.parameters()), average_told)
     accelerator.end_training()
 
 
