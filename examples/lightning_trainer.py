@@ -49,8 +49,10 @@ class Loader:
 class Model(pl.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(),
-                                          torch.nn.Dropout(0.1), torch.nn.Linear(256, 4))  # fmt: skip
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1),
+            torch.nn.Linear(256, 4),
+        )  # fmt: skip
 
     def training_step(self, features, _):
         return (self.layers(features) - features[:, :4].tanh()).square().mean()

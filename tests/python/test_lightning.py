@@ -49,6 +49,12 @@ def files(root):
     return sorted(path.name for path in (root / "files").glob("*.ckpt"))
 
 
+def held(log, ranks):
+    """The newest step that all ranks had in memory then."""
+    found = [said(log, rank, "held")[0] for rank in range(ranks)]
+    return min(0 if step == "None" else int(step) for step in found)
+
+
 def kill_when_held(process, ranks=1):
     for rank in range(ranks):
         process.wait_until_said(f"r{rank} held ")
@@ -71,10 +77,11 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
     root = tmp_path / "root"
     for hold in holds:
-        kill_when_held(run(trainer, root, hold=hold, **options), ranks)
+        log = kill_when_held(run(trainer, root, hold=hold, **options), ranks)
     last = run(trainer, root, **options).finish()
     check_ends_alike(last, whole, ranks)
-    assert re.search(rf"libckpt: resumes step ({holds[1]}|{holds[1] - 1}) from own memory", last)
+    assert int(said(last, 0, "began")[0]) >= held(log, ranks) > 0
+    assert re.search(r"libckpt: resumes step \d+ from own memory", last)
     # Of the one that was in memory, too: there is one file, by stock Lightning's rule.
     assert files(root) == files(tmp_path / "stock")
 
@@ -85,7 +92,8 @@ def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path):
     for ranks, hold in ((2, 7), (1, 12), (2, 17)):
         log = kill_when_held(run(trainer, root, hold=hold, ranks=ranks, every=50), ranks)
         assert all(int(said(log, rank, "began")[0]) >= step for rank in range(ranks))
-        step = hold - 1
+        step = held(log, ranks)
+        assert step > 0
     log = run(trainer, root, steps=20, every=50).finish()
     assert max(made(log)) == 20
 

@@ -107,7 +107,8 @@ def train(project, kind, options):
     doors.say("began", progress.step)
     loop(accelerator, state, options, progress, average, (model, optimizer, loader, scheduler))
     doors.say("losses", hashlib.sha256(repr(progress.losses).encode()).hexdigest())
-    doors.say("weights", digest(model.parameters()), digest(average.parts)[: 8 * options.get("ema", 0)])
+    average_told = digest(average.parts)[: 8 * options.get("ema", 0)]
+    doors.say("weights", digest(model.parameters()), average_told)
     accelerator.end_training()
 
 
@@ -131,7 +132,9 @@ def loop(accelerator, state, options, progress, average, prepared):
             progress.batch += 1
             progress.losses.append(loss.item())
             if state is not None:
-                state.capture(progress.step)
+                ticket = state.capture(progress.step)
+                with contextlib.suppress(Exception):  # Another rank skipped it; or it is disabled.
+                    ticket.committed.result(2)  # Memory is to be newer than any folder.
             if progress.step % options.get("every", 5) == 0:
                 accelerator.save_state()
             doors.say("made", progress.step, loss.item())

@@ -50,8 +50,9 @@ class Loader:
 class Model(pl.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(),
-                                          torch.nn.Dropout(0.2), torch.nn.Linear(64, 4))  # fmt: skip
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 4)
+        )
 
     def training_step(self, batch, _):
         loss = (self.layers(batch[:, :16]) - batch[:, 16:]).square().mean()
@@ -61,7 +62,8 @@ class Model(pl.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        schedule = {"scheduler": scheduler, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 class Say(pl.Callback):

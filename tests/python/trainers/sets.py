@@ -2,8 +2,8 @@
 
 sets.py DIRECTORY RANKS CALLS: CALLS is JSON, a list of what all ranks do: ["save", NAME, NUMBER]
 (each rank has an object of its own, and a file that it writes itself), ["miss", NAME, RANK] (that
-rank does not commit), ["give up", NAME, RANK] (and says so), ["settle"], ["remove", NAME] or ["pause"] until it is killed. Each rank says
-"began" once its sets are open, and what it did.
+rank does not commit), ["give up", NAME, RANK] (and says so), ["settle"], ["remove", NAME] or
+["pause"] until it is killed. Each rank says "began" once its sets are open, and what it did.
 """
 
 import json

@@ -5,6 +5,7 @@ registered objects are kept out of it: a hook that it offers takes the models, a
 others are empty while it runs. They are captured under the names that it would have given them.
 """
 
+import functools
 import json
 import logging
 import os
@@ -90,7 +91,8 @@ class Folders:
             fileset.give_up()
             raise
         newest = json.dumps({"name": name, "step": step})
-        fileset.commit({STEPS: newest}, then=(lambda: self._rotate(sets, name)) if is_named else None)
+        rotate = functools.partial(self._rotate, sets, name) if is_named else None
+        fileset.commit({STEPS: newest}, then=rotate)
         return path
 
     def _collect(self, stock, fileset, safe_serialization, options):

@@ -149,7 +149,7 @@ class FileSets:
                 link_or_copy(target / file, whole / file)
 
     def remove(self, name):
-        """Removes a set that was published here; it vanishes at once. Returns whether it was one."""
+        """Removes a set that was published here; it vanishes at once. Returns whether it was."""
         target, record = self.directory / name, self.private / "sets" / f"{name}.json"
         if not (NAME.match(name) and record.is_file() and target.is_dir()):
             return False
