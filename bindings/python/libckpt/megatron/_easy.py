@@ -108,7 +108,7 @@ class EasyCkpt:
         if self.folders is not None:
             self.folders.settle()  # What a run before left is published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
-        newest = _folders.newest_in(self.load_dir) if is_ours and self.load_dir else None
+        newest = self._newest_folder() if is_ours and self.load_dir else None
         found, failure = None, None
         if is_ours and not self.is_disabled and self.memory.is_open:
             self._has_asked = True
@@ -132,6 +132,11 @@ class EasyCkpt:
         elif newest is not None and found is None:
             logger.warning("libckpt: resumes from %s; memory has no step", self._path(newest))
         return self._from_folder(newest, model, optimizer, scheduler, load_arg, strict, more)
+
+    def _newest_folder(self):
+        if self.folders is None:
+            return _folders.newest_in(self.load_dir)
+        return self.folders.newest_in(self.load_dir)
 
     def _from_memory(self, model, optimizer, scheduler):
         """((progress, Restored), failure): all ranks have a step, or none."""

@@ -67,6 +67,13 @@ class Folders:
         if self._sets is not None:
             self._sets.settle()
 
+    def newest_in(self, directory):
+        """As rank 0 finds it there: where others see a file later, all ranks still take one."""
+        newest = newest_in(directory)
+        if self._sets is None:
+            return newest
+        return self._sets._ranks.decide("newest folder", newest, lambda found: found[0])
+
     def close(self):
         if self._sets is not None:
             self._sets.close()
