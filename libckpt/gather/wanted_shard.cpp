@@ -95,9 +95,9 @@ bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t sh
 }
 
 // Leaves of `wanted` what is a piece in some shard, or is one here of a tensor that some shard has:
-// who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor that
-// a single shard has, if that is not joined: it is the same piece there and here. What no shard has
-// is the reader's to miss.
+// who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor
+// that a single shard has, if that is not joined: it is the same piece there and here. What no
+// shard has is the reader's to miss.
 Task<void> keep_pieces(ShardSource& source, Reader reader,
                        std::vector<format::TensorSpec>& wanted) {
   std::set<std::string> names;
