@@ -7,6 +7,7 @@ through the group itself. Every rank makes the same calls in the same order.
 import datetime
 import json
 import os
+import time
 
 from libckpt import errors
 from libckpt.core import _frameworks
@@ -79,13 +80,18 @@ class Ranks:
         return self.decide(what, value, lambda values: values)
 
     def _heard(self, what, key, other):
+        began = time.monotonic()
         try:
             self._store.wait([key], datetime.timedelta(seconds=SAY_SECONDS))
             return self._store.get(key)
         except RuntimeError as error:
+            waited = time.monotonic() - began
+            reason = "all ranks must open, save and restore alike"
+            if waited < SAY_SECONDS:
+                reason = "the Store by which the ranks talk is lost: rank 0 may have ended"
             raise errors.Unavailable(
-                f"job {self.job}: rank {self.rank} waited {SAY_SECONDS:.0f} s for rank {other} to "
-                f"tell its {what}: all ranks must open, save and restore alike"
+                f"job {self.job}: rank {self.rank} waited {waited:.0f} s for rank {other} to send "
+                f"its {what}: {reason}"
             ) from error
 
     def agree(self, what, error):
