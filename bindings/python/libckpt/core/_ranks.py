@@ -79,6 +79,20 @@ class Ranks:
         """What each rank says, by rank."""
         return self.decide(what, value, lambda values: values)
 
+    def meet(self, what):
+        """Returns when all ranks have called it, on rank 0 last: that may have the Store, and may
+        end next."""
+        self.exchange(what, None)
+        if not self.are_several:
+            return
+        key = f"{self._prefix}/{what}/{self._turns[what]}/heard"
+        if self.rank != 0:
+            self._store.set(f"{key}/{self.rank}", "1")
+            return
+        for other in range(1, self.world_size):
+            self._heard(what, f"{key}/{other}", other)
+            self._store.delete_key(f"{key}/{other}")
+
     def _heard(self, what, key, other):
         began = time.monotonic()
         try:

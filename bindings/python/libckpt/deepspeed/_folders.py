@@ -76,8 +76,6 @@ class Folders:
         """Returns when all folders that were promised are there, or were given up."""
         for sets in filter(None, self._sets.values()):
             sets.settle()
-        # Rank 0 may have the Store by which they agree, and end next: not before all have read it.
-        torch.distributed.barrier(group=self._layout.group)
 
     def finish(self, directory):
         """Publishes what was promised there, by this run or by one that was killed."""

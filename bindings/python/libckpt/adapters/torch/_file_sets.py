@@ -69,7 +69,7 @@ class FileSets:
     def settle(self):
         """Returns when all that was committed is there, or was given up. All ranks call it."""
         _publish_queue.settle(wait=True)
-        self._ranks.agree("published files", None)
+        self._ranks.meet("published files")
 
     def waiting(self):
         """The names of the sets that are on their way."""
