@@ -2,8 +2,9 @@
 
 acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "limit"
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
-"seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2) and "hold" (after that
-step). Each rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
+"seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "hold" (after that
+step) and "settles" (its folders are there before it holds). Each rank says "began STEP", "made STEP
+LOSS" and, at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -139,6 +140,8 @@ def loop(accelerator, state, options, progress, average, prepared):
                 accelerator.save_state()
             doors.say("made", progress.step, loss.item())
             if progress.step == options.get("hold"):
+                if options.get("settles"):
+                    state.settle()
                 hold(state)
             if progress.step == options.get("steps", 30):
                 return

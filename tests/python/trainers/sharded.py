@@ -22,11 +22,8 @@ WIDTH = 65  # No number of ranks divides it evenly. The last layer has fewer row
 
 def make_model():
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.LayerNorm(WIDTH),
-                                torch.nn.Tanh(), torch.nn.Linear(WIDTH, 2))  # fmt: skip
-    # It never has a gradient, nor the optimizer state for it.
-    model.register_parameter("unused", torch.nn.Parameter(torch.randn(7)))
-    return model
+    return torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.LayerNorm(WIDTH),
+                               torch.nn.Tanh(), torch.nn.Linear(WIDTH, 2))  # fmt: skip
 
 
 def digest(model, optimizer):
@@ -45,6 +42,8 @@ def train(job, steps, directory=None):
     dist.init_process_group("gloo")
     mesh = dist.init_device_mesh("cpu", (world,))
     model = make_model()
+    # It never has a gradient, nor the optimizer state for it.
+    model.register_parameter("unused", torch.nn.Parameter(torch.randn(7)))
     for layer in (model[0], model[3]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
