@@ -88,8 +88,11 @@ Result<ExportTensor> planned(const ListedTensor& tensor, const FormsOf& forms_of
 
 // Readers need elements that are aligned, and packed tensors are if the largest come first.
 void sort_for_file(std::vector<ExportTensor>& tensors) {
-  std::ranges::stable_sort(tensors, [](const ExportTensor& one, const ExportTensor& other) {
-    return size_of(one.plain.dtype) > size_of(other.plain.dtype);
+  std::ranges::sort(tensors, [](const ExportTensor& one, const ExportTensor& other) {
+    const std::size_t size = size_of(one.plain.dtype);
+    const std::size_t other_size = size_of(other.plain.dtype);
+    return size != other_size ? size > other_size
+                              : gather::is_before(one.plain.name, other.plain.name);
   });
 }
 

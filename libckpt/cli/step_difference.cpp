@@ -170,10 +170,11 @@ class Comparison {
 
   bool has_chosen() const { return has_chosen_; }
   StepDifference result() && {
-    std::ranges::stable_sort(result_.differences, [](const auto& left, const auto& right) {
+    std::ranges::sort(result_.differences, [](const auto& left, const auto& right) {
       const bool is_blob = left.kind == DifferenceKind::blob;
       if (is_blob != (right.kind == DifferenceKind::blob)) return !is_blob;
-      return gather::is_before(left.name, right.name);
+      if (left.name != right.name) return gather::is_before(left.name, right.name);
+      return left.rank < right.rank;
     });
     return std::move(result_);
   }

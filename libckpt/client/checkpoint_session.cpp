@@ -154,7 +154,7 @@ Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream, Deadli
   CKPT_CHECK(finish_capture(stream));
   report();
   // Step 3.
-  CKPT_TRY(const bool is_ready, make_ready(slots_.save_deadline()));
+  CKPT_TRY(const bool is_ready, make_ready(std::max(slots_.save_deadline(), slot_deadline)));
   if (!is_ready) return SaveOutcome::skipped_unavailable;
   // Step 4.
   if (steady_clock::now() < slot_deadline) (void)link_->wait_granted(slot_deadline);

@@ -79,8 +79,8 @@ class CKPT_EXPORT Checkpointer {
   //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
   //         unavailable (the GPU is lost, or its copies do not end).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
-  // The same, whether the step is due or not. Waits up to `slot_wait` for a free Slot: useful for
-  // the last step of a training, which no later step replaces.
+  // The same, whether the step is due or not. Waits up to `slot_wait` for a free Slot, also while
+  // Slots are made: useful for the last step of a training, which no later step replaces.
   Result<SaveOutcome> save(Step step, Stream stream = {}, std::chrono::milliseconds slot_wait = {});
 
   // Call before the next update of the tensors marked `guarded`. When it returns, the running

@@ -548,6 +548,21 @@ TEST_CASE("checkpoint session: a save that may wait for a Slot takes the next fr
   REQUIRE(*last == SaveOutcome::started);
 }
 
+TEST_CASE("checkpoint session: a save that may wait for a Slot waits while Slots are made",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  trainer.add("more", 3 * chunk);
+  trainer.node->is_slow = true;
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_unavailable);
+  std::thread engine([&] { trainer.node->finish_slots(); });
+  const auto last = trainer.session.save(Step{3}, {}, Due::always, soon());
+  engine.join();
+  REQUIRE(last);
+  REQUIRE(*last == SaveOutcome::started);
+}
+
 TEST_CASE("checkpoint session: a restore leaves the room that was asked for before",
           "[unit][client]") {
   Trainer trainer;
