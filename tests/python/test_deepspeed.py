@@ -158,6 +158,23 @@ def test_the_newer_of_memory_and_folder_is_taken_and_tags_and_weights_alone_are_
     assert "resumes step" not in weights
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_stock", [True, False], ids=["stock-folder", "own-folder"])
+def test_a_client_state_that_only_the_folder_has_is_not_lost(jobs, tmp_path, is_stock):
+    """No step in memory is newer than a save that it could know of: the folder is from before
+    libckpt was attached, or was saved after the newest step was captured."""
+    given = {"stage": 1, "folder": str(tmp_path / "folder"), "attach": {"client_state": None}}
+    if is_stock:
+        first = jobs.run(2, **given, stock=True, save_at=[2], steps=2)
+        jobs.run_killed(2, 4, **given)
+    else:
+        first = jobs.run_killed(2, 2, **given, save_at=[2])
+    again = jobs.run(2, **given, steps=4)
+    assert said(again, 0, "began at") == [["2", states(first)[2]]]
+    assert len(losses(again)) == 4  # Those of the first two steps are in the client state.
+    assert "was given a client_state (losses), and libckpt.deepspeed.attach none" in again
+
+
 def test_without_libckpt_all_is_as_deepspeed_has_it(jobs, tmp_path, monkeypatch):
     """It is disabled; then its daemon cannot be started."""
     folder = tmp_path / "disabled"

@@ -118,9 +118,8 @@ def train(options):
     )
     progress = {"losses": []}
     if not options.get("stock"):
-        given = options.get("attach", {})
-        libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"),
-                                 client_state=lambda: progress, **given)  # fmt: skip
+        given = {"client_state": lambda: progress, **options.get("attach", {})}
+        libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"), **given)
     if options.get("resume"):
         say("resumed", libckpt.deepspeed.resume(engine))
     elif options.get("folder"):

@@ -157,9 +157,9 @@ class Attached:
 
     def _newer(self, load_dir):
         """(what load_checkpoint answers with a step from memory, or None; why it could not)."""
-        number, name = self.folders.newest(load_dir)
+        number, name, client_keys = self.folders.newest(load_dir)
         try:
-            found = self.memory.newest(load_dir)
+            found = self.memory.newest(load_dir, client_keys)
             if found is None:
                 return None, None
             if number is not None and number > found.step:

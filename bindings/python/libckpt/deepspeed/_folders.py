@@ -11,6 +11,7 @@ import os
 import pathlib
 
 import torch
+from deepspeed.checkpoint.constants import DS_VERSION, UNIVERSAL_CHECKPOINT_INFO
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
@@ -86,11 +87,12 @@ class Folders:
                     sets.settle()
 
     def newest(self, directory):
-        """(number of the step, path) of the folder that load_checkpoint takes, or twice None."""
+        """(number of the step, path, names in its client state) of the folder that load_checkpoint
+        takes, or None, None and none."""
         found = None
         if self._layout.rank == 0:
             found = _newest(pathlib.Path(directory), self._engine.load_universal_checkpoint())
-        return self._ranks.decide("newest folder", found, lambda said: said[0]) or (None, None)
+        return self._ranks.decide("newest folder", found, lambda said: said[0]) or (None, None, ())
 
     def _begin(self, save_dir, name):
         """None: stock DeepSpeed saves."""
@@ -150,9 +152,17 @@ def _newest(directory, is_universal):
     try:
         tag = (directory / ("latest_universal" if is_universal else "latest")).read_text().strip()
         file = sorted((directory / tag).glob("*model_states.pt"))[0]
-        return _load(file)["global_steps"], str(directory / tag)
+        state = _load(file)
+        return state["global_steps"], str(directory / tag), _client_keys(state)
     except Exception:  # It is not there, or damaged, as DeepSpeed will find out for itself.
         return None
+
+
+def _client_keys(state):
+    """The names that save_checkpoint was given: they lie behind what DeepSpeed writes itself."""
+    names = list(state)
+    behind = names[names.index(DS_VERSION) + 1 :] if DS_VERSION in names else []
+    return sorted(str(name) for name in behind if name != UNIVERSAL_CHECKPOINT_INFO)
 
 
 def _load(file):

@@ -57,9 +57,10 @@ class Memory:
         told = self._client_state
         return dict(told() if callable(told) else told or {})
 
-    def newest(self, folder=None):
+    def newest(self, folder=None, client_keys=()):
         """The newest step that all ranks can have, with the items but not the tensors. None: there
-        is none for that folder. Raises when there is one, which does not fit."""
+        is none for that folder, whose client state has these keys. Raises when there is one, which
+        does not fit."""
         try:
             found = self.session.restore()
         except errors.NotFound:
@@ -70,7 +71,7 @@ class Memory:
         except errors.CheckpointError as error:
             problem = error
         self.session.agree("resume", problem)
-        refusals = self.session.ranks.exchange("refusal", _refusal(found, folder))
+        refusals = self.session.ranks.exchange("refusal", _refusal(found, folder, client_keys))
         refusal = next((each for each in refusals if each is not None), None)
         if refusal is not None:
             logger.warning("libckpt: step %d in memory is not resumed from: %s",
@@ -104,9 +105,10 @@ class Memory:
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
 
-def _refusal(found, folder):
+def _refusal(found, folder, client_keys):
     """Why a step that fits is not what load_checkpoint of the folder should take; None: it is."""
-    known, keys = found.items["folders"], found.items["client_keys"]
+    # A step from before the first save does not know what saves are given; the folder does.
+    known, keys = found.items["folders"], found.items["client_keys"] or client_keys
     if folder is not None and known and os.path.realpath(folder) not in known:
         return f"it is of a run that loads from {known[0]}, and not from {folder}"
     if folder is not None and keys and not found.items["client_state"]:
