@@ -182,13 +182,13 @@ def prepared(runtime, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     states = []
 
-    def make(limit=2, is_named=True, **options):
+    def make(limit=2, is_named=True, width=2, **options):
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
         configuration = ProjectConfiguration(project_dir=str(tmp_path / "project"),
                                              automatic_checkpoint_naming=is_named,
                                              total_limit=limit)  # fmt: skip
         accelerator = accelerate.Accelerator(cpu=True, project_config=configuration)
-        model = torch.nn.Linear(8, 2)
+        model = torch.nn.Linear(width if width > 8 else 8, width)
         accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
         states.append(libckpt.accelerate.attach(accelerator, **options))
         return accelerator, states[-1]
@@ -203,7 +203,7 @@ def prepared(runtime, tmp_path, monkeypatch):
 
 def step(accelerator):
     (model,), (optimizer,) = accelerator._models, accelerator._optimizers
-    accelerator.backward(model(torch.ones(3, 8)).square().mean())
+    accelerator.backward(model(torch.ones(3, model.in_features)).square().mean())
     optimizer.step()
     optimizer.zero_grad()
 
@@ -253,6 +253,24 @@ def test_hooks_of_the_users_see_and_write_what_they_do_with_stock_accelerate(pre
     folder = tmp_path / "project" / "checkpoints" / "checkpoint_0"
     assert files(folder) == {"mine.pt", "optimizer.bin", "random_states_0.pkl"}
     assert torch.load(folder / "mine.pt").keys() == {"weight", "bias"}
+
+
+def test_a_folder_is_never_newer_than_what_memory_has(prepared, monkeypatch):
+    from libckpt.adapters.torch._file_set import FileSet
+
+    accelerator, state = prepared(width=4096)
+    session, captured, commit = state._memory.session, [], FileSet.commit
+
+    def watched(*arguments, **options):
+        captured.append(session.counts()["captured"])
+        return commit(*arguments, **options)
+
+    monkeypatch.setattr(FileSet, "commit", watched)
+    for number in (1, 2, 3):
+        step(accelerator)
+        state.capture(number)
+        accelerator.save_state()
+    assert captured == [1, 2, 3]
 
 
 def test_load_state_without_a_folder_takes_memory_and_raises_where_there_is_nothing(

@@ -144,6 +144,66 @@ def test_disabled_it_is_stock_lightning(trainer, tmp_path, monkeypatch):
     assert not (tmp_path / "runtime").exists()
 
 
+class Wide(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4096, 4096)  # Its copy takes a while.
+
+    def training_step(self, batch, _):
+        return self.layer(batch).square().mean()
+
+    def validation_step(self, batch, _):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_wide(root, *callbacks, **options):
+    trainer = pl.Trainer(
+        default_root_dir=root, accelerator="cpu", max_epochs=1, logger=False,
+        callbacks=list(callbacks), plugins=[libckpt.lightning.CheckpointIO()],
+        num_sanity_val_steps=0, enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
+    batches = torch.utils.data.DataLoader(torch.ones(3, 4096))
+    trainer.fit(Wide(), batches, batches if "val_check_interval" in options else None)
+
+
+@pytest.mark.parametrize("moment", ["on_validation_start", "on_train_epoch_end", "on_train_end"])
+def test_a_capture_has_left_the_weights_before_others_may_exchange_them(
+    runtime, tmp_path, monkeypatch, moment
+):
+    events = []
+    for name in ("finish_capture", "save_checkpoint_if_needed"):
+        def noted(session, *arguments, name=name, stock=getattr(libckpt.Session, name)):
+            events.append(name)
+            return stock(session, *arguments)
+
+        monkeypatch.setattr(libckpt.Session, name, noted)
+    seen = []
+
+    class Exchange(pl.Callback):
+        pass
+
+    setattr(Exchange, moment, lambda *_: seen.append(events[-1]))
+    options = {"val_check_interval": 1} if moment == "on_validation_start" else {}
+    fit_wide(tmp_path, Exchange(), libckpt.lightning.Callback(), enable_checkpointing=False,
+             **options)  # fmt: skip
+    assert set(seen) == {"finish_capture"}
+
+
+def test_a_file_is_never_newer_than_what_memory_has(runtime, tmp_path):
+    memory, found = libckpt.lightning.Callback(), []
+
+    class Look(pl.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            found.append((trainer.global_step, memory.session.counts()["captured"]))
+
+    files = pl.callbacks.ModelCheckpoint(tmp_path / "files", every_n_train_steps=1)
+    fit_wide(tmp_path, Look(), memory, files)
+    assert found == [(0, None), (1, 1), (2, 2)]
+
+
 # --- the plugin alone
 
 

@@ -107,6 +107,8 @@ class State:
     # --- in the place of the Accelerator's methods
 
     def _save_state(self, stock, output_dir=None, safe_serialization=True, **options):
+        # A folder newer than memory would be resumed from, and it lacks the order of an epoch.
+        self._memory.await_captured()
         step = self._memory.step
         return self._folders.save(stock, step, output_dir, safe_serialization, **options)
 

@@ -1,5 +1,6 @@
 """Memory: what an Accelerator has prepared and registered, captured step by step."""
 
+import contextlib
 import logging
 
 from libckpt import errors
@@ -8,6 +9,8 @@ from libckpt.accelerate._place import Place
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
+
+CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
 
 
 class Memory:
@@ -18,6 +21,7 @@ class Memory:
         self._guarded = []
         self.place = Place(accelerator)
         self.step = -1  # That was captured or restored last.
+        self._ticket = None  # Of the capture begun last.
         self.session = None
         self.failure = None  # Why the newest step could not be had.
         try:
@@ -30,7 +34,16 @@ class Memory:
         if self.session is None:
             return None
         self._guard()
-        return self.session.save_checkpoint_if_needed(step, self.items())
+        ticket = self.session.save_checkpoint_if_needed(step, self.items())
+        self._ticket = ticket or self._ticket
+        return ticket
+
+    def await_captured(self):
+        """When it returns, the capture begun last is whole, or does not come."""
+        if self._ticket is not None:
+            with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
+                self._ticket.captured.result(CAPTURE_DEADLINE)
+            self._ticket = None
 
     def _guard(self):
         if self._overlap:

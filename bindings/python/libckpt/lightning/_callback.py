@@ -1,5 +1,6 @@
 """Callback: every optimizer step of a fit in memory, and where a fit goes on."""
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -18,6 +19,7 @@ logger = logging.getLogger("libckpt")
 
 VERSION = "pytorch-lightning_version"
 STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
 BLOB_CAPACITY = 32 << 20  # States of other callbacks are in it.
 
 
@@ -61,7 +63,8 @@ class Callback(pl.Callback):
             )  # fmt: skip
             return
         # After the others, whose states are captured, too.
-        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
+        others = [one for one in trainer.callbacks if one is not self and type(one) is not _First]
+        trainer.callbacks = [_First(self), *others, self]
         self._open(trainer)
 
     def on_fit_start(self, trainer, pl_module):
@@ -84,10 +87,21 @@ class Callback(pl.Callback):
         if self.session is None or trainer.global_step == self._captured:
             return  # Gradients are being accumulated, which no checkpoint has.
         self._captured = trainer.global_step
-        self.session.save_checkpoint_if_needed(trainer.global_step, {
+        ticket = self.session.save_checkpoint_if_needed(trainer.global_step, {
             "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
             "rng": RNG(), "is_last": bool(trainer.is_last_batch),
         })  # fmt: skip
+        files = trainer.checkpoint_callbacks
+        saved = {getattr(one, "_last_global_step_saved", -1) for one in files}
+        if ticket and trainer.global_step in saved:  # A newer file lacks the random generators.
+            with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
+                ticket.captured.result(CAPTURE_DEADLINE)
+
+    def finish_capture(self):
+        """When it returns, the running capture has left the module and the optimizers. Call it
+        before anything but an optimizer's step writes into them."""
+        if self.session is not None:
+            self.session.finish_capture()
 
     def teardown(self, trainer, pl_module, stage):
         if self.session is not None and stage == "fit":
@@ -188,6 +202,23 @@ class Callback(pl.Callback):
             except Exception as error:  # Of a pickle it may be anything.
                 logger.warning("libckpt: %s is not resumed from: %s", path, error)
         return None, -1
+
+
+class _First(pl.Callback):
+    """Before all others, which may exchange the weights through `.data`, unseen by PyTorch's
+    counters: an average for validation, and one at the end of training."""
+
+    def __init__(self, memory):
+        self._memory = memory
+
+    def on_validation_start(self, trainer, pl_module):
+        self._memory.finish_capture()
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self._memory.finish_capture()
+
+    def on_train_end(self, trainer, pl_module):
+        self._memory.finish_capture()
 
 
 class _Nothing(dict):
