@@ -244,6 +244,14 @@ def test_an_id_that_makes_no_sense_is_refused(alone, runtime, checkpoint_id, tol
         dcp.save({"value": torch.ones(1)}, checkpoint_id=checkpoint_id, storage_writer=alone())
 
 
+@pytest.mark.parametrize("is_default", [False, True])
+@pytest.mark.parametrize("call", ["find", "session"])
+def test_a_path_is_no_job_to_be_asked(alone, runtime, tmp_path, call, is_default):
+    storage, asked = (alone(tmp_path), []) if is_default else (alone(), [tmp_path])
+    with pytest.raises(libckpt.errors.InvalidArgument, match="which is no job: give"):
+        getattr(storage, call)(*asked)
+
+
 def test_disabled_leaves_stock_folders(alone, runtime, tmp_path, monkeypatch):
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
     storage = alone("ckpt://disabled", raise_on_error=True)

@@ -48,7 +48,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
 
     def find(self, checkpoint_id=None):
         """The step that a load of this id would bring, None: there is none. All ranks call it."""
-        wanted = self._default if checkpoint_id is None else _ids.parse(checkpoint_id)
+        wanted = self._id_of_job(checkpoint_id, "find")
         if self._is_disabled():
             return None
         try:
@@ -60,8 +60,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
 
     def session(self, checkpoint_id=None):
         """The session of the job, for its counts and its status."""
-        wanted = self._default if checkpoint_id is None else _ids.parse(checkpoint_id)
-        return self._job(wanted).session
+        return self._job(self._id_of_job(checkpoint_id, "session")).session
 
     # --- of StorageWriter and StorageReader
 
@@ -147,6 +146,17 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
                 "or a path"
             )
         return wanted
+
+    def _id_of_job(self, checkpoint_id, call):
+        """An Id. Raises InvalidArgument for a path, which no job has."""
+        wanted = self._default if checkpoint_id is None else _ids.parse(checkpoint_id)
+        if isinstance(wanted, _ids.Id):
+            return wanted
+        given = "no checkpoint_id" if wanted is None else f'"{wanted}"'
+        raise errors.InvalidArgument(
+            f'dcp: {call}: {given} was given, which is no job: give '
+            f'"{_ids.SCHEME}JOB/{_ids.LATEST}"; a folder is complete when it has a file .metadata'
+        )
 
     def _job(self, wanted):
         return _jobs.of(wanted.job, self._options)
