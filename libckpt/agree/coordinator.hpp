@@ -118,6 +118,7 @@ class Coordinator {
   std::string silent_storage(const ClusterView& view, Time now) const;
   std::string silent_nodes(const ClusterView& view, Time now);
   std::string thin_base(const ClusterView& view, std::size_t wanted) const;
+  bool is_asked_again(const ClusterView& view, const format::Start& start) const;
 
   CoordinatorOptions options_;
   Random random_;
@@ -130,6 +131,8 @@ class Coordinator {
   std::optional<Time> asked_since_;       // Ranks wait to begin since then.
   std::optional<Time> storage_asked_at_;  // It has not answered since then.
   bool is_vote_blind_ = false;            // The newest vote was held without it.
+  bool has_trained_ = false;              // A step was seen since the newest Start went.
+  bool is_asked_again_ = false;           // The pending Start is for the step of the one before.
   Time attempted_at_{};                   // When the Start last changed.
   std::optional<Time> flush_not_before_;
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.

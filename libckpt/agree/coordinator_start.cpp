@@ -44,6 +44,9 @@ void Coordinator::adopt_go(const ClusterView& view, Time now) {
 
 void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   adopt_go(view, now);
+  has_trained_ = has_trained_ || std::ranges::any_of(ranks_of(view), [](const RankView& rank) {
+                   return rank.report != nullptr && rank.report->has_seen;
+                 });
   if (view.published) storage_asked_at_.reset();
   if (!view.published && !storage_asked_at_) storage_asked_at_ = now;
   StartState state{decree_.start, decree_.history, decree_.restore_counts,
@@ -65,7 +68,11 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
     decree_.waiting = "a rank could not get its shard: tried again in a moment";
     return;
   }
-  if (start.outcome.is_pending()) is_vote_blind_ = !view.published;
+  if (start.outcome.is_pending()) {
+    is_vote_blind_ = !view.published;
+    const bool is_new = !decree_.start || decree_.start->start_id != start.start_id;
+    if (is_new) is_asked_again_ = is_asked_again(view, start);
+  }
   attempted_at_ = now;
   log_info(
       "job={} start={:x} attempt={} timeline={} base={} go={} {}", view.shape.job, start.start_id,
@@ -85,6 +92,18 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   }
 }
 
+// Whether the trainers of the newest Start want its step once more, and did not train since: they
+// look at it in several restores, which is no failure of the step.
+bool Coordinator::is_asked_again(const ClusterView& view, const format::Start& start) const {
+  const format::SharedStart& before = decree_.start;
+  if (!before || !before->outcome.is_go() || !start.base || before->base != start.base)
+    return false;
+  const std::vector<RankView> ranks = ranks_of(view);
+  return !has_trained_ && std::ranges::all_of(ranks, [&](const RankView& rank) {
+    return rank.report != nullptr && rank.report->start_id == before->start_id;
+  });
+}
+
 // Everything that the go of a Start changes in the decree.
 void Coordinator::begin(const format::Start& start, const ClusterView& view, Time now) {
   CKPT_ASSERT(start.outcome.is_go());
@@ -102,13 +121,14 @@ void Coordinator::begin(const format::Start& start, const ClusterView& view, Tim
     auto count = std::find_if(counts.begin(), counts.end(),
                               [&](const format::RestoreCount& c) { return c.at == start.base; });
     if (count == counts.end()) count = counts.insert(counts.end(), {*start.base, 0});
-    ++count->times;
+    if (!is_asked_again_) ++count->times;
     std::sort(counts.begin(), counts.end());
     // All steps that were committed or stored above the base are abandoned from here on.
     decree_.committed = start.base;
     if (decree_.durable && is_fenced(decree_.history, *decree_.durable)) decree_.durable.reset();
     flush_history_.newest = decree_.durable;
   }
+  is_asked_again_ = has_trained_ = false;
   // A flush of an abandoned timeline must not be published over this one.
   forget_flush();
 }

@@ -54,6 +54,21 @@ TEST_CASE("run after run: restores that end in order, without a save, are no fai
   }
 }
 
+TEST_CASE("run after run: a trainer that looks at a step in several restores counts once",
+          "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  for (int run = 1; run <= 2; ++run) {  // Each dies: with four counted, step 1 would be next.
+    test::OneRank rank(directory.disk);
+    REQUIRE(rank.restore());
+    REQUIRE(directory.ask(rank).restored->step == Step{2});
+  }
+  test::OneRank rank(directory.disk);
+  const auto restored = rank.restore();
+  REQUIRE(restored);
+  REQUIRE(*restored == Step{2});
+}
+
 TEST_CASE("run after run: who restores from storage is told how much is read", "[unit][node]") {
   Directory directory;
   directory.save_two_steps();
