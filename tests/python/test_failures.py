@@ -381,6 +381,35 @@ def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk
         box.close()  # Before its disk goes.
 
 
+def test_a_save_that_begins_when_storage_fails_waits_for_a_second_only(tmp_path, runtime):
+    queue = _publish_queue.PublishQueue("job", tmp_path / "job", rank=0, world_size=1)
+    health, waits = {"degraded": "step 3 is not stored: No space left on device"}, []
+
+    class Full:
+        def counts(self):
+            return health
+
+        def prepare(self, items):
+            pass
+
+        def start_fresh(self):
+            pass
+
+        def save(self, step, items, wait):
+            waits.append(wait)
+            return True
+
+    session, queue.session = queue.session, Full()
+    try:
+        queue.capture_as(100, {})
+        health["degraded"] = "lost: B; steps get 1 of 2 copies"
+        queue.capture_as(200, {})
+        assert waits == [_publish_queue.FAILED_DEADLINE, _publish_queue.SLOT_DEADLINE]
+    finally:
+        queue.session = session
+        queue.close()
+
+
 def write_through_data(tensor):
     tensor.data.add_(1)
 

@@ -29,6 +29,7 @@ SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
 SILENT_MAX = 10.0  # A longer wait is logged.
 FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
+FAILED_DEADLINE = 1.0  # The same, of a save that begins when storage fails already.
 LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: what is published has names of its own.
@@ -67,7 +68,8 @@ class PublishQueue:
 
     def capture(self, items):
         """Captures the items; returns the queue's own step. It waits for memory, not storage."""
-        deadline = time.monotonic() + SLOT_DEADLINE
+        patience = self.patience()
+        deadline = time.monotonic() + patience
         while True:
             self._begin(items, deadline)
             self._step += 1  # Also of a retry: the session counts the one that was skipped.
@@ -78,7 +80,7 @@ class PublishQueue:
                 raise errors.Unavailable(f"the save {said(ticket.outcome)}")
             if time.monotonic() > deadline:
                 raise errors.Unavailable(
-                    f"the save {said(ticket.outcome)}, for {SLOT_DEADLINE:.0f} s: "
+                    f"the save {said(ticket.outcome)}, for {patience:.0f} s: "
                     "`ckpt status` says what holds the memory, or keeps it from storage"
                 )
             if ticket.outcome == "skipped_no_slot":
@@ -95,9 +97,15 @@ class PublishQueue:
         """Captures this rank's part of the step, of that number on all ranks."""
         self._begin(items, time.monotonic() + SLOT_DEADLINE)
         self.session.prepare(items)
-        ticket = self.session.save(step, items, wait=SLOT_DEADLINE)
+        ticket = self.session.save(step, items, wait=self.patience())
         if not ticket:
             raise errors.Unavailable(f"the save {said(ticket.outcome)}")
+
+    def patience(self):
+        """How long a save waits for memory: while storage fails, none becomes free soon."""
+        problem = self.session.counts().get("degraded") or ""
+        is_failing = "stored" in problem  # As the daemon says of storage, and of nothing else.
+        return FAILED_DEADLINE if is_failing else SLOT_DEADLINE
 
     def _begin(self, items, deadline):
         """Whatever an earlier process left is published, or lost: none of it is restored."""
@@ -140,9 +148,9 @@ class PublishQueue:
                 publish.given_up()
                 return True
             logger.error(
-                "libckpt: a save in %s is not published: %s (`ckpt status` and the daemon's log "
-                "tell what keeps it from storage)",
-                self.directory,
+                "libckpt: %s is not published: %s (`ckpt status` and the daemon's log tell what "
+                "keeps it from storage)",
+                publish.paths[0],
                 error,
             )
             return True
@@ -209,10 +217,10 @@ def job_of(kind, name, directory):
     return f"{kind}-{readable}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
 
 
-def settle_to(queue, left, deadline=SLOT_DEADLINE):
+def settle_to(queue, left, deadline=None):
     """Waits until at most so many saves of the queue are on their way: of those a newer one may
     overtake all but the first."""
-    ends = time.monotonic() + deadline
+    ends = time.monotonic() + (queue.patience() if deadline is None else deadline)
     while len(queue.waiting) > left:
         first = _first()  # None in a fork, whose copy of the queue is not its own.
         if first is None or not first.publish_first(max(0.0, ends - time.monotonic())):
