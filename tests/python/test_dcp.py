@@ -150,7 +150,7 @@ def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch
     with pytest.raises(BaseException, match="as if it had died"):
         dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)
     assert not path.exists()
-    assert (tmp_path / ".libckpt/work/step-1/.metadata").exists()
+    assert (tmp_path / ".libckpt" / "work" / "step-1" / ".metadata").exists()
     monkeypatch.undo()
     dcp.save({"value": torch.full((3,), 2.0)}, checkpoint_id=path, storage_writer=storage)
     found = {"value": torch.zeros(3)}
