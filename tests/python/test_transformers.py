@@ -336,11 +336,11 @@ def test_whatever_is_wrong_with_memory_the_newest_folder_is_resumed(trainer, tmp
 class SlowBox:
     """An outbox whose saves get to storage only when somebody waits for them."""
 
-    def patience(self):
-        return _publish_queue.SLOT_DEADLINE
-
     def __init__(self):
         self.waiting, self.on_their_way = [], []
+
+    def patience(self):
+        return _publish_queue.SLOT_DEADLINE
 
     def capture(self, items):
         self.on_their_way.append(len(self.waiting))
