@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/units.hpp"
 #include "format/piece.hpp"
@@ -236,6 +237,14 @@ class Cluster {
     }
     return claim();
   }
+  // Those that have Slots of their own on the node.
+  std::set<std::uint32_t> ranks_with_slots(const std::string& name) {
+    std::set<std::uint32_t> ranks;
+    const nlohmann::json job = status(name);
+    for (const auto& slot : job.at("slots"))
+      if (slot.at("own")) ranks.insert(slot.at("rank").get<std::uint32_t>());
+    return ranks;
+  }
   nlohmann::json status(const std::string& name) {
     return nlohmann::json::parse(nodes_.at(name).engine->status_json()).at("jobs").at(0);
   }
@@ -337,6 +346,7 @@ TEST_CASE("other world: the step stays until a newer one is committed", "[unit][
     cluster.commit(Step{number(cluster.rank(0).committed) + 7});
     return cluster.status("A").at("slot_bytes") <= 2 * 2 * 3 * numbers_in_all * 4;
   }));
+  CHECK(cluster.ranks_with_slots("A") == std::set<std::uint32_t>{0});
 }
 
 TEST_CASE("other world: Slots that hold two steps to keep are not in the way of a third world",
