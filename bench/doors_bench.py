@@ -1,7 +1,7 @@
 """doors: what a save holds two ranks of a framework, against the framework's own.
 
-The program starts a second rank of itself. Both make the same calls; rank 0 measures. What goes on
-behind a save is waited for between the measurements and not counted, for either side.
+The program starts a second rank of itself. Both make the same calls; rank 0 measures. Work that
+goes on behind a save is waited for between the measurements and not counted, for either side.
 """
 
 import atexit
@@ -110,7 +110,7 @@ class Dcp:
         self._model, self._optimizer = model, optimizer
         self._group, self._options = group, options
         self._numbers = itertools.count(1)
-        self.name = None  # What a save goes to, of its number.
+        self.name = None  # Makes a save's checkpoint_id from its number.
 
     def save(self):
         self._model(torch.ones(1, LAYER)).square().mean().backward()

@@ -89,26 +89,6 @@ def train(directory, steps, is_stock):
     print(f"final weights {digest.hexdigest()[:16]}", flush=True)
 
 
-def demo(script, steps):
-    from demo import Demo, compare, title
-
-    with Demo(script) as runs:
-        title("stock accelerate, and nobody is killed")
-        expected = runs.whole("--dir", runs.scratch / "whole", "--steps", steps, "--stock")
-
-        title("with libckpt, killed twice")
-        own = ("--dir", runs.scratch / "own", "--steps", steps)
-        runs.killed(*own, after=(25, 35))
-        runs.killed(*own, after=(55, 75))
-        compare(expected, runs.whole(*own))
-
-        title("killed, and its memory is lost: stock accelerate goes on from its folders")
-        lost = ("--dir", runs.scratch / "lost", "--steps", steps)
-        runs.killed(*lost, after=(45, 55))
-        runs.lose_memory()
-        runs.whole(*lost, "--stock")
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -120,7 +100,9 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # Sums in one order: a resumed run ends bit for bit like a whole one.
     if arguments.demo:
-        demo(__file__, arguments.steps)
+        from demo import beside_stock
+
+        beside_stock(__file__, arguments.steps, "accelerate", "folders")
     else:
         train(arguments.dir, arguments.steps, arguments.stock)
 

@@ -76,3 +76,23 @@ def compare(expected, found):
     if expected != found:
         sys.exit(f"demo: FAILED: it ended with {found}, one that was left alone with {expected}")
     print(f"--- the same as if nothing had happened: {found}", flush=True)
+
+
+def beside_stock(script, steps, framework, stored):
+    """Two kills, compared with the framework alone; then a loss of all memory, from which the
+    framework alone goes on, from the `stored`."""
+    with Demo(script) as runs:
+        title(f"stock {framework}, and nobody is killed")
+        expected = runs.whole("--dir", runs.scratch / "whole", "--steps", steps, "--stock")
+
+        title("with libckpt, killed twice")
+        own = ("--dir", runs.scratch / "own", "--steps", steps)
+        runs.killed(*own, after=(25, 35))
+        runs.killed(*own, after=(55, 75))
+        compare(expected, runs.whole(*own))
+
+        title(f"killed, and its memory is lost: stock {framework} goes on from its {stored}")
+        lost = ("--dir", runs.scratch / "lost", "--steps", steps)
+        runs.killed(*lost, after=(45, 55))
+        runs.lose_memory()
+        runs.whole(*lost, "--stock")

@@ -6,7 +6,7 @@
         ...
         state.capture(step)                             # when all of the step is done
 
-What is captured outlives the process. `save_state` no longer waits for storage: its folder, in
+Captured steps outlive the process. `save_state` no longer waits for storage: its folder, in
 accelerate's own format, appears whole or not at all.
 """
 
@@ -59,7 +59,7 @@ def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
 
 
 class State:
-    """What is saved of one Accelerator. Without a memory all of it is accelerate's own."""
+    """Saves and resumes one Accelerator. Without a memory accelerate does all of it itself."""
 
     def __init__(self, accelerator, memory=None, folders=None):
         self._accelerator, self._memory, self._folders = accelerator, memory, folders

@@ -46,7 +46,7 @@ class Folders:
         return os.path.realpath(self._accelerator.project_dir)
 
     def _open(self, directory):
-        """None: it failed, and was told."""
+        """Returns None after a failure, which is logged."""
         if directory not in self._sets:
             accelerator, sets = self._accelerator, None
             try:
@@ -150,7 +150,7 @@ class Folders:
     # --- loading
 
     def _numbers(self):
-        """Of the folders that accelerate named, ascending."""
+        """The numbers of the folders that accelerate named, ascending."""
         folder = pathlib.Path(self._project(), CHECKPOINTS)
         if not self._settings.automatic_checkpoint_naming or not folder.is_dir():
             return []
@@ -192,7 +192,7 @@ class Folders:
                 sets.settle()
 
     def settle_for(self, folder):
-        """What was saved there is to be there, also by a run that was killed."""
+        """Publishes all that was saved there, also by a run that was killed."""
         directory = os.path.dirname(os.path.realpath(os.path.expanduser(folder)))
         if os.path.isdir(os.path.join(directory, PRIVATE, "work")):
             self._open(directory)

@@ -14,14 +14,14 @@ CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
 
 
 class Memory:
-    """The session of an Accelerator; every failure is told, none raised."""
+    """The session of an Accelerator; it logs every failure and raises none."""
 
     def __init__(self, accelerator, job, overlap, options):
         self._accelerator, self._overlap = accelerator, overlap
         self._guarded = []
         self.place = Place(accelerator)
         self.step = -1  # That was captured or restored last.
-        self._ticket = None  # Of the capture begun last.
+        self._ticket = None  # The newest capture's.
         self.session = None
         self.failure = None  # Why the newest step could not be had.
         try:

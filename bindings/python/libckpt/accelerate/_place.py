@@ -133,7 +133,7 @@ def _seedable(loader):
 
 
 def _generator_of(loader):
-    """What draws the order of an epoch, if it is not torch's own one."""
+    """The generator that draws an epoch's order; None: torch's own one draws it."""
     generator = getattr(loader, "synchronized_generator", None)
     sampler = loader.get_sampler() if hasattr(loader, "get_sampler") else None
     return generator if generator is not None else getattr(sampler, "generator", None)

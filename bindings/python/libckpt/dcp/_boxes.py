@@ -46,7 +46,7 @@ class Box:
         self._memory = target
 
     def array(self, name):
-        # Of no element no place is outside.
+        # A box without elements lies in every tensor.
         begin = self._begin if self.memory.numel() else [0] * len(self._begin)
         memory = in_stored_type(self.memory)
         return Array(name, memory, global_shape=self._size, offset=begin, copy=COPY)

@@ -21,7 +21,7 @@ from libckpt.dcp._names import COPY
 
 logger = logging.getLogger("libckpt")
 
-FAILED = MetadataIndex("")  # Of a rank that could not capture its part.
+FAILED = MetadataIndex("")  # Sent by a rank that could not capture its part.
 SLOT_SECONDS = 10.0  # For a Slot to be free; the step before may be on its way to peers.
 COMMIT_SECONDS = 10.0  # For all ranks' captures to be reported.
 TEXT_MAX = 64 << 10  # Longer texts are arrays of their own, as pickles are.
@@ -110,7 +110,7 @@ class Capture:
         shape = tuple(told.chunk.sizes) if is_one_of_several else tuple(told.size)
         begin = (0,) * len(offset) if is_one_of_several else offset
         if tensor.numel() == 0:
-            begin = (0,) * len(offset)  # Of no element no place is outside.
+            begin = (0,) * len(offset)  # It lies in every tensor.
         array = Array(name, tensor, global_shape=shape, offset=begin, copy=COPY)
         return Stored(self._session.rank, name, is_one_of_several), array
 

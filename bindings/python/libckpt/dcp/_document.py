@@ -30,7 +30,7 @@ FORMATS = {str(each): each for each in (torch.contiguous_format, torch.channels_
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What one rank captured of the state dict: a chunk, or an object. Ranks tell it to rank 0."""
+    """A chunk or an object of the state dict, captured by one rank, which sends this to rank 0."""
 
     rank: int
     name: str = ""  # Of the array; "": the text has all of it.

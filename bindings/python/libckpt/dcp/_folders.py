@@ -81,7 +81,7 @@ class Folder:
                 link_or_copy(self._target / file, self._work / file)
 
     def _drop_abandoned(self):
-        """What killed runs left."""
+        """Removes the folders that killed runs left."""
         oldest = time.time() - ABANDONED_SECONDS
         for folder in (self._private / "work").iterdir():
             with contextlib.suppress(OSError):

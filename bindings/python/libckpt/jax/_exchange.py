@@ -49,7 +49,7 @@ def exchange(ranks, own, needed):
 
 
 def _broadcast(source, rank, places, sizes):
-    """Of the rows of bytes, one after the other, those that have a place here are filled."""
+    """Fills the rows of bytes that have a place here; all rows come, one after the other."""
     total, damaged = sum(sizes), 0
     size = min(MESSAGE, 1 << max(total - 1, 1).bit_length())  # So that few shapes are compiled.
     row = numpy.zeros(size + SUM, numpy.uint8)

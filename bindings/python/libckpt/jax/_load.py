@@ -49,7 +49,7 @@ def _below(prefix, named):
 
 
 def _targets(stored, missing):
-    """Of the tensors of one shard those that are wanted, with their places."""
+    """The wanted tensors of one shard, with their places."""
     targets = []
     for name, *_ in stored:
         if name in missing:

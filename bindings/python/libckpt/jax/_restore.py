@@ -141,7 +141,7 @@ def _of_others(session, step, arrays, specs, own):
             content = wanted.room(box)
             parts.append(_capture.array_of(cell, box, wanted.spec.shape, content))
             cells[cell] = (box, content)
-    # What the shard that tells the items has besides: of that nothing is wanted.
+    # The shard with the items has other cells, too; nothing of them is wanted.
     for cell, (spec, box) in _boxes_of(specs, own).items():
         if cell not in cells:
             nothing = tuple((begin, begin) for begin, _ in box)

@@ -119,7 +119,7 @@ class Callback(pl.Callback):
     # --- resuming
 
     def load_newest(self, io, map_location, weights_only):
-        """What `ckpt_path=NEWEST` stands for, of the CheckpointIO. All ranks call it."""
+        """The CheckpointIO's answer to `ckpt_path=NEWEST`. All ranks call it."""
         self._has_asked = True
         file, file_step = self._newest_file(io)
         restored, failure = self._newest_in_memory()
@@ -199,7 +199,7 @@ class Callback(pl.Callback):
             try:
                 step = torch.load(path, mmap=True, weights_only=False, map_location="cpu")
                 return str(path), int(step["global_step"])
-            except Exception as error:  # Of a pickle it may be anything.
+            except Exception as error:  # Reading a pickle may raise anything.
                 logger.warning("libckpt: %s is not resumed from: %s", path, error)
         return None, -1
 

@@ -113,7 +113,7 @@ class _Remove:
 
 
 def await_file(path, deadline):
-    """Of another rank, which publishes it."""
+    """Waits for a file that another rank publishes."""
     ends = time.monotonic() + deadline
     while not os.path.exists(path) and time.monotonic() < ends:
         time.sleep(_publish_queue.LOOK_EVERY)

@@ -79,7 +79,7 @@ class Folders:
             self._sets.close()
 
     def _rotate(self):
-        """Of those that libckpt published, the newest stay, and that of the tracker."""
+        """Keeps the newest folders that libckpt published, and the one that the tracker names."""
         if not self._max_count:
             return
         names = [path.stem for path in (self._sets.private / "sets").glob("iter_*.json")]

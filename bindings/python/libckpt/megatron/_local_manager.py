@@ -68,7 +68,7 @@ class LocalCheckpointManager:
         return None
 
     def _capture(self, state_dict, iteration):
-        """What went wrong; none: nothing did."""
+        """The failure; None: there was none."""
         try:
             tensors = state_dict.pop_tensors()
             try:
