@@ -3,8 +3,9 @@
 #
 #   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--tenth K]
 #
-# Suites: tidy unit contract sim crash cluster package python gpu mutation. Default: all that this
-# machine can run, without mutation, which takes most of an hour; what was skipped is said, and why.
+# Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation. Default: all that
+# this machine can run, but for mutation, which takes most of an hour, and fuzz, which wants a
+# preset of clang; what was skipped is said, and why.
 # --seeds: seeds of the simulator. --deep: clang-tidy, and a wheel from a clone, too. --quick:
 # Python without its slow tests. --tenth: each tenth mutant from number K on, or "commit": K from
 # the commit. Ends with a line "N passed, N failed", and with 1 if anything failed.
@@ -22,7 +23,7 @@ jobs=$(nproc)
 explicit=yes
 
 usage() {
-  sed -n '2,10s/^# \{0,1\}//p' tests/run.sh
+  sed -n '2,11s/^# \{0,1\}//p' tests/run.sh
 }
 die() {
   echo "tests/run.sh: $1" >&2
@@ -39,9 +40,9 @@ while [ $# -gt 0 ]; do
     -h | --help) usage; exit 0 ;;
     -*) die "there is no option $1" ;;
     *)
-      case " $all_suites mutation " in
+      case " $all_suites fuzz mutation " in
         *" $1 "*) suites="$suites $1" ;;
-        *) die "there is no suite $1 (there are: $all_suites mutation)" ;;
+        *) die "there is no suite $1 (there are: $all_suites fuzz mutation)" ;;
       esac
       ;;
   esac
@@ -190,7 +191,7 @@ need_packages $lists || exit 2
 if wants tidy; then
   run_script tidy "$python" tests/tidy/tidy.py $deep
 fi
-for suite in unit contract sim crash cluster package python gpu mutation; do
+for suite in unit contract sim crash cluster package python gpu fuzz mutation; do
   wants "$suite" && needs_build=yes
 done
 if [ -n "${needs_build:-}" ] && ! build_tree; then
@@ -204,6 +205,14 @@ if wants unit; then
 fi
 wants contract && run_ctest contract "$jobs"
 wants sim && run_ctest sim "$jobs"
+if wants fuzz; then
+  if [ -d "$build/fuzz" ]; then
+    run_script fuzz bash tests/fuzz/run.sh "$build"
+  else
+    echo "suite fuzz has no programs in $build: it wants --preset clang"
+    count fuzz 0 1
+  fi
+fi
 if wants mutation; then
   run_script mutation "$python" -u tests/mutation/mutation.py "$build" --jobs "$jobs" $tenth
 fi
