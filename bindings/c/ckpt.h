@@ -191,7 +191,7 @@ CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored
 CKPT_API int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* restored);
 /* Begins without what is stored. After a restore that failed, unless nothing was found at all,
  * saves are CKPT_INVALID_ARGUMENT until then: they would take the place of steps that may be good.
- * All ranks call it, or none. */
+ * In mid-training it begins anew: any step may come next. All ranks call it, or none. */
 CKPT_API int ckpt_start_fresh(ckpt_handle* handle);
 /* Tells that training got on after ckpt_restore. It is only queued: of a process that is killed at
  * once it may not be heard. CKPT_INVALID_ARGUMENT: `step` is not what was restored last. */

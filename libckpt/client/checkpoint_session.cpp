@@ -250,7 +250,8 @@ Result<bool> CheckpointSession::make_ready(Deadline deadline) {
 }
 
 Status CheckpointSession::begin_timeline(Deadline deadline) {
-  Status began = link_->start_fresh(deadline, !standing_.has_asked());
+  Status began =
+      link_->start_fresh(deadline, standing_.has_asked() ? Fresh::asked : Fresh::implied);
   if (began) {
     standing_.begun();
   } else {
@@ -382,14 +383,18 @@ Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
 Status CheckpointSession::start_fresh() {
   CKPT_CHECK(check_open());
   standing_.allow_saves();
-  if (standing_.has_begun()) return {};
+  const bool is_anew = standing_.has_begun();
+  if (is_anew && schedule_.is_at_beginning()) return {};
+  if (is_anew) CKPT_CHECK(finish_capture({}));
   CKPT_CHECK(prepare());  // The start ends with the first granted Slot.
+  if (is_anew) standing_.begins_anew();
   const Deadline deadline = open_deadline();
-  if (Status fresh = link_->start_fresh(deadline, false); !fresh) {
+  Status fresh = link_->start_fresh(deadline, is_anew ? Fresh::anew : Fresh::asked);
+  if (!fresh)
     return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
-  }
   standing_.begun_fresh();
-  schedule_.restart(std::nullopt);  // The steps of refused saves count no more.
+  schedule_.restart(std::nullopt);  // The steps of refused or earlier saves count no more.
+  timer_.restart();
   return {};
 }
 

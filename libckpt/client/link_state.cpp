@@ -336,9 +336,9 @@ std::uint64_t LinkState::ask_begin() {
   });
 }
 
-std::optional<std::uint64_t> LinkState::ask_fresh() {
-  return change([](LinkView& view) -> std::optional<std::uint64_t> {
-    if (view.begun && view.begun->result) return std::nullopt;
+std::optional<std::uint64_t> LinkState::ask_fresh(bool is_anew) {
+  return change([&](LinkView& view) -> std::optional<std::uint64_t> {
+    if (!is_anew && view.begun && view.begun->result) return std::nullopt;
     view.begun.reset();
     return ++view.ask;
   });

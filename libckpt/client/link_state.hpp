@@ -73,9 +73,9 @@ class LinkState {
   MappedSlot give_back(const TakenSlot& taken);
 
   // Called before a restore, or a fresh start, is asked for. Return the number to ask with. None:
-  // the session has begun meanwhile.
+  // the session has begun meanwhile, and does not begin anew.
   std::uint64_t ask_begin();
-  std::optional<std::uint64_t> ask_fresh();
+  std::optional<std::uint64_t> ask_fresh(bool is_anew = false);
   Status wait_fresh(Deadline deadline) const;
   // The next offer, or none: the restore has ended, see `begun_answer`. Reports the progress to
   // `watch`, which ends the wait by returning false.

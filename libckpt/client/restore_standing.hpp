@@ -47,6 +47,8 @@ class RestoreStanding {
     refusal_.reset();
   }
   void begun() { has_begun_ = has_trained_ = true; }
+  // In mid-training. Until the other ranks agree it has not begun: a save goes on as before.
+  void begins_anew() { has_begun_ = false; }
   void begun_fresh();
   // A first save did not begin. Where a restore is missing, no later save asks again.
   void not_begun(const Error& error);

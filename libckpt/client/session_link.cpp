@@ -75,9 +75,11 @@ Status SessionLink::slots_status() const {
   return state_->wait_slots(steady_clock::now());
 }
 
-Status SessionLink::start_fresh(Deadline deadline, bool is_implied) {
+Status SessionLink::start_fresh(Deadline deadline, Fresh how) {
   CKPT_CHECK(check_process());
-  if (const auto ask = state_->ask_fresh()) side_->post(control::StartFresh{*ask, is_implied});
+  const bool is_anew = how == Fresh::anew;
+  if (const auto ask = state_->ask_fresh(is_anew))
+    side_->post(control::StartFresh{*ask, how == Fresh::implied, is_anew});
   return state_->wait_fresh(deadline);
 }
 

@@ -24,6 +24,13 @@
 
 namespace ckpt::client {
 
+// How a session begins without a restore.
+enum class Fresh : std::uint8_t {
+  asked,
+  implied,  // By a first save.
+  anew,     // It has trained, and begins again.
+};
+
 // EngineSide: the connection to the engine, with the thread `ckpt-snap` that runs it.
 //
 // Threads:  post from any thread of the trainer. Lifetime: the destructor says goodbye, within a
@@ -65,9 +72,9 @@ class SessionLink final {
   // could not be made: only another set_layout tries again).
   Status slots_status() const;
   // Begins a new timeline together with the other ranks, and waits until the first Slot is granted,
-  // or the deadline. `is_implied`: by a first save without a restore. Errors: unavailable (ranks
-  // missing), invalid_argument (implied, and there is a step to restore).
-  Status start_fresh(Deadline deadline, bool is_implied);
+  // or the deadline. Errors: unavailable (ranks missing), invalid_argument (implied, and there is a
+  // step to restore).
+  Status start_fresh(Deadline deadline, Fresh how);
   // In a timeline that has begun: waits until a Slot is granted.
   Status wait_granted(Deadline deadline);
   // True when Slots for the newest layout are mapped and the daemon is there.

@@ -43,7 +43,7 @@ Status StepSchedule::check(Step step) const {
   return fail(Errc::invalid_argument,
               fmt::format("save step {}: steps must grow, and step {} came before; to train again "
                           "from an older step, restore that step first (a restore from a path "
-                          "changes the tensors only)",
+                          "changes the tensors only), and from the beginning, call start_fresh()",
                           number(step), number(newest)));
 }
 

@@ -46,6 +46,8 @@ class StepSchedule {
   // Training goes on after this step; none: it begins, with any step.
   void restart(std::optional<Step> restored);
 
+  // No step was saved, passed or restored: any step may be the first.
+  bool is_at_beginning() const { return !last_seen_ && !last_due_; }
   bool is_refused(Step step) const { return refused_ == step; }
   std::optional<Step> newest_due() const { return last_due_; }
 

@@ -100,8 +100,18 @@ struct Session {
   }
   bool is_asking_after_training() const {
     using enum format::StartPhase;
-    return trained_before &&
-           (phase == asks || phase == ready || phase == failed || phase == refused);
+    return trained_before && phase != idle && phase != running;
+  }
+  // To restore, to begin, or to begin anew; until the next Start, or until it goes on as before.
+  void ask_to(format::StartPhase how, std::uint64_t new_asker) {
+    trained_before = phase == format::StartPhase::running || is_asking_after_training();
+    asker = new_asker;
+    phase = how;
+    attempt = 0;
+    current_start = 0;
+    copy_result.reset();
+    failure.clear();
+    failure_code = Errc{};
   }
   // Nobody waits for the restore any more: its trainer goes on as before it asked.
   void withdraw(std::uint64_t new_asker) {

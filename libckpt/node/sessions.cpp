@@ -123,7 +123,11 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
   const StartPhase phase = it.is_implied ? StartPhase::saves : StartPhase::fresh;
   session.ask = it.ask;
   if (refuse_without_peers(session, "start")) return {};
-  if (session.phase == StartPhase::running || session.is_asking_after_training()) {
+  const bool has_trained =
+      session.phase == StartPhase::running || session.is_asking_after_training();
+  if (has_trained && it.is_anew) {
+    session.ask_to(phase, facts_.context.random.next());
+  } else if (has_trained) {
     if (session.phase != StartPhase::running) session.withdraw(facts_.context.random.next());
     if (session.events != nullptr) {
       captures_.revoke_grants(by.rank);
@@ -143,17 +147,9 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   session.ask = it.ask;
   if (refuse_without_peers(session, "restore")) return {};
   CKPT_POINT("load.select");
-  session.trained_before =
-      session.phase == StartPhase::running || session.is_asking_after_training();
-  session.asker = facts_.context.random.next();
-  session.phase = StartPhase::asks;
+  session.ask_to(StartPhase::asks, facts_.context.random.next());
   session.wanted = it.wanted;
   session.joins_shards = it.joins_shards;
-  session.attempt = 0;
-  session.current_start = 0;
-  session.copy_result.reset();
-  session.failure.clear();
-  session.failure_code = Errc{};
   // Storage may have changed since it was read.
   storage_.forget_catalog();
   life_.touch();

@@ -97,8 +97,9 @@ struct StartFresh {
   static constexpr Kind kind{8, "start_fresh"};
   std::uint64_t ask = 0;
   bool is_implied = false;  // By a first save: it fails if there is a step to restore.
+  bool is_anew = false;     // A session that trains begins again. Else it only goes on.
   friend auto fields(format::Is<StartFresh> auto& it) {
-    return format::field_list(it.ask, it.is_implied);
+    return format::field_list(it.ask, it.is_implied, it.is_anew);
   }
 };
 // Answered by Offer, any number of times, then by Begun.

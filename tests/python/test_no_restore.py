@@ -53,3 +53,17 @@ def test_whoever_says_so_begins_without_it(job, tmp_path):
     assert session.save(1, {"w": torch.zeros(4)}).outcome == "started"
     session.close()
     assert 1 in steps_in(directory)
+
+
+def test_a_second_training_in_one_program_is_saved_from_its_first_step(job, tmp_path):
+    session = job(dir=str(tmp_path / "checkpoints"), save_storage_interval=1)
+    for step in (10, 20):
+        session.save(step, {"w": torch.full((4,), float(step))})
+        session.wait(step, "durable")
+    session.start_fresh()
+    for step in (1, 2):
+        assert session.save(step, {"w": torch.full((4,), -float(step))}).outcome == "started"
+        session.wait(step, "durable")
+    w = torch.zeros(4)
+    assert session.restore_or({"w": w}) == 2
+    assert w.tolist() == [-2.0] * 4

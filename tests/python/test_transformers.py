@@ -12,6 +12,7 @@ import logging
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import time
@@ -182,6 +183,17 @@ def test_the_weights_are_those_of_stock_transformers_and_written_by_the_daemon(t
             assert torch.equal(one.get_tensor(name), other.get_tensor(name)), name
     config = ours.parent / "config.json"
     assert ours.stat().st_mode == config.stat().st_mode  # Not the daemon's 0600.
+
+
+def test_a_second_training_by_the_same_trainer_is_captured_from_its_first_steps(trainer, tmp_path):
+    options = {"save_strategy": "no"}
+    process = run(trainer, tmp_path / "output", again=True, **options)
+    process.wait_until_said("again\n")
+    captured = re.compile(r" step (\d) captured in .*, (?:captured|replicated|committed)\n")
+    process.wait_until(lambda: captured.search(process.log.read_text().partition("again\n")[2]))
+    process.kill()
+    said = run(trainer, tmp_path / "output", resume=True, **options).finish()
+    assert 1 < first_step(said) <= 30
 
 
 def test_a_transformers_that_writes_by_other_functions_writes_for_itself(tmp_path, monkeypatch):

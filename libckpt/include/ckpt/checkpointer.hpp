@@ -105,9 +105,10 @@ class CKPT_EXPORT Checkpointer {
   //         whole tensor that several saved, or memory lacks a part of the newest step).
   Result<Restored> restore(RestoreRequest request = {});
 
-  // Ignores stored steps and starts a new timeline from the tensors as they are. All ranks call it,
-  // or none. The first save does the same where there is nothing to restore. Otherwise it is
-  // refused until a restore succeeds or this is called: it would replace steps that may be good.
+  // Ignores stored steps and starts a new timeline from the tensors as they are, in mid-training
+  // too; any step may come next. All ranks call it, or none. The first save does the same where
+  // there is nothing to restore. Otherwise it is refused until a restore succeeds or this is
+  // called: it would replace steps that may be good.
   // Errors: unavailable (ranks missing).
   Status start_fresh();
 

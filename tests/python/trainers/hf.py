@@ -5,8 +5,8 @@ made: it resumes where stock Transformers would), overriding (a subclass with a 
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
-"width", of the model, and "ranks". Says "made STEP" and, at the end, the digests of the losses and
-of the weights; of several ranks, rank 0 says it.
+"width", of the model, "ranks", and "again": a second training by the same Trainer. Says "made STEP"
+and, at the end, the digests of the losses and of the weights; of several ranks, rank 0 says it.
 """
 
 import ctypes
@@ -146,10 +146,14 @@ def become_rank(count):
 
 
 def train(output, kind, resume, options):
+    is_trained_again = options.pop("again", False)
     trainer = make_trainer(output, kind, **options)
     if kind == "added" and not list(pathlib.Path(output).glob("checkpoint-*")):
         resume = None  # Stock Transformers raises.
     trainer.train(resume_from_checkpoint=resume)
+    if is_trained_again:
+        print("again", flush=True)
+        trainer.train()
     if kind == "unfinalized":
         found = pathlib.Path(output).glob("checkpoint-*")
         print("at the end of train()", [int(path.name.partition("-")[2]) for path in found])

@@ -855,6 +855,25 @@ TEST_CASE("checkpoint session: a session that did not restore starts fresh, once
   REQUIRE(trainer.node->fresh_starts == 1);
 }
 
+TEST_CASE("checkpoint session: a session that trains begins anew, with any step",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.save(7));
+  REQUIRE(trainer.session.start_fresh());
+  CHECK(trainer.node->fresh_starts == 2);
+  REQUIRE(trainer.session.start_fresh());  // Nothing was saved since.
+  CHECK(trainer.node->fresh_starts == 2);
+  const auto timeline = trainer.node->shards.back().record->id.at.timeline;
+  REQUIRE(trainer.save(3).value() == SaveOutcome::started);
+  REQUIRE(trainer.session.wait(Step{3}, Level::captured, soon()));
+  CHECK(trainer.node->shards.back().record->id.at == format::StepId{timeline + 1, Step{3}});
+  SECTION("and once more") {
+    REQUIRE(trainer.session.start_fresh());
+    CHECK(trainer.node->fresh_starts == 3);
+  }
+}
+
 TEST_CASE("checkpoint session: a session that did not restore replaces no step that is there",
           "[unit][client]") {
   Trainer before;

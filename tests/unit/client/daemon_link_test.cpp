@@ -78,7 +78,7 @@ void capture(SessionLink& link, const format::Layout& layout, Step step) {
 
 void start_and_capture(SessionLink& link, const format::Layout& layout, Step last) {
   REQUIRE(link.set_layout(layout, soon()));
-  REQUIRE(link.start_fresh(soon(), false));
+  REQUIRE(link.start_fresh(soon(), Fresh::asked));
   for (std::uint64_t step = 1; step <= number(last); ++step) capture(link, layout, Step{step});
   const auto committed = link.wait(last, Level::committed, soon());
   if (!committed) FAIL(committed.error().message());
@@ -173,7 +173,7 @@ bool lose_connections() {
 
 // For trainers in forked processes, where Catch2 must not speak.
 bool capture_in_child(SessionLink& link, const format::Layout& layout, Step last) {
-  if (!link.set_layout(layout, soon()) || !link.start_fresh(soon(), false)) return false;
+  if (!link.set_layout(layout, soon()) || !link.start_fresh(soon(), Fresh::asked)) return false;
   for (std::uint64_t step = 1; step <= number(last); ++step) {
     const auto granted = take(link, Step{step});
     if (!granted) return false;

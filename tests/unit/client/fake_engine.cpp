@@ -125,6 +125,7 @@ void FakeNode::begin(std::uint64_t ask, std::optional<format::StepId> restored) 
 
 void FakeNode::take(control::StartFresh& message) {
   ++fresh_starts;
+  if (message.is_anew) ++timeline_;
   if (!message.is_implied || shards.empty()) return begin(message.ask, std::nullopt);
   restore_.ask = message.ask;
   refuse(Error(Errc::invalid_argument, "the job has a step: call start_fresh()"));

@@ -123,7 +123,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local8.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local9.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {

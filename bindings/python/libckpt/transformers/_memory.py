@@ -62,6 +62,7 @@ class TrainerMemory:
             return
         if not self._has_asked:  # The Trainer decides where training begins, not memory.
             self.start_fresh()
+        self._has_asked = False  # A second train() begins where the Trainer says.
 
     def capture(self):
         """Captures the state after the newest step, once."""
