@@ -5,8 +5,9 @@ made: it resumes where stock Transformers would), overriding (a subclass with a 
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
-"width", of the model, and "ranks". Says "made STEP" and, at the end, the digests of the losses and
-of the weights; of several ranks, rank 0 says it.
+"width", of the model, and "ranks", which are real ones also when it is 1. With "deepspeed" or
+"fsdp" among them the model is sharded. Says "made STEP" and, at the end, the digests of the losses
+and of the weights; of several ranks, rank 0 says it.
 """
 
 import ctypes
@@ -84,9 +85,11 @@ def make_trainer(output, kind, **options):
         callbacks.append(libckpt.transformers.Callback())
     if kind == "reading":
         callbacks.append(Read())
+    arguments = transformers.TrainingArguments(output_dir=output, **settings)
+    if arguments.fsdp:
+        pretend_gpus(arguments)
     trainer = KINDS.get(kind, transformers.Trainer)(
-        model=transformers.GPT2LMHeadModel(config),
-        args=transformers.TrainingArguments(output_dir=output, **settings),
+        model=transformers.GPT2LMHeadModel(config), args=arguments,
         train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
     )  # fmt: skip
     if kind in ("wrapper", "overriding", "reading", "pushing", "forgetful", "unfinalized"):
@@ -106,6 +109,12 @@ def make_trainer(output, kind, **options):
     return trainer
 
 
+def pretend_gpus(arguments):
+    """accelerate shards on GPUs only; FSDP itself does on CPUs, too."""
+    state = arguments.distributed_state
+    state.distributed_type = type(state.distributed_type).MULTI_GPU
+
+
 def forget(trainer):
     def restore(*_, **__):
         raise ModuleNotFoundError("there is no module of that name")
@@ -114,13 +123,26 @@ def forget(trainer):
     callback._memory.session.restore = restore
 
 
+def whole_weights(trainer):
+    """By name, in fp32 as the optimizer has them. All ranks call it."""
+    if trainer.is_deepspeed_enabled:
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        named = trainer.model.named_parameters()
+        return {name: safe_get_full_fp32_param(parameter) for name, parameter in named}
+    parts = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    return {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parts.items()}
+
+
 def results(trainer):
     # The second to last line of a run has its timings, which differ.
     losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history
               if "loss" in entry]  # fmt: skip
     weights = hashlib.sha256()
-    for part in trainer.model.state_dict().values():
-        weights.update(part.cpu().numpy().tobytes())
+    for part in whole_weights(trainer).values():
+        weights.update(part.detach().cpu().numpy().tobytes())
+    if os.environ.get("HF_SAY_LOSSES"):
+        print("each", *(f"{step}:{loss:.6f}" for step, loss in losses))
     return hashlib.sha256(repr(losses).encode()).hexdigest(), weights.hexdigest()
 
 
@@ -156,31 +178,46 @@ def train(output, kind, resume, options):
     return results(trainer)
 
 
-def leave_group():
+def leave_group(is_sharded):
     """Torch's threads end here: one that wants the interpreter when that has ended, terminates us.
 
-    They also stay while a model that was made parallel does, so none may be left.
+    They also stay while a model that was made parallel does, so none may be left. DeepSpeed and
+    FSDP keep theirs, so no end of Python comes then.
     """
+    if is_sharded:
+        sys.stdout.flush()
+        os._exit(0)
     torch.distributed.destroy_process_group()
     gc.collect()
     names = [name.read_text().strip() for name in pathlib.Path("/proc/self/task").glob("*/comm")]
     assert not [name for name in names if "gloo" in name], names
 
 
+def prepare_deepspeed():
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed  # noqa: F401
+
+    # It compiles a kernel.
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+
+
 def main(output, kind, options):
     options = json.loads(options)
-    ranks = options.pop("ranks", 1)
-    if ranks > 1:
+    ranks = options.pop("ranks", 0)
+    if ranks > 0:
         become_rank(ranks)
         options["ddp_backend"] = "gloo"
+    is_sharded = not options.keys().isdisjoint(("deepspeed", "fsdp"))
+    if "deepspeed" in options:
+        prepare_deepspeed()
     resume = options.pop("resume", None)
     if kind == "stock":
         sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
     losses, weights = train(output, kind, resume, options)
     print("losses", losses)
     print("weights", weights, flush=True)
-    if ranks > 1:
-        leave_group()
+    if ranks > 0:
+        leave_group(is_sharded)
 
 
 if __name__ == "__main__":
