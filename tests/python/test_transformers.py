@@ -412,10 +412,13 @@ def test_a_trainer_that_is_not_known_is_left_as_it_is_and_told_so(
         monkeypatch.setattr(libckpt.transformers.transformers, kind, "4.57.1")
     else:
         setattr(stock, kind, True)
+        stock.args.save_on_each_node = kind == "is_deepspeed_enabled"
     with caplog.at_level(logging.WARNING, logger="libckpt"):
         libckpt.transformers.TrainerWrapper(stock)
     (told,) = [record.getMessage() for record in caplog.records]
-    assert ("Transformers 4.57.1 is" if kind == "__version__" else "DeepSpeed or FSDP") in told
+    reasons = {"is_fsdp_enabled": "FSDP1 shards it", "is_deepspeed_enabled": "save_on_each_node",
+               "__version__": "Transformers 4.57.1 is"}  # fmt: skip
+    assert reasons[kind] in told
     assert "its steps are not captured in memory" in told
     assert not [name for name, part in vars(stock).items() if getattr(part, "__name__", "") ==
                 "wrapped"]  # fmt: skip

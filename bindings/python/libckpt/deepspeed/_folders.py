@@ -163,6 +163,16 @@ def _newest(directory, is_universal):
         return None
 
 
+def ranks_of(directory):
+    """The number of ranks that ZeRO divided the optimizer's state among in the folder that `latest`
+    names: only as many can load it. None: it did not, or there is no such folder."""
+    with contextlib.suppress(OSError):
+        tag = (pathlib.Path(directory) / "latest").read_text().strip()
+        files = (pathlib.Path(directory) / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")
+        return len(list(files)) or None
+    return None
+
+
 def _client_keys(state):
     """The names that save_checkpoint was given: they lie behind what DeepSpeed writes itself."""
     names = list(state)

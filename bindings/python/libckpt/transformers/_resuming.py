@@ -81,8 +81,12 @@ class ShardedResume:
     def _decide(self):
         """Fills the model. Returns the folder with the Trainer's state; none: it begins anew."""
         folders, memory = self._folders.folders(), self._memory
-        number = memory.decide("newest folder", folders.newest_whole())
+        number, ranks = memory.decide("newest folder", self._newest_folder(folders))
         restored = memory.newest()
+        if restored is not None and ranks not in (None, self._trainer.args.world_size):
+            logger.warning("libckpt: %s is not resumed from: DeepSpeed wants the %d rank(s) that "
+                           "saved it", folders.path(number), ranks)  # fmt: skip
+            number = None
         self._is_from_memory = is_from_memory(memory, restored, folders, number)
         self._number = None if self._is_from_memory else number
         if self._is_from_memory:
@@ -92,6 +96,16 @@ class ShardedResume:
             return None
         self._load(str(folders.path(number)))
         return str(folders.path(number))
+
+    def _newest_folder(self, folders):
+        """[its number, the number of ranks that alone can load it], where there are such."""
+        number = folders.newest_whole()
+        if number is None or not self._trainer.is_deepspeed_enabled:
+            return [number, None]
+        from libckpt.deepspeed._folders import ranks_of
+
+        is_universal = self._trainer.model_wrapped.load_universal_checkpoint()
+        return [number, None if is_universal else ranks_of(folders.path(number))]
 
     def _load(self, folder):
         """As the Trainer itself does once its model is sharded."""
