@@ -130,8 +130,9 @@ def whole_weights(trainer):
     if trainer.is_deepspeed_enabled:
         from deepspeed.utils import safe_get_full_fp32_param
 
-        named = trainer.model.named_parameters()
-        return {name: safe_get_full_fp32_param(parameter) for name, parameter in named}
+        parts = dict(trainer.model.named_parameters())
+        wholes = {name: safe_get_full_fp32_param(part) for name, part in parts.items()}
+        return {name: parts[name] if whole is None else whole for name, whole in wholes.items()}
     parts = trainer.accelerator.unwrap_model(trainer.model).state_dict()
     return {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parts.items()}
 

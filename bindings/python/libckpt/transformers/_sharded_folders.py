@@ -111,8 +111,11 @@ class ShardedFolders(TrainerFolders):
 
     def _publish_if_wanted(self, folders, number):
         sets, trainer = self._sets[str(folders.output)], self._trainer
-        if sets.decide("is read now", self._is_read_now(folders, number)):
-            sets.settle()
+        try:
+            if sets.decide("is read now", self._is_read_now(folders, number)):
+                sets.settle()
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s may come late: %s", folders.path(number), error)
         if trainer.args.push_to_hub and trainer.args.should_save:
             trainer._push_from_checkpoint(str(folders.path(number)))
 

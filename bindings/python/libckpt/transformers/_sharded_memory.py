@@ -32,6 +32,11 @@ class ShardedMemory(TrainerMemory):
             self.session.abandon()
             self.session = None
 
+    def begin(self):
+        if self._parts is None:  # The callback was added when that had been done.
+            self.prepared()
+        super().begin()
+
     def decide(self, what, value):
         """As rank 0 says it."""
         if self.session is None:
