@@ -111,6 +111,46 @@ def test_disabled_it_is_stock_transformers(trainer, tmp_path, monkeypatch):
     assert "libckpt" not in said
 
 
+def test_half_of_a_sharded_folder_is_told_from_a_whole_one(tmp_path):
+    parts = ("global_step5", "pytorch_model_fsdp_0", "optimizer_0")
+    (tmp_path / "trainer_state.json").write_text("{}")
+    for part in parts:
+        (tmp_path / part).mkdir()
+    assert problem_of(tmp_path) is not None
+    (tmp_path / "latest").write_text("global_step5")
+    for part in parts[1:]:
+        assert problem_of(tmp_path) is not None
+        (tmp_path / part / ".metadata").touch()
+    assert problem_of(tmp_path) is None
+    (tmp_path / parts[0] / "zero_pp_rank_0_mp_rank_00_optim_states.pt").write_text("half")
+    assert "zero_pp_rank_0" in problem_of(tmp_path)
+
+
+def test_the_ranks_that_saved_a_folder_are_counted(tmp_path):
+    from libckpt.deepspeed._folders import ranks_of
+
+    folder = tmp_path / "global_step5"
+    folder.mkdir()
+    assert ranks_of(tmp_path) is None
+    (tmp_path / "latest").write_text("global_step5\n")
+    assert ranks_of(tmp_path) is None  # Without ZeRO.
+    for rank in range(3):
+        (folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+        (folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt").touch()
+    assert ranks_of(tmp_path) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SOME)
+def test_added_once_the_trainer_was_made_it_captures_all_the_same(trainer, tmp_path, case):
+    whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
+    output = tmp_path / "output"
+    kill_once_captured(train(trainer, output, "added", **case), 6)
+    said = train(trainer, output, "callback", resume=True, **case).finish()
+    assert "from own memory" in said and first_step(said) > 7
+    assert results(said) == results(whole)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SOME)
 def test_without_a_daemon_transformers_saves_and_resumes_itself(
@@ -158,6 +198,26 @@ def test_a_folder_that_is_newer_than_memory_is_resumed_from(trainer, tmp_path, c
     assert "checkpoint-15, which is newer than step" in said
     assert first_step(said) == 16
     assert results(said) == results(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SOME)
+def test_where_memory_cannot_be_restored_all_ranks_take_the_folder(trainer, tmp_path, case):
+    whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
+    output = tmp_path / "output"
+    process = train(trainer, output, **case)
+    process.wait_until(lambda: folders(output))
+    process.kill()
+    newest = folders(output)[-1]
+    said = train(trainer, output, "forgetful", resume=True, **case).finish()
+    assert "libckpt: resume from memory: there is no module of that name; resumes from" in said
+    assert first_step(said) in (newest + 1, newest + 6)  # The next one was on its way.
+    assert results(said) == results(whole)
+    shutil.rmtree(output)
+    kill_once_captured(train(trainer, output, **case, save_strategy="no"), 3)
+    again = train(trainer, output, "forgetful", resume=True, **case)
+    assert again.wait() != 0  # It does not begin anew over what there is.
+    assert "there is no module of that name" in again.log.read_text()
 
 
 @pytest.mark.slow

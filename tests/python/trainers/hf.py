@@ -10,22 +10,17 @@ asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train()
 and the digests of the losses and of the weights; of several ranks, rank 0 says it.
 """
 
-import ctypes
-import gc
 import hashlib
 import json
 import os
 import pathlib
-import signal
 import sys
 
-import ports
+import doors
 import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
-
-PR_SET_PDEATHSIG = 1
 
 
 class Texts(torch.utils.data.Dataset):
@@ -89,7 +84,7 @@ def make_trainer(output, kind, **options):
         callbacks.append(Read())
     arguments = transformers.TrainingArguments(output_dir=output, **settings)
     if arguments.fsdp:
-        pretend_gpus(arguments)
+        doors.pretend_gpus(arguments.distributed_state)
     trainer = KINDS.get(kind, transformers.Trainer)(
         model=transformers.GPT2LMHeadModel(config), args=arguments,
         train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
@@ -109,12 +104,6 @@ def make_trainer(output, kind, **options):
     if kind == "forgetful":
         forget(trainer)
     return trainer
-
-
-def pretend_gpus(arguments):
-    """accelerate shards on GPUs only; FSDP itself does on CPUs, too."""
-    state = arguments.distributed_state
-    state.distributed_type = type(state.distributed_type).MULTI_GPU
 
 
 def forget(trainer):
@@ -149,24 +138,10 @@ def results(trainer):
 
 
 def become_rank(count):
-    """Forks the ranks; returns in each of them."""
-    parent, children = os.getpid(), []
-    with ports.reserve() as reserved:
-        for rank in range(count):
-            children.append(os.fork())
-            if children[-1] == 0:
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(1)
-                port = reserved.getsockname()[1]
-                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
-                                  LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
-                                  MASTER_PORT=str(port))  # fmt: skip
-                if rank > 0:
-                    sys.stdout = open(os.devnull, "w")
-                return
-        ended = [os.waitpid(child, 0)[1] for child in children]
-    sys.exit(any(ended))
+    """Forks the ranks; returns in each of them, and lets the first one speak."""
+    doors.become_rank(count)
+    if os.environ["RANK"] != "0":
+        sys.stdout = open(os.devnull, "w")
 
 
 def train(output, kind, resume, options):
@@ -181,18 +156,10 @@ def train(output, kind, resume, options):
 
 
 def leave_group(is_sharded):
-    """Torch's threads end here: one that wants the interpreter when that has ended, terminates us.
-
-    They also stay while a model that was made parallel does, so none may be left. DeepSpeed and
-    FSDP keep theirs, so no end of Python comes then.
-    """
-    if is_sharded:
+    if is_sharded:  # DeepSpeed and FSDP keep torch's threads, so no end of Python comes.
         sys.stdout.flush()
         os._exit(0)
-    torch.distributed.destroy_process_group()
-    gc.collect()
-    names = [name.read_text().strip() for name in pathlib.Path("/proc/self/task").glob("*/comm")]
-    assert not [name for name in names if "gloo" in name], names
+    doors.leave_group()
 
 
 def prepare_deepspeed():

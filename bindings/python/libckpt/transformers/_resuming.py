@@ -62,16 +62,20 @@ class ShardedResume:
 
     # --- in the place of the Trainer's methods
 
-    def init_state(self, stock, max_steps, steps_per_epoch, epochs, folder, trial):
-        if folder != self.folder:
-            return stock(max_steps, steps_per_epoch, epochs, folder, trial)
-        stock(max_steps, steps_per_epoch, epochs, None, trial)
-        self._prepared, _ = self._trainer._prepare_for_training(max_steps, None, None)
-        return stock(max_steps, steps_per_epoch, epochs, self._decide(), trial)
+    def init_state(self, stock, max_steps, num_update_steps_per_epoch, num_train_epochs,
+                   resume_from_checkpoint, trial):  # fmt: skip
+        def init(folder):
+            return stock(max_steps, num_update_steps_per_epoch, num_train_epochs, folder, trial)
 
-    def prepare(self, stock, max_steps, train_dataloader, folder):
+        if resume_from_checkpoint != self.folder:
+            return init(resume_from_checkpoint)
+        init(None)
+        self._prepared, _ = self._trainer._prepare_for_training(max_steps, None, None)
+        return init(self._decide())
+
+    def prepare(self, stock, max_steps, train_dataloader, resume_from_checkpoint):
         if self._prepared is None:
-            prepared = stock(max_steps, train_dataloader, folder)
+            prepared = stock(max_steps, train_dataloader, resume_from_checkpoint)
             self._memory.prepared()
             return prepared
         model, self._prepared = self._prepared, None

@@ -1,11 +1,16 @@
 """Trainers: of which kind one is, and which one calls."""
 
+import inspect
 import sys
 
 import transformers
 
 VERSION_MIN = 5
-PREPARES = ("_init_training_state", "_prepare_for_training")  # Where a sharded Trainer resumes.
+PREPARES = {  # Where a sharded Trainer resumes: methods, and what they are given.
+    "_init_training_state": ["max_steps", "num_update_steps_per_epoch", "num_train_epochs",
+                             "resume_from_checkpoint", "trial"],
+    "_prepare_for_training": ["max_steps", "train_dataloader", "resume_from_checkpoint"],
+}  # fmt: skip
 
 
 def is_sharded(trainer):
@@ -30,12 +35,12 @@ def problem_of(trainer):
 
 
 def _problem_of_sharded(trainer):
-    missing = [name for name in PREPARES if not hasattr(trainer, name)]
+    missing = [name for name, given in PREPARES.items() if _given(trainer, name) != given]
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
     if missing:
         return (
-            f"DeepSpeed or FSDP shards it, and Transformers {transformers.__version__} is too old "
-            f"for that: its Trainer has no {missing[0]}"
+            f"DeepSpeed or FSDP shards it, and the Trainer of Transformers "
+            f"{transformers.__version__} has no {missing[0]} that libckpt knows"
         )
     if trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2:
         return "FSDP1 shards it, whose flat parameters libckpt does not know; FSDP2 is known"
@@ -44,6 +49,12 @@ def _problem_of_sharded(trainer):
     if trainer.args.save_on_each_node:
         return "it is sharded, and save_on_each_node wants the same files on every node"
     return None
+
+
+def _given(trainer, name):
+    """The names of the method's parameters; none: there is no such method."""
+    method = getattr(trainer, name, None)
+    return None if method is None else list(inspect.signature(method).parameters)
 
 
 def is_stock(trainer, name):
