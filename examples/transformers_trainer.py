@@ -2,6 +2,8 @@
 
     python examples/transformers_trainer.py --dir DIRECTORY     a small GPT-2, made here
     python examples/transformers_trainer.py --demo              kills and resumes itself
+    torchrun --nproc-per-node=2 examples/transformers_trainer.py --zero 2 --dir DIRECTORY
+                                                                sharded by DeepSpeed: the same line
 
 Start it, kill it, start it again: it goes on after its newest step, from memory. Its folders
 `checkpoint-N` are those of Transformers itself, which resumes from them without libckpt, too.
@@ -9,6 +11,8 @@ Start it, kill it, start it again: it goes on after its newest step, from memory
 
 import argparse
 import hashlib
+import os
+import sys
 
 import torch
 import transformers
@@ -33,7 +37,22 @@ class Tell(transformers.TrainerCallback):
             print(f"step {state.global_step} loss {logs['loss']}", flush=True)
 
 
-def make_trainer(directory, steps):
+def sharding(stage):
+    """Arguments of a Trainer for this stage of ZeRO, on CPUs; 0: it is not sharded."""
+    if stage == 0:
+        return {}
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed  # noqa: F401
+
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # It compiles a kernel.
+    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    return {"ddp_backend": "gloo", "deepspeed": {
+        "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+        **dict.fromkeys(sizes, "auto"),
+    }}  # fmt: skip
+
+
+def make_trainer(directory, steps, stage):
     transformers.utils.logging.set_verbosity_error()
     transformers.set_seed(1)
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=64, vocab_size=64, n_positions=16,
@@ -43,15 +62,15 @@ def make_trainer(directory, steps):
         args=transformers.TrainingArguments(
             output_dir=directory, max_steps=steps, save_steps=20, save_total_limit=2,
             logging_steps=1, per_device_train_batch_size=8, learning_rate=1e-3,
-            use_cpu=True, report_to=[], disable_tqdm=True,
+            use_cpu=True, report_to=[], disable_tqdm=True, **sharding(stage),
         ),
         train_dataset=Texts(),
         callbacks=[Tell()],
     )  # fmt: skip
 
 
-def train(directory, steps, is_stock):
-    trainer = make_trainer(directory, steps)
+def train(directory, steps, is_stock, stage):
+    trainer = make_trainer(directory, steps, stage)
     if is_stock:
         found = transformers.trainer_utils.get_last_checkpoint(directory)
         trainer.train(resume_from_checkpoint=found)
@@ -61,7 +80,8 @@ def train(directory, steps, is_stock):
     digest = hashlib.sha256()
     for part in trainer.model.state_dict().values():
         digest.update(part.numpy().tobytes())
-    print(f"final weights {digest.hexdigest()[:16]}", flush=True)
+    if trainer.is_world_process_zero():
+        print(f"final weights {digest.hexdigest()[:16]}", flush=True)
 
 
 def demo(script, steps):
@@ -90,13 +110,14 @@ def main():
     parser.add_argument("--dir", default="transformers-trainer", help="output_dir of the Trainer")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--stock", action="store_true", help="without libckpt")
+    parser.add_argument("--zero", type=int, default=0, choices=[0, 1, 2], help="stage of ZeRO")
     parser.add_argument("--demo", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # Sums in one order: a resumed run ends bit for bit like a whole one.
     if arguments.demo:
         demo(__file__, arguments.steps)
     else:
-        train(arguments.dir, arguments.steps, arguments.stock)
+        train(arguments.dir, arguments.steps, arguments.stock, arguments.zero)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,19 @@ def test_stock_transformers_ends_what_transformers_trainer_began():
 
 
 @pytest.mark.slow
+def test_two_ranks_of_transformers_trainer_are_sharded_by_deepspeed(runtime, tmp_path):
+    pytest.importorskip("deepspeed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+               EXAMPLES / "transformers_trainer.py", "--zero", "2", "--steps", "20",
+               "--dir", tmp_path / "dir"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("final weights") == 1
+    parts = (tmp_path / "dir" / "checkpoint-20" / "global_step20").glob("zero_pp_rank_?_mp_rank_*")
+    assert len(list(parts)) == 2
+
+
+@pytest.mark.slow
 def test_megatron_trainer_goes_on_after_a_rank_was_killed_and_with_another_number():
     pytest.importorskip("megatron.core")
     said = run("megatron_trainer.py")

@@ -105,6 +105,25 @@ def test_two_saves_at_once_both_come_in_order(open_sets, tmp_path):
     assert (tmp_path / "out" / "latest").read_text() == "s4"
 
 
+def test_sets_of_an_area_are_beside_others_and_may_have_their_folders_alone(open_sets, tmp_path):
+    out = tmp_path / "out"
+    folder = out / "a"
+    folder.mkdir(parents=True)
+    (folder / "rank_1.pt").write_text("of a run with more ranks")
+    other, sets = open_sets(), open_sets(area="apart", keeps_foreign=False)
+    save(other, "b", 1)
+    save(sets, "a", 2)
+    sets.settle()
+    assert files(folder) == ["config.json", "model.pt"]
+    assert number_of(folder) == 2 and number_of(out / "b") == 1
+    assert sorted(os.listdir(out / ".libckpt")) == ["apart", "job", "sets", "work"]
+    save(sets, "a", 3)
+    die(sets)
+    assert number_of(folder) == 2
+    open_sets(area="apart", keeps_foreign=False)
+    assert number_of(folder) == 3
+
+
 def test_a_name_again_replaces_its_set_and_leaves_foreign_files(open_sets, tmp_path):
     sets, folder = open_sets(), tmp_path / "out" / "a"
     save(sets, "a", 1)

@@ -409,7 +409,9 @@ def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):
     assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
 
 
-@pytest.mark.parametrize("kind", ["is_fsdp_enabled", "is_deepspeed_enabled", "__version__"])
+@pytest.mark.parametrize(
+    "kind", ["is_fsdp_enabled", "is_deepspeed_enabled", "__version__", "_init_training_state"]
+)
 def test_a_trainer_that_is_not_known_is_left_as_it_is_and_told_so(
     runtime, tmp_path, caplog, monkeypatch, kind
 ):
@@ -422,12 +424,18 @@ def test_a_trainer_that_is_not_known_is_left_as_it_is_and_told_so(
     )
     if kind == "__version__":
         monkeypatch.setattr(libckpt.transformers.transformers, kind, "4.57.1")
+    elif kind.startswith("_"):
+        stock.is_deepspeed_enabled, stock._init_training_state = True, lambda max_steps: None
     else:
         setattr(stock, kind, True)
+        stock.args.save_on_each_node = kind == "is_deepspeed_enabled"
     with caplog.at_level(logging.WARNING, logger="libckpt"):
         libckpt.transformers.TrainerWrapper(stock)
     (told,) = [record.getMessage() for record in caplog.records]
-    assert ("Transformers 4.57.1 is" if kind == "__version__" else "DeepSpeed or FSDP") in told
+    reasons = {"is_fsdp_enabled": "FSDP1 shards it", "is_deepspeed_enabled": "save_on_each_node",
+               "__version__": "Transformers 4.57.1 is",
+               "_init_training_state": "has no _init_training_state"}  # fmt: skip
+    assert reasons[kind] in told
     assert "its steps are not captured in memory" in told
     assert not [name for name, part in vars(stock).items() if getattr(part, "__name__", "") ==
                 "wrapped"]  # fmt: skip

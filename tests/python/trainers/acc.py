@@ -66,6 +66,7 @@ def make_accelerator(project, options):
     if options.get("sharded"):
         from accelerate.utils import FullyShardedDataParallelPlugin
 
+        doors.pretend_gpus(accelerate.PartialState(cpu=True))
         os.environ["FSDP_AUTO_WRAP_POLICY"] = "NO_WRAP"
         more["fsdp_plugin"] = FullyShardedDataParallelPlugin(
             fsdp_version=2, state_dict_type="SHARDED_STATE_DICT"

@@ -31,6 +31,11 @@ def become_rank(count):
     sys.exit(any(ended))
 
 
+def pretend_gpus(state):
+    """For the state of accelerate, which shards on GPUs only; FSDP itself does on CPUs, too."""
+    state.distributed_type = type(state.distributed_type).MULTI_GPU
+
+
 def say(*words):
     """One line, whole among those of other ranks."""
     os.write(1, (f"r{os.environ.get('RANK', 0)} " + " ".join(map(str, words)) + "\n").encode())

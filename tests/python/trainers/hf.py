@@ -5,26 +5,23 @@ made: it resumes where stock Transformers would), overriding (a subclass with a 
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
-"width", of the model, "ranks", and "again": a second training by the same Trainer. Says "made STEP"
-and, at the end, the digests of the losses and of the weights; of several ranks, rank 0 says it.
+"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, and "again": a
+second training by the same Trainer. With "deepspeed" or "fsdp" among them the model is sharded.
+Says "made STEP" and, at the end, each loss, and the digests of the losses and of the weights; of
+several ranks, rank 0 says it.
 """
 
-import ctypes
-import gc
 import hashlib
 import json
 import os
 import pathlib
-import signal
 import sys
 
-import ports
+import doors
 import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
-
-PR_SET_PDEATHSIG = 1
 
 
 class Texts(torch.utils.data.Dataset):
@@ -70,9 +67,11 @@ KINDS = {"overriding": Overriding, "pushing": Pushing}
 
 def make_trainer(output, kind, **options):
     transformers.set_seed(7)
+    dropout = options.pop("dropout", 0.1)
     config = transformers.GPT2Config(
         n_layer=2, n_head=2, n_embd=options.pop("width", 64), vocab_size=64, n_positions=16,
-        bos_token_id=0, eos_token_id=0,
+        bos_token_id=0, eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout,
+        attn_pdrop=dropout,
     )  # fmt: skip
     settings = {"max_steps": 30, "save_steps": 5, "logging_steps": 1, "save_total_limit": 2,
                 "per_device_train_batch_size": 4, "report_to": [], "use_cpu": True,
@@ -84,9 +83,11 @@ def make_trainer(output, kind, **options):
         callbacks.append(libckpt.transformers.Callback())
     if kind == "reading":
         callbacks.append(Read())
+    arguments = transformers.TrainingArguments(output_dir=output, **settings)
+    if arguments.fsdp:
+        doors.pretend_gpus(arguments.distributed_state)
     trainer = KINDS.get(kind, transformers.Trainer)(
-        model=transformers.GPT2LMHeadModel(config),
-        args=transformers.TrainingArguments(output_dir=output, **settings),
+        model=transformers.GPT2LMHeadModel(config), args=arguments,
         train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks,
     )  # fmt: skip
     if kind in ("wrapper", "overriding", "reading", "pushing", "forgetful", "unfinalized"):
@@ -114,35 +115,34 @@ def forget(trainer):
     callback._memory.session.restore = restore
 
 
+def whole_weights(trainer):
+    """By name, in fp32 as the optimizer has them. All ranks call it."""
+    if trainer.is_deepspeed_enabled:
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        parts = dict(trainer.model.named_parameters())
+        wholes = {name: safe_get_full_fp32_param(part) for name, part in parts.items()}
+        return {name: parts[name] if whole is None else whole for name, whole in wholes.items()}
+    parts = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    return {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parts.items()}
+
+
 def results(trainer):
     # The second to last line of a run has its timings, which differ.
     losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history
               if "loss" in entry]  # fmt: skip
     weights = hashlib.sha256()
-    for part in trainer.model.state_dict().values():
-        weights.update(part.cpu().numpy().tobytes())
+    for part in whole_weights(trainer).values():
+        weights.update(part.detach().cpu().numpy().tobytes())
+    print("each", *(loss for _, loss in losses))
     return hashlib.sha256(repr(losses).encode()).hexdigest(), weights.hexdigest()
 
 
 def become_rank(count):
-    """Forks the ranks; returns in each of them."""
-    parent, children = os.getpid(), []
-    with ports.reserve() as reserved:
-        for rank in range(count):
-            children.append(os.fork())
-            if children[-1] == 0:
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(1)
-                port = reserved.getsockname()[1]
-                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
-                                  LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
-                                  MASTER_PORT=str(port))  # fmt: skip
-                if rank > 0:
-                    sys.stdout = open(os.devnull, "w")
-                return
-        ended = [os.waitpid(child, 0)[1] for child in children]
-    sys.exit(any(ended))
+    """Forks the ranks; returns in each of them, and lets the first one speak."""
+    doors.become_rank(count)
+    if os.environ["RANK"] != "0":
+        sys.stdout = open(os.devnull, "w")
 
 
 def train(output, kind, resume, options):
@@ -160,31 +160,38 @@ def train(output, kind, resume, options):
     return results(trainer)
 
 
-def leave_group():
-    """Torch's threads end here: one that wants the interpreter when that has ended, terminates us.
+def leave_group(is_sharded):
+    if is_sharded:  # DeepSpeed and FSDP keep torch's threads, so no end of Python comes.
+        sys.stdout.flush()
+        os._exit(0)
+    doors.leave_group()
 
-    They also stay while a model that was made parallel does, so none may be left.
-    """
-    torch.distributed.destroy_process_group()
-    gc.collect()
-    names = [name.read_text().strip() for name in pathlib.Path("/proc/self/task").glob("*/comm")]
-    assert not [name for name in names if "gloo" in name], names
+
+def prepare_deepspeed():
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed  # noqa: F401
+
+    # It compiles a kernel.
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
 def main(output, kind, options):
     options = json.loads(options)
-    ranks = options.pop("ranks", 1)
-    if ranks > 1:
+    ranks = options.pop("ranks", 0)
+    if ranks > 0:
         become_rank(ranks)
         options["ddp_backend"] = "gloo"
+    is_sharded = not options.keys().isdisjoint(("deepspeed", "fsdp"))
+    if "deepspeed" in options:
+        prepare_deepspeed()
     resume = options.pop("resume", None)
     if kind == "stock":
         sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
     losses, weights = train(output, kind, resume, options)
     print("losses", losses)
     print("weights", weights, flush=True)
-    if ranks > 1:
-        leave_group()
+    if ranks > 0:
+        leave_group(is_sharded)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,17 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngi
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from libckpt import errors
-from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.adapters.torch._file_sets import FileSets, options_of_place
 from libckpt.core.files._work import PRIVATE
 from libckpt.deepspeed import _universal
 
 logger = logging.getLogger("libckpt")
 
-OF_PLACE = ("node", "nodes", "interface", "port", "secret_file", "runtime_dir", "daemon_path",
-            "incarnation", "embedded", "replicas")  # fmt: skip  Options for sessions alike.
-
 
 class Folders:
     def __init__(self, engine, layout, ranks, options):
         self._engine, self._layout, self._ranks = engine, layout, ranks
-        self._options = {name: options[name] for name in OF_PLACE if name in options}
+        self._options = options_of_place(options)
         self._sets = {}  # By directory; None: stock DeepSpeed writes there.
 
     def save(self, stock, save_dir, tag=None, client_state={}, save_latest=True,
@@ -40,12 +37,9 @@ class Folders:
         fileset = self._begin(save_dir, name) if save_dir else None
         if fileset is None:
             return stock(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
-        before = engine.checkpoint_engine
-        engine.checkpoint_engine = Collector(before, fileset)
-        try:  # Without `latest`, which is to come after the folder.
+        with collecting(engine, fileset, os.path.join(save_dir, name)):
+            # Without `latest`, which is to come after the folder.
             answer = stock(save_dir, name, client_state, False, exclude_frozen_parameters)
-        finally:
-            engine.checkpoint_engine = before
         try:
             fileset.commit({"latest": name} if save_latest else {})
         except Exception as error:  # Training is to go on.
@@ -58,12 +52,8 @@ class Folders:
         if sets is None:
             raise errors.StorageError(f"write_universal: {directory} cannot be written to")
         fileset = sets.begin(name)
-        before = engine.checkpoint_engine
-        engine.checkpoint_engine = Collector(before, fileset, ends=("model_states.pt",))
-        try:
+        with collecting(engine, fileset, os.path.join(directory, name), ends=("model_states.pt",)):
             stock(directory, name, client_state, False)
-        finally:
-            engine.checkpoint_engine = before
         prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
         if prologue is not None:
             prologue()
@@ -96,10 +86,7 @@ class Folders:
 
     def _begin(self, save_dir, name):
         """None: stock DeepSpeed saves."""
-        engine = self._engine
-        writer = engine.checkpoint_engine
-        is_plain = type(writer) is TorchCheckpointEngine and writer.zipfile_serialization
-        if not is_plain or engine.use_node_local_storage():
+        if not can_collect(self._engine):
             return None
         sets = self._open(save_dir)
         try:
@@ -120,23 +107,41 @@ class Folders:
         return self._sets[key]
 
 
-class Collector(CheckpointEngine):
-    """Takes what DeepSpeed would write in the folder of the tag."""
+def can_collect(engine):
+    """Whether the writer that DeepSpeed has is the one whose files a file set makes, too."""
+    writer = engine.checkpoint_engine
+    is_plain = type(writer) is TorchCheckpointEngine and writer.zipfile_serialization
+    return is_plain and not engine.use_node_local_storage()
 
-    def __init__(self, stock, fileset, ends=("",)):
+
+@contextlib.contextmanager
+def collecting(engine, fileset, folder, ends=("",)):
+    """While it lasts, what DeepSpeed would write below `folder` is the file set's."""
+    before = engine.checkpoint_engine
+    engine.checkpoint_engine = Collector(before, fileset, folder, ends)
+    try:
+        yield
+    finally:
+        engine.checkpoint_engine = before
+
+
+class Collector(CheckpointEngine):
+    """Takes what DeepSpeed would write below a folder, which it does not make."""
+
+    def __init__(self, stock, fileset, folder, ends):
         self.name = "libckpt"
-        self._stock, self._fileset, self._ends = stock, fileset, ends
+        self._stock, self._fileset, self._folder, self._ends = stock, fileset, folder, ends
 
     def create(self, info):
         pass
 
     def makedirs(self, path, exist_ok=False):
-        if os.path.basename(os.path.normpath(path)) != self._fileset.name:
+        if os.path.normpath(path) != os.path.normpath(self._folder):
             os.makedirs(path, exist_ok=exist_ok)
 
     def save(self, state_dict, path):
         if path.endswith(self._ends):
-            self._fileset.objects[os.path.basename(path)] = state_dict
+            self._fileset.objects[os.path.relpath(path, self._folder)] = state_dict
 
     def load(self, path, map_location=None):
         return self._stock.load(path, map_location=map_location)
@@ -156,6 +161,16 @@ def _newest(directory, is_universal):
         return state["global_steps"], str(directory / tag), _client_keys(state)
     except Exception:  # It is not there, or damaged, as DeepSpeed will find out for itself.
         return None
+
+
+def ranks_of(directory):
+    """The number of ranks that ZeRO divided the optimizer's state among in the folder that `latest`
+    names: only as many can load it. None: it did not, or there is no such folder."""
+    with contextlib.suppress(OSError):
+        tag = (pathlib.Path(directory) / "latest").read_text().strip()
+        files = (pathlib.Path(directory) / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")
+        return len(list(files)) or None
+    return None
 
 
 def _client_keys(state):

@@ -17,7 +17,7 @@ class Memory:
     """A failure is logged, and none is raised, but by newest()."""
 
     def __init__(self, engine, layout, job, client_state, options):
-        self._engine, self._layout = engine, layout
+        self._engine, self._state = engine, _state.EngineState(engine, layout)
         self._client_state = client_state
         self._client_keys = []  # Those that the newest save_checkpoint was given.
         self._folders = []  # Where this run loads from, and saves to.
@@ -44,10 +44,12 @@ class Memory:
         try:
             if not self._has_begun:  # Training does not go on from what memory has.
                 self.start_fresh()
-            items = _state.items_of(self._engine, self._layout)
-            items |= {"client_state": self._told(), "client_keys": self._client_keys,
-                      "folders": self._folders}  # fmt: skip
-            arrays = self._layout.arrays()
+            items = self._state.items() | {
+                "client_state": self._told(),
+                "client_keys": self._client_keys,
+                "folders": self._folders,
+            }
+            arrays = self._state.arrays()
         except Exception as error:  # The state of an optimizer, or of the user's, may be anything.
             logger.error("libckpt: step %d is not captured in memory: %s", step, error)
             return
@@ -62,15 +64,9 @@ class Memory:
         is none for that folder, whose client state has these keys. Raises when there is one, which
         does not fit."""
         try:
-            found = self.session.restore()
+            found = self._state.newest(self.session)
         except errors.NotFound:
             return None
-        problem = None
-        try:
-            _state.check(self._engine, self._layout, found)
-        except errors.CheckpointError as error:
-            problem = error
-        self.session.agree("resume", problem)
         refusals = self.session.ranks.exchange("refusal", _refusal(found, folder, client_keys))
         refusal = next((each for each in refusals if each is not None), None)
         if refusal is not None:
@@ -81,15 +77,8 @@ class Memory:
 
     def give(self, found):
         """Fills the engine with what newest() found; returns the client state."""
-        engine, layout, items = self._engine, self._layout, found.items
-        prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
-        if prologue is not None:
-            prologue()
-        _state.make_room(layout, items["optimizer"])
-        targets = _state.targets(engine, layout, items)
-        self.session.restore(targets, step=found.step, arrays=layout.arrays())
-        layout.spread()
-        _state.give(engine, layout, items)
+        items = found.items
+        self._state.give(self.session, found)
         self._captured, self._has_begun = found.step, True
         self._folders = list(items["folders"])
         self._client_keys = list(items["client_keys"])

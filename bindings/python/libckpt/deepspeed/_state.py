@@ -1,6 +1,7 @@
-"""State: what an engine needs besides its tensors: counters, groups, loss scaler, scheduler.
+"""State: all that a step has of an engine, captured and given back.
 
-All of it is plain data, the same on all ranks but for buffers and random generators.
+Besides the tensors of its Layout an engine needs counters, groups, loss scaler, scheduler. All of
+that is plain data, the same on all ranks but for buffers and random generators.
 """
 
 import hashlib
@@ -12,6 +13,44 @@ from libckpt.rng import RNG
 
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 PLAIN = (bool, int, float, str, type(None))
+
+
+class EngineState:
+    """What a session saves of an engine, and how a step reaches it again. All ranks call it."""
+
+    def __init__(self, engine, layout):
+        self._engine, self._layout = engine, layout
+
+    def items(self):
+        return items_of(self._engine, self._layout)
+
+    def arrays(self):
+        return self._layout.arrays()
+
+    def newest(self, session):
+        """The newest step that all ranks can have, with the items but not the tensors. Raises
+        NotFound where there is none, and another error where there is one that does not fit."""
+        found = session.restore()
+        problem = None
+        try:
+            check(self._engine, self._layout, found)
+        except errors.CheckpointError as error:
+            problem = error
+        session.agree("resume", problem)
+        return found
+
+    def give(self, session, found, into=None):
+        """Fills the engine, and further items, with what newest() found. Returns what did it."""
+        engine, layout, items = self._engine, self._layout, found.items
+        prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
+        if prologue is not None:
+            prologue()
+        make_room(layout, items["optimizer"])
+        filled = targets(engine, layout, items) | (into or {})
+        restored = session.restore(filled, step=found.step, arrays=layout.arrays())
+        layout.spread()
+        give(engine, layout, items)
+        return restored
 
 
 def items_of(engine, layout):
@@ -88,8 +127,9 @@ def give(engine, layout, items):
     saved = items["engine"]
     for name in COUNTERS:
         setattr(engine, name, saved[name])
-    boundaries = saved["micro_steps"] // saved["accumulation"]
-    engine.micro_steps = boundaries * engine.gradient_accumulation_steps()
+    accumulation = engine.gradient_accumulation_steps()
+    if accumulation != saved["accumulation"]:
+        engine.micro_steps = saved["micro_steps"] // saved["accumulation"] * accumulation
     groups = zip(layout.optimizer.param_groups, items["optimizer"]["groups"])
     for group, options in groups:
         for key, value in options.items():

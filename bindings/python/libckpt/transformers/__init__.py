@@ -11,26 +11,29 @@ resume takes memory when that is newer than the newest folder.
 import functools
 import logging
 import os
-import sys
 import types
 
 import transformers
 
 from libckpt import errors
+from libckpt.core import _settings
 from libckpt.core.files import _publish_queue
 from libckpt._init import with_keywords
 from libckpt.transformers._checkpoints import TrainerFolders
 from libckpt.transformers._memory import Resumed, TrainerMemory
+from libckpt.transformers._resuming import ShardedResume, is_from_memory
+from libckpt.transformers._sharded_folders import ShardedFolders
+from libckpt.transformers._sharded_memory import ShardedMemory
+from libckpt.transformers._trainers import calling_trainer, is_sharded, is_stock, problem_of
 
 __all__ = ["Callback", "TrainerWrapper", "finish_capture"]
 
 logger = logging.getLogger("libckpt")
 
-VERSION_MIN = 5
 LOADERS = {  # The Trainer's methods that load a checkpoint, and what stands for them.
-    "_load_from_checkpoint": Resumed.give_model,
-    "_load_optimizer_and_scheduler": Resumed.give_optimizer,
-    "_load_rng_state": Resumed.give_rng,
+    "_load_from_checkpoint": "give_model",
+    "_load_optimizer_and_scheduler": "give_optimizer",
+    "_load_rng_state": "give_rng",
 }
 
 
@@ -75,13 +78,17 @@ class Callback(transformers.TrainerCallback):
         self._trainer = None
         self._memory = None
         self._folders = None
-        self._resumed = None
+        self._sharded = None  # How a sharded Trainer resumes.
+        self._resumed = None  # What training resumes from, until its first step.
 
     def attach(self, trainer):
         """Replaces methods of this instance, as far as its class has Transformers' own."""
         if self._trainer is not None:
             return
-        problem = _problem_of(trainer)
+        if is_sharded(trainer) and self._is_disabled():
+            self._is_refused = True
+            return
+        problem = problem_of(trainer)
         self._is_refused = bool(problem)
         if problem:
             logger.warning("libckpt: the Trainer is left as it is: %s", problem)
@@ -89,20 +96,32 @@ class Callback(transformers.TrainerCallback):
         self._trainer = trainer
         output = os.path.realpath(trainer.args.output_dir)
         job = self._job or _publish_queue.job_of("trainer", os.path.basename(output), output)
-        self._memory = TrainerMemory(trainer, job, self._overlap, self._options)
-        self._folders = TrainerFolders(trainer, f"{job}-files")
+        if is_sharded(trainer):
+            self._memory = ShardedMemory(trainer, job, self._options)
+            self._folders = ShardedFolders(trainer, self._options)
+            self._sharded = ShardedResume(trainer, self._memory, self._folders)
+            self._wrap("_init_training_state", self._sharded.init_state, always=True)
+            self._wrap("_prepare_for_training", self._sharded.prepare, always=True)
+        else:
+            self._memory = TrainerMemory(trainer, job, self._overlap, self._options)
+            self._folders = TrainerFolders(trainer, f"{job}-files")
         self._wrap("train", self._train, always=True)
         self._wrap("_save_checkpoint", self._folders.save, always=True)
         self._wrap("_finalize_training", self._finalize, always=True)
         self._wrap("_save", self._folders.keep_weights)
-        self._wrap("_save_optimizer_and_scheduler", self._folders.keep_optimizer)
-        for name, give in {**LOADERS, "_load_scaler": Resumed.give_scaler}.items():
+        if not is_sharded(trainer):
+            self._wrap("_save_optimizer_and_scheduler", self._folders.keep_optimizer)
+        for name, give in {**LOADERS, "_load_scaler": "give_scaler"}.items():
             self._wrap(name, functools.partial(self._load, give))
+
+    def _is_disabled(self):
+        given = self._options.get("disable")
+        return _settings.is_true(_settings.configured("disable") if given is None else given)
 
     def _wrap(self, name, method, always=False):
         """`method(stock, ...)` in the place of the Trainer's; an overridden one runs as it is."""
         stock = getattr(self._trainer, name, None)
-        if stock is None or not (always or _is_stock(self._trainer, name)):
+        if stock is None or not (always or is_stock(self._trainer, name)):
             return
 
         def wrapped(_, *arguments, **options):
@@ -120,6 +139,9 @@ class Callback(transformers.TrainerCallback):
         return answer
 
     def _publish_left(self):
+        if self._sharded is not None:
+            self._folders.finish()
+            return
         with self._trainer.args.main_process_first(local=False, desc="what a run before left"):
             if self._trainer.is_world_process_zero():
                 self._folders.finish()
@@ -128,42 +150,32 @@ class Callback(transformers.TrainerCallback):
         """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
         self._publish_left()
         folders = self._folders.folders()
+        can_load = all(is_stock(self._trainer, name) for name in LOADERS)
+        if self._sharded is not None and can_load and self._memory.session is not None:
+            self._resumed = self._sharded
+            self._sharded.write_state()
+            return self._sharded.folder
         number = folders.newest_whole()
-        can_load = all(_is_stock(self._trainer, name) for name in LOADERS)
-        restored = self._memory.newest() if can_load else None
-        if restored is not None and (number is None or restored.step >= number):
+        restored = self._memory.newest() if can_load and self._sharded is None else None
+        if is_from_memory(self._memory, restored, folders, number):
             folder = folders.private / "resume" / f"checkpoint-{restored.step}"
             self._resumed = Resumed(restored, folder)
             with self._trainer.args.main_process_first(desc="where to resume from"):
                 if self._trainer.is_local_process_zero():
                     self._resumed.write_state()
-            logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                           restored.step, restored.source_name, number)  # fmt: skip
             return self._resumed.folder
-        if number is None:
-            if self._memory.failure is not None:
-                raise self._memory.failure  # There is something: do not begin anew over it.
-            logger.warning("libckpt: nothing to resume from: training begins at step 0")
-            return None
-        if self._memory.failure is not None:
-            logger.error("libckpt: resume from memory: %s; resumes from %s instead",
-                         self._memory.failure, folders.path(number))  # fmt: skip
-            self._memory.start_fresh()
-        elif restored is not None:
-            logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
-                           folders.path(number), restored.step)  # fmt: skip
-        return str(folders.path(number))
+        return None if number is None else str(folders.path(number))
 
     def _load(self, give, stock, folder, *arguments, **options):
         """One of LOADERS: from memory, when training resumes from there."""
         if self._resumed is None or folder != self._resumed.folder:
             return stock(folder, *arguments, **options)
-        return give(self._resumed, self._trainer, *arguments, **options)
+        return getattr(self._resumed, give)(self._trainer, *arguments, **options)
 
     # --- training ---
 
     def on_init_end(self, args, state, control, **_):
-        trainer = _calling_trainer()
+        trainer = calling_trainer()
         if trainer is not None:
             self.attach(trainer)
 
@@ -178,7 +190,7 @@ class Callback(transformers.TrainerCallback):
 
     def _attach_late(self, state):
         """Attaches to a Trainer that was made before the callback: its on_init_end is over."""
-        trainer = _calling_trainer()
+        trainer = calling_trainer()
         if trainer is None:
             raise errors.InvalidArgument(
                 "libckpt.transformers.Callback cannot find the Trainer that training begins with: "
@@ -216,37 +228,3 @@ class Callback(transformers.TrainerCallback):
         self._trainer.accelerator.wait_for_everyone()
         return stock(*arguments, **options)
 
-
-def _problem_of(trainer):
-    if int(transformers.__version__.partition(".")[0]) < VERSION_MIN:
-        return (
-            f"Transformers {transformers.__version__} is installed, whose Trainer is another one: "
-            f"its steps are not captured in memory; libckpt wants {VERSION_MIN}.0 or newer"
-        )
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        return (
-            "it is sharded by DeepSpeed or FSDP, whose pieces libckpt.transformers does not know: "
-            "its steps are not captured in memory, and Transformers writes its checkpoints itself"
-        )
-    return None
-
-
-def _is_stock(trainer, name):
-    """Whether the class has Transformers' own method: a subclass may have replaced it."""
-    return getattr(type(trainer), name, None) is getattr(transformers.Trainer, name, None)
-
-
-def _calling_trainer():
-    """The Trainer that calls on_init_end.
-
-    Transformers hands its callbacks the model, the state, the arguments and more, and none of it
-    refers to the Trainer; yet where to resume from is asked in train() before the first event. So
-    the caller's frame is searched. `TrainerWrapper` needs none of this.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, transformers.Trainer):
-            return caller
-        frame = frame.f_back
-    return None

@@ -131,6 +131,12 @@ class TrainerFolders:
 
     def _publish_if_wanted(self, folders, number):
         """Publishes the folder now if something reads it now."""
+        if self._is_read_now(folders, number):
+            _publish_queue.settle(wait=True)
+        if self._trainer.args.push_to_hub:
+            self._trainer._push_from_checkpoint(str(folders.path(number)))
+
+    def _is_read_now(self, folders, number):
         from transformers.trainer_callback import TrainerCallback
 
         args = self._trainer.args
@@ -139,14 +145,14 @@ class TrainerFolders:
             for callback in self._trainer.callback_handler.callbacks
         )
         is_urgent = (folders.path(number) / SENTINEL).exists()
-        if is_read or is_urgent or args.load_best_model_at_end or args.push_to_hub:
-            _publish_queue.settle(wait=True)
-        if args.push_to_hub:
-            self._trainer._push_from_checkpoint(str(folders.path(number)))
+        return bool(is_read or is_urgent or args.load_best_model_at_end or args.push_to_hub)
 
     def rotate(self, folders):
+        self._rotate(folders, folders.remove)
+
+    def _rotate(self, folders, remove):
         args, state = self._trainer.args, self._trainer.state
-        folders.rotate(args.save_total_limit, state.best_model_checkpoint)
+        folders.rotate(args.save_total_limit, state.best_model_checkpoint, remove)
 
 
 class _Publish:

@@ -65,8 +65,8 @@ class Folders:
         os.rename(path, aside)
         shutil.rmtree(aside, ignore_errors=True)
 
-    def rotate(self, limit, best):
-        """Removes the oldest beyond the limit; the newest and the best stay."""
+    def rotate(self, limit, best, remove):
+        """Removes the oldest beyond the limit by `remove(path)`; the newest and the best stay."""
         if limit is None or limit <= 0:
             return
         numbers = self.numbers()
@@ -74,7 +74,7 @@ class Folders:
         kept.update(n for n in numbers if best is not None and self.path(n) == pathlib.Path(best))
         surplus = len(numbers) - max(limit, len(kept))
         for number in [n for n in numbers if n not in kept][: max(surplus, 0)]:
-            self.remove(self.path(number))
+            remove(self.path(number))
 
     def numbers(self):
         """The numbers of all folders, ascending."""
@@ -101,11 +101,25 @@ def problem_of(folder):
         json.loads((folder / "trainer_state.json").read_text())
     except (OSError, ValueError):
         return "its trainer_state.json is missing or broken"
-    for path in folder.iterdir():
+    problem = _problem_of_parts(folder)
+    if problem is not None:
+        return problem
+    for path in folder.rglob("*"):
         if path.suffix in (".pt", ".pth", ".bin") and not zipfile.is_zipfile(path):
             return f"its {path.name} is broken"
         if path.suffix == ".safetensors" and not _is_whole(path):
             return f"its {path.name} is broken"
+    return None
+
+
+def _problem_of_parts(folder):
+    """Of what several ranks wrote: each kind has a file that comes last."""
+    for path in folder.iterdir():
+        if path.name.startswith("global_step") and not (folder / "latest").is_file():
+            return f"nothing names its {path.name} as latest"
+        is_of_fsdp = path.name.startswith(("pytorch_model_fsdp_", "optimizer_")) and path.is_dir()
+        if is_of_fsdp and not (path / ".metadata").is_file():
+            return f"its {path.name} has no .metadata"
     return None
 
 

@@ -46,14 +46,11 @@ class TrainerMemory:
     def begin(self):
         """The optimizer exists: the first capture is prepared, and guarded from then on."""
         self._captured = self._trainer.state.global_step
-        optimizer = self._trainer.optimizer
         if self.session is None:
             return
-        if self._overlap and self._guarded is not optimizer:
-            self.session.guard(optimizer)
-            self._guarded = optimizer
+        self._guard()
         try:
-            self.session.prepare(self.items())
+            self.session.prepare(self.items(), arrays=self.arrays())
         except errors.CheckpointError as error:
             logger.error(
                 "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
@@ -64,13 +61,28 @@ class TrainerMemory:
             self.start_fresh()
         self._has_asked = False  # A second train() begins where the Trainer says.
 
+    def _guard(self):
+        optimizer = self._trainer.optimizer
+        if self._overlap and self._guarded is not optimizer:
+            self.session.guard(optimizer)
+            self._guarded = optimizer
+
     def capture(self):
         """Captures the state after the newest step, once."""
         step = self._trainer.state.global_step
         if self.session is None or step <= self._captured:
             return
         self._captured = step
-        self.session.save_checkpoint_if_needed(step, self.items())
+        try:
+            items, arrays = self.items(), self.arrays()
+        except Exception as error:  # The state of a callback, or of an engine, may be anything.
+            logger.error("libckpt: step %d is not captured in memory: %s", step, error)
+            return
+        self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+
+    def arrays(self):
+        """Parts of larger tensors that are no part of an item."""
+        return ()
 
     def items(self):
         trainer = self._trainer
@@ -80,7 +92,7 @@ class TrainerMemory:
             "scheduler": trainer.lr_scheduler,
             "rng": RNG(),
             "state": state_json(trainer),
-            "totals": _totals(trainer),
+            "totals": totals_of(trainer),
         }
         scaler = getattr(trainer.accelerator, "scaler", None)
         return items if scaler is None else {**items, "scaler": scaler}
@@ -95,8 +107,7 @@ class TrainerMemory:
             return None
         self._has_asked = True
         try:
-            restored = self.session.restore()
-            self._check(restored)
+            restored = self._restored()
         except errors.NotFound:
             pass
         except Exception as error:  # Whatever it is, folders may be good.
@@ -109,13 +120,15 @@ class TrainerMemory:
             pass  # Our own.
         return restored if self.failure is None else None
 
-    def _check(self, restored):
+    def _restored(self):
+        restored = self.session.restore()
         problem = _problem_of(restored, self._trainer)
         if problem is not None:
             raise errors.InvalidArgument(
                 f"step {restored.step} from {restored.source_name} does not fit this Trainer: "
                 f"{problem}; train(resume_from_checkpoint=False) and another output_dir begin anew"
             )
+        return restored
 
     def start_fresh(self):
         """Training goes on from elsewhere, whatever memory has."""
@@ -146,12 +159,19 @@ def _declared(trainer):
     return trainer.accelerator.unwrap_model(trainer.model)
 
 
-def _totals(trainer):
+def totals_of(trainer):
     """What the loop adds up between two lines of its log."""
     return {
         "loss": trainer._tr_loss.detach() if hasattr(trainer, "_tr_loss") else None,
         **{name: getattr(trainer, field, 0) for name, field in TOTALS.items()},
     }
+
+
+def give_totals(trainer, totals):
+    if totals["loss"] is not None:
+        trainer._tr_loss = totals["loss"].to(trainer.args.device).clone()
+    for name, field in TOTALS.items():
+        setattr(trainer, field, totals[name])
 
 
 def _problem_of(restored, trainer):
@@ -209,8 +229,4 @@ class Resumed:
         RNG().load_state_dict(self._values["rng"])
 
     def give_totals(self, trainer):
-        totals = self._values["totals"]
-        if totals["loss"] is not None:
-            trainer._tr_loss = totals["loss"].to(trainer.args.device).clone()
-        for name, field in TOTALS.items():
-            setattr(trainer, field, totals[name])
+        give_totals(trainer, self._values["totals"])

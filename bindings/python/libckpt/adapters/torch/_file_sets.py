@@ -33,19 +33,25 @@ from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_cop
 logger = logging.getLogger("libckpt")
 
 FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
+OF_PLACE = ("node", "nodes", "interface", "port", "secret_file", "runtime_dir", "daemon_path",
+            "incarnation", "embedded", "replicas")  # fmt: skip  Options for sessions alike.
 NAME = re.compile(r"^[^./][^/]*(/[^./][^/]*)*$")
 
 
 class FileSets:
     """The sets of one directory. All ranks open it, and make the same calls in the same order.
 
-    `kind` names the framework; `options` are those of libckpt.init.
+    `kind` names the framework; `options` are those of libckpt.init. `area`: a folder below .libckpt
+    for these sets alone, where others write into the directory, too. With `keeps_foreign`, files
+    that another program had in the folder of a set stay there.
     """
 
-    def __init__(self, kind, directory, *, rank=0, world_size=1, **options):
+    def __init__(self, kind, directory, *, rank=0, world_size=1, area="", keeps_foreign=True,
+                 **options):  # fmt: skip
         self.directory = pathlib.Path(os.path.realpath(directory))
         self.rank, self.world_size = rank, world_size
-        self.private = self.directory / PRIVATE
+        self.private = self.directory / PRIVATE / area
+        self._keeps_foreign = keeps_foreign
         self.work = Work(self.private / "work")
         if rank == 0:
             self._finish()
@@ -70,6 +76,10 @@ class FileSets:
         """Returns when all that was committed is there, or was given up. All ranks call it."""
         _publish_queue.settle(wait=True)
         self._ranks.meet("published files")
+
+    def decide(self, what, value):
+        """As rank 0 says it. All ranks call it."""
+        return self._ranks.decide(what, value, lambda said: said[0])
 
     def waiting(self):
         """The names of the sets that are on their way."""
@@ -115,7 +125,7 @@ class FileSets:
                     bring(source, whole / file)
         names = files_of(whole)
         target = self.directory / name
-        if target.is_dir():
+        if target.is_dir() and self._keeps_foreign:
             self._keep_foreign(name, target, whole)
         sync_tree(whole)
         if not target.exists():
@@ -162,6 +172,11 @@ class FileSets:
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("libckpt: %s is deleted", target)
         return True
+
+
+def options_of_place(options):
+    """Those of a session that hold for file sets beside it, too."""
+    return {name: options[name] for name in OF_PLACE if name in options}
 
 
 def _replace_text(path, text):

@@ -1,0 +1,138 @@
+"""Resuming: memory or a folder, whichever is newer, and the line that says which."""
+
+import json
+import logging
+
+from libckpt.rng import RNG
+
+logger = logging.getLogger("libckpt")
+
+
+def is_from_memory(memory, restored, folders, number):
+    """Whether training goes on from the step in memory, and not from the folder of that number.
+
+    Neither needs to be there. Raises when nothing can be had, although there is something.
+    """
+    if restored is not None and (number is None or restored.step >= number):
+        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
+                       restored.step, restored.source_name, number)  # fmt: skip
+        return True
+    if number is None:
+        if memory.failure is not None:
+            raise memory.failure  # There is something: do not begin anew over it.
+        logger.warning("libckpt: nothing to resume from: training begins at step 0")
+        return False
+    if memory.failure is not None:
+        logger.error("libckpt: resume from memory: %s; resumes from %s instead",
+                     memory.failure, folders.path(number))  # fmt: skip
+        memory.start_fresh()
+    elif restored is not None:
+        logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
+                       folders.path(number), restored.step)  # fmt: skip
+    return False
+
+
+class ShardedResume:
+    """Where a sharded Trainer resumes from.
+
+    Memory fills tensors where they are, and a Trainer shards its model after it was told a folder.
+    So it is told one that stands for the answer, and the answer is found as soon as there is the
+    model: before the Trainer reads from the folder where it stands in its data.
+    """
+
+    def __init__(self, trainer, memory, folders):
+        self._trainer, self._memory, self._folders = trainer, memory, folders
+        self._prepared = None  # The model, once it is sharded and the Trainer has not asked for it.
+        self._is_from_memory = False
+        self._number = None  # Of the folder that it resumes from.
+        self.folder = str(folders.folders().private / "resume" / "newest")
+
+    def write_state(self, text=None):
+        """What the Trainer reads of a folder before it asks for anything."""
+        from transformers.trainer_callback import TrainerState
+
+        path = self._folders.folders().private / "resume" / "newest" / "trainer_state.json"
+        with self._trainer.args.main_process_first(desc="where to resume from"):
+            if self._trainer.is_local_process_zero():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if text is None:
+                    TrainerState().save_to_json(str(path))
+                else:
+                    path.write_text(text)
+
+    # --- in the place of the Trainer's methods
+
+    def init_state(self, stock, max_steps, num_update_steps_per_epoch, num_train_epochs,
+                   resume_from_checkpoint, trial):  # fmt: skip
+        def init(folder):
+            return stock(max_steps, num_update_steps_per_epoch, num_train_epochs, folder, trial)
+
+        if resume_from_checkpoint != self.folder:
+            return init(resume_from_checkpoint)
+        init(None)
+        self._prepared, _ = self._trainer._prepare_for_training(max_steps, None, None)
+        return init(self._decide())
+
+    def prepare(self, stock, max_steps, train_dataloader, resume_from_checkpoint):
+        if self._prepared is None:
+            prepared = stock(max_steps, train_dataloader, resume_from_checkpoint)
+            self._memory.prepared()
+            return prepared
+        model, self._prepared = self._prepared, None
+        self._trainer.callback_handler.train_dataloader = train_dataloader
+        return model, train_dataloader
+
+    def _decide(self):
+        """Fills the model. Returns the folder with the Trainer's state; none: it begins anew."""
+        folders, memory = self._folders.folders(), self._memory
+        number, ranks = memory.decide("newest folder", self._newest_folder(folders))
+        restored = memory.newest()
+        if restored is not None and ranks not in (None, self._trainer.args.world_size):
+            logger.warning("libckpt: %s is not resumed from: DeepSpeed wants the %d rank(s) that "
+                           "saved it", folders.path(number), ranks)  # fmt: skip
+            number = None
+        self._is_from_memory = is_from_memory(memory, restored, folders, number)
+        self._number = None if self._is_from_memory else number
+        if self._is_from_memory:
+            self.write_state(memory.state)
+            return self.folder
+        if number is None:
+            return None
+        self._load(str(folders.path(number)))
+        return str(folders.path(number))
+
+    def _newest_folder(self, folders):
+        """[its number, the number of ranks that alone can load it], where there are such."""
+        number = folders.newest_whole()
+        if number is None or not self._trainer.is_deepspeed_enabled:
+            return [number, None]
+        from libckpt.deepspeed._folders import ranks_of
+
+        is_universal = self._trainer.model_wrapped.load_universal_checkpoint()
+        return [number, None if is_universal else ranks_of(folders.path(number))]
+
+    def _load(self, folder):
+        """As the Trainer itself does once its model is sharded."""
+        from transformers.trainer import _is_peft_model, deepspeed_load_checkpoint
+
+        trainer = self._trainer
+        if trainer.is_deepspeed_enabled:
+            is_strict = not _is_peft_model(trainer.model)
+            deepspeed_load_checkpoint(trainer.model_wrapped, folder, load_module_strict=is_strict)
+        else:
+            trainer._load_from_checkpoint(folder, trainer.model_wrapped)
+        trainer._load_optimizer_and_scheduler(folder)
+        trainer._load_scaler(folder)
+
+    # --- what the Trainer asks the folder for when it has found its place in the data
+
+    def give_rng(self, trainer):
+        if self._is_from_memory:
+            RNG().load_state_dict(self._memory.rng)
+        elif self._number is not None:
+            folder = self._folders.folders().path(self._number)
+            type(trainer)._load_rng_state(trainer, str(folder))
+
+    def give_totals(self, trainer):
+        if self._is_from_memory:
+            self._memory.give_totals(trainer)
