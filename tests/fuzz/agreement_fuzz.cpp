@@ -22,7 +22,8 @@ void keep(Decode decode, Bytes input, const char* what) {
 
 }  // namespace
 
-void fuzz_one(Bytes input) {
+void fuzz_one(Bytes bytes) {
+  const std::vector<std::byte> input = with_crc(bytes);
   keep(format::decode_node_report, input, "a report is kept");
   keep(format::decode_decree, input, "a decree is kept");
   keep(format::decode_start, input, "a Start is kept");

@@ -9,8 +9,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 #include <string_view>
+#include <vector>
+
+#include "base/checksum.hpp"
 
 namespace ckpt::fuzz {
 
@@ -21,6 +25,15 @@ void fuzz_one(Bytes input);
 
 inline std::string_view text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Records end with a CRC, which a fuzzer cannot guess: the input with the right one.
+inline std::vector<std::byte> with_crc(Bytes record) {
+  std::vector<std::byte> sealed(record.begin(), record.end());
+  if (sealed.size() < sizeof(Crc32)) return sealed;
+  const Crc32 crc = crc32(record.first(record.size() - sizeof(Crc32)));
+  std::memcpy(sealed.data() + sealed.size() - sizeof crc, &crc, sizeof crc);
+  return sealed;
 }
 
 inline void promise(bool kept, const char* what) {

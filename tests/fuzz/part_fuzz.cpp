@@ -31,7 +31,7 @@ void fuzz_one(Bytes input) {
   if (input.size() < format::part_head_bytes) return;
   const auto front_bytes = format::part_front_bytes(input.first(format::part_head_bytes));
   if (!front_bytes || *front_bytes > input.size()) return;
-  const Bytes front_input = input.first(*front_bytes);
+  const std::vector<std::byte> front_input = with_crc(input.first(*front_bytes));
   const auto front = format::decode_part_front(front_input);
   if (!front) return;
   promise(std::ranges::equal(format::encode(*front), front_input), "a front is kept to the byte");

@@ -7,7 +7,8 @@
 
 namespace ckpt::fuzz {
 
-void fuzz_one(Bytes input) {
+void fuzz_one(Bytes bytes) {
+  const std::vector<std::byte> input = with_crc(bytes);
   const auto record = format::decode_shard_record(input);
   if (!record) return;
   promise(format::validate(*record).has_value(), "a record that was read is valid");
