@@ -254,8 +254,9 @@ def test_a_folder_of_other_ranks_is_passed_by_where_there_is_memory(trainer, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("case", [SOME[0], pytest.param(fsdp("FULL"), id="fsdp-full")])
 def test_the_best_model_is_loaded_at_the_end_and_its_folder_stays(trainer, tmp_path, case):
+    """Stock Transformers hangs here with FSDP's SHARDED_STATE_DICT."""
     case = {**case, "load_best_model_at_end": True, "metric_for_best_model": "loss",
             "eval_strategy": "steps", "eval_steps": 5}  # fmt: skip
     said = train(trainer, tmp_path / "output", **case).finish()

@@ -35,11 +35,7 @@ class ShardedFolders(TrainerFolders):
         if fileset is None:
             stock_save(model, trial)
             return
-        run = fileset.folder.with_name(f"run-{fileset.folder.name}")
-        run.mkdir(exist_ok=True)
-        shown = run / f"checkpoint-{number}"
-        with contextlib.suppress(FileExistsError):
-            shown.symlink_to(fileset.folder, target_is_directory=True)
+        shown = _shown(fileset, folders.path(number).name)
         try:
             self._collect(stock_save, model, trial, fileset, shown)
         except BaseException:
@@ -123,6 +119,16 @@ class ShardedFolders(TrainerFolders):
         """On rank 0, once the newest is there."""
         sets = self._sets[str(folders.output)]
         self._rotate(folders, lambda path: sets.remove(path.name) or folders.remove(path))
+
+
+def _shown(fileset, name):
+    """The rank's folder of the set under a name that the Trainer gives its folders."""
+    run = fileset.folder.with_name(f"run-{fileset.folder.name}")
+    run.mkdir(exist_ok=True)
+    shown = run / name
+    if not shown.is_symlink():
+        shown.symlink_to(fileset.folder, target_is_directory=True)
+    return shown
 
 
 class _Weights:
