@@ -129,8 +129,7 @@ ServerError parse_error(std::string_view text) {
 }
 
 std::string render_parts(const std::vector<UploadedPart>& parts) {
-  std::string text =
-      "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
+  std::string text = "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
   for (std::size_t index = 0; index < parts.size(); ++index) {
     std::string tag;  // A tag stands in quotes.
     for (const char letter : parts[index].tag) {

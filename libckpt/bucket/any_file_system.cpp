@@ -130,7 +130,9 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
     if (!*buckets_) return fail(buckets_->error());
     return (*buckets_)->get();
   }
+  // Errors: those of check_path, and of what buckets need.
   Result<os::FileSystem*> files_of(std::string_view path) {
+    CKPT_CHECK(check_path(path));
     if (!is_bucket_path(path)) return disk_.get();
     CKPT_TRY(BucketFileSystem* const files, buckets());
     return files;

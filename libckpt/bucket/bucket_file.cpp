@@ -106,9 +106,9 @@ Task<void> ObjectWriter::write_lasting_at(std::uint64_t offset, std::span<const 
     const auto piece = bytes.first(std::min<std::uint64_t>(bytes.size(), end - offset));
     Part& part = parts_[index];
     if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
-      co_return fail(Errc::invalid_argument,
-                     fmt::format("write at {} of {}: these bytes were written before", offset,
-                                 shown(place_)));
+      co_return fail(
+          Errc::invalid_argument,
+          fmt::format("write at {} of {}: these bytes were written before", offset, shown(place_)));
     }
     part.bytes += piece.size();
     offset += piece.size();
@@ -138,8 +138,8 @@ Task<void> ObjectWriter::send_part(std::size_t index) {
     CKPT_ASSERT(offset == next);  // Else two writes overlapped.
     next += piece.size();
   }
-  CKPT_CO_TRY(uploaded_[index], co_await client_.put_part(place_, std::move(order),
-                                                          std::move(pieces)));
+  CKPT_CO_TRY(uploaded_[index],
+              co_await client_.put_part(place_, std::move(order), std::move(pieces)));
   co_return Status();
 }
 
@@ -150,9 +150,9 @@ Task<void> ObjectWriter::sync_data() {
     const bool is_whole = parts_[index].bytes == bytes_of_part(index) &&
                           (upload_.empty() || !uploaded_[index].tag.empty());
     if (!is_whole) {
-      co_return fail(Errc::invalid_argument,
-                     fmt::format("complete {}: bytes of its part {} are missing", shown(place_),
-                                 index + 1));
+      co_return fail(
+          Errc::invalid_argument,
+          fmt::format("complete {}: bytes of its part {} are missing", shown(place_), index + 1));
     }
   }
   if (upload_.empty()) {

@@ -108,8 +108,7 @@ Result<Client::Sent> Client::perform(Request request, Duration clock_offset) {
 void Client::set_clock(const Response& response) {
   const auto theirs = parse_http_time(response.header("date"));
   if (!theirs) return;
-  clock_offset_ =
-      std::chrono::duration_cast<Duration>(*theirs - std::chrono::system_clock::now());
+  clock_offset_ = std::chrono::duration_cast<Duration>(*theirs - std::chrono::system_clock::now());
   log_warning("s3: this machine's clock is off by {} s against the server's, whose time is used",
               std::chrono::duration_cast<std::chrono::seconds>(clock_offset_).count());
 }
@@ -117,8 +116,8 @@ void Client::set_clock(const Response& response) {
 Error Client::error_of(const Sent& sent, const std::string& doing) const {
   const Response& response = sent.response;
   const ServerError said = parse_error(response.body);
-  std::string words = fmt::format("{}: {} answered {}", doing, settings_.describe(),
-                                  response.status);
+  std::string words =
+      fmt::format("{}: {} answered {}", doing, settings_.describe(), response.status);
   if (!said.code.empty()) words += " " + said.code;
   if (!said.message.empty()) words += ": " + said.message.substr(0, 300);
   if (response.status == 404) {
@@ -150,8 +149,8 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
     Reaction reaction = Reaction::give_up;
     if (sent) {
       // A completed upload may be answered with 200 and an error in the text.
-      const ServerError said = request.target.empty() ? parse_error(sent->response.body)
-                                                      : ServerError();
+      const ServerError said =
+          request.target.empty() ? parse_error(sent->response.body) : ServerError();
       const bool is_good = sent->response.is_good() && said.code.empty();
       if (!is_good) reaction = reaction_to(sent->response.status, said);
       if (reaction == Reaction::renew_keys) credentials_.forget(sent->used);
@@ -224,16 +223,16 @@ Task<void> Client::get_range(Place place, std::string tag, std::uint64_t offset,
   if (!tag.empty()) request.headers.push_back({"if-match", tag});
   auto sent = co_await send(std::move(request), doing);
   if (!sent) {
-    const bool is_other = sent.error().cause() == std::errc::file_exists ||
-                          sent.error().code() == Errc::not_found;
+    const bool is_other =
+        sent.error().cause() == std::errc::file_exists || sent.error().code() == Errc::not_found;
     if (!is_other) co_return fail(std::move(sent).error());
     co_return fail(Errc::corruption, doing + ": it was replaced or removed while it was read");
   }
   const std::string wanted = fmt::format("bytes {}-{}/", offset, offset + target.size() - 1);
   if (sent->response.header("content-range").starts_with(wanted)) co_return Status();
-  co_return fail(Errc::io, fmt::format("{}: {} answered with other bytes ({} {})", doing,
-                                       settings_.describe(), sent->response.status,
-                                       sent->response.header("content-range")));
+  co_return fail(
+      Errc::io, fmt::format("{}: {} answered with other bytes ({} {})", doing, settings_.describe(),
+                            sent->response.status, sent->response.header("content-range")));
 }
 
 Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
@@ -257,8 +256,8 @@ Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
   }
   // With a condition on what is not there any more, servers answer 404.
   if (condition.mode() == os::PutMode::if_unchanged && error.code() == Errc::not_found)
-    error = Error(Errc::invalid_argument, error.text(),
-                  std::make_error_code(std::errc::file_exists));
+    error =
+        Error(Errc::invalid_argument, error.text(), std::make_error_code(std::errc::file_exists));
   co_return fail(std::move(error));
 }
 
@@ -273,9 +272,8 @@ Task<ListedPage> Client::list(ListOrder order) {
   root.bucket = order.bucket;
   const std::string doing = "list s3://" + order.bucket + "/" + order.prefix;
   Request request = request_for(root, "GET");
-  request.query = {{"list-type", "2"},
-                   {"prefix", order.prefix},
-                   {"max-keys", std::to_string(order.keys_max)}};
+  request.query = {
+      {"list-type", "2"}, {"prefix", order.prefix}, {"max-keys", std::to_string(order.keys_max)}};
   if (!order.is_deep) request.query.emplace_back("delimiter", "/");
   if (!order.token.empty()) request.query.emplace_back("continuation-token", order.token);
   auto sent = co_await send(std::move(request), doing);
@@ -312,8 +310,8 @@ Task<UploadedPart> Client::put_part(Place place, PartOrder order, Pieces pieces)
   co_return part;
 }
 
-Task<void> Client::complete_upload(Place place, std::string upload,
-                                   std::vector<UploadedPart> parts, std::uint64_t bytes) {
+Task<void> Client::complete_upload(Place place, std::string upload, std::vector<UploadedPart> parts,
+                                   std::uint64_t bytes) {
   const std::string doing = "complete the upload of " + shown(place);
   const std::string text = render_parts(parts);
   Request request = request_for(place, "POST");
@@ -342,9 +340,8 @@ void Client::abort_in_background(const Place& place, const std::string& upload) 
   Request request = request_for(place, "DELETE");
   request.query.emplace_back("uploadId", upload);
   // One try: the next timeline aborts what is left.
-  const bool is_queued = threads_.post([this, request, offset = clock_offset_] {
-    (void)perform(request, offset);
-  });
+  const bool is_queued =
+      threads_.post([this, request, offset = clock_offset_] { (void)perform(request, offset); });
   if (!is_queued) log(LogLevel::debug, "s3: an upload of {} is left behind", shown(place));
 }
 

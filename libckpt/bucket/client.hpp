@@ -35,9 +35,9 @@ struct ObjectFacts {
 struct ListOrder {
   std::string bucket;
   std::string prefix;
-  bool is_deep = false;       // Else what follows the next slash is summed up as prefixes.
+  bool is_deep = false;  // Else what follows the next slash is summed up as prefixes.
   std::uint32_t keys_max = 1000;
-  std::string token;          // Of the page before.
+  std::string token;  // Of the page before.
 };
 struct PartOrder {
   std::string upload;

@@ -29,8 +29,8 @@ Found from_environment(const Environment& environment) {
   const auto access_key = environment.variable("AWS_ACCESS_KEY_ID");
   const auto secret_key = environment.variable("AWS_SECRET_ACCESS_KEY");
   if (!access_key || !secret_key) return std::optional<Credentials>();
-  return with_keys(*access_key, *secret_key,
-                   environment.variable("AWS_SESSION_TOKEN").value_or(""), "the environment");
+  return with_keys(*access_key, *secret_key, environment.variable("AWS_SESSION_TOKEN").value_or(""),
+                   "the environment");
 }
 
 Found from_profile(const Environment& environment) {
@@ -124,9 +124,8 @@ Found from_instance(const Environment& environment, Transport& transport) {
     return std::optional<Credentials>();
   const std::string what = "the instance's metadata";
   Request request;
-  CKPT_TRY(request.origin,
-           parse_origin(environment.variable("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-                            .value_or("http://169.254.169.254")));
+  CKPT_TRY(request.origin, parse_origin(environment.variable("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+                                            .value_or("http://169.254.169.254")));
   request.is_local = true;
   request.method = "PUT";
   request.key = "latest/api/token";

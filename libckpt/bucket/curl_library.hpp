@@ -4,8 +4,8 @@
 // be loaded into every trainer.
 #pragma once
 
-#include <ckpt/result.hpp>
 #include <curl/curl.h>
+#include <ckpt/result.hpp>
 
 namespace ckpt::bucket {
 
@@ -20,7 +20,8 @@ struct CurlLibrary {
   decltype(&::curl_slist_append) slist_append = nullptr;
   decltype(&::curl_slist_free_all) slist_free_all = nullptr;
 
-  // Loads it at the first call; later ones return the same. Errors: unsupported (names the package).
+  // Loads it at the first call; later ones return the same. Errors: unsupported (names the
+  // package).
   static Result<const CurlLibrary*> load();
 };
 

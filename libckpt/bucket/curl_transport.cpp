@@ -20,7 +20,8 @@ constexpr long connect_ms_max = 10'000;
 // A transfer slower than this for that long is given up: a dead peer, or a stuck proxy.
 constexpr long slow_bytes_per_second = 1024;
 constexpr long slow_seconds_max = 20;
-constexpr long local_ms_max = 2'000;  // Services of the own machine answer at once, or are not there.
+constexpr long local_ms_max =
+    2'000;  // Services of the own machine answer at once, or are not there.
 
 // One request on its way; libcurl calls back into it, on the thread of perform.
 struct Exchange {
@@ -219,8 +220,8 @@ class CurlTransport final : public Transport {
     }
     const auto target = exchange.request.target;
     if (exchange.response.is_good() && exchange.received != target.size())
-      return fail(Errc::unavailable, fmt::format("{} sent {} bytes of {}", where,
-                                                 exchange.received, target.size()));
+      return fail(Errc::unavailable,
+                  fmt::format("{} sent {} bytes of {}", where, exchange.received, target.size()));
     return std::move(exchange.response);
   }
 

@@ -18,9 +18,8 @@ bool is_bucket_name(std::string_view name) {
   };
   if (name.size() < 3 || name.size() > 63) return false;
   if (!is_plain(name.front()) || !is_plain(name.back())) return false;
-  return std::ranges::all_of(name, [&](char letter) {
-    return is_plain(letter) || letter == '-' || letter == '.';
-  });
+  return std::ranges::all_of(
+      name, [&](char letter) { return is_plain(letter) || letter == '-' || letter == '.'; });
 }
 
 // The scheme of "name://rest"; empty: a path of files.
@@ -71,7 +70,8 @@ Result<Place> parse_place(std::string_view path) {
     rest.remove_prefix(name.size());
     if (name.empty() || name == ".") continue;
     if (name == "..") return problem("\"..\" in it");
-    if (std::ranges::any_of(name, [](char letter) { return static_cast<unsigned char>(letter) < ' '; }))
+    if (std::ranges::any_of(name,
+                            [](char letter) { return static_cast<unsigned char>(letter) < ' '; }))
       return problem("a control character in it");
     if (!place.key.empty()) place.key += '/';
     place.key += name;

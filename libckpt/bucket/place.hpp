@@ -22,7 +22,8 @@ Result<Place> parse_place(std::string_view path);
 // Accepts paths of files and of buckets. Errors: invalid_argument (names what to use instead).
 Status check_path(std::string_view path);
 
-// "s3://bucket/prefix" without repeated slashes, "." and a slash at the end. Errors: as parse_place.
+// "s3://bucket/prefix" without repeated slashes, "." and a slash at the end. Errors: as
+// parse_place.
 Result<std::string> normal_path(std::string_view path);
 
 }  // namespace ckpt::bucket

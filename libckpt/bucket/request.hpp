@@ -39,17 +39,18 @@ Result<Origin> parse_origin(std::string_view url);
 struct Request {
   std::string method = "GET";
   Origin origin;
-  std::string key;                                           // Not encoded; no slash in front.
-  std::vector<std::pair<std::string, std::string>> query;    // Not encoded.
-  std::vector<Header> headers;                               // Without those that signing adds.
-  std::vector<std::span<const std::byte>> body;              // Borrowed.
-  std::optional<ByteRange> range;                            // Asks for these bytes alone.
+  std::string key;                                         // Not encoded; no slash in front.
+  std::vector<std::pair<std::string, std::string>> query;  // Not encoded.
+  std::vector<Header> headers;                             // Without those that signing adds.
+  std::vector<std::span<const std::byte>> body;            // Borrowed.
+  std::optional<ByteRange> range;                          // Asks for these bytes alone.
   std::span<std::byte> target;  // Borrowed. Takes the bytes of a good answer, exactly; else `body`.
   bool is_local = false;        // The machine's own service: no proxy, and short time-outs.
 
   std::uint64_t body_bytes() const;
-  std::string encoded_path() const;   // "/bucket/a%20b"
-  std::string encoded_query() const;  // Sorted; "uploads=&x=1". A name without a value keeps its "=".
+  std::string encoded_path() const;  // "/bucket/a%20b"
+  std::string encoded_query()
+      const;  // Sorted; "uploads=&x=1". A name without a value keeps its "=".
   std::string url() const;
 };
 

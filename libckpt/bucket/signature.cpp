@@ -69,9 +69,8 @@ Canonical canonical_form(const Request& request, const std::string& body_hash) {
     if (!canonical.signed_names.empty()) canonical.signed_names += ';';
     canonical.signed_names += name;
   }
-  canonical.text = request.method + "\n" + request.encoded_path() + "\n" +
-                   request.encoded_query() + "\n" + lines + "\n" + canonical.signed_names + "\n" +
-                   body_hash;
+  canonical.text = request.method + "\n" + request.encoded_path() + "\n" + request.encoded_query() +
+                   "\n" + lines + "\n" + canonical.signed_names + "\n" + body_hash;
   return canonical;
 }
 
@@ -82,8 +81,8 @@ std::string sha256_hex(std::string_view text) {
 }
 
 void sign(Request& request, const Keys& keys, const SigningScope& scope) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
-      scope.time.time_since_epoch());
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(scope.time.time_since_epoch());
   const std::string when =
       fmt::format("{:%Y%m%dT%H%M%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds.count())));
   const std::string day = when.substr(0, 8);

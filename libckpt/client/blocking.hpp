@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "bucket/any_file_system.hpp"
 #include "os/pool_file_system.hpp"
 
 namespace ckpt::client {
@@ -18,7 +19,9 @@ template <class T, class Start>
 Result<T> run_blocking(const Start& start) {
   asio::io_context context(1);
   const auto clock = make_system_clock(context.get_executor());
-  const auto files = os::make_pool_file_system(os::disk_thread_count, os::DiskPriority::normal);
+  constexpr auto priority = os::DiskPriority::normal;
+  const auto files = bucket::with_buckets(
+      os::make_pool_file_system(os::disk_thread_count, priority), *clock, priority);
   std::optional<Result<T>> result;
   std::exception_ptr thrown;
   asio::co_spawn(context, start(*files, *clock), [&](std::exception_ptr error, Result<T> value) {

@@ -41,6 +41,7 @@ Task<format::Timelines> load_timelines(Site site, format::RunId run);
 Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t attempt);
 
 // Writes a temporary file, syncs it, renames it to `name`, syncs the directory. All below the site.
+// In a bucket, one put does all of this, and of the next function too.
 Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name);
 // Writes a temporary file and links it as `name`. Returns false if `name` exists, and leaves it.
 Task<bool> create_once(Site site, std::string name, std::string text, std::string aside_name);
