@@ -89,9 +89,12 @@ Request Client::request_for(const Place& place, std::string method) const {
   return request;
 }
 
-Result<Client::Sent> Client::perform(Request request, Duration clock_offset) {
-  const auto now = std::chrono::system_clock::now() +
-                   std::chrono::duration_cast<std::chrono::system_clock::duration>(clock_offset);
+WallTime Client::server_time() const {
+  return clock_.wall_time() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(clock_offset_);
+}
+
+Result<Client::Sent> Client::perform(Request request, WallTime now) {
   Sent sent;
   CKPT_TRY(sent.used, credentials_.at(now));
   for (Header& header : request.headers)
@@ -108,7 +111,7 @@ Result<Client::Sent> Client::perform(Request request, Duration clock_offset) {
 void Client::set_clock(const Response& response) {
   const auto theirs = parse_http_time(response.header("date"));
   if (!theirs) return;
-  clock_offset_ = std::chrono::duration_cast<Duration>(*theirs - std::chrono::system_clock::now());
+  clock_offset_ = std::chrono::duration_cast<Duration>(*theirs - clock_.wall_time());
   log_warning("s3: this machine's clock is off by {} s against the server's, whose time is used",
               std::chrono::duration_cast<std::chrono::seconds>(clock_offset_).count());
 }
@@ -142,8 +145,8 @@ Error Client::error_of(const Sent& sent, const std::string& doing) const {
 Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   bool is_unsure = false;
   for (int tries = 1;; ++tries) {
-    std::function<Result<Sent>()> work = [this, request, offset = clock_offset_] {
-      return perform(request, offset);
+    std::function<Result<Sent>()> work = [this, request, now = server_time()] {
+      return perform(request, now);
     };
     auto sent = co_await threads_.run<Sent>(std::move(work));
     Reaction reaction = Reaction::give_up;
@@ -341,7 +344,7 @@ void Client::abort_in_background(const Place& place, const std::string& upload) 
   request.query.emplace_back("uploadId", upload);
   // One try: the next timeline aborts what is left.
   const bool is_queued =
-      threads_.post([this, request, offset = clock_offset_] { (void)perform(request, offset); });
+      threads_.post([this, request, now = server_time()] { (void)perform(request, now); });
   if (!is_queued) log(LogLevel::debug, "s3: an upload of {} is left behind", shown(place));
 }
 

@@ -80,11 +80,13 @@ class Client {
     bool is_unsure = false;  // An earlier try may have been carried out.
   };
   Request request_for(const Place& place, std::string method) const;
-  Result<Sent> perform(Request request, Duration clock_offset);
+  Result<Sent> perform(Request request, WallTime now);
   // Returns good answers. `doing` is what the error says was tried.
   Task<Sent> send(Request request, std::string doing);
   Task<Sent> send_any(Request request, std::string doing);
   Error error_of(const Sent& sent, const std::string& doing) const;
+  // The server's time, as far as we know.
+  WallTime server_time() const;
   void set_clock(const Response& response);
 
   Clock& clock_;

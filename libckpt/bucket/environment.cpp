@@ -68,7 +68,10 @@ Section read_profile(const Environment& environment) {
   const auto add = [&](const std::string& path, const std::string& section) {
     const auto text = environment.file(path);
     if (!text) return;
-    for (auto& [key, value] : parse_profiles(*text)[section]) profile[key] = value;
+    const auto sections = parse_profiles(*text);
+    const auto found = sections.find(section);
+    if (found == sections.end()) return;
+    for (const auto& [key, value] : found->second) profile[key] = value;
   };
   const std::string configuration = home_file(environment, "AWS_CONFIG_FILE", "config");
   add(configuration, name == "default" ? name : "profile " + name);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "os/path.hpp"
+
 namespace ckpt::bucket {
 
 namespace {
@@ -54,7 +56,7 @@ bool is_bucket_path(std::string_view path) {
 
 Result<Place> parse_place(std::string_view path) {
   const auto problem = [&](std::string_view what) {
-    return fail(Errc::invalid_argument, fmt::format("the path {}: {}", path, what));
+    return fail(Errc::invalid_argument, fmt::format("the path {}: {}", os::display(path), what));
   };
   if (!is_bucket_path(path)) return problem("it does not begin with s3://");
   std::string_view rest = path.substr(scheme.size());
@@ -92,8 +94,8 @@ Status check_path(std::string_view path) {
   }
   const std::string_view name = scheme_of(path);
   if (name.empty()) return {};
-  return fail(Errc::invalid_argument,
-              fmt::format("the path {}: {}:// is not supported: {}", path, name, advice_for(name)));
+  return fail(Errc::invalid_argument, fmt::format("the path {}: {}:// is not supported: {}",
+                                                  os::display(path), name, advice_for(name)));
 }
 
 Result<std::string> normal_path(std::string_view path) {
