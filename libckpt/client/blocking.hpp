@@ -3,6 +3,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -14,9 +15,10 @@
 
 namespace ckpt::client {
 
-// `start(files, clock)` makes the task; both outlive it.
+// `start(files, clock)` makes the task; both outlive it. Errors: unavailable (not in time).
 template <class T, class Start>
-Result<T> run_blocking(const Start& start) {
+Result<T> run_blocking(const Start& start,
+                       std::chrono::steady_clock::duration limit = std::chrono::hours(24 * 365)) {
   asio::io_context context(1);
   const auto clock = make_system_clock(context.get_executor());
   constexpr auto priority = os::DiskPriority::normal;
@@ -28,7 +30,8 @@ Result<T> run_blocking(const Start& start) {
     thrown = error;
     result.emplace(std::move(value));
   });
-  context.run();
+  context.run_for(limit);
+  if (!result && !context.stopped()) return fail(Errc::unavailable, "storage did not answer in time");
   if (thrown) std::rethrow_exception(thrown);
   if (!result) return fail(Errc::cancelled, "reading a checkpoint was interrupted");
   return std::move(*result);

@@ -4,8 +4,8 @@
 //   2. The attempt's files must be there with their sizes, and not be marked as discarded.
 //   3. The manifest is put: if there was none, under the condition that there still is none; else,
 //   in the place of the one that was read and no other.
-//   4. Step 2 again. If the attempt was discarded meanwhile, the manifest is taken back. Else the
-//   step is DURABLE.
+//   4. Step 2 again. If the attempt was discarded meanwhile, the manifest is taken back. If nobody
+//   answers, it stays, and the step is not reported. Else the step is DURABLE.
 //   5. The save is logged, `latest` is put, and an attempt that was replaced is discarded. Failures
 //   here are logged and change nothing.
 #include "storage/bucket_publish.hpp"
@@ -212,7 +212,10 @@ Task<PublishedStep> publish_in_bucket(Site site, PublishOrder order,
   // Step 4.
   Status whole = co_await check_attempt(site, order, manifest);
   if (!whole) {
-    const Status undone = co_await take_back(site, path, bytes_of_text(text), std::move(before));
+    // When nobody answers, it may be whole: it stays, and the next catalog tells.
+    Status undone;
+    if (whole.error().code() == Errc::corruption)
+      undone = co_await take_back(site, path, bytes_of_text(text), std::move(before));
     if (!undone) log_warning("storage: take back {}: {}", published.name, undone.error().message());
     co_return fail(std::move(whole).error());
   }

@@ -1,0 +1,123 @@
+"""An S3 server for the tests: moto's, and in front of it a proxy that lets some requests fail."""
+
+import http.client
+import http.server
+import threading
+import urllib.parse
+import urllib.request
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """`fault(method, path)` names what becomes of a request; None: it is carried out.
+
+    "refuse": 503. "reset": the connection ends. "lose": carried out, and then the connection ends.
+    "truncate": the answer ends in its middle. "drip": it comes a few bytes at a time.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, target):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.target, self.fault, self.seen = target, lambda method, path: None, []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        pass  # Connections that end in their middle are what it is for.
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_one(self):
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.seen.append((self.command, self.path))
+        fault = self.server.fault(self.command, self.path)
+        if fault == "reset":
+            self.close_connection = True
+            return
+        if fault == "refuse":
+            self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+            return
+        there = http.client.HTTPConnection(*self.server.target, timeout=60)
+        there.request(self.command, self.path, body, dict(self.headers))
+        found = there.getresponse()
+        content = found.read()
+        there.close()
+        if fault == "lose":
+            self.close_connection = True
+            return
+        self._answer(found.status, found.getheaders(), content, fault)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_one
+
+    def _answer(self, status, headers, content, fault=None):
+        self.send_response_only(status)
+        length = str(len(content))
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = value  # Of a HEAD, that of the object.
+            elif name.lower() not in ("connection", "transfer-encoding"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if fault == "truncate":
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+        elif fault == "drip":
+            for begin in range(0, len(content), 1000):
+                self.wfile.write(content[begin : begin + 1000])
+                self.wfile.flush()
+        else:
+            self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+class BucketServer:
+    """moto's server with one bucket, `bucket`, and the proxy that the daemons see."""
+
+    def __init__(self):
+        self._moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._moto.start()
+        host, port = self._moto.get_host_and_port()
+        self.proxy = Proxy((host, port))
+        self.client = boto3.client(
+            "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1",
+            aws_access_key_id="key", aws_secret_access_key="secret",
+        )  # fmt: skip
+        self._forget()
+        self.client.create_bucket(Bucket="bucket")
+
+    def _forget(self):
+        """All of moto's servers in one process share what they hold."""
+        urllib.request.urlopen(
+            urllib.request.Request(self.client.meta.endpoint_url + "/moto-api/reset", method="POST")
+        ).close()
+
+    def keys(self, prefix=""):
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket="bucket", Prefix=prefix
+        )
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def uploads(self):
+        return self.client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
+
+    def stop(self):
+        self.proxy.shutdown()
+        self.proxy.server_close()
+        self._moto.stop()
+
+
+def is_part_of_upload(method, path):
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
+    return method == "PUT" and "partNumber" in query
