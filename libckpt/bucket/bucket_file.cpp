@@ -37,7 +37,7 @@ Task<void> ObjectReader::read_at(std::uint64_t offset, std::span<std::byte> byte
                    fmt::format("read {} bytes at {} of {}: it ends at {}", bytes.size(), offset,
                                shown(place_), facts_.bytes));
   }
-  Status done = co_await client_.get_range(place_, facts_.tag, offset, bytes);
+  Status done = co_await client_.read_range(place_, facts_.tag, offset, bytes);
   co_return done;
 }
 

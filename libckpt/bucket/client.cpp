@@ -205,7 +205,7 @@ Task<os::TaggedBytes> Client::get(Place place, std::uint64_t bytes_max) {
     found.tag = facts.tag;
     found.bytes.resize(facts.bytes);
     if (facts.bytes == 0) co_return found;
-    Status read = co_await get_range(place, facts.tag, 0, std::span(found.bytes));
+    Status read = co_await read_range(place, facts.tag, 0, std::span(found.bytes));
     if (read) co_return found;
     // Somebody has replaced it between the two requests.
     const bool is_other = read.error().code() == Errc::corruption;
@@ -213,8 +213,8 @@ Task<os::TaggedBytes> Client::get(Place place, std::uint64_t bytes_max) {
   }
 }
 
-Task<void> Client::get_range(Place place, std::string tag, std::uint64_t offset,
-                             std::span<std::byte> target) {
+Task<void> Client::read_range(Place place, std::string tag, std::uint64_t offset,
+                              std::span<std::byte> target) {
   CKPT_ASSERT(!target.empty());
   const std::string doing =
       fmt::format("read {} bytes at {} of {}", target.size(), offset, shown(place));

@@ -56,8 +56,8 @@ class Client {
   Task<ObjectFacts> head(Place place);
   Task<os::TaggedBytes> get(Place place, std::uint64_t bytes_max);
   // Only of the object with this tag.
-  Task<void> get_range(Place place, std::string tag, std::uint64_t offset,
-                       std::span<std::byte> target);
+  Task<void> read_range(Place place, std::string tag, std::uint64_t offset,
+                        std::span<std::byte> target);
   Task<void> put(Place place, Pieces pieces, os::PutCondition condition);
   Task<void> remove(Place place);
   Task<ListedPage> list(ListOrder order);

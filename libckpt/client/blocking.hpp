@@ -31,7 +31,8 @@ Result<T> run_blocking(const Start& start,
     result.emplace(std::move(value));
   });
   context.run_for(limit);
-  if (!result && !context.stopped()) return fail(Errc::unavailable, "storage did not answer in time");
+  if (!result && !context.stopped())
+    return fail(Errc::unavailable, "storage did not answer in time");
   if (thrown) std::rethrow_exception(thrown);
   if (!result) return fail(Errc::cancelled, "reading a checkpoint was interrupted");
   return std::move(*result);

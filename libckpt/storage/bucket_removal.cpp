@@ -113,7 +113,7 @@ Task<bool> discard_attempt(Site site, std::string work_name, std::string reason)
   }
   const std::string mark = os::join(directory, discarded_name);
   const os::PutCondition replace(os::PutMode::replace);
-  CKPT_CO_CHECK(co_await site.objects()->put_small(mark, {}, replace));
+  CKPT_CO_CHECK(co_await site.objects()->put_small(mark, std::vector<std::byte>(), replace));
   CKPT_CO_TRY(const bool was_published, co_await is_named(site, *work));
   if (was_published) {
     CKPT_CO_CHECK(co_await site.files().remove_file(mark));
@@ -140,7 +140,7 @@ Task<bool> discard_attempt(Site site, std::string work_name, std::string reason)
 }
 
 Task<std::vector<std::string>> discard_stale_in_bucket(
-    Site site, std::function<bool(const std::string& work_name)> is_stale) {
+    Site site, std::function<bool(std::string work_name)> is_stale) {
   std::set<std::string> found;
   const auto add = [&](Step step, std::string_view folder) {
     const auto work = parse_attempt_folder(step, folder);

@@ -20,6 +20,6 @@ Task<void> remove_from_bucket(Site site, std::string name, format::RunId run, st
 Task<bool> discard_attempt(Site site, std::string work_name, std::string reason);
 
 Task<std::vector<std::string>> discard_stale_in_bucket(
-    Site site, std::function<bool(const std::string& work_name)> is_stale);
+    Site site, std::function<bool(std::string work_name)> is_stale);
 
 }  // namespace ckpt::storage

@@ -249,7 +249,7 @@ Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale) {
   if (site.objects() != nullptr) {
     // Nothing is written aside there.
     if (stale.timelines_below == 0 && stale.names.empty()) co_return std::vector<std::string>();
-    std::function<bool(const std::string&)> is_over = [stale](const std::string& name) {
+    std::function<bool(std::string)> is_over = [stale](const std::string& name) {
       return is_stale(stale, name);
     };
     auto done = co_await discard_stale_in_bucket(site, std::move(is_over));

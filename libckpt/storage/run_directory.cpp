@@ -111,6 +111,21 @@ Task<void> refuse_orphans(Site site) {
   co_return fail(orphans_error(site.directory(), orphans));
 }
 
+// A readable marker does not prove that the directory is writable, and the first flush would be a
+// bad time to find out.
+Task<void> prove_writable(Site site, std::uint64_t attempt) {
+  const std::string probe = site.at(aside_name(run_marker_name, attempt));
+  Status written = co_await site.files().write_small(probe, bytes_of_text("probe\n"));
+  const Status removed = co_await remove_aside(site, probe);
+  if (!written) {
+    co_return fail(std::move(written).error().context("prove that " + site.directory() +
+                                                      " can be written to"));
+  }
+  co_return removed;
+}
+
+}  // namespace
+
 // Some servers accept a condition and ignore it. Two daemons could then publish over one another.
 Task<void> prove_conditions(Site site, std::uint64_t attempt) {
   const std::string probe = site.at(aside_name(run_marker_name, attempt));
@@ -129,21 +144,6 @@ Task<void> prove_conditions(Site site, std::uint64_t attempt) {
                                         ": its server ignores conditional writes (If-None-Match), "
                                         "without which checkpoints are not safe there");
 }
-
-// A readable marker does not prove that the directory is writable, and the first flush would be a
-// bad time to find out.
-Task<void> prove_writable(Site site, std::uint64_t attempt) {
-  const std::string probe = site.at(aside_name(run_marker_name, attempt));
-  Status written = co_await site.files().write_small(probe, bytes_of_text("probe\n"));
-  const Status removed = co_await remove_aside(site, probe);
-  if (!written) {
-    co_return fail(std::move(written).error().context("prove that " + site.directory() +
-                                                      " can be written to"));
-  }
-  co_return removed;
-}
-
-}  // namespace
 
 Task<format::RunMarker> read_run_marker(Site site) {
   const std::string path = site.at(run_marker_name);

@@ -29,6 +29,10 @@ struct RunOrder {
 // is full), unavailable (another device than the order's).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 
+// In a bucket: proves that it can be written to, and that its server keeps conditions. `attempt` is
+// random. Errors: unsupported (it ignores them), io.
+Task<void> prove_conditions(Site site, std::uint64_t attempt);
+
 // The device of the directory, or of the place where it would be made. Errors: not_found, io.
 Task<std::uint64_t> device_of(Site site);
 

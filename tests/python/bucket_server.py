@@ -6,8 +6,10 @@ import threading
 import urllib.parse
 import urllib.request
 
-import boto3
-from moto.server import ThreadedMotoServer
+import pytest
+
+boto3 = pytest.importorskip("boto3", reason="boto3 cannot be had here")
+moto_server = pytest.importorskip("moto.server", reason="moto cannot be had here")
 
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
@@ -86,7 +88,7 @@ class BucketServer:
     """moto's server with one bucket, `bucket`, and the proxy that the daemons see."""
 
     def __init__(self):
-        self._moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._moto = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._moto.start()
         host, port = self._moto.get_host_and_port()
         self.proxy = Proxy((host, port))

@@ -1,6 +1,5 @@
-// Goal:   requests survive what passes, and what was not sent whole, or twice, is never taken
-// wrong. Method: a server in memory breaks connections, answers late, replaces objects between
-// requests,
+// Goal:   requests survive what passes, and no answer that is not whole is taken for one.
+// Method: a server in memory breaks connections, replaces objects between requests,
 //         and carries out what it then says nothing of.
 #include <catch2/catch.hpp>
 

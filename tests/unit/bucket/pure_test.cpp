@@ -189,7 +189,7 @@ TEST_CASE("times: those of headers and of keys are read", "[unit][bucket]") {
 
 TEST_CASE("settings: the order is that of the AWS tools", "[unit][bucket]") {
   const std::map<std::string, std::string> files{
-      {"/home/me/.aws/config",
+      {"/h/.aws/config",
        "[default]\nregion = eu-west-1\nendpoint_url = https://one\n[profile two]\n"
        "region=eu-west-2\ns3 =\n  addressing_style = path\n"}};
   SECTION("Amazon's own") {
@@ -199,20 +199,20 @@ TEST_CASE("settings: the order is that of the AWS tools", "[unit][bucket]") {
     CHECK(settings->origin_of("with.dots").path == "/with.dots");
   }
   SECTION("the profile") {
-    const auto settings = Settings::read(environment_with({{"HOME", "/home/me"}}, files));
+    const auto settings = Settings::read(environment_with({{"HOME", "/h"}}, files));
     REQUIRE(settings.has_value());
     CHECK(settings->region == "eu-west-1");
     CHECK(settings->origin_of("bucket") == Origin{"https", "one", "/bucket"});
   }
   SECTION("another profile") {
     const auto settings =
-        Settings::read(environment_with({{"HOME", "/home/me"}, {"AWS_PROFILE", "two"}}, files));
+        Settings::read(environment_with({{"HOME", "/h"}, {"AWS_PROFILE", "two"}}, files));
     REQUIRE(settings.has_value());
     CHECK(settings->region == "eu-west-2");
     CHECK_FALSE(settings->endpoint.has_value());
   }
   SECTION("the environment first") {
-    const auto settings = Settings::read(environment_with({{"HOME", "/home/me"},
+    const auto settings = Settings::read(environment_with({{"HOME", "/h"},
                                                            {"AWS_REGION", "r"},
                                                            {"AWS_ENDPOINT_URL", "https://two"},
                                                            {"AWS_ENDPOINT_URL_S3", "https://s3"},
