@@ -16,7 +16,7 @@ Opened open_buckets(Clock& clock, os::DiskPriority priority) {
   const Environment environment = Environment::of_process();
   CKPT_TRY(Settings settings, Settings::read(environment));
   CKPT_TRY(auto transport, make_curl_transport(settings.ca_file));
-  log_info("s3: buckets are those of {}", settings.describe());
+  log(LogLevel::debug, "s3: buckets are those of {}", settings.describe());
   auto client = std::make_unique<Client>(clock, std::move(settings), environment,
                                          std::move(transport), priority);
   return std::make_unique<BucketFileSystem>(std::move(client));

@@ -9,8 +9,8 @@
 
 namespace ckpt::bucket {
 
-// With the pauses below: half a minute of trouble is bridged. Longer trouble is the caller's, whose
-// own retries (the next flush, the next catalog) have longer pauses.
+// The pauses below add up to some ten seconds. Longer trouble is the caller's, whose own retries
+// (the next flush, the next catalog) have longer pauses.
 inline constexpr int tries_max = 8;
 
 enum class Reaction : std::uint8_t {
