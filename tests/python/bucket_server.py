@@ -1,8 +1,15 @@
-"""An S3 server for the tests: moto's, and in front of it a proxy that lets some requests fail."""
+"""S3 servers for the tests, and in front of them a proxy that lets some requests fail."""
 
 import http.client
 import http.server
+import json
+import pathlib
+import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -85,25 +92,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 class BucketServer:
-    """moto's server with one bucket, `bucket`, and the proxy that the daemons see."""
+    """A server with one bucket, `bucket`, and the proxy that the daemons see."""
 
-    def __init__(self):
-        self._moto = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._moto.start()
-        host, port = self._moto.get_host_and_port()
-        self.proxy = Proxy((host, port))
+    def __init__(self, start):
+        address, self._stop = start()
+        self.proxy = Proxy(address)
         self.client = boto3.client(
-            "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1",
+            "s3", endpoint_url="http://{}:{}".format(*address), region_name="us-east-1",
             aws_access_key_id="key", aws_secret_access_key="secret",
         )  # fmt: skip
-        self._forget()
         self.client.create_bucket(Bucket="bucket")
-
-    def _forget(self):
-        """All of moto's servers in one process share what they hold."""
-        urllib.request.urlopen(
-            urllib.request.Request(self.client.meta.endpoint_url + "/moto-api/reset", method="POST")
-        ).close()
 
     def keys(self, prefix=""):
         pages = self.client.get_paginator("list_objects_v2").paginate(
@@ -117,7 +115,69 @@ class BucketServer:
     def stop(self):
         self.proxy.shutdown()
         self.proxy.server_close()
-        self._moto.stop()
+        self._stop()
+
+
+def start_moto(directory):
+    """((host, port), how it is stopped). It checks no signatures."""
+    del directory
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    # All of moto's servers in one process share what they hold.
+    reset = urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset).close()
+    return (host, port), server.stop
+
+
+def start_seaweedfs(directory):
+    """The same of SeaweedFS, which checks signatures and checksums."""
+    weed = pathlib.Path(sys.executable).parent / "weed"
+    if not weed.exists():
+        pytest.skip("SeaweedFS cannot be had here")
+    keys = [{"accessKey": "key", "secretKey": "secret"}]
+    actions = ["Admin", "Read", "Write", "List"]
+    configuration = {"identities": [{"name": "me", "credentials": keys, "actions": actions}]}
+    (directory / "s3.json").write_text(json.dumps(configuration))
+    (directory / "data").mkdir()
+    master, volume, filer, port = free_ports(4)
+    process = subprocess.Popen(
+        [
+            weed, "-v=0", "server", f"-dir={directory / 'data'}", "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1", f"-master.port={master}", f"-volume.port={volume}", "-filer",
+            f"-filer.port={filer}", "-s3", f"-s3.port={port}",
+            f"-s3.config={directory / 's3.json'}",
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+    def stop():
+        process.kill()  # It takes its time to end by itself.
+        process.wait()
+
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5).close()
+            return ("127.0.0.1", port), stop
+        except urllib.error.HTTPError:
+            return ("127.0.0.1", port), stop
+        except OSError:
+            time.sleep(0.05)
+    stop()
+    pytest.fail("SeaweedFS does not start")
+
+
+def free_ports(count):
+    """SeaweedFS also listens 10000 above each of its ports."""
+    sockets = [socket.socket() for _ in range(count)]
+    found = []
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+        found.append(10000 + each.getsockname()[1] % 20000)
+    for each in sockets:
+        each.close()
+    return found
 
 
 def is_part_of_upload(method, path):

