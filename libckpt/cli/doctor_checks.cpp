@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "arena/arena_limits.hpp"
+#include "base/random.hpp"
 #include "base/units.hpp"
 #include "cli/cgroup.hpp"
 #include "cli/daemon_talk.hpp"
@@ -19,6 +20,7 @@
 #include "os/path.hpp"
 #include "os/ring_file_system.hpp"
 #include "os/small_file.hpp"
+#include "storage/run_directory.hpp"
 #include "wire/secret.hpp"
 #include "wire/tcp_network.hpp"
 
@@ -93,11 +95,22 @@ Task<void> try_writing(os::FileSystem& files, std::string path) {
   co_return Status();
 }
 
+Finding check_bucket(Workplace& workplace, const std::string& path) {
+  const storage::Site site(workplace.files(), workplace.clock(), path);
+  const Status proven = workplace.run(storage::prove_conditions(site, random_from_system()));
+  if (proven)
+    return {"storage", Grade::good, path + ": can be written to, and keeps conditions", ""};
+  return {"storage", Grade::trouble, fmt::format("{}: {}", path, proven.error().message()),
+          "the daemon has the environment of the trainer that starts it: check AWS_ENDPOINT_URL, "
+          "the region and the keys there"};
+}
+
 Finding check_storage(Workplace& workplace, const Options& options) {
   if (options.dir.empty())
     return {"storage", Grade::note, "no directory: checkpoints live in memory only",
             "set the option dir (LIBCKPT_DIR) to have them on storage, too"};
   os::FileSystem& files = workplace.files();
+  if (files.objects(options.dir) != nullptr) return check_bucket(workplace, options.dir);
   const auto there = workplace.run(files.status(os::beneath(options.dir, ".")));
   if (!there) {
     return {"storage", Grade::trouble,

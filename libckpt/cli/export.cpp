@@ -8,6 +8,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
+#include "bucket/place.hpp"
 #include "cli/commands.hpp"
 #include "cli/export_plan.hpp"
 #include "cli/export_write.hpp"
@@ -58,6 +59,11 @@ Result<ExportWish> wish_of(const ExportOptions& given) {
                 fmt::format("--format \"{}\": it is safetensors (one file) or hf (the files that "
                             "Hugging Face loads)",
                             given.format));
+  if (bucket::is_bucket_path(given.out)) {
+    return fail(Errc::unsupported,
+                fmt::format("export to {}: an export goes to files: name one, and copy it there",
+                            given.out));
+  }
   wish.file_name = std::filesystem::path(given.out).filename();
   if (!wish.is_sharded && wish.file_name.empty())
     return fail(Errc::invalid_argument, fmt::format("export to \"{}\": name the file", given.out));

@@ -1,5 +1,6 @@
 #include "cli/workplace.hpp"
 
+#include "bucket/any_file_system.hpp"
 #include "os/pool_file_system.hpp"
 
 namespace ckpt::cli {
@@ -10,7 +11,9 @@ Workplace::~Workplace() = default;
 
 os::FileSystem& Workplace::files() {
   if (!files_) {
-    files_ = os::make_pool_file_system(os::disk_thread_count, os::DiskPriority::normal);
+    constexpr auto priority = os::DiskPriority::normal;
+    files_ = bucket::with_buckets(os::make_pool_file_system(os::disk_thread_count, priority),
+                                  *clock_, priority);
   }
   return *files_;
 }

@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "bucket/any_file_system.hpp"
 #include "client/attach_message.hpp"
 #include "os/hash_threads.hpp"
 #include "os/mapped_segments.hpp"
@@ -45,7 +46,7 @@ struct EmbeddedLink::Machine {
   Machine(const asio::any_io_executor& executor, const Options& options)
       : clock(make_system_clock(executor)),
         memory(memory_options()),
-        files(os::make_file_system()),
+        files(bucket::with_buckets(os::make_file_system(), *clock, os::DiskPriority::background)),
         network(executor, *clock),
         engine(std::make_unique<node::Engine>(
             executor, node::Seams{*clock, memory, *files, network, &hash_threads},

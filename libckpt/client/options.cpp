@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
+#include "bucket/place.hpp"
 #include "client/deadline.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
@@ -114,6 +115,11 @@ Status apply(Resolved& resolved, const OptionField& field, const Settings& file)
 // Step 3.
 Status make_absolute(std::string& path) {
   if (path.empty()) return {};
+  if (bucket::is_bucket_path(path)) {
+    CKPT_TRY(path, bucket::normal_path(path));
+    return {};
+  }
+  CKPT_CHECK(bucket::check_path(path));
   std::error_code error;
   const auto absolute = std::filesystem::absolute(path, error);
   if (error) return fail(Errc::io, fmt::format("make {} an absolute path", path), error);

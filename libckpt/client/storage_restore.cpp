@@ -55,8 +55,10 @@ Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint 
   CKPT_CO_CHECK(allocate(loaded, bytes));
   const std::span<std::byte> target(loaded.memory.get(), bytes);
   storage::TransferHooks hooks = hooks_of(request, bytes);
-  CKPT_CO_CHECK(co_await storage::read_shard(files, found.directory, loaded.record, target,
-                                             std::move(hooks)));
+  CKPT_CO_TRY(const auto shard, format::shard_of(*found.manifest, loaded.record->id.rank));
+  const std::string directory = storage::shard_directory(found.directory, shard);
+  CKPT_CO_CHECK(
+      co_await storage::read_shard(files, directory, loaded.record, target, std::move(hooks)));
   co_return std::move(loaded);
 }
 

@@ -24,6 +24,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "bucket/any_file_system.hpp"
 #include "daemon/ready_file.hpp"
 #include "os/cores.hpp"
 #include "os/limits.hpp"
@@ -132,7 +133,7 @@ Daemon::Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFi
       signals_(context_, SIGTERM, SIGINT),
       clock_(make_system_clock(context_.get_executor())),
       memory_(memory_options()),
-      files_(os::make_file_system()),
+      files_(bucket::with_buckets(os::make_file_system(), *clock_, os::DiskPriority::background)),
       hash_threads_(std::make_unique<os::HashThreads>()),
       network_(context_.get_executor(), *clock_),
       engine_(std::make_unique<node::Engine>(

@@ -43,9 +43,29 @@ void append_file(std::string& out, const StoredFile& file) {
   out += "}";
 }
 
-void append_shard(std::string& out, const ManifestShard& shard) {
+bool has_folders(const Manifest& manifest) {
+  return std::ranges::any_of(manifest.shards,
+                             [](const ManifestShard& shard) { return !shard.folder.empty(); });
+}
+
+// A path is made of it: at most two names, of our own letters, and none that begins with a dot.
+bool is_folder(std::string_view folder) {
+  constexpr std::size_t bytes_max = 100;
+  if (folder.size() > bytes_max || std::ranges::count(folder, '/') > 1) return false;
+  char before = '/';
+  for (const char letter : folder) {
+    const bool is_plain = (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9');
+    const bool is_inner = letter == '.' || letter == '-' || letter == '/';
+    if (!is_plain && (!is_inner || before == '/')) return false;
+    before = letter;
+  }
+  return before != '/';  // Nor is it empty.
+}
+
+void append_shard(std::string& out, const ManifestShard& shard, bool has_folder) {
   out += "{";
   field(out, "rank", std::uint64_t{shard.rank});
+  if (has_folder) field(out, "folder", std::string_view(shard.folder));
   field(out, "slot_bytes", shard.slot_bytes);
   field(out, "record_digest", shard.record_digest);
   out += ",\"part\":{";
@@ -92,11 +112,15 @@ Status read_seal(JsonReader& reader, std::uint32_t rank, PartSeal& seal) {
   return reader.end_object();
 }
 
-Result<ManifestShard> read_shard(JsonReader& reader) {
+Result<ManifestShard> read_shard(JsonReader& reader, bool has_folder) {
   ManifestShard shard;
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(const auto rank, reader.integer_member("rank", UINT32_MAX));
   shard.rank = static_cast<std::uint32_t>(rank);
+  if (has_folder) {
+    CKPT_TRY(shard.folder, reader.string_member("folder"));
+    if (!is_folder(shard.folder)) return reader.problem("a folder that is none of ours");
+  }
   CKPT_TRY(shard.slot_bytes, reader.integer_member("slot_bytes", slot_bytes_max));
   CKPT_TRY(shard.record_digest, digest_member(reader, "record_digest"));
   CKPT_CHECK(read_seal(reader, shard.rank, shard.part));
@@ -125,7 +149,9 @@ ManifestShard entry_of(const PartFront& front, const PartSeal& seal) {
 Result<std::string> render(const Manifest& manifest) {
   if (const auto problem = problem_of(manifest); !problem.empty())
     return fail(Errc::invalid_argument, "manifest: " + problem);
-  std::string out = begin_sealed_json(manifest_format, format_version);
+  const bool with_folders = has_folders(manifest);
+  std::string out = begin_sealed_json(
+      manifest_format, with_folders ? manifest_version_with_folders : format_version);
   const auto line = [&](std::string_view key, const auto& value) {
     append_json(out, key);
     out += ":";
@@ -150,7 +176,7 @@ Result<std::string> render(const Manifest& manifest) {
   out += "]},\n\"shards\":[\n";
   for (const auto& shard : manifest.shards) {
     if (&shard != &manifest.shards.front()) out += ",\n";
-    append_shard(out, shard);
+    append_shard(out, shard, with_folders);
     if (out.size() > manifest_bytes_max)
       return fail(Errc::exhausted,
                   fmt::format("manifest: it takes more than {} bytes", manifest_bytes_max));
@@ -164,8 +190,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
     return fail(Errc::corruption,
                 fmt::format("{}: {} bytes are too many", manifest_name, text.size()));
   std::uint64_t version = 0;
-  CKPT_TRY(auto reader,
-           open_sealed_json(text, manifest_format, manifest_name, format_version, &version));
+  CKPT_TRY(auto reader, open_sealed_json(text, manifest_format, manifest_name,
+                                         manifest_version_with_folders, &version));
   Manifest manifest;
   CKPT_TRY(manifest.writer, reader.string_member("writer"));
   CKPT_TRY(manifest.created_unix_seconds, reader.integer_member("created_unix_seconds"));
@@ -186,8 +212,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
   }));
   CKPT_CHECK(reader.end_object());
   CKPT_CHECK(reader.array_member("shards", [&]() -> Status {
-    CKPT_TRY(auto shard,
-             version == 1 ? read_shard_of_version_1(reader, manifest) : read_shard(reader));
+    CKPT_TRY(auto shard, version == 1
+                             ? read_shard_of_version_1(reader, manifest)
+                             : read_shard(reader, version == manifest_version_with_folders));
     manifest.shards.push_back(std::move(shard));
     return {};
   }));

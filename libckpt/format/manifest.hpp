@@ -19,12 +19,15 @@ namespace ckpt::format {
 // Some 350 bytes for each rank: enough for 700,000 ranks.
 inline constexpr std::size_t manifest_bytes_max = 256u << 20;
 inline constexpr std::string_view manifest_name = "manifest.json";
+// Of manifests whose shards name a folder. Others have `format_version`.
+inline constexpr std::uint64_t manifest_version_with_folders = 3;
 
 // One rank's entry. Its part is the file part_name(rank).
 struct ManifestShard {
   std::uint32_t rank = 0;
   std::uint64_t slot_bytes = 0;   // A Slot that takes these bytes has at least this size.
   Digest record_digest;           // Of the record in the part: the identity of the copy.
+  std::string folder;             // Below the manifest's: has its files. Empty: beside it.
   PartSeal part;                  // Empty in version 1.
   std::vector<StoredFile> files;  // By member.
   // Version 1 had no parts: what one would hold.

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "storage/catalog.hpp"
 #include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
@@ -43,7 +44,9 @@ Task<std::shared_ptr<const format::ShardRecord>> StoredShards::whole_record(std:
 Task<void> StoredShards::read(std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, TakeChunk take,
                               const storage::TransferHooks& hooks) {
-  CKPT_CO_TRY(const auto files, co_await storage::ShardFiles::open(files_, directory_, record));
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest_, record->id.rank));
+  const std::string directory = storage::shard_directory(directory_, shard);
+  CKPT_CO_TRY(const auto files, co_await storage::ShardFiles::open(files_, directory, record));
   std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
     return read_one(*files, chunks[place], take, hooks);
   };

@@ -5,6 +5,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "storage/attempt.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
@@ -162,13 +163,14 @@ asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
 // unmounted it: nothing of it goes into the mount point.
 Task<void> JobStorage::make_work_directory(std::string name) {
   CKPT_CO_CHECK(co_await keep_marker());
-  Status made = co_await facts_.context.seams.files.make_directory(site().at(name));
+  const std::string path = storage::attempt_path(site(), name);
+  Status made = co_await facts_.context.seams.files.make_directory(path);
   co_return made;
 }
 
 Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   CKPT_POINT("flush.open_tmp");
-  const std::string path = site().at(order.work_directory);
+  const std::string path = storage::attempt_path(site(), order.work_directory);
   CKPT_CO_CHECK(co_await make_work_directory(order.work_directory));
   hold(order.at, shard);
   if (!shard.lease) {

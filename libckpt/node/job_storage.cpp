@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "storage/attempt.hpp"
+#include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
 #include "storage/part_reader.hpp"
@@ -70,7 +72,7 @@ void JobStorage::stop() {
   hand_free_.close();
   if (flush_report_.flush_id == 0) return;
   const auto& order = facts_.decree.flush;
-  if (order) flusher_.give_up(site().at(order->work_directory));
+  if (order) flusher_.give_up(storage::attempt_path(site(), order->work_directory));
 }
 
 // --- what is there ---
@@ -289,7 +291,10 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   hooks.verified = std::move(verified);
-  auto read = co_await storage::read_shard(facts_.context.seams.files, site().at(name),
+  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, record->id.rank));
+  auto read = co_await storage::read_shard(facts_.context.seams.files,
+                                           storage::shard_directory(site().at(name), shard),
                                            std::move(record), target, std::move(hooks));
   co_return read;
 }

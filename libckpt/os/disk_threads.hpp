@@ -39,6 +39,8 @@ class DiskThreads {
   // Runs `work` on one of the threads. Errors: those of `work`; exhausted (the queue is full).
   template <class T>
   Task<T> run(std::function<Result<T>()> work);
+  // The same without waiting for it. Returns false when the queue is full.
+  bool post(std::function<void()> work) { return push(std::move(work)); }
 
  private:
   // Returns false when the queue is full.

@@ -1,7 +1,8 @@
 // FileSystem: the seam to storage; every byte that goes to or comes from a disk passes here.
 //
 // Three implementations pass one contract (tests/contract/file_system_contract.hpp): the ring with
-// O_DIRECT, the thread pool, and the tests' in-memory one, which drops what was not synced.
+// O_DIRECT, the thread pool, and the tests' in-memory one, which drops what was not synced. Buckets
+// (bucket/) are a fourth: they can do less, and `objects` says what they have instead.
 //
 // Threads:   call from one executor; every Task resumes there. Disk work runs elsewhere.
 // Lifetime: spans given to a Task must live until it ends. A failed sync is final: never trust or
@@ -13,9 +14,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/task.hpp"
+#include "os/objects.hpp"
 
 namespace ckpt::os {
 
@@ -26,6 +29,11 @@ class File {
   // Transfers all of `bytes` or fails; short operations are resubmitted inside. Reading past the
   // end is corruption: the file is shorter than it must be.
   virtual Task<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  // The same for bytes that stay as they are until the file is closed or destroyed. A bucket sends
+  // several together, so that this may return before they are sent.
+  virtual Task<void> write_lasting_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+    return write_at(offset, bytes);
+  }
   virtual Task<void> read_at(std::uint64_t offset, std::span<std::byte> bytes) = 0;
   virtual Task<void> allocate(std::uint64_t bytes) = 0;  // Best effort: unsupported is success.
   virtual Task<void> truncate(std::uint64_t bytes) = 0;
@@ -92,6 +100,12 @@ class FileSystem {
   virtual Task<FileStatus> status(
       std::string path) = 0;  // Does not follow links. Errors: not_found.
   virtual Task<Space> space(std::string path) = 0;
+
+  // Null: the path lies on a disk. Else there is no rename at it, and this instead.
+  virtual Objects* objects(std::string_view path) {
+    (void)path;
+    return nullptr;
+  }
 };
 
 }  // namespace ckpt::os

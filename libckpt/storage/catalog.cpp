@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -58,6 +59,11 @@ Task<std::shared_ptr<const Manifest>> read_manifest(Site site, std::string name)
   co_return manifest;
 }
 
+std::string shard_directory(std::string_view step_directory, const format::ManifestShard& shard) {
+  return shard.folder.empty() ? std::string(step_directory)
+                              : os::join(step_directory, shard.folder);
+}
+
 Checkpoint describe(const Manifest& manifest, std::string name) {
   Checkpoint checkpoint;
   checkpoint.at = manifest.at;
@@ -89,7 +95,9 @@ Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<
     co_return !seen || std::tie(there.at, there.run, there.digests, there.created_unix_seconds) !=
                            std::tie(seen->at, seen->run, seen->digests, seen->created_unix_seconds);
   }
-  // A removed step loses its name before its files.
+  // A removed step loses its name, or in a bucket its manifest, before its files.
+  const bool has_none = now.error().code() == Errc::not_found;
+  if (has_none && files.objects(directory) != nullptr) co_return true;
   const auto status = co_await files.status(directory);
   co_return !status && status.error().code() == Errc::not_found;
 }
@@ -105,8 +113,31 @@ bool may_pass(const Error& error) {
   return error.code() == Errc::io || error.code() == Errc::exhausted;
 }
 
+std::string wrong_size(const MemberFile& file, std::uint64_t bytes) {
+  return fmt::format("{} has {} bytes, its manifest says {}", file.name, bytes, file.bytes);
+}
+
+// The same for a bucket, where a request takes longer, and one lists a thousand.
+Task<void> check_objects(Site site, std::shared_ptr<const Described> described) {
+  const std::string directory = site.at(described->checkpoint.name);
+  CKPT_CO_TRY(const auto entries, co_await site.objects()->list_below(directory));
+  std::map<std::string_view, std::uint64_t> there;
+  for (const os::ObjectEntry& entry : entries) there.emplace(entry.name, entry.bytes);
+  for (const MemberFile& file : described->files) {
+    const auto found = there.find(file.name);
+    if (found == there.end()) co_return fail(Errc::corruption, file.name + " is missing");
+    if (found->second != file.bytes)
+      co_return fail(Errc::corruption, wrong_size(file, found->second));
+  }
+  co_return Status();
+}
+
 // Checks that every file that the manifest names exists with its size.
 Task<void> check_files(Site site, std::shared_ptr<const Described> described) {
+  if (site.objects() != nullptr) {
+    Status checked = co_await check_objects(site, described);
+    co_return checked;
+  }
   for (const MemberFile& file : described->files) {
     const std::string path = os::join(site.at(described->checkpoint.name), file.name);
     const auto found = co_await site.files().status(path);
@@ -115,8 +146,7 @@ Task<void> check_files(Site site, std::shared_ptr<const Described> described) {
     }
     CKPT_CO_TRY(const auto status, found);
     if (status.kind != os::EntryKind::file || status.bytes != file.bytes) {
-      co_return fail(Errc::corruption, fmt::format("{} has {} bytes, its manifest says {}",
-                                                   file.name, status.bytes, file.bytes));
+      co_return fail(Errc::corruption, wrong_size(file, status.bytes));
     }
   }
   co_return Status();
@@ -137,10 +167,11 @@ std::shared_ptr<const Described> describe_all(const Manifest& manifest, const st
   auto described = std::make_shared<Described>();
   described->checkpoint = describe(manifest, name);
   for (const format::ManifestShard& shard : manifest.shards) {
+    const std::string folder = shard.folder.empty() ? "" : shard.folder + "/";
     if (!shard.embedded)
-      described->files.push_back({format::part_name(shard.rank), shard.part.bytes});
+      described->files.push_back({folder + format::part_name(shard.rank), shard.part.bytes});
     for (const format::StoredFile& file : shard.files)
-      described->files.push_back({file.name, file.bytes});
+      described->files.push_back({folder + file.name, file.bytes});
   }
   return described;
 }
@@ -182,6 +213,9 @@ Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOpti
   }
   if (whole) co_return seen;
   const Errc code = whole.error().code();
+  // In a bucket, files come to their places before their manifest, and leave after it.
+  const bool is_attempt = site.objects() != nullptr && !seen && code == Errc::not_found;
+  if (is_attempt) co_return fail(std::move(whole).error());
   if (code == Errc::not_found || code == Errc::corruption) {
     CKPT_CO_TRY(const bool is_gone,
                 co_await has_gone(site.files(), site.at(name), seen, site.compute()));
@@ -211,6 +245,7 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
         continue;
       }
       const Errc code = checkpoint.error().code();
+      if (code == Errc::not_found && site.objects() != nullptr) continue;  // An attempt.
       if (may_pass(checkpoint.error()) && round < rounds_max) {
         failed.push_back(parsed);
         continue;

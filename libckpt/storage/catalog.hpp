@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/manifest.hpp"
@@ -64,6 +65,9 @@ Task<std::shared_ptr<const format::Manifest>> read_manifest(Site site, std::stri
 Task<std::shared_ptr<const format::Manifest>> read_manifest_at(os::FileSystem& files,
                                                                std::string directory,
                                                                Compute* compute = nullptr);
+
+// Where the files of a shard lie: the step's directory, or a folder in it.
+std::string shard_directory(std::string_view step_directory, const format::ManifestShard& shard);
 
 Checkpoint describe(const format::Manifest& manifest, std::string name);
 Task<Checkpoint> describe_on(Compute* compute, std::shared_ptr<const format::Manifest> manifest,

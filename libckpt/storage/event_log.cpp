@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.hpp"
+#include "base/random.hpp"
 #include "format/json.hpp"
 #include "storage/step_directory.hpp"
 
@@ -29,10 +30,31 @@ std::string render(const Event& event, std::chrono::system_clock::time_point tim
   return line + "}\n";
 }
 
+namespace {
+
+// An object cannot grow: each line is one, and their names are in the order of time.
+Task<void> put_event(Site site, std::vector<std::byte> line) {
+  const auto now = site.clock().wall_time().time_since_epoch();
+  const std::string name = fmt::format(
+      "{:015}-{:016x}.json", std::chrono::duration_cast<std::chrono::milliseconds>(now).count(),
+      random_from_system());
+  const os::PutCondition absent(os::PutMode::if_absent);
+  const std::string path = os::join(site.at(log_folder_name), name);
+  Status put = co_await site.objects()->put_small(path, std::move(line), absent);
+  co_return put;
+}
+
+}  // namespace
+
 Task<void> record_event(Site site, Event event) {
   const std::string line = render(event, site.clock().wall_time());
   const auto bytes = std::as_bytes(std::span(line));
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
+  if (site.objects() != nullptr) {
+    Status put = co_await put_event(site, std::move(copy));
+    if (!put) co_return fail(std::move(put).error().context("log a " + event.operation));
+    co_return Status();
+  }
   Status done = co_await site.files().append_small(site.at(log_name), std::move(copy));
   if (!done && done.error().code() == Errc::exhausted) {
     log_warning("storage: {} could not be appended to ({}): {}", os::display(site.at(log_name)),

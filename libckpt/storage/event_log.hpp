@@ -4,6 +4,9 @@
 // {"time":"2026-11-21T09:00:00.123Z","process":4711,"operation":"delete","path":"step-000000123",
 //  "step":123,"timeline":2,"bytes":1048576,"reason":"only 3 are kept"}
 //
+// In a bucket, each line is an object of its own: .libckpt/log/<milliseconds>-<random>.json. The
+// milliseconds are those since 1970.
+//
 // The line of a delete is synced before any file is deleted.
 #pragma once
 

@@ -32,7 +32,7 @@ Task<void> fill_chunk(ShardFiles& shard, std::span<std::byte> target, const Tran
 
 }  // namespace
 
-Task<void> read_shard(os::FileSystem& files, std::string step_directory,
+Task<void> read_shard(os::FileSystem& files, std::string directory,
                       std::shared_ptr<const ShardRecord> record, std::span<std::byte> target,
                       TransferHooks hooks) {
   CKPT_ASSERT(record != nullptr);
@@ -42,7 +42,7 @@ Task<void> read_shard(os::FileSystem& files, std::string step_directory,
         fmt::format("read rank {} of step {}: it needs {} bytes, the Slot has {}", record->id.rank,
                     number(record->id.at.step), record->bytes, target.size()));
   }
-  CKPT_CO_TRY(const auto shard, co_await ShardFiles::open(files, step_directory, record));
+  CKPT_CO_TRY(const auto shard, co_await ShardFiles::open(files, directory, record));
   std::function<Task<void>(std::size_t)> work = [&](std::size_t index) {
     return fill_chunk(*shard, target, hooks, index);
   };
@@ -90,11 +90,11 @@ Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::
 
 // Lists the Chunks in `member` that do not match their checksums. Called only after a mismatch, so
 // that it may read everything again.
-Task<std::string> damaged_chunks(os::FileSystem& files, std::string step_directory,
+Task<std::string> damaged_chunks(os::FileSystem& files, std::string directory,
                                  std::shared_ptr<const ShardRecord> record, std::size_t member) {
   const std::uint64_t begin = record->layout.members[member].extent.offset;
   PageBuffer memory(record->chunk_bytes);
-  const auto shard = co_await ShardFiles::open(files, step_directory, record);
+  const auto shard = co_await ShardFiles::open(files, directory, record);
   if (!shard) co_return std::string();  // The other file reports it.
   const std::uint64_t end = begin + (*shard)->members()[member].bytes;
   const TransferHooks no_hooks;
@@ -120,16 +120,17 @@ namespace {
 Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::uint32_t rank,
                        PageBuffer& buffer, CheckpointReport& report) {
   const format::ManifestShard& shard = report.manifest->shards[rank];
+  const std::string directory = shard_directory(step_directory, shard);
   const auto part = co_await read_part(files, step_directory, report.manifest, rank);
   for (std::size_t index = 0; index < shard.files.size(); ++index) {
     const format::StoredFile& stored = shard.files[index];
     FileReport file{stored.name, stored.bytes, {}};
-    const std::string path = os::join(step_directory, file.name);
+    const std::string path = os::join(directory, file.name);
     CKPT_CO_TRY(file.problem,
                 co_await problem_of_file(files, path, file.bytes, stored.crc, buffer));
     if (file.problem == mismatch && part) {
       const std::shared_ptr<const ShardRecord> record(*part, &(*part)->record);
-      CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, step_directory, record, index));
+      CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, directory, record, index));
       if (!chunks.empty()) file.problem += ": chunk " + chunks;
     }
     report.files.push_back(std::move(file));
@@ -156,6 +157,8 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
   }
   std::set<std::string> known{std::string(format::manifest_name)};
   for (const FileReport& file : report.files) known.insert(file.name);
+  for (const format::ManifestShard& shard : report.manifest->shards)
+    known.insert(shard.folder.substr(0, shard.folder.find('/')));
   CKPT_CO_TRY(const auto entries, co_await files.list(step_directory));
   for (const os::DirectoryEntry& entry : entries) {
     if (!known.contains(entry.name)) report.foreign.push_back(entry.name);

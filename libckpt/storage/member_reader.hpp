@@ -18,10 +18,10 @@ namespace ckpt::storage {
 // Larger than for writing: somebody waits for a restore.
 inline constexpr std::size_t chunks_in_flight_reading = 16;
 
-// Fills `target` from the files of one rank in `step_directory`. `target` has at least record.bytes
-// and lives until the Task ends. Errors: corruption (names file and Chunk; also a missing file or
-// one that is not regular), invalid_argument (`target` is too small), io.
-Task<void> read_shard(os::FileSystem& files, std::string step_directory,
+// Fills `target` from the files of one rank in `directory` (shard_directory). `target` has at least
+// record.bytes and lives until the Task ends. Errors: corruption (names file and Chunk; also a
+// missing file or one that is not regular), invalid_argument (`target` is too small), io.
+Task<void> read_shard(os::FileSystem& files, std::string directory,
                       std::shared_ptr<const format::ShardRecord> record,
                       std::span<std::byte> target, TransferHooks hooks);
 

@@ -15,10 +15,9 @@
 #include "base/kill_point.hpp"
 #include "base/units.hpp"
 #include "format/shard_part.hpp"
-#include "os/path.hpp"
+#include "storage/attempt.hpp"
 #include "storage/chunk_map.hpp"
 #include "storage/parallel.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
 
@@ -51,8 +50,8 @@ Crc32 crc_of_zeros(std::uint64_t bytes) {
 Task<void> open_members(Writing& writing) {
   for (std::size_t index = 0; index < writing.members.size(); ++index) {
     const std::string path =
-        os::join(writing.directory,
-                 turn_name(writing.record().layout.members[index].file_name, writing.source.turn));
+        path_in_attempt(writing.files, writing.directory,
+                        writing.record().layout.members[index].file_name, writing.source.turn);
     CKPT_CO_TRY(auto file, co_await writing.files.create(path, os::Caching::direct));
     CKPT_CO_CHECK(co_await file->allocate(writing.members[index].bytes));
     writing.opened.push_back(std::move(file));
@@ -97,7 +96,7 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
     std::uint64_t offset = segment.file_offset;
     const auto pieces = pieces_at(writing.source.slot, segment.extent);
     for (const auto piece : pieces) {
-      CKPT_CO_CHECK(co_await file.write_at(offset, piece));
+      CKPT_CO_CHECK(co_await file.write_lasting_at(offset, piece));
       offset += piece.size();
     }
   }
@@ -153,8 +152,9 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   std::function<Task<void>(std::size_t)> work = [&writing](std::size_t index) {
     return write_chunk(writing, index);
   };
-  CKPT_CO_CHECK(
-      co_await for_each_parallel(record.chunk_crcs.size(), chunks_in_flight, std::move(work)));
+  const bool is_in_bucket = files.objects(work_directory) != nullptr;
+  const std::size_t depth = is_in_bucket ? chunks_in_flight_to_bucket : chunks_in_flight;
+  CKPT_CO_CHECK(co_await for_each_parallel(record.chunk_crcs.size(), depth, std::move(work)));
   CKPT_POINT("flush.data_done");
 
   // Step 3.
@@ -171,7 +171,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   std::function<Result<Bytes>()> encode = [&part] { return format::encode(part); };
   CKPT_CO_TRY(Bytes encoded, co_await compute_on(hooks.compute, std::move(encode)));
   const std::string part_path =
-      os::join(work_directory, turn_name(format::part_name(record.id.rank), source.turn));
+      path_in_attempt(files, work_directory, format::part_name(record.id.rank), source.turn);
   CKPT_CO_CHECK(co_await files.write_small(part_path, std::move(encoded)));
   CKPT_POINT("flush.part.after");
 

@@ -21,6 +21,8 @@ namespace ckpt::storage {
 
 // Chunks of one shard in flight: 4 MiB each, enough to keep an NVMe drive busy.
 inline constexpr std::size_t chunks_in_flight = 8;
+// A request takes longer than a write, and two Chunks make one: eight of them at a time.
+inline constexpr std::size_t chunks_in_flight_to_bucket = 16;
 
 // ShardToWrite: one sealed Slot. The memory behind `slot` must live until the Task ends in any way.
 struct ShardToWrite {
@@ -39,7 +41,7 @@ struct TransferHooks {
   std::function<void(std::uint64_t bytes)> verified;
 };
 
-// `work_directory` exists; its path is marked (Site::at). Returns the record's digest. Errors:
+// `work_directory` exists; its path is marked (attempt_path). Returns the record's digest. Errors:
 // corruption (names rank, step and Chunk: no part of this shard may be published), invalid_argument
 // (the Slot is smaller than its record, or a file exists), exhausted, io.
 Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite source,

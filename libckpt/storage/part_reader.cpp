@@ -8,6 +8,7 @@
 
 #include "base/units.hpp"
 #include "os/path.hpp"
+#include "storage/catalog.hpp"
 
 namespace ckpt::storage {
 
@@ -159,7 +160,8 @@ Task<PartExcerpt> find_tensors(os::FileSystem& files, std::string step_directory
   std::ranges::sort(names);
   CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, rank));
   if (shard.embedded) co_return excerpt_of(*shard.embedded, names);
-  const std::string path = os::join(step_directory, format::part_name(rank));
+  const std::string path =
+      os::join(shard_directory(step_directory, shard), format::part_name(rank));
   auto excerpt = co_await read_excerpt(files, path, manifest, rank, std::move(names));
   if (excerpt) co_return excerpt;
   const std::string context = "read " + os::display(path);
@@ -173,7 +175,8 @@ Task<Part> read_part(os::FileSystem& files, std::string step_directory,
                      Compute* compute) {
   CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, rank));
   if (shard.embedded) co_return shard.embedded;
-  const std::string path = os::join(step_directory, format::part_name(rank));
+  const std::string path =
+      os::join(shard_directory(step_directory, shard), format::part_name(rank));
   const std::string context = "read " + os::display(path);
   auto bytes = co_await files.read_small(path, format::part_bytes_max);
   // Not not_found: a caller takes that for an empty storage and starts from scratch.

@@ -19,6 +19,8 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "storage/attempt.hpp"
+#include "storage/bucket_publish.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/parallel.hpp"
@@ -67,9 +69,9 @@ Manifest begin_manifest(const Site& site, const PublishOrder& order) {
 Task<void> collect(Collected& collected, std::uint32_t rank) {
   const Site& site = collected.site;
   const PublishOrder& order = collected.order;
-  const std::string directory = site.at(order.work_name);
+  const std::string directory = attempt_path(site, order.work_name);
   const std::uint32_t turn = order.turn_of(rank);
-  const std::string path = os::join(directory, turn_name(format::part_name(rank), turn));
+  const std::string path = path_in_attempt(site.files(), directory, format::part_name(rank), turn);
   auto sealed = co_await read_front(site.files(), path);
   if (!sealed && sealed.error().code() == Errc::not_found) {
     co_return fail(Errc::not_found,
@@ -86,8 +88,10 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
         Errc::corruption,
         fmt::format("{}: the part of rank {} is not the one it reported", label(order), rank));
   }
+  if (site.objects() != nullptr)
+    shard.folder = shard_folder(parse_work_directory(order.work_name).value(), turn);
   for (const format::StoredFile& expected : shard.files) {
-    const std::string file = os::join(directory, turn_name(expected.name, turn));
+    const std::string file = path_in_attempt(site.files(), directory, expected.name, turn);
     CKPT_CO_TRY(const auto status, co_await site.files().status(file));
     if (status.kind == os::EntryKind::file && status.bytes == expected.bytes) continue;
     co_return fail(Errc::corruption,
@@ -282,10 +286,11 @@ Task<PublishedStep> find_published(Site site, PublishOrder order) {
 
 Task<std::string> make_work_directory(Site site, format::StepId at, std::uint64_t attempt) {
   const std::string name = work_directory_name(at, attempt);
-  const auto taken = co_await site.files().status(site.at(name));
+  const std::string path = attempt_path(site, name);
+  const auto taken = co_await site.files().status(path);
   if (taken) co_return fail(Errc::invalid_argument, "make " + name + ": it exists already");
   if (taken.error().code() != Errc::not_found) co_return fail(taken.error());
-  CKPT_CO_CHECK(co_await site.files().make_directory(site.at(name)));
+  CKPT_CO_CHECK(co_await site.files().make_directory(path));
   CKPT_POINT("flush.open_tmp");
   co_return name;
 }
@@ -296,7 +301,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
       !has_all_turns) {
     co_return fail(Errc::invalid_argument, label(order) + ": the order contradicts itself");
   }
-  const auto work = co_await site.files().status(site.at(order.work_name));
+  const auto work = co_await site.files().status(attempt_path(site, order.work_name));
   if (!work && work.error().code() == Errc::not_found) {
     auto found = co_await find_published(site, order);
     co_return found;
@@ -309,6 +314,12 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   };
   CKPT_CO_CHECK(
       co_await for_each_parallel(order.world_size, reads_in_flight, std::move(collect_one)));
+
+  if (site.objects() != nullptr) {
+    auto manifest = std::make_shared<const Manifest>(std::move(collected.manifest));
+    auto published = co_await publish_in_bucket(site, order, std::move(manifest));
+    co_return published;
+  }
 
   // Steps 3 to 5.
   CKPT_CO_CHECK(co_await name_later_turns(collected));

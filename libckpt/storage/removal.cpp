@@ -17,6 +17,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "format/layout.hpp"
+#include "storage/bucket_removal.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/step_directory.hpp"
@@ -113,6 +114,10 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   if (!parse_step_directory(name)) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is no checkpoint's name");
   }
+  if (site.objects() != nullptr) {
+    Status done = co_await remove_from_bucket(site, name, run, std::move(reason));
+    co_return done;
+  }
   // Step 1.
   CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
   if (manifest->run != run) {
@@ -162,6 +167,11 @@ Task<void> discard_work_directory(Site site, std::string name, std::string reaso
   const auto parsed = parse_work_directory(name);
   if (!parsed) {
     co_return fail(Errc::invalid_argument, "discard " + name + ": it is no work directory's name");
+  }
+  if (site.objects() != nullptr) {
+    auto done = co_await discard_attempt(site, name, std::move(reason));
+    if (!done) co_return fail(std::move(done).error());
+    co_return Status();
   }
   const auto status = co_await site.files().status(site.at(name));
   if (!status && status.error().code() == Errc::not_found) co_return Status();
@@ -236,6 +246,15 @@ Task<bool> take_away(Site site, std::string name) {
 }  // namespace
 
 Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale) {
+  if (site.objects() != nullptr) {
+    // Nothing is written aside there.
+    if (stale.timelines_below == 0 && stale.names.empty()) co_return std::vector<std::string>();
+    std::function<bool(std::string)> is_over = [stale](const std::string& name) {
+      return is_stale(stale, name);
+    };
+    auto done = co_await discard_stale_in_bucket(site, std::move(is_over));
+    co_return done;
+  }
   std::vector<std::string> removed;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
   for (const os::DirectoryEntry& entry : entries) {

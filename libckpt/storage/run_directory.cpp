@@ -126,6 +126,25 @@ Task<void> prove_writable(Site site, std::uint64_t attempt) {
 
 }  // namespace
 
+// Some servers accept a condition and ignore it. Two daemons could then publish over one another.
+Task<void> prove_conditions(Site site, std::uint64_t attempt) {
+  const std::string probe = site.at(aside_name(run_marker_name, attempt));
+  const os::PutCondition absent(os::PutMode::if_absent);
+  Status first = co_await site.objects()->put_small(probe, bytes_of_text("first\n"), absent);
+  if (!first) {
+    co_return fail(
+        std::move(first).error().context("prove that " + site.directory() + " can be written to"));
+  }
+  const Status second =
+      co_await site.objects()->put_small(probe, bytes_of_text("second\n"), absent);
+  CKPT_CO_CHECK(co_await remove_aside(site, probe));
+  if (!second && second.error().cause() == std::errc::file_exists) co_return Status();
+  if (!second) co_return fail(Error(second.error()));
+  co_return fail(Errc::unsupported, "open " + site.directory() +
+                                        ": its server ignores conditional writes (If-None-Match), "
+                                        "without which checkpoints are not safe there");
+}
+
 Task<format::RunMarker> read_run_marker(Site site) {
   const std::string path = site.at(run_marker_name);
   CKPT_CO_TRY(const auto bytes, co_await site.files().read_small(path, format::run_file_bytes_max));
@@ -148,6 +167,7 @@ Task<std::uint64_t> device_of(Site site) {
 
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   if (order.device) CKPT_CO_CHECK(co_await refuse_other_device(site, *order.device));
+  if (site.objects() != nullptr) CKPT_CO_CHECK(co_await prove_conditions(site, order.attempt));
   CKPT_CO_CHECK(co_await make_run_directory(site));
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {
@@ -157,7 +177,7 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
     if (created)
       log_info("storage: {} is now the directory of job {}", site.directory(), order.job);
     marker = co_await read_run_marker(site);
-  } else if (marker) {
+  } else if (marker && site.objects() == nullptr) {
     CKPT_CO_CHECK(co_await prove_writable(site, order.attempt));
   }
   if (!marker) co_return fail(marker.error());
@@ -196,6 +216,11 @@ Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t
 }
 
 Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name) {
+  if (site.objects() != nullptr) {
+    const os::PutCondition replace(os::PutMode::replace);
+    Status put = co_await site.objects()->put_small(site.at(name), bytes_of_text(text), replace);
+    co_return put;
+  }
   const Placing placing{site.at(aside_name), site.at(name), os::RenameMode::replace};
   CKPT_CO_CHECK(co_await write_and_rename(site, placing, std::move(text)));
   Status synced = co_await site.files().sync_directory(os::join(parent_of(placing.path), "."));
@@ -203,6 +228,13 @@ Task<void> replace_file(Site site, std::string name, std::string text, std::stri
 }
 
 Task<bool> create_once(Site site, std::string name, std::string text, std::string aside_name) {
+  if (site.objects() != nullptr) {
+    const os::PutCondition absent(os::PutMode::if_absent);
+    Status put = co_await site.objects()->put_small(site.at(name), bytes_of_text(text), absent);
+    if (put) co_return true;
+    if (put.error().cause() != std::errc::file_exists) co_return fail(std::move(put).error());
+    co_return false;
+  }
   const Placing placing{site.at(aside_name), site.at(name), os::RenameMode::no_replace};
   const Status placed = co_await write_and_rename(site, placing, std::move(text));
   if (placed) co_return true;

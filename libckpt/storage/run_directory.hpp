@@ -29,6 +29,10 @@ struct RunOrder {
 // is full), unavailable (another device than the order's).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 
+// In a bucket: proves that it can be written to, and that its server keeps conditions. `attempt` is
+// random. Errors: unsupported (it ignores them), io.
+Task<void> prove_conditions(Site site, std::uint64_t attempt);
+
 // The device of the directory, or of the place where it would be made. Errors: not_found, io.
 Task<std::uint64_t> device_of(Site site);
 
@@ -41,6 +45,7 @@ Task<format::Timelines> load_timelines(Site site, format::RunId run);
 Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t attempt);
 
 // Writes a temporary file, syncs it, renames it to `name`, syncs the directory. All below the site.
+// In a bucket, one put does all of this, and of the next function too.
 Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name);
 // Writes a temporary file and links it as `name`. Returns false if `name` exists, and leaves it.
 Task<bool> create_once(Site site, std::string name, std::string text, std::string aside_name);

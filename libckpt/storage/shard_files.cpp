@@ -16,10 +16,10 @@ ShardFiles::ShardFiles(std::string directory, std::shared_ptr<const format::Shar
       members_(format::member_extents(*record_)) {}
 
 Task<std::shared_ptr<ShardFiles>> ShardFiles::open(
-    os::FileSystem& files, std::string step_directory,
+    os::FileSystem& files, std::string directory,
     std::shared_ptr<const format::ShardRecord> record) {
   CKPT_ASSERT(record != nullptr);
-  std::shared_ptr<ShardFiles> shard(new ShardFiles(std::move(step_directory), std::move(record)));
+  std::shared_ptr<ShardFiles> shard(new ShardFiles(std::move(directory), std::move(record)));
   for (std::size_t index = 0; index < shard->members_.size(); ++index) {
     const std::string path =
         os::join(shard->directory_, shard->record_->layout.members[index].file_name);

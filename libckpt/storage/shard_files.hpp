@@ -18,8 +18,9 @@ namespace ckpt::storage {
 
 class ShardFiles {
  public:
-  // Errors: corruption (a file is missing, no regular file, or has another size), io.
-  static Task<std::shared_ptr<ShardFiles>> open(os::FileSystem& files, std::string step_directory,
+  // `directory` is that of the shard (shard_directory). Errors: corruption (a file is missing, no
+  // regular file, or has another size), io.
+  static Task<std::shared_ptr<ShardFiles>> open(os::FileSystem& files, std::string directory,
                                                 std::shared_ptr<const format::ShardRecord> record);
   Task<void> close();
 

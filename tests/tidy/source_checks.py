@@ -13,7 +13,7 @@ FLOORS = [
     ("include",),
     ("base",),
     ("os", "format"),
-    ("plan", "device", "arena", "wire", "storage"),
+    ("plan", "device", "arena", "wire", "storage", "bucket"),
     ("snapshot", "flush", "gather", "replicate", "agree"),
     ("node",),
     ("client", "daemon"),

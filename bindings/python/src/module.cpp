@@ -59,6 +59,11 @@ nb::tuple published(const std::string& directory) {
   return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
 }
 
+std::uint64_t slot_bytes(const std::string& directory, std::uint32_t rank) {
+  const nb::gil_scoped_release release;
+  return ckpt::newest_slot_bytes(directory, rank);
+}
+
 // All that the library has. They are asked for switched off: so no environment can be wrong.
 std::vector<std::string> option_names() {
   ckpt::Options options;
@@ -75,6 +80,7 @@ NB_MODULE(_native, module) {
   ckpt::python::register_failures();
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
   module.def("published", &published, nb::arg("directory"));
+  module.def("slot_bytes", &slot_bytes, nb::arg("directory"), nb::arg("rank"));
   module.def("option_names", &option_names);
   module.def("memory_of", &ckpt::python::memory_of, nb::arg("api").none(), nb::arg("tensor_type"),
              nb::arg("parts"));

@@ -33,4 +33,8 @@ struct Published {
 // Errors: not_found (no such directory), io.
 CKPT_EXPORT Result<Published> list_published(std::string_view directory);
 
+// The size of a Slot that takes what the rank has in the newest checkpoint, by its name; 0: there
+// is none, or storage does not answer within seconds. For making room before a restore.
+CKPT_EXPORT std::uint64_t newest_slot_bytes(std::string_view directory, std::uint32_t rank);
+
 }  // namespace ckpt

@@ -185,10 +185,32 @@ TEST_CASE("manifest: a new digest does not make a wrong one right", "[unit][form
     REQUIRE_FALSE(result);
     CHECK(result.error().code() == Errc::corruption);
   }
-  for (const auto* version : {"\"format_version\":0", "\"format_version\":3"}) {
+  for (const auto* version : {"\"format_version\":0", "\"format_version\":4"}) {
     const auto result = parse_manifest(resealed(good, "\"format_version\":2", version));
     CHECK(result.error().code() == Errc::version_mismatch);
   }
+}
+
+TEST_CASE("manifest: a shard's files may lie in a folder", "[unit][format]") {
+  Manifest manifest = fixed_manifest();
+  CHECK(text_of(manifest).find("\"format_version\":2,") != std::string::npos);
+  const std::string folder = GENERATE("t1.00112233aabbccdd", "t1.00112233aabbccdd/turn-2");
+  manifest.shards[0].folder = folder;
+  const std::string good = text_of(manifest);
+  CHECK(good.find("\"format_version\":3,") != std::string::npos);
+  const auto back = parse_manifest(good);
+  REQUIRE((back ? "" : back.error().message()) == "");
+  CHECK(back->shards[0].folder == folder);
+  for (const std::string bad : {"", "..", "../up", "/root", "a/", "a//b", "a/b/c", ".hidden",
+                                "a/.b", "A", "a b", "a\\u0000b"}) {
+    CAPTURE(bad);
+    const auto result = parse_manifest(resealed(good, folder, bad));
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code() == Errc::corruption);
+  }
+  // Version 2 has none, and version 3 one for each shard.
+  CHECK_FALSE(parse_manifest(resealed(good, "\"format_version\":3", "\"format_version\":2")));
+  CHECK_FALSE(parse_manifest(resealed(good, "\"folder\":\"" + folder + "\",", "")));
 }
 
 TEST_CASE("manifest: random bodies under a good digest never break the reader", "[unit][format]") {

@@ -3,9 +3,8 @@
 import dataclasses
 import logging
 
-from libckpt import errors
+from libckpt import _native, errors
 from libckpt.core import _arrays, _fill, _gather, _item_kinds, _items, _rebuild, _restore
-from libckpt.core.files import _storage
 
 logger = logging.getLogger("libckpt")
 
@@ -66,8 +65,8 @@ class Restorer:
         # The restore waits for the Slots, and a job that begins need not.
         prepare = self._registration.client.prepare_in_background
         # What the newest checkpoint of the directory needs finds room here.
-        shard = self._directory and _storage.newest_shard(self._directory, self._ranks.rank)
-        room = shard["slot_bytes"] if shard else 0
+        directory, rank = self._directory, self._ranks.rank
+        room = _native.slot_bytes(directory, rank) if directory else 0
         self._make_room(into, here, members, room, prepare, arrays)
         answer, structure = self._gather.restore(step, targets, arrays)
         self._registration.forget()

@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import re
 
+SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # Of "s3://bucket", and of what the library refuses.
 TRUE = ("1", "true", "yes", "on")
 SPACES = " \t\n\r\v\f"
 
@@ -28,7 +30,12 @@ def is_true(value):
 def directory(options):
     """The directory that holds for the job, as an absolute path; None: memory only."""
     path = chosen(options, "dir")
-    return os.path.abspath(path) if path else None
+    return absolute(path) if path else None
+
+
+def absolute(path):
+    """A path of files made absolute; that of a bucket, or with another scheme, as it is."""
+    return path if SCHEME.match(path) else os.path.abspath(path)
 
 
 def storage_interval(options):

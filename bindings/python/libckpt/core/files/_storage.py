@@ -38,14 +38,6 @@ def read_manifest(step_directory):
     return manifest if manifest.get("format") == "libckpt-manifest" else None
 
 
-def newest_shard(directory, rank):
-    found = steps(directory)
-    manifest = read_manifest(found[-1][1]) if found else None
-    if manifest is None or rank >= len(manifest["shards"]):
-        return None
-    return manifest["shards"][rank]
-
-
 def tensor_file(shard):
     """The safetensors file, with all tensors that are in no archive."""
     return next(m["file"] for m in shard["members"] if m["kind"] == "safetensors")

@@ -1,0 +1,20 @@
+// AnyFileSystem: a disk's FileSystem that also takes paths of buckets.
+//
+// What buckets need (libcurl, keys, an endpoint) is looked for at the first such path. Without it,
+// those calls fail, and the disk's go on.
+//
+// Threads:  one executor. Lifetime: as the disk's; `clock` outlives it.
+#pragma once
+
+#include <memory>
+
+#include "base/clock.hpp"
+#include "os/disk_threads.hpp"
+#include "os/file_system.hpp"
+
+namespace ckpt::bucket {
+
+std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
+                                             os::DiskPriority priority);
+
+}  // namespace ckpt::bucket

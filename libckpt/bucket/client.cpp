@@ -1,0 +1,368 @@
+#include "bucket/client.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "base/assert.hpp"
+#include "base/checksum.hpp"
+#include "base/log.hpp"
+#include "bucket/http_time.hpp"
+#include "bucket/retry.hpp"
+
+namespace ckpt::bucket {
+
+namespace {
+
+constexpr std::string_view checksum_header = "x-amz-checksum-crc32";
+
+std::string shown(const Place& place) {
+  return "s3://" + place.bucket + "/" + place.key;
+}
+
+std::string base64_of(Crc32 crc) {
+  constexpr std::string_view digits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  // Four bytes, the highest first: five full digits, and two bits of a sixth.
+  const std::uint64_t bits = std::uint64_t{crc} << 4;
+  std::string text;
+  for (int shift = 30; shift >= 0; shift -= 6) text += digits[(bits >> shift) & 63];
+  return text + "==";
+}
+
+Crc32 crc_of(const Pieces& pieces) {
+  Crc32 crc = 0;
+  for (const auto piece : pieces) crc = crc32(piece, crc);
+  return crc;
+}
+
+std::uint64_t number_of(std::string_view text) {
+  std::uint64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+ObjectFacts facts_of(const Response& response) {
+  ObjectFacts facts;
+  facts.bytes = number_of(response.header("content-length"));
+  facts.tag = response.header("etag");
+  if (const auto when = parse_http_time(response.header("last-modified")))
+    facts.modified_ns =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(when->time_since_epoch()).count();
+  return facts;
+}
+
+bool has_bytes(const os::TaggedBytes& found, const Pieces& pieces) {
+  std::size_t at = 0;
+  for (const auto piece : pieces) {
+    if (found.bytes.size() - at < piece.size()) return false;
+    if (!std::equal(piece.begin(), piece.end(), found.bytes.begin() + static_cast<long>(at)))
+      return false;
+    at += piece.size();
+  }
+  return at == found.bytes.size();
+}
+
+}  // namespace
+
+Client::Client(Clock& clock, Settings settings, Environment environment,
+               std::unique_ptr<Transport> transport, os::DiskPriority priority)
+    : clock_(clock),
+      settings_(std::move(settings)),
+      transport_(std::move(transport)),
+      credentials_(std::move(environment), settings_.region, *transport_),
+      random_(random_from_system()),
+      threads_(request_threads, priority, "ckptd-s3") {}
+
+// Requests in flight end at once, so that the threads can be joined.
+Client::~Client() {
+  transport_->stop();
+}
+
+Request Client::request_for(const Place& place, std::string method) const {
+  Request request;
+  request.method = std::move(method);
+  request.origin = settings_.origin_of(place.bucket);
+  request.key = place.key;
+  return request;
+}
+
+WallTime Client::server_time() const {
+  return clock_.wall_time() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(clock_offset_);
+}
+
+Result<Client::Sent> Client::perform(Request request, WallTime now) {
+  Sent sent;
+  CKPT_TRY(sent.used, credentials_.at(now));
+  for (Header& header : request.headers)
+    if (header.name == checksum_header && header.value.empty())
+      header.value = base64_of(crc_of(request.body));
+  SigningScope scope;
+  scope.region = settings_.region;
+  scope.time = now;
+  sign(request, sent.used.keys, scope);
+  CKPT_TRY(sent.response, transport_->perform(request));
+  return sent;
+}
+
+void Client::set_clock(const Response& response) {
+  const auto theirs = parse_http_time(response.header("date"));
+  if (!theirs) return;
+  clock_offset_ = std::chrono::duration_cast<Duration>(*theirs - clock_.wall_time());
+  log_warning("s3: this machine's clock is off by {} s against the server's, whose time is used",
+              std::chrono::duration_cast<std::chrono::seconds>(clock_offset_).count());
+}
+
+Error Client::error_of(const Sent& sent, const std::string& doing) const {
+  const Response& response = sent.response;
+  const ServerError said = parse_error(response.body);
+  std::string words =
+      fmt::format("{}: {} answered {}", doing, settings_.describe(), response.status);
+  if (!said.code.empty()) words += " " + said.code;
+  if (!said.message.empty()) words += ": " + said.message.substr(0, 300);
+  if (response.status == 404) {
+    return Error(said.code == "NoSuchBucket" ? Errc::invalid_argument : Errc::not_found, words);
+  }
+  if (response.status == 412 || said.code == "ConditionalRequestConflict") {
+    return Error(Errc::invalid_argument, words, std::make_error_code(std::errc::file_exists));
+  }
+  if (response.status == 416) return Error(Errc::corruption, words);
+  if (response.status == 501) return Error(Errc::unsupported, words);
+  const std::string region(response.header("x-amz-bucket-region"));
+  if (!region.empty() && region != settings_.region)
+    words += fmt::format("; the bucket is in region {}: set AWS_REGION={}", region, region);
+  if (response.status == 401 || response.status == 403) {
+    words += fmt::format(" (with the keys {} of {})", sent.used.keys.access_key, sent.used.origin);
+    return Error(Errc::io, words, std::make_error_code(std::errc::permission_denied));
+  }
+  return Error(Errc::io, words);
+}
+
+// Good answers, and bad ones that no other try would change.
+Task<Client::Sent> Client::send_any(Request request, std::string doing) {
+  bool is_unsure = false;
+  for (int tries = 1;; ++tries) {
+    std::function<Result<Sent>()> work = [this, request, now = server_time()] {
+      return perform(request, now);
+    };
+    auto sent = co_await threads_.run<Sent>(std::move(work));
+    Reaction reaction = Reaction::give_up;
+    if (sent) {
+      // A completed upload may be answered with 200 and an error in the text.
+      const ServerError said =
+          request.target.empty() ? parse_error(sent->response.body) : ServerError();
+      const bool is_good = sent->response.is_good() && said.code.empty();
+      if (!is_good) reaction = reaction_to(sent->response.status, said);
+      if (reaction == Reaction::renew_keys) credentials_.forget(sent->used);
+      if (reaction == Reaction::set_clock) set_clock(sent->response);
+      if (is_good || reaction == Reaction::give_up || tries == tries_max) {
+        sent->is_unsure = is_unsure;
+        if (!is_good && sent->response.is_good()) sent->response.status = 500;
+        co_return std::move(*sent);
+      }
+      is_unsure = is_unsure || sent->response.status >= 500;
+    } else {
+      reaction = reaction_to(sent.error());
+      if (reaction == Reaction::give_up) co_return fail(std::move(sent).error().context(doing));
+      if (tries == tries_max) {
+        co_return fail(Errc::io, fmt::format("{}: {} tries failed, the last one because {}", doing,
+                                             tries, sent.error().text()));
+      }
+      is_unsure = true;
+    }
+    if (reaction != Reaction::try_again && tries < 3) continue;
+    log(LogLevel::debug, "s3: {} is tried again", doing);
+    CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(pause_after(tries, random_))));
+  }
+}
+
+Task<Client::Sent> Client::send(Request request, std::string doing) {
+  auto sent = co_await send_any(std::move(request), doing);
+  if (!sent) co_return fail(std::move(sent).error());
+  if (!sent->response.is_good()) co_return fail(error_of(*sent, doing));
+  co_return std::move(*sent);
+}
+
+Task<ObjectFacts> Client::head(Place place) {
+  auto sent = co_await send(request_for(place, "HEAD"), "look at " + shown(place));
+  if (!sent) co_return fail(std::move(sent).error());
+  co_return facts_of(sent->response);
+}
+
+Task<os::TaggedBytes> Client::get(Place place, std::uint64_t bytes_max) {
+  constexpr int rounds_max = 5;  // Records are small, and replaced once in minutes.
+  const std::string doing = "read " + shown(place);
+  for (int round = 1;; ++round) {
+    CKPT_CO_TRY(const ObjectFacts facts, co_await head(place));
+    if (facts.bytes > bytes_max) {
+      co_return fail(Errc::exhausted, fmt::format("{}: it has {} bytes, more than {}", doing,
+                                                  facts.bytes, bytes_max));
+    }
+    os::TaggedBytes found;
+    found.tag = facts.tag;
+    found.bytes.resize(facts.bytes);
+    if (facts.bytes == 0) co_return found;
+    Status read = co_await read_range(place, facts.tag, 0, std::span(found.bytes));
+    if (read) co_return found;
+    // Somebody has replaced it between the two requests.
+    const bool is_other = read.error().code() == Errc::corruption;
+    if (!is_other || round == rounds_max) co_return fail(std::move(read).error());
+  }
+}
+
+Task<void> Client::read_range(Place place, std::string tag, std::uint64_t offset,
+                              std::span<std::byte> target) {
+  CKPT_ASSERT(!target.empty());
+  const std::string doing =
+      fmt::format("read {} bytes at {} of {}", target.size(), offset, shown(place));
+  Request request = request_for(place, "GET");
+  request.range.emplace();
+  request.range->offset = offset;
+  request.range->bytes = target.size();
+  request.target = target;
+  if (!tag.empty()) request.headers.push_back({"if-match", tag});
+  auto sent = co_await send(std::move(request), doing);
+  if (!sent) {
+    const bool is_other =
+        sent.error().cause() == std::errc::file_exists || sent.error().code() == Errc::not_found;
+    if (!is_other) co_return fail(std::move(sent).error());
+    co_return fail(Errc::corruption, doing + ": it was replaced or removed while it was read");
+  }
+  const std::string wanted = fmt::format("bytes {}-{}/", offset, offset + target.size() - 1);
+  if (sent->response.header("content-range").starts_with(wanted)) co_return Status();
+  co_return fail(
+      Errc::io, fmt::format("{}: {} answered with other bytes ({} {})", doing, settings_.describe(),
+                            sent->response.status, sent->response.header("content-range")));
+}
+
+Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
+  const std::string doing = "write " + shown(place);
+  Request request = request_for(place, "PUT");
+  request.body = pieces;
+  request.headers.push_back({std::string(checksum_header), ""});
+  if (condition.mode() == os::PutMode::if_absent) request.headers.push_back({"if-none-match", "*"});
+  if (condition.mode() == os::PutMode::if_unchanged)
+    request.headers.push_back({"if-match", condition.tag()});
+  auto sent = co_await send_any(std::move(request), doing);
+  if (!sent) co_return fail(std::move(sent).error());
+  if (sent->response.is_good()) co_return Status();
+  Error error = error_of(*sent, doing);
+  // An earlier try of ours may be what is in the way.
+  if (error.cause() == std::errc::file_exists && sent->is_unsure) {
+    std::uint64_t bytes = 0;
+    for (const auto piece : pieces) bytes += piece.size();
+    const auto there = co_await get(place, bytes);
+    if (there && has_bytes(*there, pieces)) co_return Status();
+  }
+  // With a condition on what is not there any more, servers answer 404.
+  if (condition.mode() == os::PutMode::if_unchanged && error.code() == Errc::not_found)
+    error =
+        Error(Errc::invalid_argument, error.text(), std::make_error_code(std::errc::file_exists));
+  co_return fail(std::move(error));
+}
+
+Task<void> Client::remove(Place place) {
+  auto sent = co_await send(request_for(place, "DELETE"), "remove " + shown(place));
+  if (!sent && sent.error().code() != Errc::not_found) co_return fail(std::move(sent).error());
+  co_return Status();
+}
+
+Task<ListedPage> Client::list(ListOrder order) {
+  Place root;
+  root.bucket = order.bucket;
+  const std::string doing = "list s3://" + order.bucket + "/" + order.prefix;
+  Request request = request_for(root, "GET");
+  request.query = {
+      {"list-type", "2"}, {"prefix", order.prefix}, {"max-keys", std::to_string(order.keys_max)}};
+  if (!order.is_deep) request.query.emplace_back("delimiter", "/");
+  if (!order.token.empty()) request.query.emplace_back("continuation-token", order.token);
+  auto sent = co_await send(std::move(request), doing);
+  if (!sent) co_return fail(std::move(sent).error());
+  auto page = parse_list(sent->response.body);
+  if (!page) co_return fail(std::move(page).error().context(doing));
+  co_return std::move(*page);
+}
+
+Task<std::string> Client::start_upload(Place place) {
+  const std::string doing = "begin to upload " + shown(place);
+  Request request = request_for(place, "POST");
+  request.query.emplace_back("uploads", "");
+  request.headers.push_back({"x-amz-checksum-algorithm", "CRC32"});
+  auto sent = co_await send(std::move(request), doing);
+  if (!sent) co_return fail(std::move(sent).error());
+  auto id = parse_upload_id(sent->response.body);
+  if (!id) co_return fail(std::move(id).error().context(doing));
+  co_return std::move(*id);
+}
+
+Task<UploadedPart> Client::put_part(Place place, PartOrder order, Pieces pieces) {
+  Request request = request_for(place, "PUT");
+  request.query = {{"partNumber", std::to_string(order.index + 1)}, {"uploadId", order.upload}};
+  request.headers.push_back({std::string(checksum_header), ""});
+  request.body = pieces;
+  auto sent = co_await send(std::move(request),
+                            fmt::format("upload part {} of {}", order.index + 1, shown(place)));
+  if (!sent) co_return fail(std::move(sent).error());
+  UploadedPart part;
+  part.tag = sent->response.header("etag");
+  // Servers that do not know the checksum do not want to see it again.
+  part.checksum = sent->response.header(checksum_header);
+  co_return part;
+}
+
+Task<void> Client::complete_upload(Place place, std::string upload, std::vector<UploadedPart> parts,
+                                   std::uint64_t bytes) {
+  const std::string doing = "complete the upload of " + shown(place);
+  const std::string text = render_parts(parts);
+  Request request = request_for(place, "POST");
+  request.query.emplace_back("uploadId", upload);
+  request.body.push_back(std::as_bytes(std::span(text)));
+  auto sent = co_await send_any(std::move(request), doing);
+  if (!sent) co_return fail(std::move(sent).error());
+  if (sent->response.is_good()) co_return Status();
+  // An earlier try may have completed it. Only this upload makes an object of this name.
+  if (sent->response.status == 404 && sent->is_unsure) {
+    const auto there = co_await head(place);
+    if (there && there->bytes == bytes) co_return Status();
+  }
+  co_return fail(error_of(*sent, doing));
+}
+
+Task<void> Client::abort_upload(Place place, std::string upload) {
+  Request request = request_for(place, "DELETE");
+  request.query.emplace_back("uploadId", upload);
+  auto sent = co_await send(std::move(request), "abort an upload of " + shown(place));
+  if (!sent && sent.error().code() != Errc::not_found) co_return fail(std::move(sent).error());
+  co_return Status();
+}
+
+void Client::abort_in_background(const Place& place, const std::string& upload) {
+  Request request = request_for(place, "DELETE");
+  request.query.emplace_back("uploadId", upload);
+  // One try: the next timeline aborts what is left.
+  const bool is_queued =
+      threads_.post([this, request, now = server_time()] { (void)perform(request, now); });
+  if (!is_queued) log(LogLevel::debug, "s3: an upload of {} is left behind", shown(place));
+}
+
+Task<UploadsPage> Client::list_uploads(Place prefix, UploadsPage before) {
+  Place root;
+  root.bucket = prefix.bucket;
+  const std::string doing = "list the uploads below " + shown(prefix);
+  Request request = request_for(root, "GET");
+  request.query = {{"uploads", ""}, {"prefix", prefix.key}};
+  if (!before.next_key.empty()) {
+    request.query.emplace_back("key-marker", before.next_key);
+    request.query.emplace_back("upload-id-marker", before.next_id);
+  }
+  auto sent = co_await send(std::move(request), doing);
+  if (!sent) co_return fail(std::move(sent).error());
+  auto page = parse_uploads(sent->response.body);
+  if (!page) co_return fail(std::move(page).error().context(doing));
+  co_return std::move(*page);
+}
+
+}  // namespace ckpt::bucket

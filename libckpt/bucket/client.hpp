@@ -1,0 +1,101 @@
+// Client: the requests to a server of buckets, each tried again until it is hopeless.
+//
+// Every request has time-outs and a bounded number of tries. Requests block threads of their own,
+// and results come back to the caller's executor.
+//
+// Threads:  one executor; the requests run on `request_threads` others.
+// Lifetime: spans given to a Task live until it ends. Destroy it before the executor's context.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/random.hpp"
+#include "bucket/answers.hpp"
+#include "bucket/credentials.hpp"
+#include "bucket/place.hpp"
+#include "bucket/settings.hpp"
+#include "os/disk_threads.hpp"
+#include "os/objects.hpp"
+
+namespace ckpt::bucket {
+
+// As many as a restore has Chunks in flight.
+inline constexpr std::size_t request_threads = 16;
+
+using Pieces = std::vector<std::span<const std::byte>>;
+
+struct ObjectFacts {
+  std::uint64_t bytes = 0;
+  std::string tag;
+  std::int64_t modified_ns = 0;
+};
+struct ListOrder {
+  std::string bucket;
+  std::string prefix;
+  bool is_deep = false;  // Else what follows the next slash is summed up as prefixes.
+  std::uint32_t keys_max = 1000;
+  std::string token;  // Of the page before.
+};
+struct PartOrder {
+  std::string upload;
+  std::size_t index = 0;  // From 0.
+};
+
+class Client {
+ public:
+  Client(Clock& clock, Settings settings, Environment environment,
+         std::unique_ptr<Transport> transport, os::DiskPriority priority);
+  ~Client();
+
+  // Errors of all: io (also after the last try), not_found, invalid_argument (no such bucket; a
+  // condition, with cause EEXIST), unsupported, corruption (the object is another one now, or
+  // shorter), cancelled.
+  Task<ObjectFacts> head(Place place);
+  Task<os::TaggedBytes> get(Place place, std::uint64_t bytes_max);
+  // Only of the object with this tag.
+  Task<void> read_range(Place place, std::string tag, std::uint64_t offset,
+                        std::span<std::byte> target);
+  Task<void> put(Place place, Pieces pieces, os::PutCondition condition);
+  Task<void> remove(Place place);
+  Task<ListedPage> list(ListOrder order);
+
+  Task<std::string> start_upload(Place place);
+  Task<UploadedPart> put_part(Place place, PartOrder order, Pieces pieces);
+  Task<void> complete_upload(Place place, std::string upload, std::vector<UploadedPart> parts,
+                             std::uint64_t bytes);
+  Task<void> abort_upload(Place place, std::string upload);
+  // Aborts without waiting for it, from a destructor.
+  void abort_in_background(const Place& place, const std::string& upload);
+  Task<UploadsPage> list_uploads(Place prefix, UploadsPage before);
+
+  const Settings& settings() const { return settings_; }
+
+ private:
+  struct Sent {
+    Response response;
+    Credentials used;
+    bool is_unsure = false;  // An earlier try may have been carried out.
+  };
+  Request request_for(const Place& place, std::string method) const;
+  Result<Sent> perform(Request request, WallTime now);
+  // Returns good answers. `doing` is what the error says was tried.
+  Task<Sent> send(Request request, std::string doing);
+  Task<Sent> send_any(Request request, std::string doing);
+  Error error_of(const Sent& sent, const std::string& doing) const;
+  // The server's time, as far as we know.
+  WallTime server_time() const;
+  void set_clock(const Response& response);
+
+  Clock& clock_;
+  const Settings settings_;
+  const std::unique_ptr<Transport> transport_;
+  CredentialSource credentials_;
+  Random random_;
+  Duration clock_offset_{};  // The server's time, less ours.
+  os::DiskThreads threads_;
+};
+
+}  // namespace ckpt::bucket

@@ -1,0 +1,58 @@
+#include "bucket/settings.hpp"
+
+#include <fmt/format.h>
+
+namespace ckpt::bucket {
+
+Result<Settings> Settings::read(const Environment& environment) {
+  const Section profile = read_profile(environment);
+  const auto first_of = [&](std::initializer_list<const char*> variables,
+                            const char* key) -> std::optional<std::string> {
+    for (const char* name : variables)
+      if (auto value = environment.variable(name)) return value;
+    const auto found = profile.find(key);
+    if (found == profile.end() || found->second.empty()) return std::nullopt;
+    return found->second;
+  };
+  Settings settings;
+  if (auto region = first_of({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region"))
+    settings.region = *region;
+  if (auto url = first_of({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url")) {
+    CKPT_TRY(settings.endpoint, parse_origin(*url));
+    settings.is_path_style = true;  // Most servers have no names for their buckets in DNS.
+  }
+  settings.ca_file = first_of({"AWS_CA_BUNDLE"}, "ca_bundle").value_or("");
+  if (auto style = environment.variable("LIBCKPT_S3_ADDRESSING")) {
+    if (*style != "path" && *style != "virtual") {
+      return fail(Errc::invalid_argument,
+                  fmt::format("LIBCKPT_S3_ADDRESSING is \"{}\", not path or virtual", *style));
+    }
+    settings.is_path_style = *style == "path";
+  }
+  return settings;
+}
+
+Origin Settings::origin_of(const std::string& bucket) const {
+  Origin origin;
+  if (endpoint) {
+    origin = *endpoint;
+  } else {
+    const bool is_in_china = region.starts_with("cn-");
+    origin.host = fmt::format("s3.{}.amazonaws.com{}", region, is_in_china ? ".cn" : "");
+  }
+  // A certificate for *.host covers no name with more dots.
+  const bool has_dots = bucket.find('.') != std::string::npos && origin.scheme == "https";
+  if (is_path_style || has_dots) {
+    origin.path += "/" + bucket;
+  } else {
+    origin.host.insert(0, bucket + ".");
+  }
+  return origin;
+}
+
+std::string Settings::describe() const {
+  if (endpoint) return endpoint->scheme + "://" + endpoint->host + endpoint->path;
+  return "Amazon S3 in " + region;
+}
+
+}  // namespace ckpt::bucket

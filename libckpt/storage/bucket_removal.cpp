@@ -1,0 +1,175 @@
+#include "storage/bucket_removal.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/assert.hpp"
+#include "base/kill_point.hpp"
+#include "base/log.hpp"
+#include "storage/attempt.hpp"
+#include "storage/bucket_publish.hpp"
+#include "storage/catalog.hpp"
+#include "storage/event_log.hpp"
+#include "storage/parallel.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+// Each takes a round trip.
+constexpr std::size_t removals_in_flight = 16;
+
+Task<void> remove_all(Site site, std::vector<std::string> paths) {
+  std::function<Task<void>(std::size_t)> remove_one = [&](std::size_t index) {
+    return site.files().remove_file(paths[index]);
+  };
+  Status done = co_await for_each_parallel(paths.size(), removals_in_flight, std::move(remove_one));
+  co_return done;
+}
+
+// Returns true if the step's manifest names the attempt. Errors: one that cannot be read may name
+// it, too.
+Task<bool> is_named(Site site, WorkDirectory work) {
+  const std::string name = step_directory_name(work.at.step);
+  const auto manifest = co_await read_manifest(site, name);
+  if (!manifest && manifest.error().code() == Errc::not_found) co_return false;
+  if (!manifest) co_return fail(manifest.error());
+  const std::string folder = attempt_folder(work);
+  co_return std::ranges::any_of((*manifest)->shards, [&](const format::ManifestShard& shard) {
+    return shard.folder == folder || shard.folder.starts_with(folder + "/");
+  });
+}
+
+// "rank-00000.part", "turn-1/rank-00000.part": what an attempt writes.
+bool is_file_of_attempt(std::string_view name) {
+  const auto slash = name.find('/');
+  if (slash == std::string_view::npos) return format::is_name_of_rank(name);
+  return name.starts_with("turn-") && format::is_name_of_rank(name.substr(slash + 1));
+}
+
+Task<void> abort_uploads(Site site, std::string directory) {
+  CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(directory));
+  for (const os::Upload& upload : uploads) {
+    const std::string path = os::join(directory, upload.name);
+    CKPT_CO_CHECK(co_await site.objects()->abort_upload(path, upload.id));
+  }
+  co_return Status();
+}
+
+Task<void> log_discard(Site site, std::string work_name, WorkDirectory work, std::string reason) {
+  Event event;
+  event.operation = "discard";
+  event.path = std::move(work_name);
+  event.at = work.at;
+  event.reason = std::move(reason);
+  Status logged = co_await record_event(site, std::move(event));
+  co_return logged;
+}
+
+}  // namespace
+
+Task<void> remove_from_bucket(Site site, std::string name, format::RunId run, std::string reason) {
+  CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
+  if (manifest->run != run) {
+    co_return fail(Errc::invalid_argument, "delete " + name + ": it is of job " + manifest->job);
+  }
+  Event event;
+  event.operation = "delete";
+  event.path = name;
+  event.at = manifest->at;
+  event.bytes = describe(*manifest, name).bytes;
+  event.reason = reason;
+  CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
+  CKPT_POINT("prune.log");
+  const std::string directory = site.at(name);
+  CKPT_CO_CHECK(co_await site.files().remove_file(os::join(directory, format::manifest_name)));
+  CKPT_POINT("prune.mark.after");
+  std::vector<std::string> paths;
+  for (const format::ManifestShard& shard : manifest->shards) {
+    const std::string folder = shard_directory(directory, shard);
+    for (const format::StoredFile& file : shard.files) paths.push_back(os::join(folder, file.name));
+    if (!shard.embedded) paths.push_back(os::join(folder, format::part_name(shard.rank)));
+  }
+  Status removed = co_await remove_all(site, std::move(paths));
+  co_return removed;
+}
+
+Task<bool> discard_attempt(Site site, std::string work_name, std::string reason) {
+  const auto work = parse_work_directory(work_name);
+  if (!work) {
+    co_return fail(Errc::invalid_argument,
+                   "discard " + work_name + ": it is no work directory's name");
+  }
+  const std::string directory = attempt_path(site, work_name);
+  // First without a mark: most of those that are looked at belong to a checkpoint.
+  CKPT_CO_TRY(const bool is_published, co_await is_named(site, *work));
+  if (is_published) co_return false;
+  CKPT_CO_TRY(const auto there, co_await site.objects()->list_below(directory));
+  if (there.empty()) {
+    CKPT_CO_CHECK(co_await abort_uploads(site, directory));
+    co_return true;
+  }
+  const std::string mark = os::join(directory, discarded_name);
+  const os::PutCondition replace(os::PutMode::replace);
+  CKPT_CO_CHECK(co_await site.objects()->put_small(mark, std::vector<std::byte>(), replace));
+  CKPT_CO_TRY(const bool was_published, co_await is_named(site, *work));
+  if (was_published) {
+    CKPT_CO_CHECK(co_await site.files().remove_file(mark));
+    co_return false;
+  }
+  CKPT_CO_CHECK(co_await log_discard(site, work_name, *work, std::move(reason)));
+  CKPT_CO_CHECK(co_await abort_uploads(site, directory));
+  CKPT_CO_TRY(const auto entries, co_await site.objects()->list_below(directory));
+  std::vector<std::string> paths;
+  bool has_foreign = false;
+  for (const os::ObjectEntry& entry : entries) {
+    if (is_file_of_attempt(entry.name)) {
+      paths.push_back(os::join(directory, entry.name));
+    } else {
+      has_foreign = has_foreign || entry.name != discarded_name;
+    }
+  }
+  CKPT_CO_CHECK(co_await remove_all(site, std::move(paths)));
+  CKPT_CO_CHECK(co_await site.files().remove_file(mark));
+  if (has_foreign)
+    log_warning("storage: {} holds objects that are not ours; they are left alone",
+                os::display(directory));
+  co_return true;
+}
+
+Task<std::vector<std::string>> discard_stale_in_bucket(
+    Site site, std::function<bool(std::string work_name)> is_stale) {
+  std::set<std::string> found;
+  const auto add = [&](Step step, std::string_view folder) {
+    const auto work = parse_attempt_folder(step, folder);
+    if (work) found.insert(work_directory_name(work->at, work->attempt));
+  };
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
+  for (const os::DirectoryEntry& entry : entries) {
+    const auto parsed = parse_step_directory(entry.name);
+    if (!parsed || entry.kind != os::EntryKind::directory) continue;
+    CKPT_CO_TRY(const auto folders, co_await site.files().list(site.at(entry.name)));
+    for (const os::DirectoryEntry& folder : folders) add(parsed->step, folder.name);
+  }
+  // An attempt whose first upload is not complete has no object yet.
+  CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(site.at(".")));
+  for (const os::Upload& upload : uploads) {
+    const std::string_view name = upload.name;
+    const auto step = parse_step_directory(name.substr(0, name.find('/')));
+    if (!step || name.find('/') == std::string_view::npos) continue;
+    const std::string_view rest = name.substr(name.find('/') + 1);
+    add(step->step, rest.substr(0, rest.find('/')));
+  }
+  std::vector<std::string> removed;
+  for (const std::string& work_name : found) {
+    if (!is_stale(work_name)) continue;
+    CKPT_CO_TRY(const bool is_gone,
+                co_await discard_attempt(site, work_name, "left by an earlier attempt"));
+    if (is_gone) removed.push_back(work_name);
+  }
+  co_return removed;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,25 @@
+// BucketRemoval: removal.hpp for a bucket: the same promises, without a rename.
+//
+//   a checkpoint   log -> manifest removed: it is none any more -> its files
+//   an attempt     marked -> no manifest names it -> log -> uploads aborted -> its files -> the
+//   mark
+//
+// bucket_publish.hpp says why an attempt is marked first. Objects that are not ours stay.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "storage/removal.hpp"
+
+namespace ckpt::storage {
+
+Task<void> remove_from_bucket(Site site, std::string name, format::RunId run, std::string reason);
+
+// Returns false if a manifest names the attempt: it is a checkpoint, and stays.
+Task<bool> discard_attempt(Site site, std::string work_name, std::string reason);
+
+Task<std::vector<std::string>> discard_stale_in_bucket(
+    Site site, std::function<bool(std::string work_name)> is_stale);
+
+}  // namespace ckpt::storage

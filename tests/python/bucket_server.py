@@ -1,0 +1,185 @@
+"""S3 servers for the tests, and in front of them a proxy that lets some requests fail."""
+
+import http.client
+import http.server
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+boto3 = pytest.importorskip("boto3", reason="boto3 cannot be had here")
+moto_server = pytest.importorskip("moto.server", reason="moto cannot be had here")
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """`fault(method, path)` names what becomes of a request; None: it is carried out.
+
+    "refuse": 503. "reset": the connection ends. "lose": carried out, and then the connection ends.
+    "truncate": the answer ends in its middle. "drip": it comes a few bytes at a time.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, target):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.target, self.fault, self.seen = target, lambda method, path: None, []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        pass  # Connections that end in their middle are what it is for.
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_one(self):
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.seen.append((self.command, self.path))
+        fault = self.server.fault(self.command, self.path)
+        if fault == "reset":
+            self.close_connection = True
+            return
+        if fault == "refuse":
+            self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+            return
+        there = http.client.HTTPConnection(*self.server.target, timeout=60)
+        there.request(self.command, self.path, body, dict(self.headers))
+        found = there.getresponse()
+        content = found.read()
+        there.close()
+        if fault == "lose":
+            self.close_connection = True
+            return
+        self._answer(found.status, found.getheaders(), content, fault)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_one
+
+    def _answer(self, status, headers, content, fault=None):
+        self.send_response_only(status)
+        length = str(len(content))
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = value  # Of a HEAD, that of the object.
+            elif name.lower() not in ("connection", "transfer-encoding"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if fault == "truncate":
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+        elif fault == "drip":
+            for begin in range(0, len(content), 1000):
+                self.wfile.write(content[begin : begin + 1000])
+                self.wfile.flush()
+        else:
+            self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+class BucketServer:
+    """A server with one bucket, `bucket`, and the proxy that the daemons see."""
+
+    def __init__(self, start):
+        address, self._stop = start()
+        self.proxy = Proxy(address)
+        self.client = boto3.client(
+            "s3", endpoint_url="http://{}:{}".format(*address), region_name="us-east-1",
+            aws_access_key_id="key", aws_secret_access_key="secret",
+        )  # fmt: skip
+        self.client.create_bucket(Bucket="bucket")
+
+    def keys(self, prefix=""):
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket="bucket", Prefix=prefix
+        )
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def uploads(self):
+        return self.client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
+
+    def stop(self):
+        self.proxy.shutdown()
+        self.proxy.server_close()
+        self._stop()
+
+
+def start_moto(directory):
+    """((host, port), how it is stopped). It checks no signatures."""
+    del directory
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    # All of moto's servers in one process share what they hold.
+    reset = urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset).close()
+    return (host, port), server.stop
+
+
+def start_seaweedfs(directory):
+    """The same of SeaweedFS, which checks signatures and checksums."""
+    weed = pathlib.Path(sys.executable).parent / "weed"
+    if not weed.exists():
+        pytest.skip("SeaweedFS cannot be had here")
+    keys = [{"accessKey": "key", "secretKey": "secret"}]
+    actions = ["Admin", "Read", "Write", "List"]
+    configuration = {"identities": [{"name": "me", "credentials": keys, "actions": actions}]}
+    (directory / "s3.json").write_text(json.dumps(configuration))
+    (directory / "data").mkdir()
+    master, volume, filer, port = free_ports(4)
+    process = subprocess.Popen(
+        [
+            weed, "-v=0", "server", f"-dir={directory / 'data'}", "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1", f"-master.port={master}", f"-volume.port={volume}", "-filer",
+            f"-filer.port={filer}", "-s3", f"-s3.port={port}",
+            f"-s3.config={directory / 's3.json'}",
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+    def stop():
+        process.kill()  # It takes its time to end by itself.
+        process.wait()
+
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5).close()
+            return ("127.0.0.1", port), stop
+        except urllib.error.HTTPError:
+            return ("127.0.0.1", port), stop
+        except OSError:
+            time.sleep(0.05)
+    stop()
+    pytest.fail("SeaweedFS does not start")
+
+
+def free_ports(count):
+    """SeaweedFS also listens 10000 above each of its ports."""
+    sockets = [socket.socket() for _ in range(count)]
+    found = []
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+        found.append(10000 + each.getsockname()[1] % 20000)
+    for each in sockets:
+        each.close()
+    return found
+
+
+def is_part_of_upload(method, path):
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
+    return method == "PUT" and "partNumber" in query

@@ -1,0 +1,25 @@
+"""Saves the steps that are named behind the directory, and prints those that became durable."""
+
+import sys
+
+import numpy
+
+import libckpt
+from libckpt import errors
+
+
+def main():
+    directory, *steps = sys.argv[1:]
+    session = libckpt.init("job", directory, save_storage_interval=1, raise_on_error=True)
+    session.start_fresh()
+    for step in map(int, steps):
+        session.save(step, {"weights": numpy.full(3_000_000, step, numpy.float32)})
+        try:
+            session.wait(step, "durable", 10)
+            print(step, flush=True)
+        except errors.CheckpointError as error:  # Another daemon owns the directory.
+            print(error, file=sys.stderr)
+    session.abandon()  # To close it would wait for a flush that is refused again and again.
+
+
+main()

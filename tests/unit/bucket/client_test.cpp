@@ -1,0 +1,237 @@
+// Goal:   requests survive what passes, and no answer that is not whole is taken for one.
+// Method: a server in memory breaks connections, replaces objects between requests,
+//         and carries out what it then says nothing of.
+#include <catch2/catch.hpp>
+
+#include "unit/bucket/bucket_fixture.hpp"
+
+namespace ckpt::test {
+
+using os::PutCondition;
+using os::PutMode;
+
+TEST_CASE_METHOD(BucketFixture, "client: an object reads back as it was put", "[unit][bucket]") {
+  const std::size_t bytes = GENERATE(0, 1, 4096, 100'000);
+  const std::string content(bytes, 'x');
+  must(files.write_small("s3://bucket/a/b", bytes_of(content)));
+  REQUIRE(text_of(must(files.read_small("s3://bucket/a/b", bytes))) == content);
+  const auto status = must(files.status("s3://bucket/./a/b"));
+  CHECK(status.kind == os::EntryKind::file);
+  CHECK(status.bytes == bytes);
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: what is missing, or too long, says so", "[unit][bucket]") {
+  server.objects["long"] = "12345";
+  CHECK(run(files.read_small("s3://bucket/none", 10)).error().code() == Errc::not_found);
+  CHECK(run(files.status("s3://bucket/none")).error().code() == Errc::not_found);
+  CHECK(run(files.open_read("s3://bucket/none", os::Caching::direct)).error().code() ==
+        Errc::not_found);
+  CHECK(run(files.read_small("s3://bucket/long", 4)).error().code() == Errc::exhausted);
+  CHECK(run(files.rename("s3://bucket/long", "s3://bucket/b", os::RenameMode::replace))
+            .error()
+            .code() == Errc::unsupported);
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: a condition lets one of two writers win",
+                 "[unit][bucket]") {
+  const PutCondition absent(PutMode::if_absent);
+  must(files.put_small("s3://bucket/a", bytes_of("one"), absent));
+  const Status second = run(files.put_small("s3://bucket/a", bytes_of("two"), absent));
+  REQUIRE_FALSE(second.has_value());
+  CHECK(second.error().code() == Errc::invalid_argument);
+  CHECK(second.error().cause() == std::errc::file_exists);
+  const auto read = must(files.read_tagged("s3://bucket/a", 10));
+  must(files.put_small("s3://bucket/a", bytes_of("three"),
+                       PutCondition(PutMode::if_unchanged, read.tag)));
+  const Status late = run(files.put_small("s3://bucket/a", bytes_of("four"),
+                                          PutCondition(PutMode::if_unchanged, read.tag)));
+  CHECK(late.error().cause() == std::errc::file_exists);
+  server.objects.clear();
+  const Status gone = run(files.put_small("s3://bucket/a", bytes_of("five"),
+                                          PutCondition(PutMode::if_unchanged, read.tag)));
+  CHECK(gone.error().cause() == std::errc::file_exists);
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: a put whose answer was lost has not lost against itself",
+                 "[unit][bucket]") {
+  int losses = 1;
+  server.after = [&](const bucket::Request& request, Result<bucket::Response>& response) {
+    if (request.method == "PUT" && losses-- > 0) response = MemoryServer::broken();
+  };
+  const PutCondition absent(PutMode::if_absent);
+  SECTION("its own bytes are there") {
+    must(files.put_small("s3://bucket/a", bytes_of("ours"), absent));
+    CHECK(count_of("PUT") == 2);
+  }
+  SECTION("those of another writer are there") {
+    server.before = [&](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+      if (losses == 1) server.objects["a"] = "them";
+      return std::nullopt;
+    };
+    const Status put = run(files.put_small("s3://bucket/a", bytes_of("ours"), absent));
+    CHECK(put.error().cause() == std::errc::file_exists);
+    CHECK(server.objects["a"] == "them");
+  }
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: trouble that passes is waited for, and other trouble not",
+                 "[unit][bucket]") {
+  server.objects["a"] = "content";
+  int failures = 3;
+  int status = 503;
+  server.before = [&](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+    if (failures-- <= 0) return std::nullopt;
+    return status == 0 ? MemoryServer::broken() : MemoryServer::error(status, "Trouble");
+  };
+  const Time began = clock.now();
+  SECTION("an overloaded server") {
+    REQUIRE(must(files.read_small("s3://bucket/a", 10)).size() == 7);
+    CHECK(clock.now() > began);
+  }
+  SECTION("a broken connection") {
+    status = 0;
+    REQUIRE(must(files.read_small("s3://bucket/a", 10)).size() == 7);
+  }
+  SECTION("it does not pass") {
+    failures = 1000;
+    const auto read = run(files.read_small("s3://bucket/a", 10));
+    CHECK(read.error().code() == Errc::io);
+    CHECK(server.log.size() == 8);
+  }
+  SECTION("nobody may read it") {
+    status = 403;
+    failures = 1000;
+    const auto read = run(files.read_small("s3://bucket/a", 10));
+    CHECK(read.error().code() == Errc::io);
+    CHECK(read.error().text().find("the environment") != std::string::npos);
+    CHECK(server.log.size() == 1);
+  }
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: a clock that is off is corrected by the server's",
+                 "[unit][bucket]") {
+  std::vector<std::string> dates;
+  server.before = [&](const bucket::Request& request) -> std::optional<Result<bucket::Response>> {
+    for (const auto& header : request.headers)
+      if (header.name == "x-amz-date") dates.push_back(header.value);
+    if (dates.back() == "20261126T063710Z") return std::nullopt;
+    auto answer = MemoryServer::error(403, "RequestTimeTooSkewed");
+    answer.headers.push_back({"date", server.time});
+    return answer;
+  };
+  server.objects["a"] = "x";
+  REQUIRE(must(files.read_small("s3://bucket/a", 10)).size() == 1);
+  REQUIRE(dates.size() == 3);
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: a listing takes all its pages", "[unit][bucket]") {
+  server.page_keys_max = 2;
+  for (const char* key : {"run/a", "run/b/1", "run/b/2", "run/c", "run/d/e/f", "other"})
+    server.objects[key] = "x";
+  const auto entries = must(files.list("s3://bucket/run"));
+  std::string names;
+  for (const auto& entry : entries)
+    names += entry.name + (entry.kind == os::EntryKind::directory ? "/ " : " ");
+  CHECK(names == "a b/ c d/ ");
+  const auto below = must(files.list_below("s3://bucket/run"));
+  REQUIRE(below.size() == 5);
+  CHECK(below[4].name == "d/e/f");
+  CHECK(must(files.list("s3://bucket/none")).empty());
+  CHECK(must(files.status("s3://bucket/run/d")).kind == os::EntryKind::directory);
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: a range is of the object that was opened",
+                 "[unit][bucket]") {
+  server.objects["a"] = "0123456789";
+  const auto file = must(files.open_read("s3://bucket/a", os::Caching::direct));
+  std::vector<std::byte> room(4);
+  must(file->read_at(3, std::span(room)));
+  CHECK(text_of(room) == "3456");
+  CHECK(run(file->read_at(7, std::span(room))).error().code() == Errc::corruption);
+  server.objects["a"] = "abcdefghij";
+  CHECK(run(file->read_at(0, std::span(room))).error().code() == Errc::corruption);
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: an answer with other bytes than asked is none",
+                 "[unit][bucket]") {
+  server.objects["a"] = "0123456789";
+  server.after = [](const bucket::Request& request, Result<bucket::Response>& response) {
+    if (request.method != "GET") return;
+    for (auto& header : response->headers)
+      if (header.name == "content-range") header.value = "bytes 0-3/10";
+  };
+  const auto file = must(files.open_read("s3://bucket/a", os::Caching::direct));
+  std::vector<std::byte> room(4);
+  must(file->read_at(0, std::span(room)));
+  CHECK(run(file->read_at(3, std::span(room))).error().code() == Errc::io);
+}
+
+TEST_CASE_METHOD(BucketFixture, "writer: an object is what was written, in any order",
+                 "[unit][bucket]") {
+  const std::size_t bytes = GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{8} << 20,
+                                     (std::size_t{8} << 20) + 1, std::size_t{20} << 20);
+  std::string content(bytes, '\0');
+  Random random(bytes);
+  for (char& letter : content) letter = static_cast<char>(random.next());
+  const auto source = bytes_of(content);
+  const auto file = must(files.create("s3://bucket/a", os::Caching::direct));
+  must(file->allocate(bytes));
+  // Pieces that end within parts, the last ones first.
+  constexpr std::size_t piece = 3 << 20;
+  for (std::size_t end = bytes; end > 0;) {
+    const std::size_t begin = end > piece ? end - piece : 0;
+    must(file->write_lasting_at(begin, std::span(source).subspan(begin, end - begin)));
+    end = begin;
+  }
+  CHECK_FALSE(server.objects.contains("a"));
+  must(file->sync_data());
+  must(file->close());
+  CHECK(server.objects["a"] == content);
+  CHECK(server.uploads.empty());
+  CHECK((count_of("POST") > 0) == (bytes > (std::size_t{8} << 20)));
+}
+
+TEST_CASE_METHOD(BucketFixture, "writer: without all bytes there is no object", "[unit][bucket]") {
+  const std::vector<std::byte> source(9 << 20);
+  auto file = must(files.create("s3://bucket/a", os::Caching::direct));
+  must(file->allocate(source.size()));
+  must(file->write_lasting_at(1, std::span(source).subspan(1)));
+  CHECK(run(file->sync_data()).error().code() == Errc::invalid_argument);
+  CHECK(run(file->write_at(source.size(), std::span(source).first(1))).error().code() ==
+        Errc::invalid_argument);
+  REQUIRE(server.uploads.size() == 1);
+  file.reset();
+  // The abort goes its way alone; any later request is behind it in the queue or beside it.
+  while (!must(files.list_uploads_below("s3://bucket")).empty()) {
+  }
+  CHECK(server.objects.empty());
+}
+
+TEST_CASE_METHOD(BucketFixture, "writer: an upload whose completion was not answered is complete",
+                 "[unit][bucket]") {
+  const std::vector<std::byte> source(9 << 20);
+  const auto file = must(files.create("s3://bucket/a", os::Caching::direct));
+  must(file->allocate(source.size()));
+  must(file->write_lasting_at(0, std::span(source)));
+  int losses = 1;
+  server.after = [&](const bucket::Request& request, Result<bucket::Response>& response) {
+    if (request.method == "POST" && losses-- > 0) response = MemoryServer::broken();
+  };
+  must(file->sync_data());
+  CHECK(server.objects["a"].size() == source.size());
+}
+
+TEST_CASE_METHOD(BucketFixture, "writer: a good status with an error behind it is an error",
+                 "[unit][bucket]") {
+  const std::vector<std::byte> source(9 << 20);
+  const auto file = must(files.create("s3://bucket/a", os::Caching::direct));
+  must(file->allocate(source.size()));
+  must(file->write_lasting_at(0, std::span(source)));
+  server.before = [&](const bucket::Request& request) -> std::optional<Result<bucket::Response>> {
+    if (request.method != "POST") return std::nullopt;
+    return MemoryServer::error(200, "MalformedXML");
+  };
+  CHECK(run(file->sync_data()).error().code() == Errc::io);
+}
+
+}  // namespace ckpt::test
