@@ -162,6 +162,10 @@ CKPT_API int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, s
 /* Bytes of varying size: copied now; read back after ckpt_restore, valid until the next call. */
 CKPT_API int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size_t size);
 CKPT_API int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t* size);
+/* A number that describes the next save, such as its validation loss, for the option keep_best. The
+ * next ckpt_save or ckpt_save_if_needed takes all that were set; those of rank 0 count. One that is
+ * not finite is ignored. */
+CKPT_API int ckpt_set_metric(ckpt_handle* handle, const char* name, double value);
 
 /* Waits until the memory for what is registered exists. Optional: ckpt_restore and the first save
  * do the same; no other save ever waits. */

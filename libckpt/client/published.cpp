@@ -21,6 +21,7 @@ Published describe(const std::string& directory, const storage::RunCatalog& read
     found.timeline = checkpoint.at.timeline;
     found.world_size = checkpoint.world_size;
     found.is_abandoned = checkpoint.is_abandoned;
+    found.metrics = checkpoint.metrics;
     published.checkpoints.insert(published.checkpoints.begin(), std::move(found));
   }
   for (const Rejected& rejected : read.catalog.rejected) {

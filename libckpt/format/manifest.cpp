@@ -14,6 +14,7 @@ namespace ckpt::format {
 namespace {
 
 constexpr std::string_view manifest_format = "libckpt-manifest";
+constexpr int version_before_metrics = 2;
 
 // Returns an empty text if the shards are those of all ranks.
 std::string problem_of(const Manifest& manifest) {
@@ -125,7 +126,9 @@ ManifestShard entry_of(const PartFront& front, const PartSeal& seal) {
 Result<std::string> render(const Manifest& manifest) {
   if (const auto problem = problem_of(manifest); !problem.empty())
     return fail(Errc::invalid_argument, "manifest: " + problem);
-  std::string out = begin_sealed_json(manifest_format, format_version);
+  // Without metrics, programs that know none of them read it.
+  const int version = manifest.metrics.empty() ? version_before_metrics : format_version;
+  std::string out = begin_sealed_json(manifest_format, static_cast<std::uint64_t>(version));
   const auto line = [&](std::string_view key, const auto& value) {
     append_json(out, key);
     out += ":";
@@ -147,7 +150,12 @@ Result<std::string> render(const Manifest& manifest) {
     if (out.back() != '[') out += ",";
     append_json(out, node);
   }
-  out += "]},\n\"shards\":[\n";
+  out += "]},\n";
+  if (!manifest.metrics.empty()) {
+    line("metrics", manifest.metrics);
+    out += "\n";
+  }
+  out += "\"shards\":[\n";
   for (const auto& shard : manifest.shards) {
     if (&shard != &manifest.shards.front()) out += ",\n";
     append_shard(out, shard);
@@ -185,6 +193,10 @@ Result<Manifest> parse_manifest(std::string_view text) {
     return {};
   }));
   CKPT_CHECK(reader.end_object());
+  if (version > version_before_metrics) {
+    CKPT_CHECK(reader.member("metrics"));
+    CKPT_TRY(manifest.metrics, read_metrics(reader));
+  }
   CKPT_CHECK(reader.array_member("shards", [&]() -> Status {
     CKPT_TRY(auto shard,
              version == 1 ? read_shard_of_version_1(reader, manifest) : read_shard(reader));

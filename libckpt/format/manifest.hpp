@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/metrics.hpp"
 #include "format/shard_part.hpp"
 
 namespace ckpt::format {
@@ -40,6 +41,7 @@ struct Manifest {
   std::uint32_t world_size = 1;
   Digest members;  // Of (nodes, world size, replicas), as in reports.
   std::vector<std::string> nodes;
+  Metrics metrics;                    // Those of rank 0; often none.
   std::vector<ManifestShard> shards;  // By rank, all of them.
 };
 

@@ -54,6 +54,9 @@ nb::tuple published(const std::string& directory) {
     told["timeline"] = each.timeline;
     told["world_size"] = each.world_size;
     told["is_abandoned"] = each.is_abandoned;
+    nb::dict metrics;
+    for (const auto& [name, value] : each.metrics) metrics[name.c_str()] = value;
+    told["metrics"] = metrics;
     checkpoints.append(told);
   }
   return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
@@ -92,6 +95,7 @@ NB_MODULE(_native, module) {
       .def("update", &Client::update, nb::arg("tensors"), nb::arg("archives"))
       .def("set_blob", &Client::set_blob, nb::arg("name"), nb::arg("content"))
       .def("blob", &Client::blob, nb::arg("name"))
+      .def("set_metric", &Client::set_metric, nb::arg("name"), nb::arg("value"))
       .def("prepare", &Client::prepare)
       .def("prepare_in_background", &Client::prepare_in_background)
       .def("is_due", &Client::is_due, nb::arg("step"))

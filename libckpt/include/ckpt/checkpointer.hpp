@@ -63,6 +63,12 @@ class CKPT_EXPORT Checkpointer {
   // restore() writes it back. `bytes` must keep their address and size.
   Status add_blob(std::string name, std::span<std::byte> bytes);
 
+  // A number that describes the next save, such as its validation loss: `keep_best` chooses by it.
+  // The next call of save or save_checkpoint_if_needed takes all that were set, also if its step is
+  // not due. Those of rank 0 count. A number that is not finite is ignored, and a step without the
+  // metric is none of the best. Errors: invalid_argument (the name), exhausted (more than 32).
+  Status set_metric(std::string_view name, double value);
+
   // Waits for at most `open_deadline` until the Slots for the registered tensors exist. Optional:
   // the first save of a session does the same, and no later save waits for them. A restore that
   // finds a step waits for them for at most `restore_deadline`.

@@ -7,6 +7,7 @@
 #include <ckpt/result.hpp>
 #include <ckpt/tensor.hpp>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct PublishedCheckpoint {
   std::uint64_t timeline = 0;
   std::uint32_t world_size = 1;  // The number of ranks that saved it.
   bool is_abandoned = false;     // By a restore to an older step: do not restore it.
+  std::map<std::string, double, std::less<>> metrics;  // Of its save, by rank 0.
 };
 
 struct Published {

@@ -85,7 +85,7 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   }
   storage::RetentionOrder keep_one;
   keep_one.run = test_run;
-  keep_one.max_ckpt_num = 1;
+  keep_one.rule.max_ckpt_num = 1;
   storage::CatalogOptions options;
   options.run = test_run;
   auto listed = scene.run(storage::read_catalog(site, options));
