@@ -301,6 +301,7 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   const ChooseTargets* choose = choice ? &choice->targets : nullptr;
   LoadRequest load;
   load.path = std::move(request.from);
+  load.is_alone = options_.world_size == 1;
   load.rank = choice ? choice->rank : options_.rank;
   if (!choice) load.wanted = {options_.world_size, registry_.specs()};
   auto restored = load.path.empty() ? restore_agreed(request.step, choose)

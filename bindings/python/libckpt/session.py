@@ -158,23 +158,24 @@ class Session:
         with self._turn:
             self._restorer.prepare(items, arrays)
 
-    def restore(self, into=None, step=None, strict=True, *, arrays=()):
-        """The newest step that all ranks can have, or `step`, into the items of `into`.
+    def restore(self, into=None, step=None, strict=True, *, arrays=(), path=None):
+        """The newest step that all ranks can have, or `step`, into the items of `into`; or the
+        newest at `path`: a checkpoint of any job, a run's directory, or a parent of such ones.
 
         Modules, parameters and tensors are filled where they are; what has `load_state_dict` gets
         its state; dictionaries are updated. `Restored.items` has all items as plain values; of
         numbers, strings and tuples only it has them, and the log names those that differ. With
-        strict, names and shapes must be those of `into`; without, what fits is taken.
-        Another number of ranks may have saved the step: each fills its own parts in `arrays`, and
-        one that is new has items of another (`Restored.items_of`), and random generators anew.
+        strict, names and shapes must be those of `into`; without, what fits is taken. Another
+        number of ranks may have saved the step: each fills its own parts in `arrays`, and one that
+        is new has items of another (`Restored.items_of`), and random generators anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,
-        or when `step` is asked for first and is not there, saves are refused until a restore
-        succeeds, or `start_fresh` is called."""
+        or when `step` is not there, saves are refused until a restore succeeds, or `start_fresh`
+        is called."""
         self._check_open()
-        step = None if step is None else _turn.step_number(step)
+        step, path = None if step is None else _turn.step_number(step), _turn.path_text(path, step)
         with self._turn, _progress.shown(self._client, self.rank):
             try:
-                restored, is_known = self._restorer.restore(into or {}, step, strict, arrays)
+                restored, is_known = self._restorer.restore(into or {}, step, strict, arrays, path)
             except errors.NotFound:
                 raise
             except Exception as error:
@@ -191,10 +192,10 @@ class Session:
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
 
-    def restore_or(self, into, default=None, strict=True, *, arrays=()):
+    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None):
         """The step that was restored into the items, or `default` without one."""
         try:
-            return self.restore(into, strict=strict, arrays=arrays).step
+            return self.restore(into, strict=strict, arrays=arrays, path=path).step
         except errors.NotFound:
             return default
 
@@ -265,8 +266,7 @@ class Session:
         return self
 
     def __exit__(self, kind, error, trace):
-        end = self.close if kind is None else self.abandon  # A new trainer may want the state.
-        end()
+        (self.close if kind is None else self.abandon)()  # A new trainer may want the state.
 
     def __del__(self):
         try:  # While a capture still reads tensors that only the session holds.

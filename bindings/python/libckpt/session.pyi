@@ -1,4 +1,5 @@
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, SupportsFloat, TypeVar
 
@@ -53,6 +54,7 @@ class Session:
         strict: bool = True,
         *,
         arrays: Iterable[Array] = (),
+        path: str | PathLike[str] | None = None,
     ) -> Restored: ...
     def start_fresh(self) -> None: ...
     def restore_or(
@@ -62,6 +64,7 @@ class Session:
         strict: bool = True,
         *,
         arrays: Iterable[Array] = (),
+        path: str | PathLike[str] | None = None,
     ) -> int | Default | None: ...
     @property
     def latest(self) -> int | None: ...

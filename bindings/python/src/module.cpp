@@ -40,7 +40,7 @@ bool exchange(const std::string& one, const std::string& other) {
                               "exchange " + one + " and " + other + ": " + std::strerror(errno));
 }
 
-// The checkpoints of a directory, newest first, what is damaged there, why its history is lost.
+// The checkpoints at a path, newest first, what is damaged there, why its history is lost.
 nb::tuple published(const std::string& directory) {
   const ckpt::Published found = [&] {
     const nb::gil_scoped_release release;
@@ -50,10 +50,12 @@ nb::tuple published(const std::string& directory) {
   for (const ckpt::PublishedCheckpoint& each : found.checkpoints) {
     nb::dict told;
     told["path"] = each.path;
+    told["job"] = each.job;
     told["step"] = number(each.step);
     told["timeline"] = each.timeline;
     told["world_size"] = each.world_size;
     told["is_abandoned"] = each.is_abandoned;
+    told["created_unix_seconds"] = each.created_unix_seconds;
     nb::dict metrics;
     for (const auto& [name, value] : each.metrics) metrics[name.c_str()] = value;
     told["metrics"] = metrics;

@@ -30,10 +30,12 @@ namespace ckpt {
 // RestoreRequest: which step to restore; by default the newest one that all ranks can have.
 struct RestoreRequest {
   std::optional<Step> step = std::nullopt;  // This step and no other.
-  // Path of a published checkpoint of any run, or of a directory of them. Needs no daemon and no
-  // agreement of the ranks. Excludes `step`, since the path names the step. Any number of ranks may
-  // have saved it: each tensor is put together from their pieces, and the blobs are those of this
-  // rank modulo their number.
+  // Path of a published checkpoint of any run, of the directory of a run, or of a parent of such
+  // directories: the newest whole one there is taken. What is passed over is logged in one line. A
+  // single rank also passes over one whose bytes are damaged; several ranks fail instead, since
+  // each reads other files. Needs no daemon and no agreement of the ranks. Excludes `step`, since
+  // the path names the step. Any number of ranks may have saved it: each tensor is put together
+  // from their pieces, and the blobs are those of this rank modulo their number.
   std::string from = {};
   RestoreWatch watch = {};  // Called with the progress; may end the restore.
 };

@@ -7,7 +7,7 @@
 
 #include "os/pool_file_system.hpp"
 #include "os/ring_file_system.hpp"
-#include "storage/run_catalog.hpp"
+#include "storage/search.hpp"
 #include "support/run_task.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
