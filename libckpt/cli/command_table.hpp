@@ -26,6 +26,7 @@ struct Arguments {
   std::string path;
   std::string dir;
   std::string shell;
+  std::vector<std::string> paths;
   bool newest = false;
   bool dry_run = false;
   bool no_flush = false;

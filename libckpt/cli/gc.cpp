@@ -46,6 +46,9 @@ Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   if (!there && there.error().code() == Errc::not_found)
     return fail(Errc::not_found,
                 fmt::format("collect garbage in {}: there is no such directory", directory));
+  if (!there && there.error().cause() == std::errc::not_a_directory)
+    return fail(Errc::invalid_argument,
+                fmt::format("collect garbage in {}: it is a file", directory));
   if (!there) return fail(std::move(there).error());
   auto marker = workplace.run(storage::read_run_marker(site));
   if (marker) return marker->run;

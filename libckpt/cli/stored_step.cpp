@@ -20,6 +20,11 @@ std::string without_slash(std::string path) {
 Task<void> check_there(os::FileSystem& files, std::string path) {
   const auto there = co_await files.status(os::beneath(path, "."));
   if (there) co_return Status();
+  if (there.error().cause() == std::errc::not_a_directory)
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("look for a checkpoint in {}: it is a file, and a checkpoint is a "
+                               "directory (step-...)",
+                               path));
   if (there.error().code() != Errc::not_found) co_return fail(Error(there.error()));
   co_return fail(Errc::not_found,
                  fmt::format("look for a checkpoint in {}: there is no such directory; name one "

@@ -26,9 +26,14 @@ Result<storage::RetentionRule> rule_of(const GcArguments& given) {
         "--keep-every, --keep-best: give --keep as well; without it every checkpoint stays");
   const client::OptionProblem problem = client::find_problem(words);
   if (!problem.name.empty()) {
-    std::string name(problem.name);
-    std::ranges::replace(name, '_', '-');
-    return fail(Errc::invalid_argument, fmt::format("--{} {}", name, problem.text));
+    std::string text = fmt::format("{} {}", problem.name, problem.text);
+    for (const std::string word : {"keep_every", "keep_best", "best_metric", "best_mode"}) {
+      std::string flag = "--" + word;
+      std::ranges::replace(flag, '_', '-');
+      for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word))
+        text.replace(at, word.size(), flag);
+    }
+    return fail(Errc::invalid_argument, text);
   }
   return storage::RetentionRule{words.max_ckpt_num,
                                 words.keep_every,
@@ -92,18 +97,27 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
       "  ckpt cp /ckpt/gpt2/step-000000900 /archive/gpt2");
 }
 
+Result<Outcome> import_given(const Arguments& given) {
+  ImportOptions options = given.imported;
+  options.json = given.json;
+  options.from = given.paths;
+  options.to = options.from.back();
+  options.from.pop_back();
+  if (options.from.empty())
+    return fail(Errc::invalid_argument, "name what to import, and then the directory for it");
+  return import_tensors(options);
+}
+
 void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
   ImportOptions& given = arguments.imported;
-  CLI::App* command =
-      subcommand(app, commands, arguments, "import",
-                 "Make a checkpoint of safetensors or torch files", [](const Arguments& all) {
-                   ImportOptions options = all.imported;
-                   options.json = all.json;
-                   return import_tensors(options);
-                 });
-  command->add_option("FROM", given.from, "Files, an index.json, or a directory of a model")
+  CLI::App* command = subcommand(app, commands, arguments, "import",
+                                 "Make a checkpoint of safetensors or torch files", import_given);
+  // One list: the parser would give a list before another argument all there is.
+  command
+      ->add_option("FROM...TO", arguments.paths,
+                   "Files, an index.json or a directory of a model; last, a new directory, whose "
+                   "parent must be there")
       ->required();
-  command->add_option("TO", given.to, "A new directory; its parent must be there")->required();
   command->add_option("--job", given.job, "The job's name; default: the name of TO");
   command->add_option("--prefix", given.prefix, "What each tensor's name gets before it");
   command->add_option("--item", given.item, "The item that a session of Python finds them in")
@@ -115,10 +129,10 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
       "by the keys on the way to them (model.layer.weight), and nothing in it is run: one that\n"
       "needs more than torch's own names for tensors is refused. Overlaps, sizes that do not fit\n"
       "and damaged entries are refused, too.\n\n"
-      "In Python, libckpt.init(\"llama\", \"/ckpt/llama\").restore({\"model\": model}) then fills "
-      "a\n"
-      "module, whatever the prefix; in C++ and C a restore goes by the names. Tensors of one\n"
-      "storage and shape become tied.\n\n"
+      "A session of Python, libckpt.init(\"llama\", \"/ckpt/llama\"), then fills a module by\n"
+      "restore({\"model\": model}), whatever the prefix; in C++ and C a restore goes by the "
+      "names.\n"
+      "Tensors of one storage and shape become tied.\n\n"
       "Examples:\n  ckpt import model.safetensors /ckpt/llama\n"
       "  ckpt import Llama-3-8B/ /ckpt/llama --job llama --prefix model.\n"
       "  ckpt import epoch3.pt /ckpt/old");

@@ -119,7 +119,7 @@ TEST_CASE_METHOD(GcScene, "gc: a directory of no job is refused", "[unit][cli]")
   };
   CHECK_THAT(text_of(""), Contains("name the directory"));
   CHECK_THAT(text_of(dir + "/missing"), Contains("there is no such directory"));
-  CHECK_THAT(text_of(dir + "/latest"), Contains("latest"));
+  CHECK_THAT(text_of(dir + "/latest"), Contains("it is a file"));
   CHECK_THAT(text_of(directory.path()), Contains("not the directory of a job"));
   CHECK_THAT(text_of(dir + "/step-000000001"), Contains("not the directory of a job"));
   store_history({});
