@@ -48,9 +48,8 @@ Result<Outcome> copy(const CopyOptions& given);
 struct ImportOptions {
   std::vector<std::string> from;
   std::string to;
-  std::string job;             // Empty: the name of `to`.
-  std::string prefix;          // Goes before each tensor's name.
-  std::string item = "model";  // What a session of Python calls them together.
+  std::string job;                // Empty: the name of `to`.
+  std::string prefix = "model.";  // Goes before each tensor's name.
   std::uint64_t step = 0;
   bool json = false;  // Then there is no progress on standard error.
 };

@@ -63,9 +63,6 @@ Result<Outcome> import_tensors(const ImportOptions& given) {
   if (given.to.empty())
     return fail(Errc::invalid_argument, "import: TO is empty: name a directory");
   CKPT_TRY(const std::string job, job_of(given));
-  if (given.item.empty() || given.item.starts_with("libckpt."))
-    return fail(Errc::invalid_argument,
-                "--item: a name is not empty and does not begin with \"libckpt.\"");
   Workplace workplace;
   CKPT_TRY(const std::shared_ptr<ImportSource> source,
            workplace.run(open_import(workplace.files(), given.from, given.prefix)));
@@ -74,7 +71,6 @@ Result<Outcome> import_tensors(const ImportOptions& given) {
   ImportOrder order;
   order.job = job;
   order.step = Step{given.step};
-  order.item = given.item;
   order.prefix = given.prefix;
   order.fresh_run = {random_from_system(), random_from_system()};
   order.attempt = random_from_system();

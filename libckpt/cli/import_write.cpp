@@ -36,6 +36,17 @@ struct Image {
   std::vector<Piece> pieces;  // Those with bytes, as they lie in the Slot.
 };
 
+// Empty: the prefix names no item.
+std::string items_of(const ImportSource& source, const std::string& prefix) {
+  const bool is_item = prefix.size() > 1 && prefix.find('.') == prefix.size() - 1;
+  if (!is_item) return {};
+  std::vector<NamedForm> forms;
+  for (const ImportTensor& tensor : source.tensors)
+    forms.push_back({tensor.spec.name.substr(prefix.size()), tensor.spec.name, tensor.spec.dtype,
+                     tensor.spec.shape});
+  return structure_of(prefix.substr(0, prefix.size() - 1), forms);
+}
+
 Result<Image> make_image(std::shared_ptr<const ImportSource> source, format::RunId run,
                          format::StepId at, const ImportOrder& order) {
   Image image;
@@ -47,15 +58,13 @@ Result<Image> make_image(std::shared_ptr<const ImportSource> source, format::Run
     specs.push_back(tensor.spec);
   }
   format::ShardRecord& record = image.part.record;
-  std::vector<NamedForm> forms;
-  for (const ImportTensor& tensor : image.source->tensors)
-    forms.push_back({tensor.spec.name.substr(order.prefix.size()), tensor.spec.name,
-                     tensor.spec.dtype, tensor.spec.shape});
-  image.items = structure_of(order.item, forms);
+  image.items = items_of(*image.source, order.prefix);
   record.blob_bytes = image.items.size();
   CKPT_TRY(record.layout, format::make_layout(specs, 0, record.blob_bytes));
-  record.blobs = {{record.layout.members.back().extent.offset, record.blob_bytes}};
-  record.blob_names = {std::string(items_blob)};
+  if (!image.items.empty()) {
+    record.blobs = {{record.layout.members.back().extent.offset, record.blob_bytes}};
+    record.blob_names = {std::string(items_blob)};
+  }
   record.job = order.job;
   record.run = run;
   record.id = {at, 0};
@@ -85,7 +94,8 @@ Task<void> read_chunk(const Image& image, Extent chunk, std::span<std::byte> tar
       std::memcpy(target.data() + (begin - chunk.offset), bytes.data() + (begin - at), end - begin);
   };
   copy(0, image.header);
-  copy(image.part.record.blobs.front().offset, std::as_bytes(std::span(image.items)));
+  if (!image.items.empty())
+    copy(image.part.record.blobs.front().offset, std::as_bytes(std::span(image.items)));
   auto piece = std::ranges::partition_point(
       image.pieces, [&](const Image::Piece& each) { return each.slot.end() <= chunk.offset; });
   for (; piece != image.pieces.end() && piece->slot.offset < chunk.end(); ++piece) {

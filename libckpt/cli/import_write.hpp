@@ -18,12 +18,12 @@ namespace ckpt::cli {
 struct ImportOrder {
   std::string job;
   Step step{};
-  std::string item;               // What a session of Python calls the module of these tensors.
-  std::string prefix;             // Of the names, which the module's own ones lack.
-  format::RunId fresh_run;        // Random: the run, if the directory has none yet.
-  std::uint64_t attempt = 0;      // Random.
-  std::uint64_t chunk_bytes = 0;  // default_chunk_bytes; smaller in tests.
-  std::function<bool()> is_cancelled;                // Asked between Chunks.
+  // Of all names. "model." also makes them one item of a session of Python, called "model".
+  std::string prefix;
+  format::RunId fresh_run;             // Random: the run, if the directory has none yet.
+  std::uint64_t attempt = 0;           // Random.
+  std::uint64_t chunk_bytes = 0;       // default_chunk_bytes; smaller in tests.
+  std::function<bool()> is_cancelled;  // Asked between Chunks.
   std::function<void(std::uint64_t bytes)> written;  // After so many more.
 };
 

@@ -119,8 +119,7 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
                    "parent must be there")
       ->required();
   command->add_option("--job", given.job, "The job's name; default: the name of TO");
-  command->add_option("--prefix", given.prefix, "What each tensor's name gets before it");
-  command->add_option("--item", given.item, "The item that a session of Python finds them in")
+  command->add_option("--prefix", given.prefix, "What each tensor's name gets before it")
       ->capture_default_str();
   command->add_option("--step", given.step, "The checkpoint's step")->capture_default_str();
   command->footer(
@@ -129,13 +128,14 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
       "by the keys on the way to them (model.layer.weight), and nothing in it is run: one that\n"
       "needs more than torch's own names for tensors is refused. Overlaps, sizes that do not fit\n"
       "and damaged entries are refused, too.\n\n"
-      "A session of Python, libckpt.init(\"llama\", \"/ckpt/llama\"), then fills a module by\n"
-      "restore({\"model\": model}), whatever the prefix; in C++ and C a restore goes by the "
-      "names.\n"
-      "Tensors of one storage and shape become tied.\n\n"
+      "With the prefix \"model.\", which is the default, a session of Python,\n"
+      "libckpt.init(\"llama\", \"/ckpt/llama\"), fills a module by restore({\"model\": model}). In "
+      "C++\n"
+      "and C a restore goes by the names; --prefix '' leaves them as they are. Tensors of one\n"
+      "storage and shape become tied.\n\n"
       "Examples:\n  ckpt import model.safetensors /ckpt/llama\n"
-      "  ckpt import Llama-3-8B/ /ckpt/llama --job llama --prefix model.\n"
-      "  ckpt import epoch3.pt /ckpt/old");
+      "  ckpt import Llama-3-8B/ /ckpt/llama --job llama-3\n"
+      "  ckpt import epoch3.pt /ckpt/old --prefix ''");
 }
 
 void add_completion(CLI::App& app, Commands& commands, Arguments& arguments) {

@@ -64,7 +64,7 @@ class TestImport:
     def test_a_safetensors_file(self, tmp_path, options):
         trained = model(1)
         safetensors.torch.save_model(trained, str(tmp_path / "m.safetensors"))
-        told = ckpt("import", tmp_path / "m.safetensors", tmp_path / "run", "--prefix", "model.")
+        told = ckpt("import", tmp_path / "m.safetensors", tmp_path / "run")
         assert told["tensors"] == 4
         assert is_same(self.restored(tmp_path / "run", options), trained)
 
@@ -86,7 +86,7 @@ class TestImport:
         tensors["parameter"] = torch.nn.Parameter(torch.ones(3))
         tensors["ordered"] = collections.OrderedDict(a=torch.zeros(1))
         torch.save(tensors, tmp_path / "m.pt", pickle_protocol=protocol)
-        told = ckpt("import", tmp_path / "m.pt", tmp_path / "run")
+        told = ckpt("import", tmp_path / "m.pt", tmp_path / "run", "--prefix", "")
         assert told["left_out"] == 3
         ckpt("export", tmp_path / "run", tmp_path / "out.safetensors")
         found = safetensors.torch.load_file(tmp_path / "out.safetensors")
@@ -191,21 +191,21 @@ class TestCopies:
 class TestPaths:
     def test_the_newest_below_a_parent(self, tmp_path, options):
         (tmp_path / "all").mkdir()
-        saved(tmp_path / "all" / "one", 9, options)
-        trained = saved(tmp_path / "all" / "two", 4, options)
+        saved(tmp_path / "all" / "one", 4, options)
+        trained = saved(tmp_path / "all" / "two", 9, options)
         fresh = model(0)
         with libckpt.init("other", tmp_path / "new", **options) as session:
-            for path in (tmp_path / "all", tmp_path / "all" / "two" / "step-000000004"):
-                assert session.restore({"model": fresh}, path=path).step == 4
+            for path in (tmp_path / "all", tmp_path / "all" / "two" / "step-000000009"):
+                assert session.restore({"model": fresh}, path=path).step == 9
                 assert is_same(fresh, trained)
             with pytest.raises(errors.NotFound):
                 session.restore({"model": fresh}, path=tmp_path / "none")
             with pytest.raises(errors.InvalidArgument):
-                session.restore({"model": fresh}, step=4, path=tmp_path / "all")
+                session.restore({"model": fresh}, step=9, path=tmp_path / "all")
             session.restore({"model": fresh}, path=tmp_path / "all")
-            session.save(5, {"model": fresh}, wait=30)
-            session.wait(5, "durable")
-        assert [each.step for each in libckpt.list_published(tmp_path / "new").checkpoints] == [5]
+            session.save(10, {"model": fresh}, wait=30)
+            session.wait(10, "durable")
+        assert [each.step for each in libckpt.list_published(tmp_path / "new").checkpoints] == [10]
 
     def test_load_if_there_is_one(self, tmp_path, options):
         (tmp_path / "empty").mkdir()

@@ -117,7 +117,7 @@ class ImportScene {
 
   test::TemporaryDirectory directory;
   Workplace workplace;
-  ImportOptions given;
+  ImportOptions given{.prefix = ""};
   std::map<std::string, std::string> aliases;
 };
 

@@ -226,15 +226,15 @@ def _candidates(path):
     except errors.CheckpointError as error:
         return {"failure": [type(error).__name__, str(error)]}
     living = [each for each in found if not each["is_abandoned"]]
-    reasons = [f"{each['path']}: abandoned by a restore to an older step"
-               for each in found[: found.index(living[0])] if living]  # fmt: skip
-    reasons = damage + (reasons if living else [])
     if history_lost and found:
         return {"failure": ["Corruption", f"restore from {path}: the history of its timelines is "
                             f"lost ({history_lost}): name the checkpoint itself"]}  # fmt: skip
     if not living:
         kind = "Corruption" if damage else "NotFound"
         return {"failure": [kind, "; ".join([f"no complete checkpoint in {path}", *damage])]}
+    newer = found[: found.index(living[0])]
+    reasons = [*damage, *(f"{each['path']}: abandoned by a restore to an older step"
+                          for each in newer)]  # fmt: skip
     if reasons:
         logger.warning("libckpt: restore from %s: takes %s; passed over: %s", path,
                        living[0]["path"], "; ".join(reasons[:5]))  # fmt: skip
