@@ -263,6 +263,12 @@ int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size
   });
 }
 
+int ckpt_set_metric(ckpt_handle* handle, const char* name, double value) {
+  CKPT_NEED(handle);
+  CKPT_NEED(name);
+  return without_exceptions([&] { return answer(handle->checkpointer.set_metric(name, value)); });
+}
+
 int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t* size) {
   CKPT_NEED(handle);
   CKPT_NEED(name);

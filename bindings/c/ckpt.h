@@ -162,6 +162,10 @@ CKPT_API int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, s
 /* Bytes of varying size: copied now; read back after ckpt_restore, valid until the next call. */
 CKPT_API int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size_t size);
 CKPT_API int ckpt_blob(ckpt_handle* handle, const char* name, const void** bytes, size_t* size);
+/* A number that describes the next save, such as its validation loss, for the option keep_best. The
+ * next ckpt_save or ckpt_save_if_needed takes all that were set; those of rank 0 count. One that is
+ * not finite is ignored. */
+CKPT_API int ckpt_set_metric(ckpt_handle* handle, const char* name, double value);
 
 /* Waits until the memory for what is registered exists. Optional: ckpt_restore and the first save
  * do the same; no other save ever waits. */
@@ -186,8 +190,9 @@ CKPT_API int ckpt_restore(ckpt_handle* handle, ckpt_restored* restored);
 /* That step and no other. Without it CKPT_NOT_FOUND, too; a session that has not trained yet saves
  * nothing then until a restore succeeds, or ckpt_start_fresh is called. */
 CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored* restored);
-/* From a published checkpoint, or the newest in a directory of them, without a daemon. Any number
- * of ranks may have saved it: each tensor is put together from their pieces. */
+/* From a published checkpoint, or the newest whole one of a run's directory or of a parent of such
+ * directories, without a daemon. Any number of ranks may have saved it: each tensor is put together
+ * from their pieces. */
 CKPT_API int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* restored);
 /* Begins without what is stored. After a restore that failed, unless nothing was found at all,
  * saves are CKPT_INVALID_ARGUMENT until then: they would take the place of steps that may be good.

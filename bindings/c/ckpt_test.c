@@ -63,6 +63,7 @@ static void check_refusals(const ckpt_options* good) {
 
   CHECK(ckpt_add(NULL, "a", data, CKPT_DTYPE_F32, shape, 1, 0) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_add_blob(NULL, "a", data, 4) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_set_metric(NULL, "loss", 1) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_prepare(NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_save(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_save_if_needed(NULL, 1, NULL, NULL) == CKPT_INVALID_ARGUMENT);
@@ -102,6 +103,8 @@ static void first_life(const ckpt_options* options) {
   CHECK(ckpt_add(handle, "rate", &rate, CKPT_DTYPE_F64, NULL, 0, 0) == CKPT_OK);
   CHECK(ckpt_add_blob(handle, "position", &position, sizeof position) == CKPT_OK);
   CHECK(ckpt_set_blob(handle, "note", "hello", 5) == CKPT_OK);
+  CHECK(ckpt_set_metric(handle, "loss", 0.25) == CKPT_OK);
+  CHECK(ckpt_set_metric(handle, "", 0.25) == CKPT_INVALID_ARGUMENT);
 
   CHECK(ckpt_restore(handle, NULL) == CKPT_NOT_FOUND);
   CHECK(ckpt_prepare(handle) == CKPT_OK);

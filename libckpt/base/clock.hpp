@@ -1,8 +1,8 @@
 // Clock: the seam through which everything reads the time and waits for it.
 //
-// Time is monotonic and starts anywhere. Wall time is for people. It decides only one thing:
-// whether a file was written so recently that its own times prove nothing
-// (storage/catalog_cache.hpp).
+// Time is monotonic and starts anywhere. Wall time is for people. It decides only about the age of
+// files: whether one was written so recently that its own times prove nothing
+// (storage/catalog_cache.hpp), and whether a work directory was left (storage/left_attempts.hpp).
 // Threads: timers fire on the executor that was given to the clock. Use a clock from that thread
 //          alone.
 #pragma once

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/log.hpp"
+#include "cli/command_table.hpp"
 #include "cli/commands.hpp"
 #include "cli/table.hpp"
 #include "daemon/daemon_options.hpp"
@@ -26,41 +27,6 @@ constexpr const char* footer =
     "Exit codes: 0 all is well, 1 trouble was found, 2 wrong use.\n"
     "`ckpt COMMAND --help` has the details and examples. With --json, standard output is one JSON\n"
     "object, also after an error; errors for people go to standard error.";
-
-struct Arguments {
-  bool json = false;
-  std::string runtime_dir;
-  std::string job;
-  std::string path;
-  std::string dir;
-  bool newest = false;
-  bool dry_run = false;
-  bool no_flush = false;
-  std::string deadline = "5min";
-  InspectOptions inspect;
-  ExportOptions exported;
-  DiffOptions diff;
-};
-
-using Command = std::function<Result<Outcome>(const Arguments&)>;
-
-struct Commands {
-  std::vector<std::pair<CLI::App*, Command>> all;
-};
-
-CLI::App* subcommand(CLI::App& app, Commands& commands, Arguments& arguments, std::string name,
-                     std::string what, Command command) {
-  CLI::App* added = app.add_subcommand(std::move(name), std::move(what));
-  added->add_flag("--json", arguments.json, "Print one JSON object instead of text");
-  commands.all.emplace_back(added, std::move(command));
-  return added;
-}
-
-void add_runtime_dir(CLI::App* command, Arguments& arguments) {
-  command->add_option(
-      "--runtime-dir", arguments.runtime_dir,
-      "Directory of the daemon's socket; default: LIBCKPT_RUNTIME_DIR, else by user");
-}
 
 void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments) {
   CLI::App* command = subcommand(app, commands, arguments, "status",
@@ -300,6 +266,7 @@ int run(int count, const char* const* arguments_given) {
   add_inspect(app, commands, arguments);
   add_export(app, commands, arguments);
   add_diff(app, commands, arguments);
+  add_tending_commands(app, commands, arguments);
   try {
     app.parse(count, arguments_given);
   } catch (const CLI::ParseError& error) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/command.hpp"
+#include "storage/retention.hpp"
 
 namespace ckpt::cli {
 
@@ -26,6 +27,34 @@ Result<Outcome> drop(const std::string& runtime_dir, const std::string& job);
 Result<Outcome> list(const std::string& directory);
 // Reads every byte. `path` is one checkpoint, or a directory of them.
 Result<Outcome> verify(const std::string& path, bool newest_only);
+
+struct GcOptions {
+  std::string dir;
+  storage::RetentionRule rule;  // Without max_ckpt_num: no checkpoint goes.
+  bool dry_run = false;
+  std::string runtime_dir;  // Of the daemon that may work there.
+};
+// Removes checkpoints that the rule does not keep, and what ended attempts left behind.
+Result<Outcome> collect_garbage(const GcOptions& given);
+
+struct CopyOptions {
+  std::string from;
+  std::string to;
+  bool json = false;  // Then there is no progress on standard error.
+};
+// Brings one checkpoint into another directory, verified and resumable.
+Result<Outcome> copy(const CopyOptions& given);
+
+struct ImportOptions {
+  std::vector<std::string> from;
+  std::string to;
+  std::string job;                // Empty: the name of `to`.
+  std::string prefix = "model.";  // Goes before each tensor's name.
+  std::uint64_t step = 0;
+  bool json = false;  // Then there is no progress on standard error.
+};
+// Makes a checkpoint of files that other programs wrote.
+Result<Outcome> import_tensors(const ImportOptions& given);
 
 struct InspectOptions {
   std::string path;

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <array>
-#include <csignal>
 #include <filesystem>
 #include <map>
 
@@ -12,6 +10,7 @@
 #include "cli/commands.hpp"
 #include "cli/export_plan.hpp"
 #include "cli/export_write.hpp"
+#include "cli/signal_watch.hpp"
 #include "cli/size_text.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
@@ -21,32 +20,6 @@
 namespace ckpt::cli {
 
 namespace {
-
-volatile std::sig_atomic_t has_signal = 0;
-
-// While it lives, a signal that would end the process is noted, so that files are removed first.
-class SignalWatch {
- public:
-  SignalWatch() {
-    for (std::size_t index = 0; index < before_.size(); ++index) {
-      ::sigaction(signals[index], nullptr, &before_[index]);
-      if (before_[index].sa_handler == SIG_IGN) continue;  // As nohup has it.
-      struct sigaction noted = {};
-      noted.sa_handler = [](int) { has_signal = 1; };
-      ::sigaction(signals[index], &noted, nullptr);
-    }
-  }
-  ~SignalWatch() {
-    for (std::size_t index = 0; index < before_.size(); ++index)
-      ::sigaction(signals[index], &before_[index], nullptr);
-  }
-  SignalWatch(const SignalWatch&) = delete;
-  SignalWatch& operator=(const SignalWatch&) = delete;
-
- private:
-  static constexpr std::array signals = {SIGINT, SIGTERM, SIGHUP};
-  std::array<struct sigaction, signals.size()> before_{};
-};
 
 Result<ExportWish> wish_of(const ExportOptions& given) {
   ExportWish wish;
@@ -86,7 +59,7 @@ ExportOrder order_of(const ExportOptions& given) {
   }
   order.replaces = given.force;
   order.attempt = random_from_system();
-  order.is_cancelled = [] { return has_signal != 0; };
+  order.is_cancelled = SignalWatch::has_signal;
   return order;
 }
 

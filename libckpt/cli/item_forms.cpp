@@ -129,6 +129,62 @@ Task<ItemForms> read_item_forms(gather::ShardSource& source,
   co_return forms;
 }
 
+namespace {
+
+// As torch names them.
+std::string_view torch_type(DType dtype) {
+  switch (dtype) {
+    case DType::boolean:
+      return "bool";
+    case DType::u8:
+      return "uint8";
+    case DType::i8:
+      return "int8";
+    case DType::f8_e4m3:
+      return "float8_e4m3fn";
+    case DType::f8_e5m2:
+      return "float8_e5m2";
+    case DType::f8_e8m0:
+      return "float8_e8m0fnu";
+    case DType::u16:
+      return "uint16";
+    case DType::i16:
+      return "int16";
+    case DType::f16:
+      return "float16";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::u32:
+      return "uint32";
+    case DType::i32:
+      return "int32";
+    case DType::f32:
+      return "float32";
+    case DType::u64:
+      return "uint64";
+    case DType::i64:
+      return "int64";
+    case DType::f64:
+      return "float64";
+    case DType::c64:
+      return "complex64";
+  }
+  return "uint8";
+}
+
+}  // namespace
+
+std::string structure_of(std::string_view item, const std::vector<NamedForm>& tensors) {
+  using Ordered = nlohmann::ordered_json;
+  Ordered state = Ordered::object();
+  for (const NamedForm& tensor : tensors)
+    state[tensor.key] = {
+        {"t", tensor.stored_name}, {"torch", torch_type(tensor.dtype)}, {"shape", tensor.shape}};
+  Ordered structure;
+  structure[std::string(item)]["s"]["d"] = std::move(state);
+  return structure.dump();
+}
+
 Result<std::vector<std::uint64_t>> take_form(const ItemForm& form, gather::TensorToRead& source) {
   const auto is_wrong = [&](const char* what) {
     return fail(Errc::corruption,

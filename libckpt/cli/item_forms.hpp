@@ -37,4 +37,14 @@ Task<ItemForms> read_item_forms(gather::ShardSource& source,
 // dimension more. Errors: corruption (the form is of another tensor).
 Result<std::vector<std::uint64_t>> take_form(const ItemForm& form, gather::TensorToRead& source);
 
+// The other way round: the structure of one item, a module's state_dict() with these tensors of
+// torch. A pair: the key in the item, and the tensor as it is stored.
+struct NamedForm {
+  std::string key;
+  std::string stored_name;
+  DType dtype = DType::u8;
+  std::span<const std::int64_t> shape;
+};
+std::string structure_of(std::string_view item, const std::vector<NamedForm>& tensors);
+
 }  // namespace ckpt::cli

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "cli/table.hpp"
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
-#include "storage/run_catalog.hpp"
+#include "storage/search.hpp"
 
 namespace ckpt::cli {
 
@@ -19,6 +20,11 @@ std::string without_slash(std::string path) {
 Task<void> check_there(os::FileSystem& files, std::string path) {
   const auto there = co_await files.status(os::beneath(path, "."));
   if (there) co_return Status();
+  if (there.error().cause() == std::errc::not_a_directory)
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("look for a checkpoint in {}: it is a file, and a checkpoint is a "
+                               "directory (step-...)",
+                               path));
   if (there.error().code() != Errc::not_found) co_return fail(Error(there.error()));
   co_return fail(Errc::not_found,
                  fmt::format("look for a checkpoint in {}: there is no such directory; name one "
@@ -36,6 +42,8 @@ Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock&
   CKPT_CO_TRY(auto found, co_await storage::find_checkpoint(files, clock, path));
   const auto step = std::make_shared<StoredStep>();
   step->directory = os::display(found.directory);
+  if (!found.passed_over.empty())
+    log_warning("takes {}; {}", step->directory, storage::describe_passed_over(found.passed_over));
   // A path that is a checkpoint itself may be a link; nothing below it may be one.
   if (found.directory == path) found.directory = os::join(path, ".");
   step->manifest = found.manifest;

@@ -48,6 +48,10 @@ Result<wire::control::Attach> make_attach(const Options& options) {
   if (!options.save_storage_interval.is_automatic())
     attach.save_storage_interval = options.save_storage_interval;
   attach.max_ckpt_num = options.max_ckpt_num;
+  attach.keep_every = options.keep_every;
+  attach.keep_best = options.keep_best;
+  attach.best_metric = options.best_metric;
+  attach.best_is_greatest = options.best_mode == Best::max;
   attach.replicas = options.replicas;
   attach.own_slots = options.own_slots;
   attach.flush_rate = options.flush_rate;

@@ -44,6 +44,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLin
       devices_(options_),
       registry_(&devices_),
       blobs_(options_.blob_capacity),
+      metrics_(blobs_, options_.keep_best > 0),
       account_(options_.rank == 0),
       schedule_(options_, *link_),
       slots_(options_, *link_, registry_, blobs_),
@@ -94,6 +95,11 @@ Status CheckpointSession::set_blob(std::string name, std::span<const std::byte> 
   return blobs_.set(std::move(name), bytes);
 }
 
+Status CheckpointSession::set_metric(std::string_view name, double value) {
+  CKPT_CHECK(check_open());
+  return metrics_.set(name, value);
+}
+
 std::optional<std::span<const std::byte>> CheckpointSession::blob(std::string_view name) const {
   return blobs_.find(name);
 }
@@ -117,14 +123,17 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
   report();
   // Step 1.
   if (Status grows = schedule_.check(step); !grows) {
+    metrics_.forget();
     account_.failed(grows.error());
     return fail(std::move(grows).error());
   }
   if (const auto reason = schedule_.ask(step, due)) {
+    metrics_.forget();
     if (*reason != SaveOutcome::not_due) account_.skipped(*reason);
     return *reason;
   }
   if (schedule_.begin(step)) account_.due();
+  metrics_.give_to_save();
   Result<SaveOutcome> outcome = try_save(step, stream, slot_deadline);
   if (!outcome) return fail(refuse(step, std::move(outcome).error()));
   if (*outcome == SaveOutcome::started) {
@@ -293,6 +302,7 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   const ChooseTargets* choose = choice ? &choice->targets : nullptr;
   LoadRequest load;
   load.path = std::move(request.from);
+  load.is_alone = options_.world_size == 1;
   load.rank = choice ? choice->rank : options_.rank;
   if (!choice) load.wanted = {options_.world_size, registry_.specs()};
   auto restored = load.path.empty() ? restore_agreed(request.step, choose)

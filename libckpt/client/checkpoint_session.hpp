@@ -29,6 +29,7 @@
 #include "client/restore_teller.hpp"
 #include "client/running_capture.hpp"
 #include "client/save_account.hpp"
+#include "client/save_metrics.hpp"
 #include "client/session_link.hpp"
 #include "client/slot_readiness.hpp"
 #include "client/step_schedule.hpp"
@@ -60,6 +61,7 @@ class CheckpointSession {
   Status remove(std::string_view name);
   Status add_blob(std::string name, std::span<std::byte> bytes);
   Status set_blob(std::string name, std::span<const std::byte> bytes);
+  Status set_metric(std::string_view name, double value);
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
   Status prepare();
@@ -105,6 +107,7 @@ class CheckpointSession {
   DeviceTable devices_;
   TensorRegistry registry_;
   BlobStore blobs_;
+  SaveMetrics metrics_;
   SaveAccount account_;
   StepTimer timer_;
   RestoreTeller teller_;

@@ -67,6 +67,11 @@ Status Checkpointer::add_blob(std::string name, std::span<std::byte> bytes) {
       impl_.get(), {}, [&](auto& session) { return session.add_blob(std::move(name), bytes); });
 }
 
+Status Checkpointer::set_metric(std::string_view name, double value) {
+  return Impl::call<Status>(impl_.get(), {},
+                            [&](auto& session) { return session.set_metric(name, value); });
+}
+
 Status Checkpointer::prepare() {
   return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.prepare(); });
 }

@@ -7,6 +7,7 @@
 
 #include "base/units.hpp"
 #include "client/option_fields.hpp"
+#include "format/metrics.hpp"
 
 namespace ckpt::client {
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t job_bytes_max = 128;           // It becomes part of paths and headers.
 constexpr std::uint32_t world_size_max = 1'000'000;  // Ten times the largest job known to us.
+constexpr std::size_t keep_intervals_max = 64;       // Nobody types more.
 constexpr std::uint32_t replicas_max = 8;            // More is useless: storage is the next copy.
 constexpr std::uint32_t own_slots_max = 64;
 constexpr std::uint32_t copy_threads_max = 64;  // CopyThreads::threads_max.
@@ -77,6 +79,32 @@ OptionProblem check_intervals(const Options& options) {
   return {};
 }
 
+OptionProblem check_retention(const Options& options) {
+  if (options.keep_every.size() > keep_intervals_max)
+    return {"keep_every", fmt::format("has more than {} intervals", keep_intervals_max)};
+  for (std::size_t index = 0; index < options.keep_every.size(); ++index) {
+    const KeepInterval& interval = options.keep_every[index];
+    if (interval.every == 0) return {"keep_every", "must be steps from 1"};
+    if (index == 0) continue;
+    const auto& before = options.keep_every[index - 1].until;
+    if (!before) return {"keep_every", "may lack its `until` in the last interval only"};
+    if (interval.until && *interval.until <= *before)
+      return {"keep_every", "must have its intervals in the order of their `until`"};
+  }
+  if (options.keep_best > 0 && options.best_metric.empty())
+    return {"keep_best", "needs best_metric, the name of a metric that is given with saves"};
+  if (options.keep_best == 0 && !options.best_metric.empty())
+    return {"best_metric", "needs keep_best, the number of steps to keep by it"};
+  if (options.best_metric.size() > format::metric_name_bytes_max)
+    return {"best_metric",
+            fmt::format("must have at most {} bytes", format::metric_name_bytes_max)};
+  if (options.max_ckpt_num > 0) return {};
+  constexpr std::string_view needless = "needs max_ckpt_num: without it nothing is ever deleted";
+  if (!options.keep_every.empty()) return {"keep_every", std::string(needless)};
+  if (options.keep_best > 0) return {"keep_best", std::string(needless)};
+  return {};
+}
+
 OptionProblem check_limits(const Options& options) {
   if (options.replicas < 1 || options.replicas > replicas_max)
     return {"replicas", fmt::format("must be 1 to {}, the own copy included", replicas_max)};
@@ -103,7 +131,8 @@ OptionProblem check_limits(const Options& options) {
 }  // namespace
 
 OptionProblem find_problem(const Options& options) {
-  for (const auto check : {check_identity, check_nodes, check_intervals, check_limits})
+  for (const auto check :
+       {check_identity, check_nodes, check_intervals, check_retention, check_limits})
     if (OptionProblem problem = check(options); !problem.name.empty()) return problem;
   return {};
 }

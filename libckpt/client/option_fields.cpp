@@ -76,6 +76,15 @@ std::string show_yield(Yield yield) {
   return yield == Yield::off ? "off" : "auto";
 }
 
+Result<Best> parse_best(std::string_view text) {
+  if (trim(text) == "min") return Best::min;
+  if (trim(text) == "max") return Best::max;
+  return fail(Errc::invalid_argument, "expected min or max");
+}
+std::string show_best(Best best) {
+  return best == Best::min ? "min" : "max";
+}
+
 // For storage, "0" is the usual word for never. For captures it would leave nothing at all.
 Result<Interval> parse_captures(std::string_view text) {
   CKPT_TRY(const Interval interval, Interval::parse(text));
@@ -95,6 +104,10 @@ constexpr std::array fields = {
     field<&Options::save_mem_interval, parse_captures, show_interval>("save_mem_interval"),
     interval_field<&Options::save_storage_interval>("save_storage_interval"),
     count_field<&Options::max_ckpt_num>("max_ckpt_num"),
+    field<&Options::keep_every, parse_keep_intervals, show_keep_intervals>("keep_every"),
+    count_field<&Options::keep_best>("keep_best"),
+    text_field<&Options::best_metric>("best_metric"),
+    field<&Options::best_mode, parse_best, show_best>("best_mode"),
     bytes_field<&Options::memory_budget>("memory_budget"),
     count_field<&Options::replicas>("replicas"),
     count_field<&Options::own_slots>("own_slots"),

@@ -114,6 +114,28 @@ Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
   return std::chrono::milliseconds(*total);
 }
 
+Result<std::vector<KeepInterval>> parse_keep_intervals(std::string_view text) {
+  constexpr std::string_view until = " until ";
+  std::vector<KeepInterval> intervals;
+  for (std::string_view rest = trim(text); !rest.empty();) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view one = rest.substr(0, comma);
+    const std::size_t word = one.find(until);
+    const auto every = parse_count(one.substr(0, word), UINT64_MAX);
+    if (!every) return expected("intervals such as 5000, or 1000 until 10000, 5000");
+    KeepInterval& interval = intervals.emplace_back(KeepInterval{*every, {}});
+    if (word != std::string_view::npos) {
+      const auto last = parse_count(one.substr(word + until.size()), UINT64_MAX);
+      if (!last) return expected("the number of a step behind \"until\"");
+      interval.until = *last;
+    }
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+    if (trim(rest).empty()) return expected("an interval behind the comma");
+  }
+  return intervals;
+}
+
 Result<std::vector<Node>> parse_nodes(std::string_view text) {
   std::vector<Node> nodes;
   for (std::string_view rest = trim(text); !rest.empty();) {
@@ -139,6 +161,16 @@ std::string show_interval(const Interval& interval) {
   if (interval.steps == 0 && interval.is_automatic()) return "automatic";
   if (interval.steps > 0) return fmt::format("{}", interval.steps);
   return show_duration(interval.time);
+}
+
+std::string show_keep_intervals(const std::vector<KeepInterval>& intervals) {
+  std::string out;
+  for (const KeepInterval& interval : intervals) {
+    if (!out.empty()) out += ", ";
+    out += fmt::format("{}", interval.every);
+    if (interval.until) out += fmt::format(" until {}", *interval.until);
+  }
+  return out;
 }
 
 std::string show_nodes(const std::vector<Node>& nodes) {

@@ -2,43 +2,70 @@
 #include <ckpt/published.hpp>
 #include <functional>
 #include <new>
+#include <tuple>
 
 #include "client/blocking.hpp"
 #include "storage/run_catalog.hpp"
+#include "storage/search.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt {
 
 namespace {
 
-using storage::Rejected;
+using storage::Checkpoint;
 
-Published describe(const std::string& directory, const storage::RunCatalog& read) {
-  Published published;
-  for (const storage::Checkpoint& checkpoint : read.catalog.checkpoints) {
-    if (read.run && checkpoint.run != *read.run) continue;
-    PublishedCheckpoint found;
-    found.path = os::join(directory, checkpoint.name);
-    found.job = checkpoint.job;
-    found.step = checkpoint.at.step;
-    found.timeline = checkpoint.at.timeline;
-    found.world_size = checkpoint.world_size;
-    found.is_abandoned = checkpoint.is_abandoned;
-    published.checkpoints.insert(published.checkpoints.begin(), std::move(found));
-  }
-  for (const Rejected& rejected : read.catalog.rejected) {
-    if (is_damage(rejected)) published.damage.push_back(rejected.name + ": " + rejected.reason);
-  }
-  published.history_lost = read.history_problem;
-  return published;
+PublishedCheckpoint describe(const Checkpoint& checkpoint, std::string path) {
+  PublishedCheckpoint found;
+  found.path = std::move(path);
+  found.job = checkpoint.job;
+  found.step = checkpoint.at.step;
+  found.timeline = checkpoint.at.timeline;
+  found.world_size = checkpoint.world_size;
+  found.is_abandoned = checkpoint.is_abandoned;
+  found.created_unix_seconds = checkpoint.created_unix_seconds;
+  found.metrics = checkpoint.metrics;
+  return found;
 }
 
-Result<Published> list(const std::string& directory) {
-  CKPT_TRY(const auto read,
-           client::run_blocking<storage::RunCatalog>([&](os::FileSystem& files, Clock& clock) {
-             return storage::read_run_catalog({files, clock, directory});
-           }));
-  return describe(directory, read);
+void add(Published& published, const storage::FoundRun& run) {
+  const storage::RunCatalog& read = run.read;
+  const std::string prefix = run.name.empty() ? "" : run.name + "/";
+  for (const storage::Rejected& rejected : read.catalog.rejected) {
+    if (is_damage(rejected))
+      published.damage.push_back(prefix + rejected.name + ": " + rejected.reason);
+  }
+  if (run.name.empty()) {
+    published.history_lost = read.history_problem;
+  } else if (!read.history_problem.empty()) {
+    // Which of its checkpoints may be restored is not known; those of the others are.
+    published.damage.push_back(run.name + ": " + read.history_problem);
+    return;
+  }
+  for (const Checkpoint& checkpoint : read.catalog.checkpoints) {
+    if (read.run && checkpoint.run != *read.run) continue;
+    published.checkpoints.insert(published.checkpoints.begin(),
+                                 describe(checkpoint, os::join(run.directory, checkpoint.name)));
+  }
+}
+
+Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
+  Published published;
+  const auto itself = co_await storage::read_manifest_at(files, os::join(path, "."));
+  if (itself) {
+    published.checkpoints.push_back(describe(storage::describe(**itself, {}), path));
+    co_return published;
+  }
+  if (itself.error().code() != Errc::not_found) co_return fail(Error(itself.error()));
+  CKPT_CO_TRY(const auto found, co_await storage::find_runs(files, clock, path));
+  published.damage = found.unreadable;
+  for (const storage::FoundRun& run : found.runs) add(published, run);
+  if (found.runs.size() > 1) {
+    std::ranges::sort(published.checkpoints, std::greater<>(), [](const auto& each) {
+      return std::tuple(each.created_unix_seconds, each.step, each.path);
+    });
+  }
+  co_return published;
 }
 
 // A restore waits for it, and memory may have all that it needs.
@@ -79,9 +106,10 @@ std::uint64_t newest_slot_bytes(std::string_view directory, std::uint32_t rank) 
   }
 }
 
-Result<Published> list_published(std::string_view directory) {
+Result<Published> list_published(std::string_view path) {
   try {
-    return list(std::string(directory));
+    return client::run_blocking<Published>(
+        [&](os::FileSystem& files, Clock& clock) { return list(files, clock, std::string(path)); });
   } catch (const std::bad_alloc&) {
     return fail(Errc::exhausted, "out of memory");
   } catch (const std::exception& error) {

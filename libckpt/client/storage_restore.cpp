@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.hpp"
+#include "base/log.hpp"
 #include "base/units.hpp"
 #include "client/blocking.hpp"
 #include "gather/stored_shards.hpp"
 #include "gather/wanted_shard.hpp"
+#include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
-#include "storage/run_catalog.hpp"
+#include "storage/search.hpp"
 
 namespace ckpt::client {
 
@@ -104,8 +107,8 @@ Result<bool> is_wanted_as_saved(const format::ShardRecord& record,
   return format::fingerprint(layout) == record.model;
 }
 
-Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
-  CKPT_CO_TRY(const auto found, co_await storage::find_checkpoint(files, clock, request.path));
+Task<LoadedShard> load_found(os::FileSystem& files, storage::FoundCheckpoint found,
+                             const LoadRequest& request) {
   if (request.wanted && request.wanted->world_size != found.manifest->world_size) {
     auto loaded = co_await load_wanted(files, found, request);
     co_return loaded;
@@ -121,6 +124,43 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
   }
   auto loaded = co_await load_as_saved(files, found, std::move(record), request);
   co_return loaded;
+}
+
+// Whether an older one may do instead. Only a damaged one is passed over, and only by a reader that
+// is alone: several would take different steps, as each reads other files.
+bool may_pass_over(const LoadRequest& request, const Error& error) {
+  return request.is_alone && error.code() == Errc::corruption;
+}
+
+Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
+  CKPT_CO_TRY(storage::Candidates candidates,
+              co_await storage::find_candidates(files, clock, request.path));
+  std::optional<Error> first;
+  for (const std::string& directory : candidates.directories) {
+    storage::FoundCheckpoint found;
+    found.directory = directory;
+    auto manifest = co_await storage::read_manifest_at(files, os::join(directory, "."));
+    Result<LoadedShard> loaded = fail(Errc::corruption, "");
+    if (manifest) {
+      found.manifest = std::move(manifest).value();
+      auto read = co_await load_found(files, std::move(found), request);
+      loaded = std::move(read);
+    } else {
+      loaded = fail(std::move(manifest).error());
+    }
+    if (loaded) {
+      if (!candidates.passed_over.empty())
+        log_warning("restore from {}: takes {}; {}", request.path, os::display(directory),
+                    storage::describe_passed_over(candidates.passed_over));
+      co_return loaded;
+    }
+    if (!first) first.emplace(loaded.error());
+    if (!may_pass_over(request, loaded.error())) co_return loaded;
+    candidates.passed_over.push_back(
+        fmt::format("{}: {}", os::file_name(directory), loaded.error().text()));
+  }
+  CKPT_ASSERT(first.has_value());
+  co_return fail(std::move(*first));
 }
 
 }  // namespace

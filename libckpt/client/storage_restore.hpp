@@ -19,7 +19,9 @@
 namespace ckpt::client {
 
 struct LoadRequest {
-  std::string path;  // A checkpoint, or a directory of them: then the newest.
+  std::string path;  // A checkpoint, a run, or a parent of runs (storage/search.hpp).
+  // No other rank reads it: then a damaged one may be passed over for an older one.
+  bool is_alone = false;
   std::uint32_t rank = 0;
   struct Wanted {
     std::uint32_t world_size = 1;  // Of the reader.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "base/assert.hpp"
 
@@ -104,6 +106,11 @@ void append_json(std::string& out, std::string_view text) {
 void append_json(std::string& out, std::uint64_t value) {
   const fmt::format_int digits(value);
   out.append(digits.data(), digits.size());
+}
+
+void append_decimal(std::string& out, double value) {
+  CKPT_ASSERT(std::isfinite(value));
+  out += fmt::format("{}", value);
 }
 
 Unexpected JsonReader::problem(std::string_view text) const {
@@ -273,6 +280,19 @@ Result<std::uint64_t> JsonReader::integer() {
   const std::size_t digits = offset_ - start;
   if (digits == 0) return problem("expected an integer that is not negative");
   if (digits > 1 && text_[start] == '0') return problem("an integer with a leading zero");
+  return value;
+}
+
+Result<double> JsonReader::decimal() {
+  skip_space();
+  const std::size_t length =
+      std::min(text_.find_first_not_of("+-.0123456789e", offset_), text_.size()) - offset_;
+  const std::string_view digits = text_.substr(offset_, length);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  const bool is_whole = error == std::errc() && end == digits.data() + digits.size();
+  if (!is_whole || fmt::format("{}", value) != digits) return problem("expected a number");
+  offset_ += length;
   return value;
 }
 

@@ -2,8 +2,9 @@
 //
 // The caller asks a JsonReader for the element it expects next, so that a file of millions of
 // entries needs no tree. It is stricter than JSON: integers are unsigned 64-bit and never
-// fractions, nesting is at most `json_depth_max`, text is UTF-8. The caller refuses repeated keys,
-// since only it knows the keys it has seen.
+// fractions, a decimal has the one form that append_decimal gives it, nesting is at most
+// `json_depth_max`, text is UTF-8. The caller refuses repeated keys, since only it knows the keys
+// it has seen.
 #pragma once
 
 #include <array>
@@ -20,6 +21,8 @@ bool is_utf8(std::string_view text);
 // Appends `text` with its quotes; control characters, '"' and '\' are escaped. Needs UTF-8.
 void append_json(std::string& out, std::string_view text);
 void append_json(std::string& out, std::uint64_t value);
+// The shortest text that reads back as the same number. Needs a finite one.
+void append_decimal(std::string& out, double value);
 
 class JsonReader {
  public:
@@ -41,6 +44,7 @@ class JsonReader {
 
   Result<std::string> string();
   Result<std::uint64_t> integer();
+  Result<double> decimal();
 
   // member() and its value in one call.
   Result<std::string> string_member(std::string_view key);

@@ -14,6 +14,10 @@ namespace ckpt::format {
 namespace {
 
 constexpr std::string_view manifest_format = "libckpt-manifest";
+constexpr std::uint64_t version_before_metrics = 2;
+constexpr std::uint64_t version_with_metrics = 3;
+constexpr std::uint64_t version_with_folders = 4;  // And with metrics, which may be none.
+static_assert(version_with_folders == format_version);
 
 // Returns an empty text if the shards are those of all ranks.
 std::string problem_of(const Manifest& manifest) {
@@ -149,9 +153,12 @@ ManifestShard entry_of(const PartFront& front, const PartSeal& seal) {
 Result<std::string> render(const Manifest& manifest) {
   if (const auto problem = problem_of(manifest); !problem.empty())
     return fail(Errc::invalid_argument, "manifest: " + problem);
+  // Programs that know neither folders nor metrics read what has none of them.
   const bool with_folders = has_folders(manifest);
-  std::string out = begin_sealed_json(
-      manifest_format, with_folders ? manifest_version_with_folders : format_version);
+  const std::uint64_t version = with_folders               ? version_with_folders
+                                : manifest.metrics.empty() ? version_before_metrics
+                                                           : version_with_metrics;
+  std::string out = begin_sealed_json(manifest_format, version);
   const auto line = [&](std::string_view key, const auto& value) {
     append_json(out, key);
     out += ":";
@@ -173,7 +180,12 @@ Result<std::string> render(const Manifest& manifest) {
     if (out.back() != '[') out += ",";
     append_json(out, node);
   }
-  out += "]},\n\"shards\":[\n";
+  out += "]},\n";
+  if (version != version_before_metrics) {
+    line("metrics", manifest.metrics);
+    out += "\n";
+  }
+  out += "\"shards\":[\n";
   for (const auto& shard : manifest.shards) {
     if (&shard != &manifest.shards.front()) out += ",\n";
     append_shard(out, shard, with_folders);
@@ -190,8 +202,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
     return fail(Errc::corruption,
                 fmt::format("{}: {} bytes are too many", manifest_name, text.size()));
   std::uint64_t version = 0;
-  CKPT_TRY(auto reader, open_sealed_json(text, manifest_format, manifest_name,
-                                         manifest_version_with_folders, &version));
+  CKPT_TRY(auto reader,
+           open_sealed_json(text, manifest_format, manifest_name, format_version, &version));
   Manifest manifest;
   CKPT_TRY(manifest.writer, reader.string_member("writer"));
   CKPT_TRY(manifest.created_unix_seconds, reader.integer_member("created_unix_seconds"));
@@ -211,10 +223,13 @@ Result<Manifest> parse_manifest(std::string_view text) {
     return {};
   }));
   CKPT_CHECK(reader.end_object());
+  if (version > version_before_metrics) {
+    CKPT_CHECK(reader.member("metrics"));
+    CKPT_TRY(manifest.metrics, read_metrics(reader));
+  }
   CKPT_CHECK(reader.array_member("shards", [&]() -> Status {
-    CKPT_TRY(auto shard, version == 1
-                             ? read_shard_of_version_1(reader, manifest)
-                             : read_shard(reader, version == manifest_version_with_folders));
+    CKPT_TRY(auto shard, version == 1 ? read_shard_of_version_1(reader, manifest)
+                                      : read_shard(reader, version == version_with_folders));
     manifest.shards.push_back(std::move(shard));
     return {};
   }));

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/metrics.hpp"
 #include "format/shard_part.hpp"
 
 namespace ckpt::format {
@@ -19,8 +20,6 @@ namespace ckpt::format {
 // Some 350 bytes for each rank: enough for 700,000 ranks.
 inline constexpr std::size_t manifest_bytes_max = 256u << 20;
 inline constexpr std::string_view manifest_name = "manifest.json";
-// Of manifests whose shards name a folder. Others have `format_version`.
-inline constexpr std::uint64_t manifest_version_with_folders = 3;
 
 // One rank's entry. Its part is the file part_name(rank).
 struct ManifestShard {
@@ -43,6 +42,7 @@ struct Manifest {
   std::uint32_t world_size = 1;
   Digest members;  // Of (nodes, world size, replicas), as in reports.
   std::vector<std::string> nodes;
+  Metrics metrics;                    // Those of rank 0; often none.
   std::vector<ManifestShard> shards;  // By rank, all of them.
 };
 

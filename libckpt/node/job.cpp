@@ -102,7 +102,9 @@ void Job::adopt_shape(const AttachRequest& request) {
   captures_.set_slot_count(std::max(request.own_slots, request.dir.empty()
                                                            ? arena::own_slots_min
                                                            : arena::own_slots_with_storage));
-  storage_.set_max_ckpt_num(request.max_ckpt_num);
+  storage_.set_retention({request.max_ckpt_num,
+                          request.keep_every,
+                          {request.keep_best, request.best_metric, request.best_is_greatest}});
   giving_way_.set_rates(request.flush_rate, request.replica_rate);
   if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
     log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",

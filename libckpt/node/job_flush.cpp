@@ -265,15 +265,15 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   }
   storage::RetentionOrder retention;
   retention.run = facts_.shape.run;
-  retention.max_ckpt_num = max_ckpt_num_;
+  retention.rule = retention_;
   retention.protected_steps.push_back(publishing.order.at);
   auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
   if (!deleted) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, deleted.error().message());
   } else {
     for (const storage::Checkpoint& checkpoint : *deleted) {
-      log_info("job={} step={} deleted {}: only {} are kept", facts_.shape.job,
-               number(checkpoint.at.step), checkpoint.name, max_ckpt_num_);
+      log_info("job={} step={} deleted {}: {}", facts_.shape.job, number(checkpoint.at.step),
+               checkpoint.name, storage::describe(retention_));
     }
   }
   adopt(std::move(*catalog));

@@ -31,6 +31,7 @@
 #include "node/slot_table.hpp"
 #include "storage/catalog_cache.hpp"
 #include "storage/removal.hpp"
+#include "storage/retention.hpp"
 
 namespace ckpt::node {
 
@@ -46,7 +47,7 @@ class JobStorage {
   Task<format::RunId> open(std::string job, bool with_catalog);
   const agree::History& stored_history() const { return stored_.history; }
   const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
-  void set_max_ckpt_num(std::uint32_t count) { max_ckpt_num_ = count; }
+  void set_retention(storage::RetentionRule rule) { retention_ = std::move(rule); }
   void stop();
 
   // What storage holds; only the coordinator reads all of it. None: it is being read, or was never,
@@ -150,7 +151,7 @@ class JobStorage {
   flush::Flusher flusher_;
   format::Timelines stored_;
   std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
-  std::uint32_t max_ckpt_num_ = 0;
+  storage::RetentionRule retention_;
   std::optional<std::vector<agree::PublishedStep>> published_;
   storage::CatalogCache cache_;
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.

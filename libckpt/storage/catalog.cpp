@@ -72,6 +72,7 @@ Checkpoint describe(const Manifest& manifest, std::string name) {
   checkpoint.run = manifest.run;
   checkpoint.world_size = manifest.world_size;
   checkpoint.created_unix_seconds = manifest.created_unix_seconds;
+  checkpoint.metrics = manifest.metrics;
   for (const format::ManifestShard& shard : manifest.shards) {
     checkpoint.digests.push_back(shard.record_digest);
     checkpoint.bytes += shard.part.bytes;

@@ -19,7 +19,7 @@
 namespace ckpt::storage {
 
 struct Event {
-  std::string operation;  // "save", "delete", "discard".
+  std::string operation;  // "save", "delete", "discard", "copy".
   std::string path;       // Relative to the job's directory.
   format::StepId at;
   std::uint64_t bytes = 0;

@@ -23,6 +23,7 @@
 #include "storage/bucket_publish.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
+#include "storage/metrics_reader.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
 #include "storage/removal.hpp"
@@ -99,6 +100,13 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
                                os::display(file), status.bytes, expected.bytes));
   }
   collected.manifest.shards[rank] = std::move(shard);
+  if (rank != 0) co_return Status();
+  auto metrics = co_await read_metrics(site.files(), directory, std::move(sealed->front), turn);
+  if (metrics) {
+    collected.manifest.metrics = std::move(metrics).value();
+  } else {  // A step without metrics is better than none.
+    log_warning("storage: {}: its metrics are lost: {}", label(order), metrics.error().message());
+  }
   co_return Status();
 }
 

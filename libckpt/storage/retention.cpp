@@ -13,8 +13,50 @@
 
 namespace ckpt::storage {
 
+std::string describe(const RetentionRule& rule) {
+  std::string text = fmt::format("only the newest {}", rule.max_ckpt_num);
+  for (const KeepInterval& interval : rule.keep_every) {
+    text += fmt::format(", every {}th step", interval.every);
+    if (interval.until) text += fmt::format(" until {}", *interval.until);
+  }
+  if (rule.best.count > 0) {
+    text += fmt::format(", the {} with the {} {}", rule.best.count,
+                        rule.best.is_greatest ? "greatest" : "least", rule.best.metric);
+  }
+  return text + " are kept";
+}
+
+bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step) {
+  const auto first = std::ranges::find_if(intervals, [&](const KeepInterval& interval) {
+    return !interval.until || *interval.until >= number(step);
+  });
+  // A message of a trainer may hold a 0.
+  return first != intervals.end() && first->every != 0 && number(step) % first->every == 0;
+}
+
+namespace {
+
+std::vector<std::size_t> best_of(std::span<const Checkpoint> checkpoints, const BestRule& rule) {
+  std::vector<std::size_t> best;
+  if (rule.count == 0) return best;
+  for (std::size_t index = 0; index < checkpoints.size(); ++index) {
+    const Checkpoint& checkpoint = checkpoints[index];
+    if (!checkpoint.is_abandoned && checkpoint.metrics.contains(rule.metric)) best.push_back(index);
+  }
+  const auto rank = [&](std::size_t index) {
+    const double value = checkpoints[index].metrics.find(rule.metric)->second;
+    return std::tuple(rule.is_greatest ? value : -value, checkpoints[index].at, index);
+  };
+  std::sort(best.begin(), best.end(),
+            [&](std::size_t left, std::size_t right) { return rank(left) > rank(right); });
+  if (best.size() > rule.count) best.resize(rule.count);
+  return best;
+}
+
+}  // namespace
+
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
-                                             std::uint32_t max_ckpt_num,
+                                             const RetentionRule& rule,
                                              std::span<const format::StepId> protected_steps) {
   std::vector<std::size_t> order(checkpoints.size());
   for (std::size_t index = 0; index < order.size(); ++index) order[index] = index;
@@ -22,12 +64,15 @@ std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpo
     return std::tuple(!checkpoints[left].is_abandoned, checkpoints[left].at, left) <
            std::tuple(!checkpoints[right].is_abandoned, checkpoints[right].at, right);
   });
-  if (max_ckpt_num == 0 || order.size() <= max_ckpt_num) return {};
-  order.resize(order.size() - max_ckpt_num);
+  if (rule.max_ckpt_num == 0 || order.size() <= rule.max_ckpt_num) return {};
+  order.resize(order.size() - rule.max_ckpt_num);
   CKPT_ASSERT(order.size() < checkpoints.size());
+  const std::vector<std::size_t> best = best_of(checkpoints, rule.best);
   std::erase_if(order, [&](std::size_t index) {
-    return std::find(protected_steps.begin(), protected_steps.end(), checkpoints[index].at) !=
-           protected_steps.end();
+    const format::StepId& at = checkpoints[index].at;
+    return std::ranges::find(protected_steps, at) != protected_steps.end() ||
+           std::ranges::find(best, index) != best.end() ||
+           is_kept_for_good(rule.keep_every, at.step);
   });
   return order;
 }
@@ -42,9 +87,10 @@ bool is_verdict(Errc code) {
 
 }  // namespace
 
-Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog) {
-  std::vector<Checkpoint> deleted;
-  if (order.max_ckpt_num == 0) co_return deleted;
+Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order,
+                                                 Catalog& catalog) {
+  std::vector<Checkpoint> superfluous;
+  if (order.rule.max_ckpt_num == 0) co_return superfluous;
   for (const Rejected& rejected : catalog.rejected) {
     // It may be the newest. An unreadable step is no reason to delete another.
     if (!is_verdict(rejected.code)) {
@@ -55,14 +101,19 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
   }
   const auto marked = co_await mark_abandoned(site, order.run, catalog);
   if (!marked) log_warning("storage: the oldest go first: {}", marked.error().message());
-  const auto chosen =
-      select_for_deletion(catalog.checkpoints, order.max_ckpt_num, order.protected_steps);
-  CKPT_POINT("prune.select");
-  const std::string reason = fmt::format("only the newest {} are kept", order.max_ckpt_num);
-  std::vector<Checkpoint> superfluous;
+  const auto chosen = select_for_deletion(catalog.checkpoints, order.rule, order.protected_steps);
   for (const std::size_t index : chosen) superfluous.push_back(catalog.checkpoints[index]);
   CKPT_ASSERT(superfluous.empty() ||
-              superfluous.size() + order.max_ckpt_num <= catalog.checkpoints.size());
+              superfluous.size() + order.rule.max_ckpt_num <= catalog.checkpoints.size());
+  co_return superfluous;
+}
+
+Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog) {
+  std::vector<Checkpoint> deleted;
+  CKPT_CO_TRY(std::vector<Checkpoint> superfluous,
+              co_await choose_superfluous(site, order, catalog));
+  CKPT_POINT("prune.select");
+  const std::string reason = describe(order.rule);
   for (Checkpoint& checkpoint : superfluous) {
     CKPT_CO_CHECK(co_await remove_checkpoint(site, checkpoint.name, order.run, reason));
     std::erase_if(catalog.checkpoints,

@@ -5,6 +5,7 @@
 // that a restore abandoned are deleted before any that it could still use.
 #pragma once
 
+#include <ckpt/options.hpp>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,16 +16,41 @@
 
 namespace ckpt::storage {
 
-// Pure. Returns indices into `checkpoints`, the first to delete first. `max_ckpt_num` 0: keeps all.
+// BestRule: the best checkpoints by one of their metrics. A step without it is none of them, nor
+// one that a restore abandoned. Of equal ones the newer is better.
+struct BestRule {
+  std::uint32_t count = 0;
+  std::string metric;
+  bool is_greatest = false;
+};
+
+// RetentionRule: what stays: the newest ones, and besides them others for good.
+struct RetentionRule {
+  std::uint32_t max_ckpt_num = 0;  // The newest so many. 0: all; the rest has no meaning then.
+  std::vector<KeepInterval> keep_every;  // Those of these steps, also abandoned ones.
+  BestRule best;
+};
+
+// "only the newest 3 and every 1000th step are kept".
+std::string describe(const RetentionRule& rule);
+
+// The first interval counts whose `until` is not passed, as in Levanter.
+bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step);
+
+// Pure. Returns indices into `checkpoints`, the first to delete first.
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
-                                             std::uint32_t max_ckpt_num,
+                                             const RetentionRule& rule,
                                              std::span<const format::StepId> protected_steps);
 
 struct RetentionOrder {
   format::RunId run;
-  std::uint32_t max_ckpt_num = 0;
+  RetentionRule rule;
   std::vector<format::StepId> protected_steps;
 };
+
+// Selects from the catalog, which was just read, and marks abandoned steps in it. `catalog` lives
+// until the Task ends. Errors: unavailable (a manifest could not be read: it may be the newest).
+Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order, Catalog& catalog);
 
 // Deletes the surplus of the catalog, which was just read, and removes it there too. Returns the
 // deleted checkpoints. `catalog` lives until the Task ends. After an error, the rest still exists.

@@ -3,11 +3,9 @@
 // A reader without daemons must not return a step that they would refuse.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
-#include "base/clock.hpp"
 #include "storage/catalog.hpp"
 
 namespace ckpt::storage {
@@ -26,15 +24,5 @@ Task<void> mark_abandoned(Site site, format::RunId run, Catalog& catalog);
 
 // Reads all runs in it; changes nothing. Errors: not_found (no such directory), io.
 Task<RunCatalog> read_run_catalog(Site site);
-
-struct FoundCheckpoint {
-  std::string directory;
-  std::shared_ptr<const format::Manifest> manifest;
-};
-
-// `path` is a checkpoint's directory, or one that holds checkpoints, in which case the newest
-// complete one counts that no restore has abandoned. Errors: not_found (says what was there
-// instead), corruption (everything there is damaged, or the history of restores is), io.
-Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path);
 
 }  // namespace ckpt::storage

@@ -16,6 +16,9 @@ namespace ckpt {
 auto fields(format::Is<Interval> auto& it) {
   return format::field_list(it.steps, it.time);
 }
+auto fields(format::Is<KeepInterval> auto& it) {
+  return format::field_list(it.every, it.until);
+}
 auto fields(format::Is<Node> auto& it) {
   return format::field_list(it.name, it.failure_domain, it.address);
 }

@@ -48,6 +48,10 @@ struct Attach {
   std::uint64_t incarnation = 0;
   Interval save_mem_interval, save_storage_interval;
   std::uint32_t max_ckpt_num = 0, replicas = 2, own_slots = 0;
+  std::vector<KeepInterval> keep_every;  // These steps stay on storage besides.
+  std::uint32_t keep_best = 0;           // And so many of the best by this metric.
+  std::string best_metric;
+  bool best_is_greatest = false;
   std::uint64_t flush_rate = 0, replica_rate = 0;  // Bytes per second; 0: no limit.
   std::string secret_file;                         // A path: the secret itself is never sent.
   std::optional<Continuation> continuation;        // None: it starts fresh or restores.
@@ -55,6 +59,7 @@ struct Attach {
     return format::field_list(it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes,
                               it.node, it.incarnation, it.save_mem_interval,
                               it.save_storage_interval, it.max_ckpt_num, it.replicas, it.own_slots,
+                              it.keep_every, it.keep_best, it.best_metric, it.best_is_greatest,
                               it.flush_rate, it.replica_rate, it.secret_file, it.continuation);
   }
 };

@@ -11,6 +11,7 @@
 #include "base/assert.hpp"
 #include "base/random.hpp"
 #include "base/units.hpp"
+#include "format/metrics.hpp"
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 
@@ -36,6 +37,7 @@ struct ShardWish {
   std::uint64_t tensor_bytes = 5'000;  // Of one of the two tensors.
   std::uint64_t blob_bytes = 100;      // 0: a Layout without blobs.
   std::uint64_t chunk_bytes = page_bytes;
+  std::string metrics;  // The bytes of a blob for them; empty: there is none.
 };
 
 inline void checksum_chunks(format::ShardRecord& record, std::span<const std::byte> slot) {
@@ -88,6 +90,13 @@ inline MadeShard make_shard(const ShardWish& wish) {
   const auto header = format::render_header(record->layout, facts);
   CKPT_ASSERT(header.has_value());
   std::memcpy(slot->data(), header->data(), header->size());
+  if (!wish.metrics.empty()) {  // Not at the beginning of its file.
+    const format::Extent blob{members.back().offset + 10, wish.metrics.size()};
+    CKPT_ASSERT(blob.end() <= members.back().end());
+    record->blobs = {blob};
+    record->blob_names = {std::string(format::metrics_blob_name)};
+    std::memcpy(slot->data() + blob.offset, wish.metrics.data(), blob.bytes);
+  }
   checksum_chunks(*record, *slot);
   return MadeShard{record, slot};
 }

@@ -24,6 +24,7 @@ from libckpt.errors import (
     VersionMismatch,
 )
 from libckpt._init import Options, init
+from libckpt._published import Published, PublishedCheckpoint, list_published
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.core._arrays import Array
 from libckpt.core._restorer import Restored
@@ -41,6 +42,8 @@ __all__ = [
     "Exhausted",
     "InvalidArgument",
     "NotFound",
+    "Published",
+    "PublishedCheckpoint",
     "Restored",
     "Session",
     "StorageError",
@@ -50,4 +53,5 @@ __all__ = [
     "Unsupported",
     "VersionMismatch",
     "init",
+    "list_published",
 ]

@@ -1,4 +1,9 @@
 from libckpt._init import Options as Options, init as init
+from libckpt._published import (
+    Published as Published,
+    PublishedCheckpoint as PublishedCheckpoint,
+    list_published as list_published,
+)
 from libckpt.adapters.torch._members import TorchMember as TorchMember
 from libckpt.core._restorer import Restored as Restored
 from libckpt.errors import (

@@ -22,6 +22,10 @@ def init(
     save_storage_interval=None,
     max_ckpt_num=None,
     keep=None,
+    keep_every=None,
+    keep_best=None,
+    best_metric=None,
+    best_mode=None,
     raise_on_error=None,
     allow_pickle=None,
     debug=None,
@@ -58,6 +62,10 @@ def init(
     save_mem_interval: steps, or a time as "60s"; every step by default.
     save_storage_interval: likewise; "30min" by default when there is a directory, or "never".
     max_ckpt_num or keep: how many checkpoints stay on storage; all by default.
+    keep_every: besides, each so many steps for good: 5000, or [{"every": 1000, "until": 10000},
+        {"every": 5000}].
+    keep_best: besides, the best so many by `best_metric`, a name in `metrics` of the saves;
+        best_mode: "min", the default, or "max".
     raise_on_error: failing saves raise; else they are logged and counted.
     allow_pickle: whether what only a pickle can hold is saved, and restored, as one. A pickle runs
         what it was made to run: allow it for checkpoints that you trust.
@@ -72,6 +80,8 @@ def init(
     _check(given)
     if "keep" in given:
         given["max_ckpt_num"] = given.pop("keep")
+    if "keep_every" in given:
+        given["keep_every"] = _settings.intervals_as_text(given["keep_every"])
     if dir is not None:
         given["dir"] = _settings.absolute(os.fspath(dir))
     raise_on_error = given.pop("raise_on_error", _configured_flag("raise_on_error"))

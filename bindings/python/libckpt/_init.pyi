@@ -20,6 +20,10 @@ class Options(TypedDict, total=False):
     save_storage_interval: Interval | None
     max_ckpt_num: int | None
     keep: int | None
+    keep_every: int | str | Sequence[Any] | None
+    keep_best: int | None
+    best_metric: str | None
+    best_mode: str | None
     raise_on_error: bool | None
     allow_pickle: bool | None
     debug: bool | None

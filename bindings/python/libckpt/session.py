@@ -67,15 +67,16 @@ class Session:
             self._tensors.guard(optimizer, before_step)
         return self
 
-    def save_checkpoint_if_needed(self, step, items, *, arrays=()):
+    def save_checkpoint_if_needed(self, step, items, *, arrays=(), metrics=None):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
-        `arrays`: parts of larger tensors, which any number of ranks restores."""
-        return self._save(step, items, arrays, always=False)
+        `arrays`: parts of larger tensors, which any number of ranks restores.
+        `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0."""
+        return self._save(step, items, (arrays, metrics), always=False)
 
-    def save(self, step, items, wait=0, *, arrays=()):
+    def save(self, step, items, wait=0, *, arrays=(), metrics=None):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, on all ranks alike."""
-        return self._save(step, items, arrays, always=True, wait=wait)
+        return self._save(step, items, (arrays, metrics), always=True, wait=wait)
 
     def finish_capture(self):
         """When it returns, the running capture has left the tensors; `guard` calls it by itself.
@@ -94,7 +95,7 @@ class Session:
         except errors.CheckpointError as error:
             self._failures.log(error)
 
-    def _save(self, step, items, arrays, always, wait=0):
+    def _save(self, step, items, more, always, wait=0):
         began = time.perf_counter()
         if self._is_out_of_reach():
             return Ticket(self, step, "skipped_unavailable", 0.0)
@@ -106,7 +107,7 @@ class Session:
                 if not always and self._is_not_due(step):
                     self._confirm(step)
                     return Ticket(self, step, "not_due", time.perf_counter() - began)
-                outcome = self._capture(step, items, arrays, always, wait)
+                outcome = self._capture(step, items, more, always, wait)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
             self._failures.count += 1
@@ -125,7 +126,7 @@ class Session:
         self._check_open()
         return not self._client.is_due(step)
 
-    def _capture(self, step, items, arrays, always, wait):
+    def _capture(self, step, items, more, always, wait):
         self._check_open()
         if self._restore_failure is not None:
             raise errors.InvalidArgument(
@@ -135,8 +136,8 @@ class Session:
             )
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
-            pieces = _arrays.Arrays(arrays, flattened[1])
-            return self._tensors.capture(step, flattened, pieces, always, wait)
+            pieces, metrics = _arrays.Arrays(more[0], flattened[1]), more[1]
+            return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
 
     def _confirm(self, step):
         """Training got on after a restore: the step it began with is not suspect."""
@@ -157,23 +158,24 @@ class Session:
         with self._turn:
             self._restorer.prepare(items, arrays)
 
-    def restore(self, into=None, step=None, strict=True, *, arrays=()):
-        """The newest step that all ranks can have, or `step`, into the items of `into`.
+    def restore(self, into=None, step=None, strict=True, *, arrays=(), path=None):
+        """The newest step that all ranks can have, or `step`, into the items of `into`; or the
+        newest at `path`: a checkpoint of any job, a run's directory, or a parent of such ones.
 
         Modules, parameters and tensors are filled where they are; what has `load_state_dict` gets
         its state; dictionaries are updated. `Restored.items` has all items as plain values; of
         numbers, strings and tuples only it has them, and the log names those that differ. With
-        strict, names and shapes must be those of `into`; without, what fits is taken.
-        Another number of ranks may have saved the step: each fills its own parts in `arrays`, and
-        one that is new has items of another (`Restored.items_of`), and random generators anew.
+        strict, names and shapes must be those of `into`; without, what fits is taken. Another
+        number of ranks may have saved the step: each fills its own parts in `arrays`, and one that
+        is new has items of another (`Restored.items_of`), and random generators anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,
-        or when `step` is asked for first and is not there, saves are refused until a restore
-        succeeds, or `start_fresh` is called."""
+        or when `step` is not there, saves are refused until a restore succeeds, or `start_fresh`
+        is called."""
         self._check_open()
-        step = None if step is None else _turn.step_number(step)
+        step, path = None if step is None else _turn.step_number(step), _turn.path_text(path, step)
         with self._turn, _progress.shown(self._client, self.rank):
             try:
-                restored, is_known = self._restorer.restore(into or {}, step, strict, arrays)
+                restored, is_known = self._restorer.restore(into or {}, step, strict, arrays, path)
             except errors.NotFound:
                 raise
             except Exception as error:
@@ -191,10 +193,10 @@ class Session:
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
 
-    def restore_or(self, into, default=None, strict=True, *, arrays=()):
+    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None):
         """The step that was restored into the items, or `default` without one."""
         try:
-            return self.restore(into, strict=strict, arrays=arrays).step
+            return self.restore(into, strict=strict, arrays=arrays, path=path).step
         except errors.NotFound:
             return default
 
@@ -265,8 +267,7 @@ class Session:
         return self
 
     def __exit__(self, kind, error, trace):
-        end = self.close if kind is None else self.abandon  # A new trainer may want the state.
-        end()
+        (self.close if kind is None else self.abandon)()  # A new trainer may want the state.
 
     def __del__(self):
         try:  # While a capture still reads tensors that only the session holds.

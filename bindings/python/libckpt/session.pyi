@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, SupportsFloat, TypeVar
 
 from libckpt.core._arrays import Array
 from libckpt.core._ranks import Ranks
@@ -27,10 +28,21 @@ class Session:
     ) -> None: ...
     def guard(self, *optimizers: Any) -> Session: ...
     def save_checkpoint_if_needed(
-        self, step: int, items: Items, *, arrays: Iterable[Array] = ()
+        self,
+        step: int,
+        items: Items,
+        *,
+        arrays: Iterable[Array] = (),
+        metrics: Mapping[str, SupportsFloat] | None = None,
     ) -> Ticket: ...
     def save(
-        self, step: int, items: Items, wait: float = 0, *, arrays: Iterable[Array] = ()
+        self,
+        step: int,
+        items: Items,
+        wait: float = 0,
+        *,
+        arrays: Iterable[Array] = (),
+        metrics: Mapping[str, SupportsFloat] | None = None,
     ) -> Ticket: ...
     def finish_capture(self) -> None: ...
     def agree(self, what: str, error: Exception | None) -> None: ...
@@ -42,6 +54,7 @@ class Session:
         strict: bool = True,
         *,
         arrays: Iterable[Array] = (),
+        path: str | PathLike[str] | None = None,
     ) -> Restored: ...
     def start_fresh(self) -> None: ...
     def restore_or(
@@ -51,6 +64,7 @@ class Session:
         strict: bool = True,
         *,
         arrays: Iterable[Array] = (),
+        path: str | PathLike[str] | None = None,
     ) -> int | Default | None: ...
     @property
     def latest(self) -> int | None: ...

@@ -199,6 +199,10 @@ nb::object Client::blob(const std::string& name) {
   return nb::bytes(copy->data(), copy->size());
 }
 
+void Client::set_metric(const std::string& name, double value) {
+  in_turn([&](auto& target) { check(target.set_metric(name, value)); });
+}
+
 void Client::prepare() {
   in_turn([](auto& target) { check(target.prepare()); });
 }

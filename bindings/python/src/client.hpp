@@ -44,6 +44,8 @@ class Client {
   void update(const nanobind::list& tensors, const nanobind::list& archives);
   void set_blob(const std::string& name, const nanobind::bytes& content);
   nanobind::object blob(const std::string& name);
+  // For the next save, as Checkpointer::set_metric.
+  void set_metric(const std::string& name, double value);
   void prepare();
   void prepare_in_background();
 

@@ -40,7 +40,7 @@ bool exchange(const std::string& one, const std::string& other) {
                               "exchange " + one + " and " + other + ": " + std::strerror(errno));
 }
 
-// The checkpoints of a directory, newest first, what is damaged there, why its history is lost.
+// The checkpoints at a path, newest first, what is damaged there, why its history is lost.
 nb::tuple published(const std::string& directory) {
   const ckpt::Published found = [&] {
     const nb::gil_scoped_release release;
@@ -50,10 +50,15 @@ nb::tuple published(const std::string& directory) {
   for (const ckpt::PublishedCheckpoint& each : found.checkpoints) {
     nb::dict told;
     told["path"] = each.path;
+    told["job"] = each.job;
     told["step"] = number(each.step);
     told["timeline"] = each.timeline;
     told["world_size"] = each.world_size;
     told["is_abandoned"] = each.is_abandoned;
+    told["created_unix_seconds"] = each.created_unix_seconds;
+    nb::dict metrics;
+    for (const auto& [name, value] : each.metrics) metrics[name.c_str()] = value;
+    told["metrics"] = metrics;
     checkpoints.append(told);
   }
   return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
@@ -98,6 +103,7 @@ NB_MODULE(_native, module) {
       .def("update", &Client::update, nb::arg("tensors"), nb::arg("archives"))
       .def("set_blob", &Client::set_blob, nb::arg("name"), nb::arg("content"))
       .def("blob", &Client::blob, nb::arg("name"))
+      .def("set_metric", &Client::set_metric, nb::arg("name"), nb::arg("value"))
       .def("prepare", &Client::prepare)
       .def("prepare_in_background", &Client::prepare_in_background)
       .def("is_due", &Client::is_due, nb::arg("step"))

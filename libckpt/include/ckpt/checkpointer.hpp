@@ -30,10 +30,12 @@ namespace ckpt {
 // RestoreRequest: which step to restore; by default the newest one that all ranks can have.
 struct RestoreRequest {
   std::optional<Step> step = std::nullopt;  // This step and no other.
-  // Path of a published checkpoint of any run, or of a directory of them. Needs no daemon and no
-  // agreement of the ranks. Excludes `step`, since the path names the step. Any number of ranks may
-  // have saved it: each tensor is put together from their pieces, and the blobs are those of this
-  // rank modulo their number.
+  // Path of a published checkpoint of any run, of the directory of a run, or of a parent of such
+  // directories: the newest whole one there is taken. What is passed over is logged in one line. A
+  // single rank also passes over one whose bytes are damaged; several ranks fail instead, since
+  // each reads other files. Needs no daemon and no agreement of the ranks. Excludes `step`, since
+  // the path names the step. Any number of ranks may have saved it: each tensor is put together
+  // from their pieces, and the blobs are those of this rank modulo their number.
   std::string from = {};
   RestoreWatch watch = {};  // Called with the progress; may end the restore.
 };
@@ -62,6 +64,12 @@ class CKPT_EXPORT Checkpointer {
   // Registers small state: RNG state, data position. Each save copies it before it returns, and
   // restore() writes it back. `bytes` must keep their address and size.
   Status add_blob(std::string name, std::span<std::byte> bytes);
+
+  // A number that describes the next save, such as its validation loss: `keep_best` chooses by it.
+  // The next call of save or save_checkpoint_if_needed takes all that were set, also if its step is
+  // not due. Those of rank 0 count. A number that is not finite is ignored, and a step without the
+  // metric is none of the best. Errors: invalid_argument (the name), exhausted (more than 32).
+  Status set_metric(std::string_view name, double value);
 
   // Waits for at most `open_deadline` until the Slots for the registered tensors exist. Optional:
   // the first save of a session does the same, and no later save waits for them. A restore that

@@ -39,6 +39,16 @@ struct Node {
   CKPT_EXPORT static Result<Node> parse(std::string_view text);
 };
 
+// KeepInterval: of the steps up to `until`, those that `every` divides are kept for good.
+struct KeepInterval {
+  std::uint64_t every = 0;
+  std::optional<std::uint64_t> until;  // None: all further steps; only for the last interval.
+  bool operator==(const KeepInterval&) const = default;
+};
+
+// Best: which value of a metric is better.
+enum class Best : std::uint8_t { min, max };
+
 // Yield: whether the daemon's background work slows down when it makes training steps longer.
 // "auto" judges by the step times that the trainer measures between its saves; "off" never slows
 // down.
@@ -59,6 +69,11 @@ struct Options {
   // Default: every 30 min with a dir, else never. The newest step is also stored at the end.
   Interval save_storage_interval = Interval::automatic();
   std::uint32_t max_ckpt_num = 0;  // Checkpoints kept on storage; 0: all.
+  // Besides these: steps that are never deleted, and the best ones by a metric of set_metric().
+  std::vector<KeepInterval> keep_every;  // The first interval counts whose `until` is not passed.
+  std::uint32_t keep_best = 0;           // How many.
+  std::string best_metric;               // Its name: "loss".
+  Best best_mode = Best::min;
 
   // Resources.
   // Bytes that the daemon may use on this node; 0: half of the available memory.

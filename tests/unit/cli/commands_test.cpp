@@ -216,7 +216,7 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   const Answer help = place.ckpt("--help");
   CHECK(help.code == 0);
   for (const char* command : {"status", "ls", "verify", "inspect", "export", "diff", "doctor",
-                              "recover", "stop", "drop"}) {
+                              "recover", "stop", "drop", "gc", "cp", "import", "completion"}) {
     CHECK(Contains(help.out)(command));
     const Answer details = place.ckpt(std::string(command) + " --help");
     CHECK(details.code == 0);
@@ -235,6 +235,32 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   CHECK(place.ckpt("recover gpt2").code == 2);  // Without --dry-run.
   CHECK(place.ckpt("stop --deadline soon" + place.runtime()).code == 2);
   CHECK(place.ckpt("status --runtime-dir relative").code == 2);
+}
+
+TEST_CASE("cli: a shell completes commands and options", "[unit][cli]") {
+  const Place place;
+  const Answer script = place.ckpt("completion bash");
+  REQUIRE(script.code == 0);
+  const std::string file = place.directory.file("script");
+  std::ofstream(file) << script.out;
+  // What bash offers for these words, of which the last one is not complete.
+  const auto offered = [&](const std::string& words, int count) {
+    const std::string out = place.directory.file("offered");
+    const std::string command = "bash -c 'source \"" + file + "\"; COMP_WORDS=(" + words +
+                                "); COMP_CWORD=" + std::to_string(count) +
+                                "; _ckpt; echo \"${COMPREPLY[@]}\"' >\"" + out + "\"";
+    REQUIRE(std::system(command.c_str()) == 0);
+    return text_of(out);
+  };
+  CHECK(offered("ckpt re", 1) == "recover\n");
+  CHECK(offered("ckpt gc --keep-b", 2) == "--keep-best\n");
+  CHECK(offered("ckpt gc /somewhere --dr", 3) == "--dry-run\n");
+  CHECK(offered("ckpt gc /some", 2) == "\n");
+  CHECK(offered("ckpt unknown --", 2) == "\n");
+  const Answer zsh = place.ckpt("completion zsh");
+  CHECK(Contains(zsh.out)("#compdef ckpt"));
+  CHECK(Contains(zsh.out)("\'--keep-best:value:_files\'"));
+  CHECK(place.ckpt("completion fish").code == 2);
 }
 
 TEST_CASE("cli: where no daemon runs, it says so and starts none", "[unit][cli]") {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <future>
 #include <map>
@@ -347,6 +348,88 @@ TEST_CASE("checkpoint session: blobs are saved at the call and come back", "[uni
   REQUIRE(rng == std::vector<std::byte>(16, std::byte{9}));
   REQUIRE(trainer.session.blob("loader")->size() == 3);
   REQUIRE((*trainer.session.blob("loader"))[2] == std::byte{3});
+}
+
+namespace {
+
+// None: the capture has no blob for them.
+std::optional<format::Metrics> metrics_of(const test::FakeShard& shard) {
+  const auto& names = shard.record->blob_names;
+  const auto found = std::ranges::find(names, format::metrics_blob_name);
+  if (found == names.end()) return std::nullopt;
+  const format::Extent blob = shard.record->blobs[static_cast<std::size_t>(found - names.begin())];
+  if (blob.bytes == 0) return format::Metrics();
+  const auto* text = reinterpret_cast<const char*>(shard.bytes.data() + blob.offset);
+  return format::parse_metrics({text, blob.bytes}).value();
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[unit][client]") {
+  const auto node = std::make_shared<FakeNode>();
+  const auto metrics_of_newest = [&] { return metrics_of(node->shards.back()); };
+  const auto finish = [](Trainer& trainer) { REQUIRE(trainer.session.guard({})); };
+  Options options;
+  SECTION("that are expected take no new Slots") {
+    options.keep_best = 1;
+    Trainer trainer(node, options);
+    trainer.add("weight", 100);
+    REQUIRE(trainer.saved(1) == SaveOutcome::started);
+    finish(trainer);
+    REQUIRE(trainer.session.set_metric("loss", 0.5));
+    REQUIRE(trainer.saved(2) == SaveOutcome::started);
+    finish(trainer);
+    CHECK(node->layouts.size() == 1);
+    CHECK(metrics_of_newest() == format::Metrics{{"loss", 0.5}});
+  }
+  SECTION("are those of their own step") {
+    {
+      Trainer trainer(node);
+      trainer.add("weight", 100);
+      REQUIRE(trainer.saved(1) == SaveOutcome::started);
+      finish(trainer);
+      CHECK_FALSE(metrics_of_newest());
+      REQUIRE(trainer.session.set_metric("loss", 1));
+      REQUIRE(trainer.session.set_metric("loss", 0.25));
+      REQUIRE(trainer.session.set_metric("nothing", std::nan("")));
+      REQUIRE(trainer.session.set_metric("gone", 3));
+      REQUIRE(trainer.session.set_metric("gone", std::numeric_limits<double>::infinity()));
+      REQUIRE(trainer.saved(2) == SaveOutcome::started);
+      finish(trainer);
+      CHECK(metrics_of_newest() == format::Metrics{{"loss", 0.25}});
+      REQUIRE(trainer.saved(3) == SaveOutcome::started);
+      finish(trainer);
+      CHECK(metrics_of_newest() == format::Metrics());
+      REQUIRE(trainer.session.set_metric("loss", 7));
+      REQUIRE_FALSE(trainer.save(3));  // It does not grow; its metric is not that of the next one.
+      REQUIRE(trainer.saved(4) == SaveOutcome::started);
+      finish(trainer);
+      CHECK(metrics_of_newest() == format::Metrics());
+    }
+    Trainer trainer(node);
+    trainer.add("weight", 100);
+    REQUIRE(trainer.session.restore({.step = Step{2}}));
+    REQUIRE(trainer.saved(5) == SaveOutcome::started);
+    finish(trainer);
+    CHECK(metrics_of_newest() == format::Metrics());
+  }
+  SECTION("without room are left out") {
+    options.blob_capacity = 50;
+    Trainer trainer(node, options);
+    trainer.add("weight", 100);
+    REQUIRE(trainer.session.set_metric("loss", 1));
+    REQUIRE(trainer.saved(1) == SaveOutcome::started);
+    finish(trainer);
+    CHECK_FALSE(metrics_of_newest());
+  }
+  SECTION("have names, and a limit") {
+    Trainer trainer(node);
+    CHECK_FALSE(trainer.session.set_metric("", 1));
+    for (std::size_t index = 0; index < format::metrics_max; ++index)
+      REQUIRE(trainer.session.set_metric(std::to_string(index), 1));
+    CHECK(trainer.session.set_metric("one more", 1).error().code() == Errc::exhausted);
+    CHECK(trainer.session.set_metric("0", 2));
+  }
 }
 
 TEST_CASE("checkpoint session: blobs that cannot be kept or brought back are refused",

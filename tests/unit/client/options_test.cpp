@@ -75,6 +75,10 @@ Options all_set() {
   options.save_mem_interval = {0, std::chrono::minutes(5)};
   options.save_storage_interval = {100, {}};
   options.max_ckpt_num = 4;
+  options.keep_every = {{1000, 10000}, {5000, {}}};
+  options.keep_best = 2;
+  options.best_metric = "loss";
+  options.best_mode = Best::max;
   options.memory_budget = 5 << 20;
   options.replicas = 3;
   options.own_slots = 4;
@@ -324,6 +328,45 @@ TEST_CASE("options: a wrong value is told with name, value and origin", "[unit][
     environment.write_file("job = a\njob = b\n");
     REQUIRE_THAT(refusal({}), Contains("twice"));
   }
+}
+
+TEST_CASE("options: words for what stays on storage are checked together", "[unit][client]") {
+  const auto problem_of = [](std::vector<KeepInterval> every, std::uint32_t best,
+                             const std::string& metric, std::uint32_t newest) {
+    Options options = minimal();
+    options.keep_every = std::move(every);
+    options.keep_best = best;
+    options.best_metric = metric;
+    options.max_ckpt_num = newest;
+    const auto resolved = Options::resolve(options);
+    return resolved ? std::string() : resolved.error().text();
+  };
+  CHECK(problem_of({{1000, 10000}, {5000, {}}}, 2, "loss", 1).empty());
+  CHECK(problem_of({{1000, 10000}, {5000, 20000}}, 0, "", 1).empty());
+  CHECK_THAT(problem_of({{0, {}}}, 0, "", 1), Contains("keep_every") && Contains("from 1"));
+  CHECK_THAT(problem_of({{1000, {}}, {5000, {}}}, 0, "", 1), Contains("last interval only"));
+  CHECK_THAT(problem_of({{1000, 100}, {5000, 100}}, 0, "", 1), Contains("in the order"));
+  CHECK_THAT(problem_of(std::vector<KeepInterval>(65, {1, {}}), 0, "", 1), Contains("than 64"));
+  CHECK_THAT(problem_of({}, 2, "", 1), Contains("keep_best") && Contains("needs best_metric"));
+  CHECK_THAT(problem_of({}, 0, "loss", 1), Contains("best_metric") && Contains("needs keep_best"));
+  CHECK_THAT(problem_of({}, 2, std::string(129, 'a'), 1), Contains("at most 128 bytes"));
+  CHECK_THAT(problem_of({{5, {}}}, 0, "", 0), Contains("keep_every") && Contains("max_ckpt_num"));
+  CHECK_THAT(problem_of({}, 2, "loss", 0), Contains("keep_best") && Contains("max_ckpt_num"));
+}
+
+TEST_CASE("options: intervals of steps that stay are read and shown", "[unit][client]") {
+  Options options;
+  REQUIRE(options.set("keep_every", " 1000 until 10000 ,5000"));
+  CHECK(options.keep_every == std::vector<KeepInterval>{{1000, 10000}, {5000, {}}});
+  REQUIRE(options.set("keep_every", ""));
+  CHECK(options.keep_every.empty());
+  for (const auto* bad : {"often", "5 until", "5 until never", "5,", ",5", "5 10", "-5"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(options.set("keep_every", bad));
+  }
+  REQUIRE(options.set("best_mode", "max"));
+  CHECK(options.best_mode == Best::max);
+  CHECK_FALSE(options.set("best_mode", "greatest"));
 }
 
 TEST_CASE("options: values out of their limits are refused", "[unit][client]") {

@@ -261,6 +261,59 @@ TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[
   }
 }
 
+TEST_CASE("restore from storage: a single rank passes over what is damaged", "[unit][client]") {
+  const Directory directory;
+  const std::string run = directory.path() + "/parent/run";
+  std::filesystem::create_directories(run);
+  {
+    Trainer trainer;
+    for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
+    for (const auto& shard : trainer.node->shards) publish(run, shard);
+  }
+  std::fstream file(run + "/step-000000009/rank-00000.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(1'000'000);
+  file.put('\x55');
+  file.close();
+  Options options;
+  SECTION("below a parent of runs") {
+    Trainer trainer;
+    const auto restored = trainer.session.restore({.from = directory.path()});
+    if (!restored) FAIL(restored.error().message());
+    CHECK(restored->step == Step{7});
+    CHECK(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{7}));
+  }
+  SECTION("but not where it was named") {
+    Trainer trainer;
+    const std::vector<std::byte> before = trainer.weights;
+    const auto restored = trainer.session.restore({.from = run + "/step-000000009"});
+    REQUIRE_FALSE(restored);
+    CHECK(restored.error().code() == Errc::corruption);
+    CHECK(trainer.weights == before);
+  }
+  SECTION("and not where other ranks read other files") {
+    options.world_size = 2;
+    Trainer trainer(options);
+    const ChooseTargets weights = [&](Step, std::span<const StoredTensor> stored) {
+      TensorRef target{trainer.weights.data(), DType::u8, {5'000'000}};
+      return Result<std::vector<NamedTensor>>(
+          std::vector<NamedTensor>{{std::string(stored[0].name), target}});
+    };
+    const auto restored = trainer.session.restore({.from = run}, Choice{weights, 0});
+    REQUIRE_FALSE(restored);
+    CHECK(restored.error().code() == Errc::corruption);
+  }
+  SECTION("unless nothing is left") {
+    for (const char* step : {"/step-000000003", "/step-000000007"})
+      std::filesystem::resize_file(run + step + "/rank-00000.part", 10);
+    Trainer trainer;
+    const auto restored = trainer.session.restore({.from = run});
+    REQUIRE_FALSE(restored);
+    CHECK(restored.error().code() == Errc::corruption);
+    CHECK_THAT(restored.error().message(), Contains("step-000000009"));
+  }
+}
+
 TEST_CASE("restore from storage: a path names its step by itself", "[unit][client]") {
   Trainer trainer;
   const auto restored = trainer.session.restore({.step = Step{3}, .from = "/anywhere"});
@@ -347,6 +400,32 @@ TEST_CASE("list published: newest first, and what is damaged is told", "[unit][c
   REQUIRE(published->damage.size() == 1);
   REQUIRE_THAT(published->damage[0], Contains("step-000000009"));
   REQUIRE(list_published(directory.path() + "/nothing").error().code() == Errc::not_found);
+}
+
+TEST_CASE("list published: one checkpoint, or all runs below a path", "[unit][client]") {
+  const Directory directory;
+  Trainer trainer;
+  for (const std::uint64_t step : {3, 7}) {
+    REQUIRE(trainer.session.set_metric("loss", 1.0 / static_cast<double>(step)));
+    trainer.save(step);
+    const std::string run = directory.path() + "/run" + std::to_string(step);
+    std::filesystem::create_directory(run);
+    publish(run, trainer.node->shards.back());
+  }
+  const auto all = list_published(directory.path());
+  if (!all) FAIL(all.error().message());
+  REQUIRE(all->checkpoints.size() == 2);
+  CHECK(all->checkpoints[0].path == directory.path() + "/run7/step-000000007");
+  CHECK(all->checkpoints[0].job == "fake");
+  CHECK(all->checkpoints[0].metrics.at("loss") == 1.0 / 7);
+  CHECK(all->checkpoints[0].created_unix_seconds > 0);
+  const auto one = list_published(all->checkpoints[1].path);
+  if (!one) FAIL(one.error().message());
+  REQUIRE(one->checkpoints.size() == 1);
+  CHECK(one->checkpoints[0].step == Step{3});
+  std::filesystem::resize_file(all->checkpoints[1].path + "/manifest.json", 100);
+  CHECK(list_published(all->checkpoints[1].path).error().code() == Errc::corruption);
+  CHECK_THAT(list_published(directory.path())->damage.at(0), Contains("run3/step-000000003"));
 }
 
 TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit][client]") {

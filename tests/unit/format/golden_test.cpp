@@ -170,6 +170,12 @@ Manifest golden_manifest() {
   return manifest;
 }
 
+Manifest golden_manifest_with_metrics() {
+  Manifest manifest = golden_manifest();
+  manifest.metrics = {{"eval/loss", 0.1}, {"accuracy", 1}};
+  return manifest;
+}
+
 Timelines golden_timelines() {
   Timelines timelines;
   timelines.run = run;
@@ -195,6 +201,7 @@ std::vector<Golden> all_golden() {
   return {{"v2.shard_record", encode(golden_part().record)},
           {"v2.part", encode(golden_part())},
           {"v2.manifest.json", test::bytes_of(render(golden_manifest()).value())},
+          {"v3.manifest.json", test::bytes_of(render(golden_manifest_with_metrics()).value())},
           {"peer4.node_report", encode(golden_report())},
           {"peer4.decree", encode(golden_decree())},
           {"peer4.start", encode(golden_start())},

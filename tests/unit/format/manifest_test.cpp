@@ -185,7 +185,7 @@ TEST_CASE("manifest: a new digest does not make a wrong one right", "[unit][form
     REQUIRE_FALSE(result);
     CHECK(result.error().code() == Errc::corruption);
   }
-  for (const auto* version : {"\"format_version\":0", "\"format_version\":4"}) {
+  for (const auto* version : {"\"format_version\":0", "\"format_version\":5"}) {
     const auto result = parse_manifest(resealed(good, "\"format_version\":2", version));
     CHECK(result.error().code() == Errc::version_mismatch);
   }
@@ -197,7 +197,7 @@ TEST_CASE("manifest: a shard's files may lie in a folder", "[unit][format]") {
   const std::string folder = GENERATE("t1.00112233aabbccdd", "t1.00112233aabbccdd/turn-2");
   manifest.shards[0].folder = folder;
   const std::string good = text_of(manifest);
-  CHECK(good.find("\"format_version\":3,") != std::string::npos);
+  CHECK(good.find("\"format_version\":4,") != std::string::npos);
   const auto back = parse_manifest(good);
   REQUIRE((back ? "" : back.error().message()) == "");
   CHECK(back->shards[0].folder == folder);
@@ -208,8 +208,11 @@ TEST_CASE("manifest: a shard's files may lie in a folder", "[unit][format]") {
     REQUIRE_FALSE(result);
     CHECK(result.error().code() == Errc::corruption);
   }
-  // Version 2 has none, and version 3 one for each shard.
-  CHECK_FALSE(parse_manifest(resealed(good, "\"format_version\":3", "\"format_version\":2")));
+  // Versions 2 and 3 have none, and version 4 one for each shard.
+  for (const std::string version : {"2", "3"}) {
+    const std::string older = "\"format_version\":" + version;
+    CHECK_FALSE(parse_manifest(resealed(good, "\"format_version\":4", older)));
+  }
   CHECK_FALSE(parse_manifest(resealed(good, "\"folder\":\"" + folder + "\",", "")));
 }
 

@@ -7,7 +7,7 @@
 
 #include "os/pool_file_system.hpp"
 #include "os/ring_file_system.hpp"
-#include "storage/run_catalog.hpp"
+#include "storage/search.hpp"
 #include "support/run_task.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
@@ -85,7 +85,7 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   }
   storage::RetentionOrder keep_one;
   keep_one.run = test_run;
-  keep_one.max_ckpt_num = 1;
+  keep_one.rule.max_ckpt_num = 1;
   storage::CatalogOptions options;
   options.run = test_run;
   auto listed = scene.run(storage::read_catalog(site, options));

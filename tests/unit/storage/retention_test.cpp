@@ -14,7 +14,7 @@ TEST_CASE("retention: the choice spares the newest and the protected", "[unit][s
       for (std::uint32_t index = 0; index < count; ++index) {
         all[index].at = step_id(100 - index, 1 + index % 2);  // In no order.
       }
-      const auto chosen = storage::select_for_deletion(all, keep, {});
+      const auto chosen = storage::select_for_deletion(all, {keep, {}, {}}, {});
       CAPTURE(count, keep);
       REQUIRE(chosen.size() == (keep == 0 || count <= keep ? 0 : count - keep));
       std::vector<bool> is_chosen(count, false);
@@ -26,7 +26,7 @@ TEST_CASE("retention: the choice spares the newest and the protected", "[unit][s
       }
       for (const std::size_t spared : chosen) {
         const std::vector protect{all[spared].at};
-        const auto less = storage::select_for_deletion(all, keep, protect);
+        const auto less = storage::select_for_deletion(all, {keep, {}, {}}, protect);
         REQUIRE(less.size() == chosen.size() - 1);
         REQUIRE(std::find(less.begin(), less.end(), spared) == less.end());
       }

@@ -3,6 +3,7 @@
 // Method: nodes that race on a clock with delays; then each kind of wrong directory.
 #include "storage/run_directory.hpp"
 #include "storage/run_catalog.hpp"
+#include "storage/search.hpp"
 
 #include <cerrno>
 

@@ -150,7 +150,7 @@ class StorageFixture {
   Result<std::vector<storage::Checkpoint>> retain(std::uint32_t max_ckpt_num) {
     storage::RetentionOrder order;
     order.run = test_run;
-    order.max_ckpt_num = max_ckpt_num;
+    order.rule.max_ckpt_num = max_ckpt_num;
     CKPT_TRY(storage::Catalog listed, try_catalog());
     return run(storage::apply_retention(site, order, listed));
   }

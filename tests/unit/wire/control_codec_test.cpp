@@ -50,6 +50,10 @@ Attach full_attach() {
   attach.save_mem_interval = {1, {}};
   attach.save_storage_interval = {0, std::chrono::minutes(15)};
   attach.max_ckpt_num = 3;
+  attach.keep_every = {{100, 1000}, {500, {}}};
+  attach.keep_best = 2;
+  attach.best_metric = "loss";
+  attach.best_is_greatest = true;
   attach.replicas = 2;
   attach.own_slots = 3;
   attach.flush_rate = 500 * MiB;

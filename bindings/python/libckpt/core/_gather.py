@@ -30,11 +30,16 @@ class Gather:
         self._directory = directory
         self._owners = {}  # By name, the rank that captured it for all, as this rank's shard says.
 
-    def restore(self, step, targets, arrays):
+    def restore(self, step, targets, arrays, path=None):
         """(answer, structure) of the step; the targets are filled. All ranks call it.
 
         The answer is the library's, with the rank whose items these are.
         """
+        if path is not None:
+            found = self._ranks.decide("published", None, lambda _: _candidates(path))
+            if found["failure"]:
+                raise getattr(errors, found["failure"][0])(found["failure"][1])
+            return self._read_published(found["checkpoints"], targets, arrays)
         try:
             answer = self._client.restore(step, targets.choose)
         except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
@@ -47,8 +52,11 @@ class Gather:
 
     def _restore_published(self, step, targets, arrays, reason):
         """The newest whole one that any number of ranks published, by names."""
+        return self._read_published(self._find_published(step, reason), targets, arrays)
+
+    def _read_published(self, answers, targets, arrays):
         ranks, damaged, overwritten = self._ranks, [], set()
-        for answer in self._find_published(step, reason):
+        for answer in answers:
             structure, failure = self._try_to_read(answer, targets, arrays)
             failures = ranks.failures("shards", failure)
             damage = [each for each in failures if each[1] == errors.Corruption.__name__]
@@ -109,7 +117,7 @@ class Gather:
 
     def _warn_of_other_ranks(self, answer):
         ranks = self._ranks
-        if ranks.rank == 0:
+        if ranks.rank == 0 and answer["world_size"] != ranks.world_size:
             logger.warning(
                 "libckpt: job %s: step %d was saved by %d ranks, this job has %d: it is restored "
                 "by names, from all of its shards",
@@ -209,6 +217,28 @@ class Gather:
         for others in self._ranks.exchange("shared", shared):
             union = others | union
         return union
+
+
+def _candidates(path):
+    """What a path may mean, the best first, or why there is none: one rank looks for all."""
+    try:
+        found, damage, history_lost = _native.published(path)
+    except errors.CheckpointError as error:
+        return {"failure": [type(error).__name__, str(error)]}
+    living = [each for each in found if not each["is_abandoned"]]
+    if history_lost and found:
+        return {"failure": ["Corruption", f"restore from {path}: the history of its timelines is "
+                            f"lost ({history_lost}): name the checkpoint itself"]}  # fmt: skip
+    if not living:
+        kind = "Corruption" if damage else "NotFound"
+        return {"failure": [kind, "; ".join([f"no complete checkpoint in {path}", *damage])]}
+    newer = found[: found.index(living[0])]
+    reasons = [*damage, *(f"{each['path']}: abandoned by a restore to an older step"
+                          for each in newer)]  # fmt: skip
+    if reasons:
+        logger.warning("libckpt: restore from %s: takes %s; passed over: %s", path,
+                       living[0]["path"], "; ".join(reasons[:5]))  # fmt: skip
+    return {"failure": None, "checkpoints": living}
 
 
 def _published(directory, step, world_size, is_damage):

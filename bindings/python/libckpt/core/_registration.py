@@ -10,7 +10,7 @@ import mmap
 import os
 
 from libckpt import _native, errors
-from libckpt.core import _frameworks, _mutations, _structure, _tensors, _views
+from libckpt.core import _frameworks, _metrics, _mutations, _structure, _tensors, _views
 
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
 
@@ -98,7 +98,7 @@ class Registration:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here(judges=self._may_judge())
 
-    def capture(self, step, flattened, arrays, always, wait=0):
+    def capture(self, step, flattened, arrays, always, wait=0, metrics=None):
         """The outcome. `flattened` is what items.flatten answered."""
         structure, tensors, members = flattened
         if arrays:
@@ -119,6 +119,7 @@ class Registration:
         self.mutations.begin(step, counted, twins, memory)
         outcome = "failed"
         try:
+            _metrics.give(self.client, step, metrics)
             outcome = self._save(step, gpus, always, wait)
         finally:
             self.mutations.began(outcome == "started")
@@ -283,7 +284,6 @@ def state_bytes(items, guarded):
 
 
 def _gpus_of(views):
-    """Those that the tensors lie on."""
     return sorted({view.gpu for view in views if view.gpu >= 0})
 
 

@@ -46,12 +46,12 @@ class Restorer:
         arrays = _arrays.Arrays(arrays, tensors)
         self._make_room(items, tensors, members, 0, None, arrays)
 
-    def restore(self, into, step, strict, arrays=()):
+    def restore(self, into, step, strict, arrays=(), path=None):
         """(Restored, whether the daemons know of the restore); `into` and the arrays are filled."""
         with _item_kinds.state_made(into):
-            return self._restore(into, step, strict, arrays)
+            return self._restore(into, step, strict, arrays, path)
 
-    def _restore(self, into, step, strict, arrays):
+    def _restore(self, into, step, strict, arrays, path):
         flattened = _items.flatten(into, self._allow_pickle)
         _, here, members = flattened
         arrays = _arrays.Arrays(arrays, here)
@@ -68,7 +68,7 @@ class Restorer:
         directory, rank = self._directory, self._ranks.rank
         room = _native.slot_bytes(directory, rank) if directory else 0
         self._make_room(into, here, members, room, prepare, arrays)
-        answer, structure = self._gather.restore(step, targets, arrays)
+        answer, structure = self._gather.restore(step, targets, arrays, path)
         self._registration.forget()
         try:
             values = self._give(into, answer, structure, targets, strict)

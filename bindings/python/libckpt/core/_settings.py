@@ -48,6 +48,20 @@ def storage_interval(options):
     return None if found is None else str(found)
 
 
+def intervals_as_text(given):
+    """What keep_every is as text: of numbers, dictionaries, or objects with `every` and `until`."""
+    if not isinstance(given, (list, tuple)):
+        return given
+    texts = []
+    for each in given:
+        if isinstance(each, dict):
+            every, until = each.get("every"), each.get("until")
+        else:
+            every, until = getattr(each, "every", each), getattr(each, "until", None)
+        texts.append(f"{every}" if until is None else f"{every} until {until}")
+    return ", ".join(texts)
+
+
 def _file():
     path = pathlib.Path(os.environ.get("LIBCKPT_CONFIG", ""))
     try:

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import operator
+import os
 import threading
 
 from libckpt import errors
@@ -56,3 +57,16 @@ def step_number(step):
             "optimizer's steps"
         )
     return number
+
+
+def path_text(path, step):
+    """The path of a restore; none: from what the daemons know."""
+    if path is None:
+        return None
+    text = os.fspath(path)
+    if not text or step is not None:
+        raise errors.InvalidArgument(
+            f"restore step {step} from {text!r}: "
+            + ("give one of them; the path names its step" if text else "the path is empty")
+        )
+    return os.path.abspath(text)

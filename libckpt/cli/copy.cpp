@@ -1,0 +1,117 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "arena/arena_limits.hpp"
+#include "base/random.hpp"
+#include "cli/commands.hpp"
+#include "cli/signal_watch.hpp"
+#include "cli/stored_step.hpp"
+#include "cli/table.hpp"
+#include "cli/terminal.hpp"
+#include "cli/workplace.hpp"
+#include "storage/copy.hpp"
+#include "storage/run_catalog.hpp"
+#include "storage/run_directory.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+// The run's directory that the checkpoint lies in, if it is of that run.
+std::string parent_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return error ? std::string() : real.parent_path().string();
+}
+
+// Null: the checkpoint lies alone, as somebody copied it. A history that cannot be read is an
+// error: without it an abandoned step would pass for a good one.
+Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run, format::RunId id) {
+  const auto marker = co_await storage::read_run_marker(run);
+  if (!marker && marker.error().code() == Errc::not_found) co_return nullptr;
+  if (!marker) co_return fail(Error(marker.error()));
+  if (marker->run != id) co_return nullptr;
+  CKPT_CO_TRY(auto timelines, co_await storage::load_timelines(run, id));
+  if (timelines.history.empty())
+    co_return fail(Errc::corruption, "there is no history of timelines in " + run.directory());
+  co_return std::make_shared<const format::Timelines>(std::move(timelines));
+}
+
+Status check_places(const CopyOptions& given, const std::string& run) {
+  for (const auto& [path, name] : {std::pair(given.from, "FROM"), std::pair(given.to, "TO")}) {
+    if (path.empty())
+      return fail(Errc::invalid_argument, fmt::format("copy: {} is empty: name a directory", name));
+  }
+  std::error_code error;
+  if (!std::filesystem::equivalent(run, given.to, error) || error) return {};
+  return fail(Errc::invalid_argument,
+              fmt::format("copy {} to {}: it lies there already", given.from, given.to));
+}
+
+std::uint64_t bytes_of(const StoredStep& step) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t rank = 0; rank < step.shards->shard_count(); ++rank)
+    bytes += step.manifest->shards[rank].slot_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Result<Outcome> copy(const CopyOptions& given) {
+  CKPT_CHECK(check_places(given, {}));
+  Workplace workplace;
+  CKPT_TRY(const auto step,
+           workplace.run(open_stored_step(workplace.files(), workplace.clock(), given.from)));
+  const std::string run = parent_of(step->directory);
+  CKPT_CHECK(check_places(given, run));
+  storage::CopyOrder order;
+  order.source = os::join(step->directory, ".");
+  order.manifest = step->manifest;
+  CKPT_TRY(order.timelines, workplace.run(history_beside(
+                                {workplace.files(), workplace.clock(), run}, step->manifest->run)));
+  const bool is_abandoned =
+      order.timelines && format::is_abandoned(order.timelines->history, step->manifest->at);
+  order.attempt = random_from_system();
+  const SignalWatch watch;
+  order.is_cancelled = SignalWatch::has_signal;
+  std::optional<Progress> progress(std::in_place, bytes_of(*step), !given.json);
+  std::uint64_t copied_bytes = 0, found_bytes = 0;
+  order.done = [&](std::uint64_t bytes, bool was_there) {
+    (was_there ? found_bytes : copied_bytes) += bytes;
+    progress->add(bytes);
+  };
+  const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  auto copied = workplace.run(storage::copy_checkpoint(target, std::move(order)));
+  progress.reset();
+  if (!copied) {
+    Error error = std::move(copied).error();
+    if (error.code() == Errc::cancelled || error.code() == Errc::exhausted)
+      error = Error(error.code(),
+                    error.text() +
+                        "; what was copied stays, and `ckpt cp` goes on "
+                        "from there",
+                    error.cause());
+    auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
+    return fail(std::move(status).error());
+  }
+  Outcome outcome;
+  const std::string path = os::join(given.to, copied->name);
+  outcome.json = {{"from", step->directory},        {"to", path},
+                  {"job", step->manifest->job},     {"step", number(step->manifest->at.step)},
+                  {"was_there", copied->was_there}, {"bytes_copied", copied_bytes},
+                  {"bytes_found", found_bytes},     {"abandoned", is_abandoned}};
+  outcome.text = fmt::format(
+      "{}: {} is {}", title_of(*step->manifest), printable(path),
+      copied->was_there ? "there already, and whole"
+                        : fmt::format("whole, {} copied", arena::human_bytes(copied_bytes)));
+  if (found_bytes > 0)
+    outcome.text += fmt::format(", {} found there", arena::human_bytes(found_bytes));
+  outcome.text += "\n";
+  if (is_abandoned)
+    outcome.text +=
+        "A restore to an older step has abandoned it: name the copy itself to load it.\n";
+  return outcome;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,215 @@
+// How garbage is collected:
+//   1. The marker names the run. A directory without one is refused: what lies there may be
+//      somebody else's.
+//   2. The daemon of this node is asked whether it works in the directory. If so, attempts are its
+//      own business; published checkpoints may go at any time, since their removal is atomic.
+//   3. The surplus is chosen as a daemon would choose it.
+//   4. Of the checkpoints that stay, one is read as a whole: damage must not make the last good one
+//      go.
+//   5. Each is removed: logged, hidden by a rename, then its files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "arena/arena_limits.hpp"
+#include "cli/commands.hpp"
+#include "cli/daemon_talk.hpp"
+#include "cli/json_read.hpp"
+#include "cli/table.hpp"
+#include "cli/terminal.hpp"
+#include "storage/left_attempts.hpp"
+#include "storage/member_reader.hpp"
+#include "storage/removal.hpp"
+#include "storage/retention.hpp"
+#include "storage/run_catalog.hpp"
+#include "storage/run_directory.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Plan {
+  format::RunId run;
+  format::Timelines timelines;            // By which the choice was made.
+  std::vector<storage::Checkpoint> kept;  // That a restore may take, the newest first.
+  std::vector<storage::Checkpoint> superfluous;
+  std::vector<storage::Attempt> left;
+  std::size_t recent = 0;  // Attempts that may not be over.
+  bool is_in_use = false;
+};
+
+// Step 1.
+Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
+  const std::string& directory = site.directory();
+  auto there = workplace.run(site.files().status(site.at(".")));
+  if (!there && there.error().code() == Errc::not_found)
+    return fail(Errc::not_found,
+                fmt::format("collect garbage in {}: there is no such directory", directory));
+  if (!there && there.error().cause() == std::errc::not_a_directory)
+    return fail(Errc::invalid_argument,
+                fmt::format("collect garbage in {}: it is a file", directory));
+  if (!there) return fail(std::move(there).error());
+  auto marker = workplace.run(storage::read_run_marker(site));
+  if (marker) return marker->run;
+  if (marker.error().code() != Errc::not_found) return fail(std::move(marker).error());
+  return fail(Errc::not_found,
+              fmt::format("collect garbage in {}: it has no {}, so it is not the directory of a "
+                          "job; name the one that the job was given as `dir`",
+                          directory, storage::run_marker_name));
+}
+
+bool is_same_directory(const std::string& one, const std::string& other) {
+  std::error_code error;
+  return std::filesystem::equivalent(one, other, error) && !error;
+}
+
+// Step 2. A daemon of another node cannot be asked; the age of attempts speaks for it.
+Result<bool> is_in_use(const std::string& runtime_dir, const std::string& directory) {
+  const auto answer = ask_daemon(runtime_dir, wire::control::AskStatus{}, answer_time);
+  if (!answer && answer.error().code() == Errc::not_found) return false;
+  if (!answer)
+    return fail(Error(answer.error()).context("find out whether the daemon works in " + directory));
+  CKPT_TRY(const Json status, parse_answer(*answer));
+  const Json jobs = list_in(status, "jobs");
+  return std::ranges::any_of(jobs, [&](const Json& job) {
+    return is_same_directory(text_in(job, "directory"), directory);
+  });
+}
+
+// Step 3.
+Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcOptions& given) {
+  Plan plan;
+  CKPT_TRY(plan.run, run_of(workplace, site));
+  CKPT_TRY(plan.timelines, workplace.run(storage::load_timelines(site, plan.run)));
+  CKPT_TRY(plan.is_in_use, is_in_use(given.runtime_dir, site.directory()));
+  storage::CatalogOptions options;
+  options.run = plan.run;
+  options.make_durable = false;
+  CKPT_TRY(auto catalog, workplace.run(storage::read_catalog(site, options)));
+  if (given.rule.max_ckpt_num > 0) {  // A daemon would go on without; a person can repair it.
+    const auto marked = workplace.run(storage::mark_abandoned(site, plan.run, catalog));
+    if (!marked) {
+      return fail(Error(marked.error())
+                      .context(fmt::format("find out which steps in {} a restore has abandoned",
+                                           site.directory())));
+    }
+  }
+  storage::RetentionOrder order{plan.run, given.rule, {}};
+  CKPT_TRY(plan.superfluous,
+           workplace.run(storage::choose_superfluous(site, std::move(order), catalog)));
+  for (auto it = catalog.checkpoints.rbegin(); it != catalog.checkpoints.rend(); ++it) {
+    const bool goes = std::ranges::any_of(
+        plan.superfluous, [&](const storage::Checkpoint& each) { return each.name == it->name; });
+    if (!goes && !it->is_abandoned) plan.kept.push_back(*it);
+  }
+  CKPT_TRY(const auto attempts, workplace.run(storage::list_attempts(site)));
+  for (const storage::Attempt& attempt : attempts) {
+    if (attempt.is_left && !plan.is_in_use) {
+      plan.left.push_back(attempt);
+    } else {
+      ++plan.recent;
+    }
+  }
+  return plan;
+}
+
+// Step 4.
+Status verify_kept(Workplace& workplace, const storage::Site& site, const Plan& plan) {
+  std::string damage;
+  for (const storage::Checkpoint& checkpoint : plan.kept) {
+    const auto report =
+        workplace.run(storage::verify_checkpoint(workplace.files(), site.at(checkpoint.name)));
+    if (report && report->is_good()) return {};
+    damage += "; " + checkpoint.name + " is damaged";
+  }
+  return fail(Errc::corruption,
+              fmt::format("collect garbage in {}: no whole checkpoint would be left{}; nothing was "
+                          "removed",
+                          site.directory(), damage));
+}
+
+// A restore to an older step makes that one the newest, and needs it.
+Status check_history(Workplace& workplace, const storage::Site& site, const Plan& plan) {
+  CKPT_TRY(const auto now, workplace.run(storage::load_timelines(site, plan.run)));
+  if (now.history == plan.timelines.history) return {};
+  return fail(Errc::unavailable,
+              fmt::format("collect garbage in {}: a restore has begun meanwhile; run this again",
+                          site.directory()));
+}
+
+// Step 5. What a daemon removes meanwhile is gone as well.
+Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& plan,
+                  const std::string& reason) {
+  for (const storage::Checkpoint& checkpoint : plan.superfluous) {
+    CKPT_CHECK(check_history(workplace, site, plan));
+    Status removed =
+        workplace.run(storage::remove_checkpoint(site, checkpoint.name, plan.run, reason));
+    if (!removed && removed.error().code() != Errc::not_found) return removed;
+  }
+  storage::StaleAttempts stale;
+  stale.timelines_below = 0;
+  for (const storage::Attempt& attempt : plan.left) stale.names.push_back(attempt.name);
+  stale.with_files_aside = false;  // A daemon of another node may just be writing one.
+  if (stale.names.empty()) return {};
+  CKPT_TRY(const auto done, workplace.run(storage::discard_stale(site, std::move(stale))));
+  return {};
+}
+
+Json to_json(const std::string& name, const format::StepId& at, std::uint64_t bytes) {
+  return {{"name", name}, {"timeline", at.timeline}, {"step", number(at.step)}, {"bytes", bytes}};
+}
+
+Outcome told(const GcOptions& given, const Plan& plan) {
+  Outcome outcome;
+  std::uint64_t bytes = 0;
+  Table table("lrrl", {"NAME", "STEP", "SIZE", "WHY"});
+  outcome.json = {{"directory", given.dir},    {"dry_run", given.dry_run},
+                  {"in_use", plan.is_in_use},  {"checkpoints", Json::array()},
+                  {"attempts", Json::array()}, {"recent_attempts", plan.recent}};
+  for (const storage::Checkpoint& each : plan.superfluous) {
+    bytes += each.bytes;
+    outcome.json["checkpoints"].push_back(to_json(each.name, each.at, each.bytes));
+    table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
+               each.is_abandoned ? "abandoned by a restore" : "older than those kept"});
+  }
+  for (const storage::Attempt& each : plan.left) {
+    bytes += each.bytes;
+    outcome.json["attempts"].push_back(to_json(each.name, each.at, each.bytes));
+    table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
+               "left by an attempt"});
+  }
+  outcome.json["bytes"] = bytes;
+  if (table.is_empty()) {
+    outcome.text = fmt::format("Nothing to remove in {}.\n", printable(given.dir));
+  } else {
+    outcome.text = table.to_text(0, text_width());
+    outcome.text += fmt::format("{} {} and {}: {}.\n", given.dry_run ? "Would remove" : "Removed",
+                                counted(std::to_string(plan.superfluous.size()), "checkpoint"),
+                                counted(std::to_string(plan.left.size()), "attempt"),
+                                arena::human_bytes(bytes));
+  }
+  if (plan.recent > 0) {
+    outcome.text += fmt::format(
+        "Not touched: {} to save, {}.\n", counted(std::to_string(plan.recent), "attempt"),
+        plan.is_in_use ? "since the daemon of this node works here" : "of the last hour");
+  }
+  return outcome;
+}
+
+}  // namespace
+
+Result<Outcome> collect_garbage(const GcOptions& given) {
+  if (given.dir.empty())
+    return fail(Errc::invalid_argument, "collect garbage in \"\": name the directory");
+  Workplace workplace;
+  const storage::Site site(workplace.files(), workplace.clock(), given.dir);
+  CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
+  if (!given.dry_run) {
+    if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
+    CKPT_CHECK(remove_all(workplace, site, plan, "ckpt gc: " + storage::describe(given.rule)));
+  }
+  return told(given, plan);
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "arena/arena_limits.hpp"
+#include "base/random.hpp"
+#include "base/units.hpp"
+#include "cli/commands.hpp"
+#include "cli/import_write.hpp"
+#include "cli/signal_watch.hpp"
+#include "cli/table.hpp"
+#include "cli/terminal.hpp"
+#include "cli/workplace.hpp"
+#include "client/option_fields.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+// By default, the name of the directory.
+Result<std::string> job_of(const ImportOptions& given) {
+  std::filesystem::path to = given.to;
+  if (!to.has_filename()) to = to.parent_path();
+  Options words;
+  words.job = given.job.empty() ? to.filename().string() : given.job;
+  words.save_storage_interval = Interval();  // Nothing is trained here.
+  const client::OptionProblem problem = client::find_problem(words);
+  if (problem.name.empty()) return words.job;
+  return fail(
+      Errc::invalid_argument,
+      fmt::format("import as job \"{}\": it {}; choose one by --job", words.job, problem.text));
+}
+
+Outcome told(const ImportOptions& given, const ImportSource& source, const std::string& job,
+             const storage::PublishedStep& published) {
+  Outcome outcome;
+  std::uint64_t bytes = 0;
+  for (const ImportTensor& tensor : source.tensors)
+    if (tensor.spec.alias_of.empty()) bytes += tensor.bytes.bytes;
+  const std::string path = os::join(given.to, published.name);
+  outcome.json = {{"from", given.from},
+                  {"to", path},
+                  {"job", job},
+                  {"step", given.step},
+                  {"files", source.paths},
+                  {"tensors", source.tensors.size()},
+                  {"tensor_bytes", bytes},
+                  {"left_out", source.left_out}};
+  outcome.text = fmt::format("{}: {} of {} from {}, as job {}\n", printable(path),
+                             counted(std::to_string(source.tensors.size()), "tensor"),
+                             arena::human_bytes(bytes),
+                             counted(std::to_string(source.paths.size()), "file"), printable(job));
+  if (source.left_out > 0)
+    outcome.text += fmt::format("Left out: {} that {} no tensor.\n",
+                                counted(std::to_string(source.left_out), "value"),
+                                source.left_out == 1 ? "is" : "are");
+  return outcome;
+}
+
+}  // namespace
+
+Result<Outcome> import_tensors(const ImportOptions& given) {
+  if (given.to.empty())
+    return fail(Errc::invalid_argument, "import: TO is empty: name a directory");
+  CKPT_TRY(const std::string job, job_of(given));
+  Workplace workplace;
+  CKPT_TRY(const std::shared_ptr<ImportSource> source,
+           workplace.run(open_import(workplace.files(), given.from, given.prefix)));
+  std::uint64_t bytes = 0;
+  for (const ImportTensor& tensor : source->tensors) bytes += tensor.bytes.bytes;
+  ImportOrder order;
+  order.job = job;
+  order.step = Step{given.step};
+  order.prefix = given.prefix;
+  order.fresh_run = {random_from_system(), random_from_system()};
+  order.attempt = random_from_system();
+  order.chunk_bytes = default_chunk_bytes;
+  const SignalWatch watch;
+  order.is_cancelled = SignalWatch::has_signal;
+  std::optional<Progress> progress(std::in_place, bytes, !given.json);
+  order.written = [&](std::uint64_t more) { progress->add(more); };
+  const storage::Site site(workplace.files(), workplace.clock(), given.to);
+  const auto published = workplace.run(write_import(site, source, std::move(order)));
+  progress.reset();
+  if (!published) return fail(Error(published.error()));
+  return told(given, *source, job, *published);
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,190 @@
+#include "storage/search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "storage/run_catalog.hpp"
+#include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+// Explains why there is none to restore: the caller must not use anything else instead.
+Error nothing_to_restore(const std::string& path, const Catalog& catalog) {
+  std::string text = "no complete checkpoint in " + path;
+  Errc code = Errc::not_found;
+  for (const Checkpoint& checkpoint : catalog.checkpoints) {
+    text += fmt::format("; {}: abandoned by a restore to an older step", checkpoint.name);
+  }
+  for (const Rejected& rejected : catalog.rejected) {
+    text += fmt::format("; {}: {}", rejected.name, rejected.reason);
+    // A reader that finds nothing starts from scratch, so damage must not count as nothing.
+    if (is_damage(rejected)) code = Errc::corruption;
+  }
+  return Error(code, text);
+}
+
+// Of the steps of the run that come before the newest living one; only of those it is known that
+// they would have been taken.
+std::vector<std::string> passed_over_in(const Catalog& catalog) {
+  std::vector<std::string> passed;
+  const auto& all = catalog.checkpoints;
+  const auto newest = std::find_if(all.rbegin(), all.rend(), [](const Checkpoint& checkpoint) {
+    return !checkpoint.is_abandoned;
+  });
+  const Step step = newest == all.rend() ? Step{} : newest->at.step;
+  for (auto it = all.rbegin(); it != newest; ++it)
+    passed.push_back(fmt::format("{}: abandoned by a restore to an older step", it->name));
+  for (const Rejected& rejected : catalog.rejected) {
+    const auto parsed = parse_step_directory(rejected.name);
+    if (is_damage(rejected) && parsed && parsed->step > step)
+      passed.push_back(fmt::format("{}: {}", rejected.name, rejected.reason));
+  }
+  return passed;
+}
+
+std::vector<Checkpoint> living(const Catalog& catalog) {
+  std::vector<Checkpoint> all;
+  for (auto it = catalog.checkpoints.rbegin(); it != catalog.checkpoints.rend(); ++it)
+    if (!it->is_abandoned) all.push_back(*it);
+  return all;
+}
+
+bool is_run(const RunCatalog& read) {
+  return read.run || !read.history_problem.empty() || !read.catalog.checkpoints.empty() ||
+         !read.catalog.rejected.empty();
+}
+
+// Without the history, an abandoned step may look like the newest.
+bool has_lost_history(const RunCatalog& read) {
+  return !read.history_problem.empty() && !read.catalog.checkpoints.empty();
+}
+Error lost_history(const std::string& path, const std::string& problem) {
+  return Error(
+      Errc::corruption,
+      fmt::format("look for a checkpoint in {}: the history of its timelines is lost ({}): "
+                  "name the checkpoint itself",
+                  path, problem));
+}
+
+struct Below {
+  FoundRuns found;
+  std::size_t visited = 0;
+};
+
+// Hidden directories are somebody's own business.
+Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std::string shown,
+                      int depth, Below& below) {
+  CKPT_CO_TRY(const auto entries, co_await files.list(path));
+  for (const os::DirectoryEntry& entry : entries) {
+    if (entry.kind != os::EntryKind::directory || entry.name.starts_with('.')) continue;
+    if (++below.visited > search_directories_max)
+      co_return fail(Errc::exhausted,
+                     fmt::format("look for a checkpoint in {}: there are more than {} directories",
+                                 os::display(path), search_directories_max));
+    const std::string directory = os::join(path, entry.name);
+    const std::string name = shown.empty() ? entry.name : os::join(shown, entry.name);
+    const Site site(files, clock, directory);
+    auto read = co_await read_run_catalog(site);
+    if (!read) {
+      below.found.unreadable.push_back(fmt::format("{}: {}", name, read.error().message()));
+    } else if (is_run(*read)) {
+      below.found.runs.push_back({name, directory, std::move(*read)});
+    } else if (depth < search_depth_max) {
+      CKPT_CO_CHECK(co_await look_below(files, clock, directory, name, depth + 1, below));
+    }
+  }
+  co_return Status();
+}
+
+// The candidates of a parent: of all runs together, the one that was published last comes first.
+Result<Candidates> among_runs(const std::string& path, const FoundRuns& found) {
+  Candidates candidates;
+  candidates.passed_over = found.unreadable;
+  std::vector<std::tuple<std::uint64_t, Step, std::string>> all;
+  for (const FoundRun& run : found.runs) {
+    if (has_lost_history(run.read)) {
+      candidates.passed_over.push_back(fmt::format("{}: the history of its timelines is lost: {}",
+                                                   run.name, run.read.history_problem));
+      continue;
+    }
+    for (const std::string& passed : passed_over_in(run.read.catalog))
+      candidates.passed_over.push_back(os::join(run.name, passed));
+    for (const Checkpoint& checkpoint : living(run.read.catalog))
+      all.emplace_back(checkpoint.created_unix_seconds, checkpoint.at.step,
+                       os::join(run.directory, checkpoint.name));
+  }
+  std::ranges::sort(all, std::greater<>());
+  for (auto& [created, step, directory] : all)
+    candidates.directories.push_back(std::move(directory));
+  if (!candidates.directories.empty()) return candidates;
+  const std::string passed = describe_passed_over(candidates.passed_over);
+  return fail(passed.empty() ? Errc::not_found : Errc::corruption,
+              fmt::format("no complete checkpoint in {}{}", path,
+                          passed.empty() ? ", nor in directories below it" : "; " + passed));
+}
+
+}  // namespace
+
+std::string describe_passed_over(const std::vector<std::string>& passed_over) {
+  constexpr std::size_t shown_max = 5;
+  if (passed_over.empty()) return {};
+  std::string text = "passed over: ";
+  for (std::size_t index = 0; index < std::min(passed_over.size(), shown_max); ++index)
+    text += (index > 0 ? "; " : "") + passed_over[index];
+  if (passed_over.size() > shown_max)
+    text += fmt::format("; and {} more", passed_over.size() - shown_max);
+  return text;
+}
+
+Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path) {
+  const Site site(files, clock, path);
+  auto read = co_await read_run_catalog(site);
+  if (!read) co_return fail(std::move(read).error().context("look for a checkpoint"));
+  Below below;
+  if (is_run(*read)) {
+    below.found.runs.push_back({"", path, std::move(*read)});
+  } else {
+    CKPT_CO_CHECK(co_await look_below(files, clock, path, "", 1, below));
+  }
+  co_return std::move(below.found);
+}
+
+Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path) {
+  Candidates candidates;
+  const auto itself = co_await read_manifest_at(files, os::join(path, "."));
+  if (itself) {
+    candidates.directories = {path};
+    co_return candidates;
+  }
+  if (itself.error().code() != Errc::not_found) co_return fail(itself.error());
+  CKPT_CO_TRY(const FoundRuns found, co_await find_runs(files, clock, path));
+  const bool is_one = found.runs.size() == 1 && found.runs.front().name.empty();
+  if (!is_one) co_return among_runs(path, found);
+  const RunCatalog& read = found.runs.front().read;
+  if (has_lost_history(read)) co_return fail(lost_history(path, read.history_problem));
+  const Site site(files, clock, path);
+  for (const Checkpoint& checkpoint : living(read.catalog))
+    candidates.directories.push_back(site.at(checkpoint.name));
+  if (candidates.directories.empty()) co_return fail(nothing_to_restore(path, read.catalog));
+  candidates.passed_over = passed_over_in(read.catalog);
+  co_return candidates;
+}
+
+Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path) {
+  CKPT_CO_TRY(Candidates candidates, co_await find_candidates(files, clock, path));
+  FoundCheckpoint found;
+  found.directory = std::move(candidates.directories.front());
+  found.passed_over = std::move(candidates.passed_over);
+  // A path that is a checkpoint itself may be a link; nothing below it may be one.
+  const bool is_itself = found.directory == path;
+  const std::string directory = is_itself ? os::join(path, ".") : found.directory;
+  CKPT_CO_TRY(found.manifest, co_await read_manifest_at(files, directory));
+  co_return found;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,58 @@
+// Search: the checkpoints that a path may mean, for readers without a job.
+//
+// A path is a checkpoint, the directory of a run, or a parent of such directories. Of a run, the
+// newest checkpoint counts that is whole and that no restore has abandoned; of several runs, the
+// one that was published last.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "format/manifest.hpp"
+#include "os/file_system.hpp"
+#include "storage/run_catalog.hpp"
+
+namespace ckpt::storage {
+
+// How far below a parent runs are looked for, and in how many directories.
+inline constexpr int search_depth_max = 3;
+inline constexpr std::size_t search_directories_max = 10'000;
+
+struct FoundRun {
+  std::string name;       // Relative to the path; empty: the path itself.
+  std::string directory;  // Its path.
+  RunCatalog read;
+};
+struct FoundRuns {
+  std::vector<FoundRun> runs;
+  std::vector<std::string> unreadable;  // Directories with the reason, in one line each.
+};
+// The run whose directory the path is, or all runs below it, by name. Errors: not_found (no such
+// directory), exhausted (too many directories below it), io.
+Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path);
+
+struct Candidates {
+  std::vector<std::string> directories;  // The best first; never empty.
+  // What would have come before the first one, each with its reason: "step-9: chunk 3 ...".
+  std::vector<std::string> passed_over;
+};
+
+// Errors: not_found (says what was there instead), corruption (everything there is damaged, or the
+// history of restores is), exhausted (too many directories below the path), io.
+Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path);
+
+struct FoundCheckpoint {
+  std::string directory;
+  std::shared_ptr<const format::Manifest> manifest;
+  std::vector<std::string> passed_over;
+};
+
+// The first of them. Errors: as find_candidates.
+Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path);
+
+// One line: "passed over: A; B"; empty for none.
+std::string describe_passed_over(const std::vector<std::string>& passed_over);
+
+}  // namespace ckpt::storage

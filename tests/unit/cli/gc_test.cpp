@@ -1,0 +1,141 @@
+// Goal:   `ckpt gc` removes what its rule does not keep, and nothing that somebody could need.
+// Method: a run on the real disk with more checkpoints than are to stay, attempts of several ages,
+//         and foreign files; damage to what would be left.
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "cli/commands.hpp"
+#include "unit/cli/stored_run.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+using Catch::Contains;
+using Names = std::vector<std::string>;
+
+class GcScene : public StoredRun {
+ public:
+  GcScene() {
+    given.dir = dir;
+    given.runtime_dir = runtime_dir();
+    given.rule.max_ckpt_num = 2;
+  }
+  std::string leave_attempt(std::uint64_t step) {
+    const std::string name =
+        must(workplace.run(storage::make_work_directory(site(), test::step_id(step), ++attempts)));
+    const std::filesystem::path file = std::filesystem::path(dir) / name / "rank-00000.safetensors";
+    std::ofstream(file) << "half";
+    return name;
+  }
+  GcOptions given;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(GcScene, "gc: the newest stay, and a dry run changes nothing", "[unit][cli]") {
+  for (const std::uint64_t step : {1, 2, 3, 4}) save(step);
+  const Names all = names();
+  given.dry_run = true;
+  const Outcome shown = must(collect_garbage(given));
+  CHECK(names() == all);
+  CHECK_THAT(shown.text, Contains("step-000000001") && Contains("step-000000002"));
+  CHECK_THAT(shown.text, Contains("Would remove 2 checkpoints and no attempts"));
+  CHECK(shown.json["checkpoints"].size() == 2);
+  CHECK(shown.json["dry_run"] == true);
+  CHECK_FALSE(shown.is_trouble);
+  given.dry_run = false;
+  const Outcome done = must(collect_garbage(given));
+  CHECK_THAT(done.text, Contains("Removed 2 checkpoints"));
+  CHECK(done.json["bytes"] == shown.json["bytes"]);
+  CHECK(names() == Names{"step-000000003", "step-000000004"});
+  const Outcome again = must(collect_garbage(given));
+  CHECK_THAT(again.text, Contains("Nothing to remove"));
+  CHECK(names() == Names{"step-000000003", "step-000000004"});
+}
+
+TEST_CASE_METHOD(GcScene, "gc: without a number of checkpoints none goes", "[unit][cli]") {
+  given.rule = {};
+  for (const std::uint64_t step : {1, 2, 3}) save(step);
+  must(collect_garbage(given));
+  CHECK(names().size() == 3);
+}
+
+TEST_CASE_METHOD(GcScene, "gc: chosen steps and the best ones stay besides", "[unit][cli]") {
+  given.rule = {1, {{4, {}}}, {1, "loss", false}};
+  for (const std::uint64_t step : {2, 3, 4, 5, 6}) save(step, step == 3 ? 0.1 : 0.5);
+  must(collect_garbage(given));
+  CHECK(names() == Names{"step-000000003", "step-000000004", "step-000000006"});
+}
+
+TEST_CASE_METHOD(GcScene, "gc: the last good one stays where newer ones are damaged",
+                 "[unit][cli]") {
+  given.rule.max_ckpt_num = 1;
+  save(1);
+  const std::string newest = save(2);
+  damage(newest + "/rank-00001.safetensors");
+  const auto refused = collect_garbage(given);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::corruption);
+  CHECK_THAT(refused.error().text(),
+             Contains("step-000000002 is damaged") && Contains("nothing was removed"));
+  CHECK(names() == Names{"step-000000001", "step-000000002"});
+  given.rule.max_ckpt_num = 2;  // The older of the two is whole.
+  save(3);
+  damage(dir + "/step-000000003/rank-00001.safetensors");
+  CHECK_FALSE(collect_garbage(given));
+  save(4);
+  must(collect_garbage(given));
+  CHECK(names() == Names{"step-000000003", "step-000000004"});
+}
+
+TEST_CASE_METHOD(GcScene, "gc: an attempt of the last hour stays", "[unit][cli]") {
+  save(1);
+  const std::string attempt = leave_attempt(2);
+  const Outcome outcome = must(collect_garbage(given));
+  CHECK(names() == Names{attempt, "step-000000001"});
+  CHECK_THAT(outcome.text, Contains("Not touched: 1 attempt to save, of the last hour"));
+}
+
+TEST_CASE_METHOD(GcScene, "gc: what is not ours stays", "[unit][cli]") {
+  given.rule.max_ckpt_num = 1;
+  const std::string old = save(1);
+  save(2);
+  std::ofstream(old + "/notes.txt") << "mine";
+  std::ofstream(dir + "/notes.txt") << "mine";
+  must(collect_garbage(given));
+  CHECK(names() == Names{"notes.txt", "step-000000001", "step-000000002"});
+  CHECK(std::filesystem::exists(old + "/notes.txt"));
+  CHECK_FALSE(std::filesystem::exists(old + "/rank-00000.safetensors"));
+}
+
+TEST_CASE_METHOD(GcScene, "gc: a directory of no job is refused", "[unit][cli]") {
+  save(1);
+  const auto text_of = [&](const std::string& path) {
+    given.dir = path;
+    const auto refused = collect_garbage(given);
+    REQUIRE_FALSE(refused);
+    return refused.error().message();
+  };
+  CHECK_THAT(text_of(""), Contains("name the directory"));
+  CHECK_THAT(text_of(dir + "/missing"), Contains("there is no such directory"));
+  CHECK_THAT(text_of(dir + "/latest"), Contains("it is a file"));
+  CHECK_THAT(text_of(directory.path()), Contains("not the directory of a job"));
+  CHECK_THAT(text_of(dir + "/step-000000001"), Contains("not the directory of a job"));
+  store_history({});
+  given.rule.max_ckpt_num = 1;
+  CHECK_THAT(text_of(dir), Contains("a restore has abandoned"));
+  CHECK(names() == Names{"step-000000001"});
+}
+
+TEST_CASE_METHOD(GcScene, "gc: abandoned steps go first, and never count as the good one",
+                 "[unit][cli]") {
+  for (const std::uint64_t step : {1, 2, 3}) save(step);
+  store_history({{1, {}}, {2, test::step_id(1)}});
+  given.rule.max_ckpt_num = 1;
+  const Outcome outcome = must(collect_garbage(given));
+  CHECK_THAT(outcome.text, Contains("abandoned by a restore"));
+  CHECK(names() == Names{"step-000000001"});
+}
+
+}  // namespace ckpt::cli
