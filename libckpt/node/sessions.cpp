@@ -126,7 +126,7 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
   if (session.phase == StartPhase::running || session.is_asking_after_training()) {
     if (session.phase != StartPhase::running) session.withdraw(facts_.context.random.next());
     if (session.events != nullptr) {
-      captures_.revoke_grants(by.rank);
+      captures_.end_restore(by.rank);
       session.events->tell(control::Begun{
           it.ask, session.current_start, session.timeline, std::nullopt, Status(), {}});
     }
@@ -140,6 +140,7 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
 
 Status Sessions::carry_out(Caller by, control::AskRestore it) {
   Session& session = by.session;
+  if (it.tensors) CKPT_CHECK(format::validate(*it.tensors));
   session.ask = it.ask;
   if (refuse_without_peers(session, "restore")) return {};
   CKPT_POINT("load.select");
@@ -149,6 +150,9 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   session.phase = StartPhase::asks;
   session.wanted = it.wanted;
   session.joins_shards = it.joins_shards;
+  session.wanted_tensors.reset();
+  if (it.tensors)
+    session.wanted_tensors = std::make_shared<const format::Layout>(std::move(*it.tensors));
   session.attempt = 0;
   session.current_start = 0;
   session.copy_result.reset();
@@ -219,7 +223,7 @@ Status Sessions::carry_out(Caller by, control::Close it) {
 void Sessions::begin_training(Rank& rank, const format::Start& start) {
   Session& session = *rank.session;
   session.begin(start, facts_.durable);
-  captures_.revoke_grants(rank);
+  captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
                                       Status(), start.reason});
   send_levels(session);
@@ -231,7 +235,7 @@ void Sessions::begin_training(Rank& rank, const format::Start& start) {
 void Sessions::miss_start(Rank& rank, const format::Start& start) {
   Session& session = *rank.session;
   session.miss(start);
-  captures_.revoke_grants(rank);
+  captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, 0, std::nullopt,
                                       fail(start.outcome.error(), start.reason), start.reason});
 }
