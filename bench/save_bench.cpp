@@ -1,8 +1,13 @@
-// The cost of a small save for the training thread: the whole public path, with its own daemon.
+// What saves cost the training thread, by the whole public path, with its own daemon: a small one,
+// and one of a rank that divides its state with others.
+#include <algorithm>
 #include <chrono>
 #include <ckpt/checkpointer.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.hpp"
@@ -50,11 +55,67 @@ void sample_small_saves(bench::Harness& harness) {
   harness.sample({"B5 p99", "save() of 1 MiB", 1, 5, Better::lower, "ms"}, 0.99, samples);
 }
 
+// A rank with a state of 16 MiB tensors, of which `copies` ranks hold the same.
+class Copy {
+ public:
+  Copy(const bench::Daemon& daemon, std::size_t bytes, std::uint32_t copies) : state_(bytes) {
+    ckpt::Options options;
+    options.job = "bench-copies-" + std::to_string(copies);
+    options.runtime_dir = daemon.runtime_dir();
+    auto opened = ckpt::Checkpointer::open(options);
+    if (!opened) fail(opened.error());
+    checkpointer_.emplace(std::move(*opened));
+    constexpr std::size_t tensor_bytes = 16 * ckpt::MiB;
+    for (std::size_t at = 0; at + tensor_bytes <= bytes; at += tensor_bytes) {
+      ckpt::TensorRef tensor;
+      tensor.data = state_.data() + at;
+      tensor.shape = {static_cast<std::int64_t>(tensor_bytes)};
+      tensor.piece = ckpt::Piece{{tensor_bytes}, {0}, {}, {}, 0, copies};
+      const auto added = checkpointer_->add("state." + std::to_string(at), tensor);
+      if (!added) fail(added.error());
+    }
+  }
+  // States per second: how long save() holds the training thread.
+  double save() {
+    while (true) {
+      const auto start = steady_clock::now();
+      const auto outcome = checkpointer_->save(ckpt::Step{++step_});
+      const double took = milliseconds_since(start) / 1000;
+      if (!outcome) fail(outcome.error());
+      if (*outcome != ckpt::SaveOutcome::started) continue;
+      const auto level = ckpt::Level::committed;
+      const auto waited = checkpointer_->wait(ckpt::Step{step_}, level, std::chrono::seconds(60));
+      if (!waited) fail(waited.error());
+      return 1 / took;
+    }
+  }
+
+ private:
+  [[noreturn]] static void fail(const ckpt::Error& error) {
+    std::fprintf(stderr, "B37: %s\n", error.message().c_str());
+    std::exit(1);
+  }
+  std::vector<std::byte> state_;
+  std::optional<ckpt::Checkpointer> checkpointer_;
+  std::uint64_t step_ = 0;
+};
+
+void compare_copies(bench::Harness& harness) {
+  const bench::Daemon daemon(harness.disk_directory() + "/copies");
+  const std::size_t bytes = std::min<std::size_t>(harness.bytes(), 512 * ckpt::MiB);
+  Copy shares(daemon, bytes, 4);
+  Copy alone(daemon, bytes, 0);
+  harness.compare(
+      {"B37", "save() of one of 4 copies / of all of the state", 3.6, 3.0},
+      [&] { return shares.save(); }, [&] { return alone.save(); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   ckpt::Log::set_level(ckpt::LogLevel::error);
   bench::Harness harness("save", argc, argv);
   sample_small_saves(harness);
+  compare_copies(harness);
   return harness.finish();
 }

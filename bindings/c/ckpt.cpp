@@ -156,6 +156,7 @@ ckpt::Piece piece_from(const ckpt_piece& given) {
   // A box of no dimensions has no offset to point to.
   if (given.offset == nullptr && dimensions > 0) piece.flat_begin = given.flat_begin;
   piece.copy = given.copy;
+  piece.copies = given.copies;
   return piece;
 }
 

@@ -110,8 +110,9 @@ typedef struct ckpt_piece {
   const uint8_t* order;   /* Of a box: the dimensions from the slowest to the fastest in memory, as
                            * its shape has them. NULL: row-major. */
   uint64_t flat_begin;    /* Of a flat range: its first element. */
-  uint32_t copy;          /* Ranks that hold the same part number their copies from 0. */
-  uint32_t reserved;
+  uint32_t copy;          /* Ranks that hold the same part number their copies from 0, */
+  uint32_t copies;        /* and say how many they are: then they divide its capture among
+                           * themselves. 0: each captures all of it. */
 } ckpt_piece;
 
 #define CKPT_NO_STEP UINT64_MAX

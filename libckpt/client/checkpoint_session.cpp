@@ -304,7 +304,7 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   load.path = std::move(request.from);
   load.is_alone = options_.world_size == 1;
   load.rank = choice ? choice->rank : options_.rank;
-  if (!choice) load.wanted = {options_.world_size, registry_.specs()};
+  if (!choice) load.wanted = {options_.world_size, registry_.wanted()};
   auto restored = load.path.empty() ? restore_agreed(request.step, choose)
                                     : restore_loaded(std::move(load), choose);
   teller_.end();
@@ -317,6 +317,17 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   Status asked = finish_capture({});
   if (asked) asked = update_layout();
   if (asked) asked = slots_.ask_for_restore();
+  control::AskRestore request;
+  request.wanted = step;
+  request.joins_shards = choose != nullptr;
+  if (asked) {
+    auto wanted = slots_.wanted();
+    if (wanted) {
+      request.tensors = std::move(*wanted);
+    } else {
+      asked = fail(std::move(wanted).error());
+    }
+  }
   if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), step.has_value()));
   std::optional<Error> refusal;
   const SessionLink::CopyOut copy = [&](const control::Offer& offer,
@@ -327,7 +338,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
     return copied;
   };
   Deadline deadline = deadline_after(options_.restore_deadline);
-  auto restored = ask_and_restore(step, choose != nullptr, copy, deadline);
+  auto restored = ask_and_restore(std::move(request), copy, deadline);
   if (restored) {
     standing_.restored(restored->step);
     schedule_.restart(restored->step);
@@ -349,10 +360,10 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
 
 // The time for the Slots does not count as time for the bytes: memory of hundreds of GB is not made
 // at once.
-Result<Restored> CheckpointSession::ask_and_restore(std::optional<Step> step, bool joins_shards,
+Result<Restored> CheckpointSession::ask_and_restore(control::AskRestore request,
                                                     const SessionLink::CopyOut& copy,
                                                     Deadline& deadline) {
-  if (Status slots = link_->ask_restore(step, joins_shards, deadline); !slots) {
+  if (Status slots = link_->ask_restore(std::move(request), deadline); !slots) {
     if (slots.error().code() != Errc::unavailable) slots_.forget_room();
     return fail(std::move(slots).error());
   }

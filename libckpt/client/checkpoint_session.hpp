@@ -96,8 +96,8 @@ class CheckpointSession {
 
   Result<Restored> restore_agreed(std::optional<Step> step, const ChooseTargets* choose);
   Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
-  Result<Restored> ask_and_restore(std::optional<Step> step, bool joins_shards,
-                                   const SessionLink::CopyOut& copy, Deadline& deadline);
+  Result<Restored> ask_and_restore(control::AskRestore request, const SessionLink::CopyOut& copy,
+                                   Deadline& deadline);
   Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
                   const ChooseTargets* choose);
 

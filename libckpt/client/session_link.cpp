@@ -143,11 +143,11 @@ void SessionLink::step_time(const control::StepTime& steps) {
   if (!is_forked()) side_->post(steps);
 }
 
-Status SessionLink::ask_restore(std::optional<Step> wanted, bool joins_shards, Deadline deadline) {
+Status SessionLink::ask_restore(control::AskRestore request, Deadline deadline) {
   CKPT_CHECK(check_process());
   asked_at_ = steady_clock::now();
-  const std::uint64_t ask = state_->ask_begin();
-  side_->post(control::AskRestore{ask, wanted, joins_shards});
+  request.ask = state_->ask_begin();
+  side_->post(std::move(request));
   return state_->wait_slots_or_begun(deadline, watch_);
 }
 

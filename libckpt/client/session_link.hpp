@@ -94,10 +94,10 @@ class SessionLink final {
   // Sends the time of steps, so that the engine gives way to training.
   void step_time(const control::StepTime& steps);
 
-  // Asks for a restore, and waits until the Slots for it are mapped. The wait ends as soon as the
-  // restore is over, so that a job with nothing to restore does not wait. Errors: those of
-  // set_layout.
-  Status ask_restore(std::optional<Step> wanted, bool joins_shards, Deadline deadline);
+  // Asks for a restore, under a number that it gives, and waits until the Slots for it are mapped.
+  // The wait ends as soon as the restore is over, so that a job with nothing to restore does not
+  // wait. Errors: those of set_layout.
+  Status ask_restore(control::AskRestore request, Deadline deadline);
   // Runs the restore that was asked for. Calls `copy_out` on this thread for each offer, with the
   // Slot's bytes; it returns ok, or why this copy is bad. Returns the restored step with its
   // source, or the error of all ranks.

@@ -37,6 +37,13 @@ Result<bool> SlotReadiness::update() {
   return true;
 }
 
+Result<std::optional<format::Layout>> SlotReadiness::wanted() const {
+  if (!registry_.has_copies()) return std::optional<format::Layout>();
+  const auto specs = registry_.wanted();
+  CKPT_TRY(format::Layout wanted, format::make_layout(specs, options_.rank, layout_.blob_capacity));
+  return std::optional(std::move(wanted));
+}
+
 Status SlotReadiness::send(Deadline deadline) {
   CKPT_ASSERT(registry_version_.has_value());
   Status slots = link_.set_layout(layout_, deadline);

@@ -30,6 +30,8 @@ class SlotReadiness {
   // a plan of copies is out of date. Only while no capture runs.
   Result<bool> update();
   const format::Layout& layout() const { return layout_; }
+  // What a restore is to bring, where captures have only shares of it; else nothing.
+  Result<std::optional<format::Layout>> wanted() const;
 
   // Asks for the Slots of the newest Layout, and waits for them until the deadline.
   // Errors: exhausted (the budget), unavailable (not ready yet).

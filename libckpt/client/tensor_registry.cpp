@@ -10,6 +10,7 @@
 #include "base/assert.hpp"
 #include "client/device_table.hpp"
 #include "format/torch_archive.hpp"
+#include "plan/share.hpp"
 
 namespace ckpt::client {
 
@@ -87,6 +88,7 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
   const auto layout = format::make_layout(std::span(&spec, 1), 0, 0);
   if (!layout) return fail(Error(layout.error()).context("add"));
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
+  const Piece given = tensor.piece.value_or(Piece());
   tensor.piece = layout->tensors.front().piece;
   CKPT_CHECK(check(name, tensor, bytes));
   CKPT_TRY(const std::size_t device, device_of(name, tensor));
@@ -96,8 +98,8 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
     std::erase_if(order_of_, [&](const auto& known) { return !tensors_.contains(known.second); });
   const auto [place, is_new] = order_of_.emplace(name, next_order_);
   if (is_new) ++next_order_;
-  tensors_.emplace(place->second,
-                   Entry{device, std::move(name), std::move(tensor), bytes, std::move(archive)});
+  tensors_.emplace(place->second, Entry{device, std::move(name), std::move(tensor), bytes,
+                                        std::move(archive), given.copy, given.copies});
   ++version_;
   return {};
 }
@@ -136,8 +138,9 @@ const TensorRegistry::Entry* TensorRegistry::find(std::string_view name) const {
   return entry == tensors_.end() ? nullptr : &entry->second;
 }
 
-std::vector<format::TensorSpec> TensorRegistry::specs() const {
-  using Identity = std::tuple<const void*, DType, std::vector<std::int64_t>, std::optional<Piece>>;
+std::vector<format::TensorSpec> TensorRegistry::wanted() const {
+  using Identity = std::tuple<const void*, DType, std::vector<std::int64_t>, std::optional<Piece>,
+                              std::uint32_t>;
   std::map<Identity, std::string> holders;
   std::vector<format::TensorSpec> specs;
   specs.reserve(tensors_.size());
@@ -146,7 +149,7 @@ std::vector<format::TensorSpec> TensorRegistry::specs() const {
                             "",         entry.archive,      entry.tensor.piece};
     if (entry.bytes > 0 && entry.archive.empty()) {
       Identity identity{entry.tensor.data, entry.tensor.dtype, entry.tensor.shape,
-                        entry.tensor.piece};
+                        entry.tensor.piece, entry.copies};
       const auto [holder, is_first] = holders.emplace(std::move(identity), entry.name);
       if (!is_first) spec.alias_of = holder->second;
     }
@@ -155,15 +158,56 @@ std::vector<format::TensorSpec> TensorRegistry::specs() const {
   return specs;
 }
 
+bool TensorRegistry::has_copies() const {
+  return std::ranges::any_of(tensors_, [](const auto& each) { return each.second.copies > 1; });
+}
+
+std::uint64_t TensorRegistry::small_limit() const {
+  std::vector<std::uint64_t> bytes;
+  for (const auto& [order, entry] : tensors_)
+    if (entry.copies > 1) bytes.push_back(entry.bytes);
+  return plan::small_limit(std::move(bytes));
+}
+
+std::optional<CaptureShare> TensorRegistry::share(const Entry& entry, std::uint64_t small_limit) {
+  if (entry.copies <= 1) return CaptureShare{entry.tensor.shape, entry.tensor.piece, 0};
+  return share_of({entry.name, entry.tensor, entry.copy, entry.copies}, small_limit);
+}
+
+std::vector<format::TensorSpec> TensorRegistry::specs() const {
+  std::vector<format::TensorSpec> specs = wanted();
+  if (!has_copies()) return specs;
+  const std::uint64_t limit = small_limit();
+  std::vector<format::TensorSpec> captured;
+  for (format::TensorSpec& spec : specs) {
+    const Entry* holder = find(spec.alias_of.empty() ? spec.name : spec.alias_of);
+    CKPT_ASSERT(holder != nullptr);
+    std::optional<CaptureShare> own = share(*holder, limit);
+    if (!own) continue;
+    spec.shape = std::move(own->shape);
+    spec.piece = std::move(own->piece);
+    captured.push_back(std::move(spec));
+  }
+  return captured;
+}
+
 std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layout) const {
   std::vector<snapshot::Source> sources;
   std::unordered_map<std::string_view, std::size_t> index_of;
+  const std::uint64_t limit = small_limit();
   for (const format::TensorPlace& place : layout.tensors) {
     const Entry* entry = find(place.name);
     CKPT_ASSERT(entry != nullptr);
     const TensorRef& tensor = entry->tensor;
     index_of.emplace(place.name, sources.size());
-    sources.push_back({static_cast<const std::byte*>(tensor.data), entry->device, tensor.guarded});
+    const std::byte* data = static_cast<const std::byte*>(tensor.data);
+    if (place.alias_of.empty() && entry->copies > 1) {
+      const std::optional<CaptureShare> own = share(*entry, limit);
+      CKPT_ASSERT(own.has_value());
+      CKPT_ASSERT(own->offset + place.extent.bytes <= entry->bytes);
+      data += own->offset;
+    }
+    sources.push_back({data, entry->device, tensor.guarded});
     if (place.alias_of.empty() || tensor.guarded) continue;
     // One of the tied names is not guarded: the bytes are copied as early as that one needs.
     sources[index_of.at(place.alias_of)].is_guarded = false;

@@ -1,19 +1,22 @@
 // TensorRegistry: the registered tensors of a trainer, checked, and which of them are tied.
 //
 // Two names with the same address, type, shape and piece are tied: the one that was added first
-// holds the bytes, the others are its aliases.
+// holds the bytes, the others are its aliases. Of a tensor that other ranks hold, too, a capture
+// has this rank's share (capture_share.hpp), and aliases go where the bytes go.
 #pragma once
 
 #include <ckpt/result.hpp>
 #include <ckpt/tensor.hpp>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "client/capture_share.hpp"
 #include "format/layout.hpp"
 #include "snapshot/copy_plan.hpp"
 #include "snapshot/restorer.hpp"
@@ -39,7 +42,12 @@ class TensorRegistry {
   // Grows with each change; a change of addresses alone makes an equal layout.
   std::uint64_t version() const { return version_; }
 
+  // What a capture has of the tensors.
   std::vector<format::TensorSpec> specs() const;
+  // All of the tensors, as a restore fills them.
+  std::vector<format::TensorSpec> wanted() const;
+  // Whether other ranks capture some of them, or parts of them.
+  bool has_copies() const;
   // Parallel to `layout.tensors`, which was made from specs().
   std::vector<snapshot::Source> sources(const format::Layout& layout) const;
   std::vector<snapshot::Target> targets() const;
@@ -51,10 +59,14 @@ class TensorRegistry {
     TensorRef tensor;
     std::uint64_t bytes = 0;
     std::string archive;  // Empty: a tensor of the rank's safetensors file.
+    std::uint32_t copy = 0;
+    std::uint32_t copies = 0;  // As the piece said. 0: it is captured whole.
   };
   Status add_entry(std::string name, TensorRef tensor, std::string archive);
   const Entry* find(std::string_view name) const;
   Result<std::size_t> device_of(std::string_view name, const TensorRef& tensor);
+  std::uint64_t small_limit() const;
+  static std::optional<CaptureShare> share(const Entry& entry, std::uint64_t small_limit);
 
   DeviceTable* devices_;
   std::map<std::uint64_t, Entry> tensors_;  // In the order in which they were first added.

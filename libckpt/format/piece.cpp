@@ -100,6 +100,8 @@ std::string problem_of(const Piece& piece, DType dtype, std::span<const std::int
                        piece.global_shape.size(), dimensions_max);
   if (!global_bytes(dtype, piece.global_shape))
     return fmt::format("its global shape [{}] is too large", fmt::join(piece.global_shape, ", "));
+  if (piece.copies > 0 && piece.copy >= piece.copies)
+    return fmt::format("it is copy {} of {}, which are counted from 0", piece.copy, piece.copies);
   std::string problem =
       piece.flat_begin ? problem_of_range(piece, shape) : problem_of_box(piece, shape);
   if (!problem.empty()) return problem;
@@ -122,6 +124,7 @@ std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
 std::optional<Piece> normalized(std::optional<Piece> piece, std::span<const std::int64_t> shape) {
   if (!piece) return piece;
   if (is_row_major(piece->order)) piece->order.clear();
+  piece->copies = 0;
   const bool begins_at_0 = piece->flat_begin.value_or(0) == 0 &&
                            std::ranges::all_of(piece->offset, [](auto at) { return at == 0; });
   const bool is_whole = begins_at_0 && piece->order.empty() && piece->copy == 0 &&

@@ -32,8 +32,9 @@ Region region_of(const std::optional<Piece>& piece, std::span<const std::int64_t
 std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
                                            std::span<const std::int64_t> shape);
 
-// Brings a piece without a problem to its one form: no order where it is row-major, and no piece
-// for a whole tensor.
+// Brings a piece without a problem to its one form: no order where it is row-major, no number of
+// copies, since a Layout says what lies there and not who else has it, and no piece for a whole
+// tensor.
 std::optional<Piece> normalized(std::optional<Piece> piece, std::span<const std::int64_t> shape);
 
 }  // namespace ckpt::format

@@ -38,7 +38,7 @@ void Captures::prepare_slots(Rank& rank) {
     session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
   }
-  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_ || own.is_full) {
+  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_) {
     facts_.context.spawn(make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes));
     return;
   }
@@ -78,6 +78,7 @@ void Captures::grant_slots(Rank& rank) {
   auto& slots = slots_.own(rank.rank).slots;
   for (std::uint32_t index = 0; index < slots.size(); ++index) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
+    if (slots[index].is_for_restore) continue;
     CKPT_ASSERT(!slots[index].filler);
     slots[index].is_granted = true;
     session->events->tell(control::Granted{index});
@@ -87,6 +88,13 @@ void Captures::grant_slots(Rank& rank) {
 // Its trainer knows: it is gone, or it hears that its restore has ended, which may have taken them.
 void Captures::revoke_grants(const Rank& rank) {
   for (OwnSlot& own : slots_.own(rank.rank).slots) own.is_granted = false;
+}
+
+void Captures::end_restore(Rank& rank) {
+  revoke_grants(rank);
+  if (!slots_.drop_for_restore(rank.rank)) return;
+  if (rank.session) rank.session->slots_sent = false;  // Its trainer still has it mapped.
+  life_.touch();
 }
 
 OwnSlot* Captures::slot_of(Caller by, std::uint32_t slot, std::uint64_t generation) {

@@ -34,6 +34,7 @@ class Captures {
   void prepare_slots(Rank& rank);
   void grant_slots(Rank& rank);
   void revoke_grants(const Rank& rank);
+  void end_restore(Rank& rank);  // However it ended. Also revokes grants.
   void abandon_fillings(const Rank& rank, SessionId filler);
 
   // As Engine::call.

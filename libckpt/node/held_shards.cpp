@@ -44,10 +44,24 @@ Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t 
     }
     failures.add(peer, std::move(record).error());
   }
-  if (failures.empty())
-    co_return fail(Errc::unavailable, fmt::format("step {} rank {}: no node has a copy of it",
-                                                  number(id.at.step), rank));
-  co_return fail(failures.error());
+  std::optional<Error> memory;
+  if (!failures.empty()) memory = failures.error();
+  auto stored = co_await storage_.record_of(id, start_.digests.at(rank));
+  if (!stored) co_return fail(storage_failed(rank, std::move(stored).error(), std::move(memory)));
+  records_[rank] = std::move(*stored);
+  co_return records_[rank];
+}
+
+// What to say, and to do, when storage has not helped either. `memory`: why memory did not.
+Error HeldShards::storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory) {
+  const format::ShardId id{start_.base.value(), rank};
+  storage_.note_if_damaged(id, error, start_.from_storage);
+  if (error.code() != Errc::not_found) return error;
+  if (memory) return std::move(*memory);
+  // Never not_found: to a trainer it would mean that there is nothing to restore.
+  return Error(Errc::unavailable,
+               fmt::format("step {} rank {}: no node has a copy of it, and storage has none: {}",
+                           number(id.at.step), rank, error.message()));
 }
 
 Task<gather::Excerpt> HeldShards::look(std::uint32_t rank, std::vector<std::string> names) {
@@ -67,8 +81,16 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
                 co_await read_here(std::move(slot), std::move(chunks), take, hooks.compute));
   }
   if (chunks.empty()) co_return Status();
-  auto read = co_await read_from_peers(std::move(record), std::move(chunks), take);
-  co_return read;
+  const std::uint32_t rank = record->id.rank;
+  std::vector<std::size_t> asked = chunks;
+  Status from_memory = co_await read_from_peers(record, std::move(asked), take);
+  if (from_memory) co_return Status();
+  Status stored =
+      co_await storage_.read_chunks(std::move(record), std::move(chunks), std::move(take), hooks);
+  if (!stored)
+    co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));
+  was_storage_read_ = true;
+  co_return Status();
 }
 
 // Returns the Chunks that have to come from elsewhere.

@@ -1,12 +1,15 @@
-// HeldShards: the shards of a restored step as they lie in the memory of nodes, ours first.
+// HeldShards: the shards of a restored step as they lie in the memory of nodes, ours first, and on
+// storage where no memory has them.
 //
-// A Chunk that fails its checksum here is asked of the peers that the Start names.
+// A Chunk that fails its checksum here is asked of the peers that the Start names, and then of
+// storage.
 //
 // Threads: the engine's. Lifetime: that of one restore of one rank. It holds nothing of the job
 //          between calls.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +17,7 @@
 #include "arena/slot.hpp"
 #include "format/start.hpp"
 #include "gather/shard_source.hpp"
+#include "node/job_storage.hpp"
 #include "node/replication.hpp"
 #include "node/slot_table.hpp"
 
@@ -21,12 +25,18 @@ namespace ckpt::node {
 
 class HeldShards final : public gather::ShardSource {
  public:
+  struct Places {
+    const JobFacts& facts;
+    SlotTable& slots;
+    Replication& replication;
+    JobStorage& storage;
+  };
   // `start` has a base.
-  HeldShards(const JobFacts& facts, SlotTable& slots, Replication& replication,
-             const format::Start& start)
-      : facts_(facts),
-        slots_(slots),
-        replication_(replication),
+  HeldShards(Places places, const format::Start& start)
+      : facts_(places.facts),
+        slots_(places.slots),
+        replication_(places.replication),
+        storage_(places.storage),
         start_(start),
         records_(start.digests.size()) {}
 
@@ -39,6 +49,7 @@ class HeldShards final : public gather::ShardSource {
 
   // The peers that some bytes came from.
   const std::set<std::string>& peers_read() const { return peers_read_; }
+  bool was_storage_read() const { return was_storage_read_; }
 
  private:
   std::shared_ptr<arena::Slot> held_here(std::uint32_t rank) const;
@@ -48,13 +59,16 @@ class HeldShards final : public gather::ShardSource {
                                            Compute* compute);
   Task<void> read_from_peers(std::shared_ptr<const format::ShardRecord> record,
                              std::vector<std::size_t> chunks, const TakeChunk& take);
+  Error storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory);
 
   const JobFacts& facts_;
   SlotTable& slots_;
   Replication& replication_;
+  JobStorage& storage_;
   const format::Start start_;
   std::vector<std::shared_ptr<const format::ShardRecord>> records_;  // By rank, once known.
   std::set<std::string> peers_read_;
+  bool was_storage_read_ = false;
 };
 
 }  // namespace ckpt::node

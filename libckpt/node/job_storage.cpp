@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "gather/stored_shards.hpp"
 #include "storage/attempt.hpp"
 #include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
@@ -218,6 +219,12 @@ void JobStorage::note_damage(format::ShardId id, const Error& error) {
   life_.touch();
 }
 
+void JobStorage::note_if_damaged(format::ShardId id, const Error& error, bool was_chosen) {
+  const Errc code = error.code();
+  const bool is_damage = code == Errc::corruption || code == Errc::io;
+  if (is_damage || (was_chosen && code == Errc::not_found)) note_damage(id, error);
+}
+
 std::string JobStorage::name_of(format::StepId at) const {
   for (const storage::Checkpoint& checkpoint : checkpoints_) {
     if (checkpoint.at == at) return checkpoint.name;
@@ -296,6 +303,17 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   auto read = co_await storage::read_shard(facts_.context.seams.files,
                                            storage::shard_directory(site().at(name), shard),
                                            std::move(record), target, std::move(hooks));
+  co_return read;
+}
+
+Task<void> JobStorage::read_chunks(std::shared_ptr<const format::ShardRecord> record,
+                                   std::vector<std::size_t> chunks,
+                                   gather::ShardSource::TakeChunk take,
+                                   const storage::TransferHooks& hooks) {
+  const std::string name = name_of(record->id.at);
+  if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage");
+  gather::StoredShards shards(facts_.context.seams.files, site().at(name), /*manifest=*/nullptr);
+  auto read = co_await shards.read(std::move(record), std::move(chunks), std::move(take), hooks);
   co_return read;
 }
 

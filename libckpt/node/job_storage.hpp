@@ -24,6 +24,7 @@
 #include "base/log.hpp"
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
+#include "gather/shard_source.hpp"
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
@@ -69,6 +70,8 @@ class JobStorage {
   void forget_published();           // Another node coordinates, and may change it.
   void forget_catalog();             // To be read anew. What could not be read may be read again.
   void note_damage(format::ShardId id, const Error& error);  // A restore could not use it.
+  // The same if the error says so. `was_chosen`: a vote saw the shard there.
+  void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);
   const std::set<format::Damage>& damaged() const { return damaged_; }
 
   // Our share of a flush: begins what the order gives us, and ends what it gives to others.
@@ -94,6 +97,10 @@ class JobStorage {
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
   Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
                   BytesVerified verified);
+  // Some Chunks of it, as gather::ShardSource says.
+  Task<void> read_chunks(std::shared_ptr<const format::ShardRecord> record,
+                         std::vector<std::size_t> chunks, gather::ShardSource::TakeChunk take,
+                         const storage::TransferHooks& hooks);
 
  private:
   struct Part {  // Of a flush: whose shard it is, and which of its writers we are.

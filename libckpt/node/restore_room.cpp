@@ -13,7 +13,7 @@ using arena::Slot;
 // A free Slot of the rank; if there is none, that of the step that is least worth keeping. Never
 // that of the newest committed step (I1): until this restore has succeeded, the next one may need
 // it.
-OwnSlot* RestoreRoom::best_for(const format::ShardId& id) {
+OwnSlot* RestoreRoom::best_for(const format::ShardId& id, std::uint64_t bytes) {
   OwnSlot* best = nullptr;
   const auto is_better = [&](const OwnSlot& candidate) {
     const Slot& slot = *candidate.slot;
@@ -29,7 +29,7 @@ OwnSlot* RestoreRoom::best_for(const format::ShardId& id) {
     return is_above != best_is_above ? is_above : slot.id().at < best->slot->id().at;
   };
   for (OwnSlot& candidate : slots_.own(id.rank).slots) {
-    if (candidate.filler || !is_better(candidate)) continue;
+    if (candidate.filler || candidate.slot->capacity() < bytes || !is_better(candidate)) continue;
     best = &candidate;
     if (candidate.slot->state() == Slot::State::free) break;
   }
@@ -42,13 +42,14 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
     return fail(Errc::unavailable,
                 fmt::format("restore rank {}: its Slots are not made yet", id.rank));
   }
-  if (own.slot_bytes < bytes) {
+  const auto holds_it = [bytes](const OwnSlot& each) { return each.slot->capacity() >= bytes; };
+  if (std::ranges::none_of(own.slots, holds_it)) {
     return fail(Errc::invalid_argument,
                 fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
                             number(id.at.step), id.rank, arena::human_bytes(bytes),
                             arena::human_bytes(own.slot_bytes)));
   }
-  OwnSlot* const best = best_for(id);
+  OwnSlot* const best = best_for(id, bytes);
   if (best == nullptr) {
     return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", id.rank));
   }
@@ -61,27 +62,26 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   return best->slot;
 }
 
-// What other ranks saved may need larger Slots than the trainer's own captures. It may also fill
-// all Slots of the rank: one has its part of that step, another the newest committed step.
 Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t bytes) {
   while (true) {
     Rank* rank = nullptr;
-    Session* const session = ranks_.find(id, &rank);
+    Session* session = ranks_.find(id, &rank);
     if (session == nullptr || session->events == nullptr)
       co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
-    OwnSlots& own = slots_.own(shard.rank);
-    const bool are_there = own.slot_bytes >= bytes && !own.is_allocating && session->slots_sent;
-    const bool is_full = are_there && best_for(shard) == nullptr;
-    if (are_there && !is_full) co_return Status();
+    const bool are_mapped = !slots_.own(shard.rank).is_allocating && session->slots_sent;
+    if (are_mapped && best_for(shard, bytes) != nullptr) co_return Status();
     if (rank->slots_failure) co_return fail(Error(*rank->slots_failure));
-    if (rank->wanted_slot_bytes < bytes || is_full) {
-      rank->wanted_slot_bytes = std::max(rank->wanted_slot_bytes, bytes);
-      own.is_full = is_full;
+    if (are_mapped) {
+      const Status made = co_await slots_.make_for_restore(shard.rank, bytes);
+      session = ranks_.find(id, &rank);
+      if (session == nullptr) continue;
+      if (!made) rank->slots_failure.emplace(made.error());
       session->slots_sent = false;
       life_.touch();
+    } else {
+      CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(no_deadline));
+      CKPT_ASSERT(is_notified);
     }
-    CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(no_deadline));
-    CKPT_ASSERT(is_notified);
   }
 }
 

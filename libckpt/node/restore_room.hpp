@@ -1,5 +1,8 @@
 // RestoreRoom: the Slots of a rank in which a restored shard is put.
 //
+// A shard that was put together from pieces may be larger than the rank's captures, or find all
+// Slots full of steps to keep. One more Slot is then made, for the time of the restore.
+//
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
 
@@ -25,7 +28,7 @@ class RestoreRoom {
   Task<void> wait(format::ShardId shard, SessionId id, std::uint64_t bytes);
 
  private:
-  OwnSlot* best_for(const format::ShardId& id);
+  OwnSlot* best_for(const format::ShardId& id, std::uint64_t bytes);
 
   const JobFacts& facts_;
   JobLife& life_;

@@ -22,23 +22,8 @@ using format::StartPhase;
 
 namespace {
 
-// Whether `error` is a reason to vote without what storage has of a shard. `was_chosen`: the vote
-// saw it there.
-bool is_damage(const Error& error, bool was_chosen) {
-  const Errc code = error.code();
-  return code == Errc::corruption || code == Errc::io || (was_chosen && code == Errc::not_found);
-}
-
 // Often enough for a person who watches.
 constexpr auto filling_interval = std::chrono::milliseconds(250);
-
-// The source of a copy that is not in one of the rank's Slots yet.
-struct OwnMemory {};
-struct PeerMemory {
-  std::vector<std::string> nodes;
-};
-struct Storage {};
-using CopySource = std::variant<OwnMemory, PeerMemory, Storage>;
 
 // Nearest first. The Start names the peers that hold the shard: no other one is asked.
 std::vector<CopySource> sources_of(const std::vector<std::string>& holders,
@@ -64,6 +49,16 @@ std::string name_of(const CopySource& source) {
   if (std::holds_alternative<Storage>(source)) return "storage";
   const auto* peers = std::get_if<PeerMemory>(&source);
   return peers != nullptr ? name_of(peers->nodes) : "own memory";
+}
+
+// Another rank may have read a shard from storage that no memory had: then it is held here by now.
+CopySource farthest_of(const HeldShards& shards, const format::Start& start) {
+  const bool is_stored_only = std::ranges::any_of(
+      start.holders, [](const std::vector<std::string>& nodes) { return nodes.empty(); });
+  if (is_stored_only || shards.was_storage_read()) return Storage();
+  const std::set<std::string>& peers = shards.peers_read();
+  if (peers.empty()) return OwnMemory();
+  return PeerMemory{{peers.begin(), peers.end()}};
 }
 
 // The Slot with what came for it, or free again.
@@ -121,10 +116,9 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
                                                  format::Start start) {
   const JobLife::Work work = life_.begin_work();
   Status offered;  // GCC 12 destroys what a conditional expression awaits twice.
-  const bool is_of_other_mesh = co_await asks_for_other_pieces(rank_number, id, start);
-  if (start.is_of_others()) {
-    offered = co_await offer_from_pieces(rank_number, id, start);
-  } else if (is_of_other_mesh) {
+  const bool is_put_together = co_await needs_pieces(rank_number, id, start);
+  if (is_put_together) {
+    co_await hold_own_shard(rank_number, id, start);
     offered = co_await offer_from_pieces(rank_number, id, start);
   } else {
     offered = co_await offer_from_any_source(rank_number, id, start);
@@ -175,17 +169,10 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
   for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
     const std::string name = name_of(source);
-    Result<std::shared_ptr<Slot>> slot;
-    if (const auto* peers = std::get_if<PeerMemory>(&source)) {
-      slot = co_await fill_from_peers(shard, digest, peers->nodes, id);
-    } else if (std::holds_alternative<Storage>(source)) {
-      slot = co_await fill_from_storage(shard, digest, id);
-      if (!slot && is_damage(slot.error(), start.from_storage))
-        storage_.note_damage(shard, slot.error());
-    } else {
-      slot = co_await fill_from_here(shard, digest, id);
-    }
+    Result<std::shared_ptr<Slot>> slot = co_await fill_from(source, shard, digest, id);
     if (!slot) {
+      const bool is_stored = std::holds_alternative<Storage>(source);
+      if (is_stored) storage_.note_if_damaged(shard, slot.error(), start.from_storage);
       if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
@@ -227,32 +214,57 @@ bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved)
 
 }  // namespace
 
-// The same number of ranks may be another mesh. What lies on storage is not put together here.
-asio::awaitable<bool> RestoreRunner::asks_for_other_pieces(std::uint32_t rank, SessionId id,
-                                                           const format::Start& start) {
-  const bool is_in_memory = std::ranges::none_of(
-      start.holders, [](const std::vector<std::string>& nodes) { return nodes.empty(); });
-  const auto has_pieces = [&] {
+// The same number of ranks may be another mesh, and captures of ranks that hold copies have only
+// parts.
+asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
+                                                  const format::Start& start) {
+  if (start.is_of_others()) co_return true;
+  const auto wanted = [&]() -> const format::Layout* {  // Null: what it saved is as it wants it.
     const Session* session = ranks_.find(id);
-    return session != nullptr && session->newest_layout() != nullptr &&
-           std::ranges::any_of(session->newest_layout()->tensors,
-                               [](const auto& tensor) { return tensor.piece.has_value(); });
+    if (session == nullptr || session->restored_layout() == nullptr) return nullptr;
+    const bool has_pieces =
+        std::ranges::any_of(session->restored_layout()->tensors,
+                            [](const auto& tensor) { return tensor.piece.has_value(); });
+    return session->wanted_tensors || has_pieces ? session->restored_layout() : nullptr;
   };
-  if (start.is_of_others() || !is_in_memory || !has_pieces()) co_return false;
-  HeldShards shards(facts_, slots_, replication_, start);
+  if (wanted() == nullptr) co_return false;
+  HeldShards shards({facts_, slots_, replication_, storage_}, start);
   const auto saved = co_await shards.whole_record(rank);
-  if (!saved || !has_pieces()) co_return false;
-  co_return are_other_pieces(*ranks_.find(id)->newest_layout(), (*saved)->layout);
+  const format::Layout* const tensors = wanted();
+  if (tensors == nullptr) co_return false;
+  const bool has_copies = ranks_.find(id)->wanted_tensors != nullptr;
+  if (!saved) co_return has_copies;
+  if (has_copies) co_return format::fingerprint(*tensors) != (*saved)->model;
+  co_return are_other_pieces(*tensors, (*saved)->layout);
+}
+
+// What the rank captured lies in one of its Slots again, as if it was offered as it is: the copies
+// that were lost are made from there. If that fails, what needs it fails, too.
+asio::awaitable<void> RestoreRunner::hold_own_shard(std::uint32_t rank, SessionId id,
+                                                    const format::Start& start) {
+  if (start.is_of_others()) co_return;
+  const format::ShardId shard{start.base.value(), rank};
+  const Digest digest = start.digests.at(rank);
+  const std::vector<OwnSlot>& slots = slots_.own(rank).slots;
+  const bool is_there = std::ranges::any_of(slots, [&](const OwnSlot& own) {
+    return own.slot->state() == Slot::State::sealed && !own.slot->is_retiring() &&
+           own.slot->id() == shard && own.slot->digest() == digest;
+  });
+  if (is_there) co_return;
+  for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
+    const auto slot = co_await fill_from(source, shard, digest, id);
+    if (slot) co_return;
+  }
 }
 
 // The shard that the rank would save lies in one of its Slots only while it is offered. It is no
 // copy of anything that was captured, so that no other node may have it, and no report names it.
 Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start) {
   const Session* session = ranks_.find(id);
-  if (session == nullptr || session->newest_layout() == nullptr)
+  if (session == nullptr || session->restored_layout() == nullptr)
     co_return fail(Errc::cancelled, "offer pieces: the trainer died, or has no tensors");
-  gather::ShardWish wish{specs_of(*session->newest_layout()), session->joins_shards};
-  HeldShards shards(facts_, slots_, replication_, start);
+  gather::ShardWish wish{specs_of(*session->restored_layout()), session->joins_shards};
+  HeldShards shards({facts_, slots_, replication_, storage_}, start);
   const gather::Reader reader{rank, facts_.shape.world_size};
   CKPT_CO_TRY(gather::ShapedShard shaped,
               co_await gather::shape_shard(shards, reader, std::move(wish)));
@@ -269,11 +281,10 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   arena::Lease lease(slot);
   slot->retire();
   slot.reset();
-  const std::set<std::string>& peers = shards.peers_read();
-  const RestoreSource source =
-      peers.empty() ? RestoreSource::own_memory : RestoreSource::peer_memory;
-  std::string name = peers.empty() ? "own memory" : name_of({peers.begin(), peers.end()});
-  auto offered = co_await offer(rank, id, start, std::move(lease), source, std::move(name));
+  const CopySource source = farthest_of(shards, start);
+  std::string name = name_of(source);
+  auto offered =
+      co_await offer(rank, id, start, std::move(lease), kind_of(source), std::move(name));
   co_return offered;
 }
 
@@ -345,6 +356,19 @@ BytesVerified RestoreRunner::send_filling(SessionId id, std::string source_name,
   };
   report(0);
   return report;
+}
+
+Task<std::shared_ptr<Slot>> RestoreRunner::fill_from(CopySource source, format::ShardId id,
+                                                     Digest digest, SessionId for_whom) {
+  Result<std::shared_ptr<Slot>> slot = fail(Errc::not_found, "there is no such source");
+  if (auto* peers = std::get_if<PeerMemory>(&source)) {
+    slot = co_await fill_from_peers(id, digest, std::move(peers->nodes), for_whom);
+  } else if (std::holds_alternative<Storage>(source)) {
+    slot = co_await fill_from_storage(id, digest, for_whom);
+  } else {
+    slot = co_await fill_from_here(id, digest, for_whom);
+  }
+  co_return slot;
 }
 
 Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_here(format::ShardId id, Digest digest,

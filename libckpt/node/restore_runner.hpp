@@ -6,19 +6,30 @@
 //  3. The peers that hold it, all at once.      4. Storage.
 // Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
 // next source is tried. When none is left the rank has failed, and all ranks vote again without it.
-// A step that another number of ranks saved is put together from its pieces instead.
+// A step that another number of ranks saved is put together from its pieces instead, and so is one
+// of which the rank captured only parts.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "node/replication.hpp"
 #include "node/restore_room.hpp"
 #include "node/sessions.hpp"
 
 namespace ckpt::node {
+
+// The source of a copy that is not in one of the rank's Slots yet.
+struct OwnMemory {};
+struct PeerMemory {
+  std::vector<std::string> nodes;
+};
+struct Storage {};
+using CopySource = std::variant<OwnMemory, PeerMemory, Storage>;
 
 class RestoreRunner {
  public:
@@ -38,14 +49,17 @@ class RestoreRunner {
  private:
   void obey_start(Rank& rank, const format::Start& start);
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
-  asio::awaitable<bool> asks_for_other_pieces(std::uint32_t rank, SessionId id,
-                                              const format::Start& start);
+  asio::awaitable<bool> needs_pieces(std::uint32_t rank, SessionId id, const format::Start& start);
+  asio::awaitable<void> hold_own_shard(std::uint32_t rank, SessionId id,
+                                       const format::Start& start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start, arena::Lease lease,
                    RestoreSource source, std::string name);
   using SlotFilled = std::shared_ptr<arena::Slot>;
   BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
+  Task<SlotFilled> fill_from(CopySource source, format::ShardId id, Digest digest,
+                             SessionId for_whom);
   Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
   Task<SlotFilled> fill_from_peers(format::ShardId id, Digest digest,
                                    std::vector<std::string> peers, SessionId for_whom);

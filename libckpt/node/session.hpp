@@ -43,7 +43,8 @@ struct Session {
   std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
   std::string failure;
   Errc failure_code{};
-  bool joins_shards = false;  // As control::AskRestore says.
+  bool joins_shards = false;                             // As control::AskRestore says.
+  std::shared_ptr<const format::Layout> wanted_tensors;  // Likewise; null: those of its captures.
 
   // The name of a Slot in its calls. Sessions never share one, since their ids are random.
   std::uint64_t generation_of(const OwnSlot& own) const {
@@ -141,6 +142,10 @@ struct Session {
   // What its next capture has; null: it has not said.
   const format::Layout* newest_layout() const {
     return layouts.empty() ? nullptr : layouts.rbegin()->second.get();
+  }
+  // What a restore brings it; null: it has not said.
+  const format::Layout* restored_layout() const {
+    return wanted_tensors ? wanted_tensors.get() : newest_layout();
   }
 
   // Already sent to it.

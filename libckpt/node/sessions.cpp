@@ -130,7 +130,7 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
   } else if (has_trained) {
     if (session.phase != StartPhase::running) session.withdraw(facts_.context.random.next());
     if (session.events != nullptr) {
-      captures_.revoke_grants(by.rank);
+      captures_.end_restore(by.rank);
       session.events->tell(control::Begun{
           it.ask, session.current_start, session.timeline, std::nullopt, Status(), {}});
     }
@@ -144,12 +144,16 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
 
 Status Sessions::carry_out(Caller by, control::AskRestore it) {
   Session& session = by.session;
+  if (it.tensors) CKPT_CHECK(format::validate(*it.tensors));
   session.ask = it.ask;
   if (refuse_without_peers(session, "restore")) return {};
   CKPT_POINT("load.select");
   session.ask_to(StartPhase::asks, facts_.context.random.next());
   session.wanted = it.wanted;
   session.joins_shards = it.joins_shards;
+  session.wanted_tensors.reset();
+  if (it.tensors)
+    session.wanted_tensors = std::make_shared<const format::Layout>(std::move(*it.tensors));
   // Storage may have changed since it was read.
   storage_.forget_catalog();
   life_.touch();
@@ -215,7 +219,7 @@ Status Sessions::carry_out(Caller by, control::Close it) {
 void Sessions::begin_training(Rank& rank, const format::Start& start) {
   Session& session = *rank.session;
   session.begin(start, facts_.durable);
-  captures_.revoke_grants(rank);
+  captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
                                       Status(), start.reason});
   send_levels(session);
@@ -227,7 +231,7 @@ void Sessions::begin_training(Rank& rank, const format::Start& start) {
 void Sessions::miss_start(Rank& rank, const format::Start& start) {
   Session& session = *rank.session;
   session.miss(start);
-  captures_.revoke_grants(rank);
+  captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, 0, std::nullopt,
                                       fail(start.outcome.error(), start.reason), start.reason});
 }

@@ -86,11 +86,11 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
   OwnSlots& own_slots = own_[rank];
   CKPT_ASSERT(!own_slots.is_allocating);
   CKPT_ASSERT(count > 0);
+  (void)drop_for_restore(rank);
   check_invariants();
   const std::string what = fmt::format("{} Slots of {} for job {} rank {}", count,
                                        arena::human_bytes(bytes), job_, rank);
-  const bool are_outgrown = own_slots.slot_bytes < bytes || own_slots.is_full;
-  own_slots.is_full = false;
+  const bool are_outgrown = own_slots.slot_bytes < bytes;
   const std::uint64_t each = std::max(align_up(bytes, page_bytes), own_slots.slot_bytes);
   const std::uint64_t there = are_outgrown ? 0 : own_slots.slots.size();
   const std::uint64_t missing = count - std::min<std::uint64_t>(count, there);
@@ -114,11 +114,39 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
       check_invariants();
       co_return fail(std::move(slot).error());
     }
-    own_slots.slots.push_back(OwnSlot{std::move(*slot), ++own_made_, false, nullptr, std::nullopt});
+    own_slots.slots.push_back(OwnSlot{std::move(*slot), ++own_made_});
   }
   own_slots.is_allocating = false;
   check_invariants();
   co_return Status{};
+}
+
+// It is the last one, so that the others keep their numbers.
+Task<void> SlotTable::make_for_restore(std::uint32_t rank, std::uint64_t bytes) {
+  OwnSlots& own_slots = own_[rank];
+  CKPT_ASSERT(!own_slots.is_allocating);
+  (void)drop_for_restore(rank);
+  own_slots.is_allocating = true;
+  const std::shared_ptr<bool> alive = alive_;
+  std::string what =
+      fmt::format("a Slot of {} to restore job {} rank {}", arena::human_bytes(bytes), job_, rank);
+  auto slot = co_await make_slot(align_up(bytes, page_bytes), std::move(what));
+  if (!*alive) co_return fail(Errc::cancelled, "make a Slot to restore: the job ended");
+  own_slots.is_allocating = false;
+  if (!slot) co_return fail(std::move(slot).error());
+  own_slots.slots.push_back(OwnSlot{std::move(*slot), ++own_made_});
+  own_slots.slots.back().is_for_restore = true;
+  check_invariants();
+  co_return Status{};
+}
+
+bool SlotTable::drop_for_restore(std::uint32_t rank) {
+  std::vector<OwnSlot>& slots = own_[rank].slots;
+  if (slots.empty() || !slots.back().is_for_restore) return false;
+  std::shared_ptr<Slot> slot = std::move(slots.back().slot);
+  slots.pop_back();
+  discard(std::move(slot));
+  return true;
 }
 
 void SlotTable::discard_all(OwnSlots& own_slots) {

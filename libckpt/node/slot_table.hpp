@@ -26,13 +26,13 @@ struct OwnSlot {
   bool is_granted = false;                // Free, and the session may begin to fill it.
   std::shared_ptr<EarlyChecksums> early;  // Of the filling under way.
   std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
+  bool is_for_restore = false;            // No capture gets it; it goes when the restore is over.
 };
 
 struct OwnSlots {
   std::vector<OwnSlot> slots;
-  std::uint64_t slot_bytes = 0;  // Capacity of each; 0: none made yet.
+  std::uint64_t slot_bytes = 0;  // Capacity of each for captures; 0: none made yet.
   bool is_allocating = false;
-  bool is_full = false;  // Of steps that a restore must keep: others have to be made.
 };
 
 class SlotTable {
@@ -41,10 +41,14 @@ class SlotTable {
   ~SlotTable();
 
   // Replaces the rank's Slots by `count` of `bytes` each; those there already are kept when they
-  // are big enough and not full. What others hold stays readable until it is retired. Errors:
+  // are big enough. What others hold stays readable until it is retired. Errors:
   // exhausted (over the budget, with the numbers: all is as before; or the machine has no memory:
   // there are none then).
   Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
+  // Adds one for a restore that finds no room in the others, instead of an earlier one. Errors: as
+  // make_own.
+  Task<void> make_for_restore(std::uint32_t rank, std::uint64_t bytes);
+  bool drop_for_restore(std::uint32_t rank);  // False: there was none.
   OwnSlots& own(std::uint32_t rank) { return own_[rank]; }
   const std::map<std::uint32_t, OwnSlots>& all_own() const { return own_; }
 

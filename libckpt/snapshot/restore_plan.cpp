@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "format/piece.hpp"
 #include "snapshot/restorer.hpp"
 
 namespace ckpt::snapshot {
@@ -16,11 +17,13 @@ namespace {
 constexpr std::size_t names_listed_max = 5;
 
 // All copies of a part have the same bytes.
-bool is_same_part(const std::optional<Piece>& stored, const Piece* registered) {
-  if (!stored || registered == nullptr) return !stored && registered == nullptr;
-  Piece expected = *registered;
-  expected.copy = stored->copy;
-  return expected == *stored;
+bool is_same_part(const std::optional<Piece>& stored, const Target& target) {
+  const auto first_copy = [&](std::optional<Piece> piece) {
+    if (piece) piece->copy = 0;
+    return format::normalized(std::move(piece), target.shape);
+  };
+  return first_copy(stored) ==
+         first_copy(target.piece == nullptr ? std::nullopt : std::optional(*target.piece));
 }
 
 std::string describe_part(const Piece* piece) {
@@ -73,7 +76,7 @@ Status RestorePlanner::index_targets() {
 Status RestorePlanner::check(const format::TensorPlace& place, const Target& target) const {
   const bool is_same_form =
       place.dtype == target.dtype && std::ranges::equal(place.shape, target.shape);
-  if (is_same_form && is_same_part(place.piece, target.piece)) return {};
+  if (is_same_form && is_same_part(place.piece, target)) return {};
   if (is_same_form)
     return fail(Errc::invalid_argument,
                 fmt::format("restore {}: tensor \"{}\" is {} here and {} there", where(),

@@ -110,8 +110,11 @@ struct AskRestore {
   // Of a step that another number of ranks saved: the whole tensors of one shard or several are
   // offered too, not only the tensors of the layout.
   bool joins_shards = false;
+  // The tensors that it wants, if some of them have copies at other ranks: captures then have only
+  // parts of them. None: those of the layout.
+  std::optional<format::Layout> tensors = std::nullopt;
   friend auto fields(format::Is<AskRestore> auto& it) {
-    return format::field_list(it.ask, it.wanted, it.joins_shards);
+    return format::field_list(it.ask, it.wanted, it.joins_shards, it.tensors);
   }
 };
 // Answers the newest offer. ok: verified and copied. corruption: this copy is bad, offer another.

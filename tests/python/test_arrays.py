@@ -85,14 +85,16 @@ def test_the_same_ranks_have_their_parts_again(ranks):
             assert numpy.array_equal(array.buffer, expected.buffer), array.name
 
 
-def test_the_same_ranks_have_other_parts_from_memory(job):
+@pytest.mark.parametrize("source", ["own_memory", "storage"])
+def test_the_same_ranks_have_other_parts(ranks, programs, source):
     """As on another mesh. The second rank asks for what it saved."""
-    sessions = [job(rank=rank, world_size=2) for rank in range(2)]
-    at_once(sessions, lambda rank, one: one.save(1, {"n": rank}, arrays=of_rank(rank)))
-    at_once(sessions, lambda _, one: one.wait(1, "committed"))
+    sessions = ranks(2)
+    save(sessions)
     for session in sessions:
         session.abandon()
-    sessions = [job(rank=rank, world_size=2) for rank in range(2)]
+    if source == "storage":
+        lose_memory([], programs)
+    sessions = ranks(2)
     whole = numbers((ROWS, COLUMNS))
     found = [
         [Array("rows", numpy.zeros((9, COLUMNS), numpy.float32), global_shape=whole.shape,
@@ -101,7 +103,8 @@ def test_the_same_ranks_have_other_parts_from_memory(job):
         of_rank(1, numpy.zeros_like),
     ]  # fmt: skip
     answers = at_once(sessions, lambda rank, session: session.restore(arrays=found[rank]))
-    assert [(answer.step, answer.source) for answer in answers] == [(1, "own_memory")] * 2
+    assert answers[0].source == source
+    assert [answer.step for answer in answers] == [1] * 2
     assert [answer.items for answer in answers] == [{"n": 0}, {"n": 1}]
     assert numpy.array_equal(found[0][0].buffer, whole[3:])
     assert numpy.array_equal(found[0][1].buffer, whole.reshape(-1)[1000:3000])

@@ -58,7 +58,7 @@ def test_rows_and_their_copies_are_where_they_lie():
     for rank, (local, place, names) in enumerate(found):
         begin, end = (0, 3) if rank % 2 == 0 else (3, 5)
         assert local == whole[begin:end]
-        assert place == [[5, 3], [begin, 0], None, None, rank // 2]
+        assert place == [[5, 3], [begin, 0], None, None, rank // 2, 2]
         assert names == ["w"]
 
 

@@ -21,6 +21,7 @@ struct Arguments {
   bool expects_caught = false;
   bool retracts = false;
   bool is_elastic = false;
+  bool has_copies = false;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -44,13 +45,15 @@ Arguments parse(int argc, char** argv) {
       arguments.retracts = true;
     } else if (word == "--elastic") {
       arguments.is_elastic = true;
+    } else if (word == "--copies") {
+      arguments.has_copies = true;
     } else if (word == "--expect-caught") {
       arguments.expects_caught = true;
     } else {
       std::fprintf(
           stderr,
           "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--retract] [--elastic] "
-          "[--expect-caught]\n",
+          "[--copies] [--expect-caught]\n",
           argv[0]);
       std::exit(2);
     }
@@ -68,7 +71,8 @@ int main(int argc, char** argv) {
   std::uint64_t caught = 0;
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.count; ++seed) {
     const bool retracts = arguments.retracts || seed % 4 == 0;
-    ckpt::sim::World world({seed, arguments.is_verbose, retracts, arguments.is_elastic});
+    ckpt::sim::World world(
+        {seed, arguments.is_verbose, retracts, arguments.is_elastic, arguments.has_copies});
     const ckpt::sim::Outcome outcome = world.run();
     total.launches += outcome.launches;
     total.restores += outcome.restores;

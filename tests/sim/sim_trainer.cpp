@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/overloaded.hpp"
 #include "format/piece.hpp"
+#include "plan/share.hpp"
 
 namespace ckpt::sim {
 
@@ -19,24 +20,36 @@ constexpr Duration tick = std::chrono::milliseconds(10);
 constexpr Duration begin_deadline = std::chrono::seconds(120);
 constexpr Duration look_time_max = std::chrono::seconds(1);
 
-// The rank's even part of a tensor that has 10'000 bytes for each of three ranks.
+// The rank's even part of a tensor that has as many bytes for each of three ranks.
 FlatRange part_of(const TrainerPlan& plan) {
   const std::uint64_t all = 3 * plan.tensor_bytes;
   const std::uint64_t begin = all * plan.request.rank / plan.request.world_size;
   return {begin, all * (plan.request.rank + 1) / plan.request.world_size - begin};
 }
 
-format::Layout layout_for(const TrainerPlan& plan) {
+FlatRange wanted_by(const TrainerPlan& plan) {
+  if (plan.has_copy) return {0, 3 * plan.tensor_bytes};
+  return plan.has_part ? part_of(plan) : FlatRange{0, plan.tensor_bytes};
+}
+
+// Of a copy, what the library gives this rank to capture; none: other ranks have all of it.
+FlatRange captured_by(const TrainerPlan& plan) {
+  if (!plan.has_copy) return wanted_by(plan);
+  const Region whole = wanted_by(plan);
+  const auto share = plan::share_of(
+      {"weight", DType::u8, whole, {}, plan.request.rank, plan.request.world_size}, 0);
+  return share ? std::get<FlatRange>(share->region) : FlatRange{};
+}
+
+format::Layout layout_for(const TrainerPlan& plan, const FlatRange& range) {
   format::TensorSpec spec;
   spec.name = "weight";
   spec.dtype = DType::u8;
-  spec.shape = {static_cast<std::int64_t>(plan.tensor_bytes)};
-  if (plan.has_part) {
-    const FlatRange part = part_of(plan);
-    spec.shape = {static_cast<std::int64_t>(part.count)};
+  spec.shape = {static_cast<std::int64_t>(range.count)};
+  if (plan.has_part || plan.has_copy) {
     Piece piece;
     piece.global_shape = {3 * plan.tensor_bytes};
-    piece.flat_begin = part.begin;
+    piece.flat_begin = range.begin;
     spec.piece = format::normalized(piece, spec.shape);
   }
   const std::vector<format::TensorSpec> specs{spec};
@@ -57,14 +70,21 @@ std::vector<std::byte> random_bytes(std::uint64_t seed, std::uint64_t count) {
 
 }  // namespace
 
-// The rank's tensor at one step.
-std::vector<std::byte> SimTrainer::expected_at(std::uint64_t timeline, Step step) const {
+// A part of the tensor at one step.
+std::vector<std::byte> SimTrainer::expected_at(std::uint64_t timeline, Step step,
+                                               const FlatRange& range) const {
   const std::uint64_t seed = (number(step) << 20) ^ (timeline << 8);
-  if (!plan_.has_part) return random_bytes(seed ^ rank(), plan_.tensor_bytes);
-  const FlatRange part = part_of(plan_);
-  std::vector<std::byte> bytes = random_bytes(seed, part.begin + part.count);
-  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(part.begin));
+  const bool is_its_own = !plan_.has_part && !plan_.has_copy;
+  std::vector<std::byte> bytes =
+      random_bytes(is_its_own ? seed ^ rank() : seed, range.begin + range.count);
+  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(range.begin));
   return bytes;
+}
+
+control::AskRestore SimTrainer::ask(std::optional<Step> wanted) {
+  control::AskRestore asked{++ask_, wanted};
+  if (plan_.has_copy) asked.tensors = wanted_;
+  return asked;
 }
 
 SimTrainer::SimTrainer(TrainerPlan plan, std::shared_ptr<node::Engine> engine, Clock& clock,
@@ -74,7 +94,8 @@ SimTrainer::SimTrainer(TrainerPlan plan, std::shared_ptr<node::Engine> engine, C
       clock_(clock),
       oracle_(oracle),
       random_(plan_.seed),
-      layout_(layout_for(plan_)) {
+      layout_(layout_for(plan_, captured_by(plan_))),
+      wanted_(layout_for(plan_, wanted_by(plan_))) {
   if (!plan_.trains_on) return;
   began_ = plan_.trains_on->begun;
   begun_ = began_;
@@ -125,7 +146,7 @@ Task<void> SimTrainer::begin() {
   for (const Step step : plan_.looked_at) {
     CKPT_CO_CHECK(co_await look_at(step));
   }
-  CKPT_CO_CHECK(call(control::AskRestore{++ask_, plan_.wanted}));
+  CKPT_CO_CHECK(call(ask(plan_.wanted)));
   CKPT_CO_CHECK(co_await wait_begun());
   const bool is_unsupported = !begun_->result && begun_->result.error().code() == Errc::unsupported;
   if (is_unsupported && !plan_.wanted) {
@@ -160,7 +181,7 @@ Task<void> SimTrainer::wait_begun() {
 
 // Asks for a step, and for another one as soon as it is offered this one, or cannot have it.
 Task<void> SimTrainer::look_at(Step step) {
-  CKPT_CO_CHECK(call(control::AskRestore{++ask_, step}));
+  CKPT_CO_CHECK(call(ask(step)));
   const Time deadline = clock_.after(look_time_max);
   while (!offer_ && !begun_ && clock_.now() < deadline) {
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));
@@ -180,9 +201,9 @@ Status SimTrainer::check(const control::Offer& offer) {
       return fail(Errc::corruption, "a chunk does not match");
     }
   }
-  const format::Extent tensor = layout_.tensors.at(0).extent;
+  const format::Extent tensor = wanted_.tensors.at(0).extent;
   const format::StepId at = offer.record->id.at;
-  const std::vector<std::byte> expected = expected_at(at.timeline, at.step);
+  const std::vector<std::byte> expected = expected_at(at.timeline, at.step, wanted_by(plan_));
   CKPT_ASSERT(expected.size() == tensor.bytes);
   if (offer.record->layout.tensors.at(0).extent != tensor ||
       std::memcmp(expected.data(), bytes.data() + tensor.offset, tensor.bytes) != 0) {
@@ -234,7 +255,7 @@ Task<void> SimTrainer::retract() {
   const bool has_base = begun_->restored.has_value();
   std::optional<Step> wanted;
   if (random_.one_in(2)) wanted = Step{1'000'000};  // Nobody ever had it.
-  CKPT_CO_CHECK(call(control::AskRestore{++ask_, wanted}));
+  CKPT_CO_CHECK(call(ask(wanted)));
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(200)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");
   offer_.reset();
@@ -263,7 +284,7 @@ Task<void> SimTrainer::capture(Step step, std::uint32_t slot) {
   std::ranges::fill(bytes.first(format::covered_bytes(layout_, 0)), std::byte{});
   std::memcpy(bytes.data(), header.data(), header.size());
   // Killed in mid-copy, it leaves half of the new bytes over the old.
-  const std::vector<std::byte> expected = expected_at(timeline_, step);
+  const std::vector<std::byte> expected = expected_at(timeline_, step, captured_by(plan_));
   std::memcpy(bytes.data() + tensor.offset, expected.data(), tensor.bytes / 2);
   CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(10)));
   if (is_dead_ || is_fenced_) co_return fail(Errc::cancelled, "killed");

@@ -44,10 +44,13 @@ struct TrainerPlan {
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
   std::uint64_t tensor_bytes = 10'000;
-  bool has_part = false;          // It has its even part of one tensor, else a tensor of its own.
-  std::vector<Step> looked_at;    // Asked for first, and not waited for.
-  std::optional<Step> wanted;     // restore(step).
-  std::uint64_t skip_one_in = 0;  // Steps it skips by itself, as with no free Slot.
+  // It has its even part of one tensor, or all of it as the other ranks and captures its share, or
+  // else a tensor of its own.
+  bool has_part = false;
+  bool has_copy = false;
+  std::vector<Step> looked_at;        // Asked for first, and not waited for.
+  std::optional<Step> wanted;         // restore(step).
+  std::uint64_t skip_one_in = 0;      // Steps it skips by itself, as with no free Slot.
   std::uint64_t retracts_one_in = 0;  // Steps before which it asks for a restore and gives it up.
   std::uint64_t lets_daemon_hash_one_in = 3;
 };
@@ -103,14 +106,17 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Task<void> capture(Step step, std::uint32_t slot);
   Task<void> pause(Duration least, Duration most);
   Status check(const control::Offer& offer);
-  std::vector<std::byte> expected_at(std::uint64_t timeline, Step step) const;
+  control::AskRestore ask(std::optional<Step> wanted);
+  std::vector<std::byte> expected_at(std::uint64_t timeline, Step step,
+                                     const FlatRange& range) const;
 
   TrainerPlan plan_;
   std::shared_ptr<node::Engine> engine_;
   Clock& clock_;
   Oracle& oracle_;
   Random random_;
-  format::Layout layout_;
+  format::Layout layout_;  // Of its captures.
+  format::Layout wanted_;  // Of what it restores.
   std::optional<node::SessionId> session_;
   std::vector<node::ReadySlot> slots_;
   std::size_t slot_bytes_ = 0;

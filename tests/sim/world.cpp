@@ -273,7 +273,9 @@ void World::launch() {
     TrainerPlan plan;
     plan.request.job = "sim";
     if (!options_.is_elastic) plan.request.dir = directory;
-    plan.has_part = options_.is_elastic;
+    plan.has_copy = options_.has_copies;
+    plan.has_part = options_.is_elastic && !options_.has_copies;
+    if (plan.has_copy) plan.tensor_bytes = 40'000;  // So that it is worth to divide it.
     plan.request.rank = rank;
     plan.request.world_size = world_size_;
     plan.request.nodes = node_list();

@@ -4,7 +4,8 @@
 // is ready, virtual time jumps to the next event. Killing a node destroys its context and with it
 // all suspended frames. After the faults stop, everything must converge.
 //
-// An elastic world has another number of ranks in each launch, and no storage.
+// An elastic world has another number of ranks in each launch, and no storage. In a world of copies
+// each rank captures a share of one tensor and gets all of it back.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
 //          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
@@ -37,6 +38,7 @@ struct WorldOptions {
   bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
   // Each launch has another number of ranks, and there is no storage: only memory has the steps.
   bool is_elastic = false;
+  bool has_copies = false;  // All ranks hold one tensor, and divide its capture.
 };
 
 struct Outcome {

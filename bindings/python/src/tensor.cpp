@@ -24,6 +24,7 @@ Piece piece_from(const nb::handle& given) {
   piece.flat_begin = value_or_empty<std::optional<std::uint64_t>>(given[2]);
   piece.order = value_or_empty<std::vector<std::uint8_t>>(given[3]);
   piece.copy = nb::cast<std::uint32_t>(given[4]);
+  piece.copies = nb::cast<std::uint32_t>(given[5]);
   return piece;
 }
 

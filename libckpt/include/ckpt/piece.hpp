@@ -42,6 +42,9 @@ struct Piece {
   std::vector<std::uint8_t> order;
   // Ranks that hold the same part number their copies from 0.
   std::uint32_t copy = 0;
+  // How many ranks hold the part and say so, each with its number: they divide its capture among
+  // themselves. 0: each captures all of it. Their tied tensors must be tied alike.
+  std::uint32_t copies = 0;
   auto operator<=>(const Piece&) const = default;
 };
 

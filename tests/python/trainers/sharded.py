@@ -17,7 +17,9 @@ from torch.distributed.fsdp import fully_shard
 
 import libckpt
 
-WIDTH = 65  # No number of ranks divides it evenly. The last layer has fewer rows than three ranks.
+# No number of ranks divides it evenly. The last layer has fewer rows than three ranks.
+WIDTH = int(os.environ.get("WIDTH", 65))
+COPIES = int(os.environ.get("COPIES", 1))  # Groups of ranks that hold all of the model each (HSDP).
 
 
 def make_model():
@@ -41,6 +43,8 @@ def train(job, steps, directory=None):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
     mesh = dist.init_device_mesh("cpu", (world,))
+    if COPIES > 1:
+        mesh = dist.init_device_mesh("cpu", (COPIES, world // COPIES))
     model = make_model()
     # It never has a gradient, nor the optimizer state for it.
     model.register_parameter("unused", torch.nn.Parameter(torch.randn(7)))

@@ -98,7 +98,7 @@ Step restored_step(SessionLink& link, const format::Layout& layout,
     }
     return Status();
   };
-  REQUIRE(link.ask_restore(std::nullopt, false, soon()));
+  REQUIRE(link.ask_restore({}, soon()));
   const auto restored = link.restore(copy_out, soon());
   if (!restored) FAIL(restored.error().message());
   CHECK(static_cast<int>(number(restored->step)) == value);
@@ -213,7 +213,7 @@ TEST_CASE("daemon link: with nothing to restore the answer is not_found", "[unit
   const Place place;
   const auto link = open(place);
   REQUIRE(link->set_layout(small_layout(10), soon()));
-  REQUIRE(link->ask_restore(std::nullopt, false, soon()));
+  REQUIRE(link->ask_restore({}, soon()));
   const auto restored = link->restore([](const auto&, auto) { return Status(); }, soon());
   REQUIRE_FALSE(restored);
   CHECK(restored.error().code() == Errc::not_found);

@@ -133,6 +133,7 @@ void FakeNode::take(control::StartFresh& message) {
 
 void FakeNode::take(control::AskRestore& message) {
   restore_ = {message.ask, message.wanted, shards.size()};
+  asked.push_back(message);
   if (shards.empty() && !message.wanted) return begin(message.ask, std::nullopt);
   if (!is_slow) offer_next();
 }

@@ -49,6 +49,7 @@ class FakeNode {
   // Seen by the test.
   std::vector<format::Layout> layouts;  // As they were sent.
   std::vector<FakeShard> shards;        // As they were filled, oldest first.
+  std::vector<wire::control::AskRestore> asked;
   std::vector<Step> skipped;
   std::vector<Step> taken;
   std::vector<wire::control::StepTime> step_times;

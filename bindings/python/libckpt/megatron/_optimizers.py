@@ -21,6 +21,7 @@ class Owned:
     main: torch.Tensor  # That the inner optimizer updates: a stretch of it, or a copy in fp32.
     inner: torch.optim.Optimizer
     begin: int  # The first element of the parameter that it is for.
+    is_divided: bool  # Among the data parallel ranks; else all of them have the same.
 
     @property
     def state(self):
@@ -63,7 +64,7 @@ def owned_by(part):
         for parameter, (group, at) in part.model_param_group_index_map.items():
             main = inner.param_groups[group]["params"][at]
             found = part._get_model_param_range_map(parameter)["param"]
-            yield Owned(parameter, main, inner, found.start)
+            yield Owned(parameter, main, inner, found.start, True)
         return
     models = {}
     groups = [getattr(part, name, ()) for name in ("float16_groups", "fp32_from_float16_groups")]
@@ -71,7 +72,7 @@ def owned_by(part):
         models |= {id(main): model for model, main in zip(model_group, main_group, strict=True)}
     for group in inner.param_groups:
         for main in group["params"]:
-            yield Owned(models.get(id(main), main), main, inner, 0)
+            yield Owned(models.get(id(main), main), main, inner, 0, False)
 
 
 def _check(part):

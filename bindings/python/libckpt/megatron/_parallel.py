@@ -42,3 +42,15 @@ def data_rank():
 
 def expert_data_rank():
     return _ask("get_expert_data_parallel_rank", data_rank())
+
+
+def copies(is_expert):
+    """(rank, number) of this one among the ranks that hold the same parameters."""
+    if is_expert:
+        return expert_data_rank(), _ask("get_expert_data_parallel_world_size", 1)
+    from megatron.core import parallel_state
+
+    try:
+        return data_rank(), parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+    except TypeError:  # Versions without context parallelism.
+        return data_rank(), parallel_state.get_data_parallel_world_size()

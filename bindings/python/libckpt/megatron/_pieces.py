@@ -55,8 +55,8 @@ class Pieces:
 
     def _of_optimizer(self, found):
         return [
-            place.stretch(f"{STATE}{key}.", begin, memory)
-            for key, place, begin, memory in self._stretches(found)
+            place.stretch(f"{STATE}{key}.", begin, memory, has_copies)
+            for key, place, begin, memory, has_copies in self._stretches(found)
         ]
 
     def _stretches(self, found):
@@ -72,19 +72,19 @@ class Pieces:
                     raise Unsupported(f'the optimizer\'s "{key}" of "{places[0].name}" has gaps')
                 flat = tensor.detach().view(-1)
                 for place, begin, memory in _places.stretches(places, owned.begin, flat):
-                    yield key, place, begin, memory
+                    yield key, place, begin, memory, not owned.is_divided
 
     def relaid(self, saved_by):
         """(arrays, those of them that are to be put in order) for a step that other numbers of
         tensor parallel ranks saved. `saved_by`: by the number here, the number there."""
         arrays, relaid = self._of_model(), []
-        for key, place, begin, memory in self._stretches(self._found()):
+        for key, place, begin, memory, has_copies in self._stretches(self._found()):
             there = saved_by.get(place.parts, place.parts)
             if place.columns and there != place.parts:
                 relaid.append(_places.Relaid(f"{STATE}{key}.", place, begin, memory, there))
                 arrays.append(relaid[-1].array)
             else:
-                arrays.append(place.stretch(f"{STATE}{key}.", begin, memory))
+                arrays.append(place.stretch(f"{STATE}{key}.", begin, memory, has_copies))
         return arrays, relaid
 
     def geometry(self):

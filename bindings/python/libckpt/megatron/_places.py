@@ -19,6 +19,7 @@ import math
 
 from libckpt.core._arrays import Array
 from libckpt.errors import Unsupported
+from libckpt.megatron import _parallel
 
 
 @dataclasses.dataclass
@@ -30,7 +31,8 @@ class Place:
     offset: tuple
     box: tuple  # Shape of the part.
     begin: int  # Its first element in the owner.
-    copy: int
+    copy: int  # No other rank's number.
+    copies: tuple  # (rank, number) among the data parallel ranks, which hold the same.
     columns: int  # The dimension in which tensor parallel ranks divide it; 0: rows, or none.
 
     @property
@@ -46,24 +48,34 @@ class Place:
         """The box itself; `tensor` is the memory of the owner."""
         part = tensor.view(-1)[self.begin : self.begin + self.count].view(self.box)
         return Array(
-            prefix + self.name, part, global_shape=self.shape, offset=self.offset, copy=self.copy
-        )
+            prefix + self.name, part, global_shape=self.shape, offset=self.offset,
+            **self._numbers(True),
+        )  # fmt: skip
 
-    def stretch(self, prefix, begin, memory):
-        """The elements of the box from `begin` on, which `memory` has, in the flattened owner."""
+    def _numbers(self, has_copies):
+        """Data parallel ranks divide the capture of what they all hold."""
+        rank, number = self.copies
+        if has_copies and number > 1:
+            return {"copy": rank, "copies": number}
+        return {"copy": self.copy}
+
+    def stretch(self, prefix, begin, memory, has_copies=False):
+        """The elements of the box from `begin` on, which `memory` has, in the flattened owner.
+        `has_copies`: so have the other data parallel ranks."""
         begin -= self.begin
+        numbers = self._numbers(has_copies)
         if not self.columns:
             first = 0  # The place of the box's first element.
             for at, size in zip(self.offset, self.shape, strict=True):
                 first = first * size + at
             return Array(
                 prefix + self.name, memory, global_shape=self.shape, flat=first + begin,
-                copy=self.copy,
+                **numbers,
             )  # fmt: skip
         first = self.offset[self.columns] // self.box[self.columns] * self.count
         return Array(
             f"{prefix}{self.name}@{self.parts}", memory, global_shape=(self.parts, self.count),
-            flat=first + begin, copy=self.copy,
+            flat=first + begin, **numbers,
         )  # fmt: skip
 
 
@@ -178,9 +190,10 @@ def _place(name, number, parts, part, owner, rank, columns):
         )
     columns = inner[0] if inner else columns if columns == 1 and len(shape) > 1 else 0
     first = (part.data.data_ptr() - owner.data_ptr()) // owner.element_size()
-    # All copies have numbers of their own, and none has 0: what one rank alone has as a whole, a
-    # layer of a pipeline, would be that rank's own and no part that others may ask for.
-    return Place(name, tuple(shape), tuple(offset), box, first, rank + 1, columns)
+    # A number of its own, and never 0: what one rank alone has as a whole, a layer of a pipeline,
+    # would be that rank's own and no part that others may ask for.
+    copies = _parallel.copies(is_expert=not getattr(owner, "allreduce", True))
+    return Place(name, tuple(shape), tuple(offset), box, first, rank + 1, copies, columns)
 
 
 def _check_names(all_places):

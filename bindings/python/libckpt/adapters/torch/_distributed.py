@@ -40,7 +40,7 @@ def part_of(name, tensor):
     local = local_of(tensor)
     coordinate = mesh.get_coordinate()
     if coordinate is None:  # This rank has no part of it.
-        return local, (shape, (0,) * len(shape), None, None, 0)
+        return local, (shape, (0,) * len(shape), None, None, 0, 0)
     ranges = _ranges_of(shape, mesh.shape, coordinate, placements)
     if any(len(each) > 1 for each in ranges):
         raise Unsupported(
@@ -55,13 +55,13 @@ def part_of(name, tensor):
             f'tensor "{name}": its local part is {list(local.shape)}, and {local_shape} of '
             f"{list(shape)} were expected here: save the local part as a libckpt.Array"
         )
-    copy = 0  # Ranks that differ only where it is replicated hold the same part.
+    copy, copies = 0, 1  # Ranks that differ only where it is replicated hold the same part.
     for place, size, placement in zip(coordinate, mesh.shape, placements, strict=True):
         if placement.is_replicate():
-            copy = copy * size + place
+            copy, copies = copy * size + place, copies * size
     # Of no element no place is outside.
     offset = tuple(begin for begin, _ in box) if math.prod(local_shape) else (0,) * len(shape)
-    return local, (shape, offset, None, None, copy)
+    return local, (shape, offset, None, None, copy, copies)
 
 
 def _ranges_of(shape, sizes, coordinate, placements):

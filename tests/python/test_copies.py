@@ -1,0 +1,188 @@
+"""Goal: ranks that hold copies of a tensor capture a share of it each, and any number of ranks has
+all of it again: from memory, from peers, from storage, and through the command line.
+
+Method: sessions of several ranks in one process save tensors whose elements carry their numbers.
+They are abandoned as by a death, and what others restore is compared element by element.
+"""
+
+import json
+import subprocess
+
+import numpy
+import pytest
+from test_arrays import at_once, lose_memory
+
+import libckpt
+from libckpt import Array
+
+RANKS = 4
+SHAPES = {"matrix": (1031, 513), "range": (700_001,), "norm": (33,), "bias": (9001,)}
+UNLIKE = {"half": (150_000,), "extra": (125_000,)}  # Not all of a mebibyte, and more than that.
+
+
+def whole(name, step):
+    shape = (SHAPES | UNLIKE)[name]
+    return (numpy.arange(numpy.prod(shape), dtype=numpy.float32) + 1000 * step).reshape(shape)
+
+
+def of_rank(rank, ranks, make, names=SHAPES):
+    """What each of them holds: all of every tensor."""
+    arrays = []
+    for name in names:
+        buffer = make(name)
+        place = {"flat": 0} if name == "range" else {"offset": (0,) * buffer.ndim}
+        arrays.append(
+            Array(name, buffer, global_shape=buffer.shape, copy=rank, copies=ranks, **place)
+        )
+    return arrays
+
+
+def nothing(name):
+    return numpy.full_like(whole(name, 0), -1)
+
+
+def check(arrays, step):
+    for array in arrays:
+        assert numpy.array_equal(array.buffer, whole(array.name, step)), array.name
+
+
+@pytest.fixture
+def ranks(job, tmp_path):
+    def open_sessions(count, directory=None, **options):
+        if directory:
+            options |= {"dir": str(tmp_path / directory), "save_storage_interval": 1}
+        return [job(rank=rank, world_size=count, **options) for rank in range(count)]
+
+    return open_sessions
+
+
+def save(sessions, step, level):
+    count = len(sessions)
+
+    def save_one(rank, session):
+        assert session.save(
+            step, {"n": rank}, arrays=of_rank(rank, count, lambda name: whole(name, step))
+        )
+
+    at_once(sessions, save_one)
+    at_once(sessions, lambda _, session: session.wait(step, level))
+
+
+def restore(sessions):
+    """(answers, arrays) of all ranks."""
+    count = len(sessions)
+    found = [of_rank(rank, count, nothing) for rank in range(count)]
+    answers = at_once(sessions, lambda rank, one: one.restore({"n": -1}, arrays=found[rank]))
+    return answers, found
+
+
+def die(sessions):
+    for session in sessions:
+        session.abandon()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_any_number_of_ranks_has_all_of_it_from_memory(ranks, count):
+    sessions = ranks(RANKS)
+    save(sessions, 1, "committed")
+    save(sessions, 2, "committed")
+    die(sessions)
+    sessions = ranks(count)
+    answers, found = restore(sessions)
+    for rank, (answer, arrays) in enumerate(zip(answers, found, strict=True)):
+        assert (answer.step, answer.source, answer.world_size) == (2, "own_memory", RANKS)
+        assert answer.items == {"n": rank % RANKS}
+        check(arrays, 2)
+    save(sessions, 3, "committed")  # They go on, and so do others after them.
+    die(sessions)
+    answers, found = restore(ranks(2))
+    assert [answer.world_size for answer in answers] == [count] * 2
+    for arrays in found:
+        check(arrays, 3)
+
+
+def test_a_share_is_captured_and_no_more(ranks, tmp_path, programs):
+    sessions = ranks(RANKS, "dir")
+    save(sessions, 1, "durable")
+    directory = tmp_path / "dir" / "step-000000001"
+    sizes = [
+        (directory / f"rank-{rank:05}.safetensors").stat().st_size for rank in range(RANKS)
+    ]
+    divided = sum(whole(name, 1).nbytes for name in ("matrix", "range"))
+    assert max(sizes) < 1.05 * divided / RANKS + 64 * 1024, sizes
+    told = subprocess.run([programs / "ckpt", "verify", directory], check=True, timeout=60,
+                          capture_output=True, text=True)  # fmt: skip
+    assert told.stdout.startswith("good"), told.stdout
+
+
+@pytest.mark.parametrize("count", [1, RANKS])
+def test_storage_has_all_of_it_too(ranks, programs, count):
+    sessions = ranks(RANKS, "dir")
+    save(sessions, 1, "durable")
+    lose_memory(sessions, programs)
+    sessions = ranks(count, "dir")
+    answers, found = restore(sessions)
+    for answer, arrays in zip(answers, found, strict=True):
+        assert (answer.step, answer.source, answer.world_size) == (1, "storage", RANKS)
+        check(arrays, 1)
+    save(sessions, 2, "durable")
+
+
+def test_the_command_line_puts_it_together(ranks, tmp_path, programs):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    sessions = ranks(RANKS, "dir")
+    save(sessions, 1, "durable")
+    save(sessions, 2, "durable")
+    checkpoint, exported = tmp_path / "dir" / "step-000000001", tmp_path / "model.safetensors"
+
+    def ckpt(*arguments, code=0):
+        told = subprocess.run([programs / "ckpt", *map(str, arguments)], timeout=60, check=False,
+                              capture_output=True, text=True)  # fmt: skip
+        assert told.returncode == code, told.stderr
+        return told.stdout
+
+    ckpt("export", checkpoint, exported)
+    found = safetensors.load_file(exported)
+    for name in SHAPES:
+        assert numpy.array_equal(found[name], whole(name, 1)), name
+    listed = json.loads(ckpt("inspect", checkpoint, "--json"))
+    assert set(SHAPES) <= {tensor["name"] for tensor in listed["tensors"]}
+    ckpt("diff", checkpoint, checkpoint)
+    differing = ckpt("diff", checkpoint, tmp_path / "dir" / "step-000000002", code=1)
+    assert all(name in differing for name in SHAPES)
+
+
+def test_ranks_that_differ_in_other_tensors_leave_nothing_out(ranks):
+    """What is small for one rank is divided by the other: a part of it is captured twice."""
+    names = [["half"], ["half", "extra"]]
+
+    def arrays(rank, make):
+        return of_rank(rank, 2, make, names[rank])
+
+    sessions = ranks(2)
+    at_once(sessions, lambda rank, one: one.save(
+        1, {}, arrays=arrays(rank, lambda name: whole(name, 1))))  # fmt: skip
+    at_once(sessions, lambda _, one: one.wait(1, "committed"))
+    die(sessions)
+    sessions = ranks(2)
+    found = [arrays(rank, nothing) for rank in range(2)]
+    at_once(sessions, lambda rank, one: one.restore(arrays=found[rank]))
+    check(found[0] + found[1], 1)
+
+
+def test_a_copy_that_nobody_captured_is_named(ranks):
+    """The second of two ranks is missing from what says it was divided by two."""
+    (session,) = ranks(1)
+    session.save(1, {}, arrays=of_rank(0, 2, lambda name: whole(name, 1)))
+    session.wait(1, "committed")
+    session.abandon()
+    (session,) = ranks(1)
+    with pytest.raises(libckpt.InvalidArgument, match="no rank has saved .*matrix"):
+        session.restore(arrays=of_rank(0, 2, nothing))
+
+
+def test_a_number_that_its_count_lacks_is_refused(ranks):
+    (session,) = ranks(1)
+    array = Array("a", numpy.zeros(3), global_shape=(3,), flat=0, copy=2, copies=2)
+    with pytest.raises(libckpt.InvalidArgument, match="copy 2 of 2"):
+        session.save(1, {}, arrays=[array])

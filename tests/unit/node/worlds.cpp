@@ -1,0 +1,238 @@
+#include "unit/node/worlds.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "format/piece.hpp"
+#include "support/pending.hpp"
+
+namespace ckpt::test {
+
+namespace {
+
+constexpr std::uint64_t blob_capacity = 64;
+
+std::uint32_t number_at(Step step, std::uint64_t place) {
+  return static_cast<std::uint32_t>(number(step) * 1'000'000 + place);
+}
+
+FlatRange part_of(std::uint32_t rank, std::uint32_t world_size) {
+  const std::uint64_t begin = numbers_in_all * rank / world_size;
+  return {begin, numbers_in_all * (rank + 1) / world_size - begin};
+}
+
+format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tensor) {
+  std::vector<format::TensorSpec> specs(1);
+  specs[0].name = "weight";
+  specs[0].dtype = DType::u32;
+  specs[0].shape = {static_cast<std::int64_t>(part.count)};
+  Piece piece;
+  piece.global_shape = {numbers_in_all};
+  piece.flat_begin = part.begin;
+  specs[0].piece = format::normalized(piece, specs[0].shape);
+  if (has_whole_tensor) {
+    specs.emplace_back();
+    specs[1].name = fmt::format("of rank {}", rank);
+    specs[1].dtype = DType::u32;
+    specs[1].shape = {256};
+  }
+  auto layout = format::make_layout(specs, rank, blob_capacity);
+  REQUIRE((layout ? "" : layout.error().message()) == "");
+  return *layout;
+}
+
+}  // namespace
+
+void Trainer::offered(control::Offer it) {
+  const auto bytes = slots.at(it.slot).memory->bytes();
+  const format::ShardRecord& record = *it.record;
+  offer = it;
+  whole_tensors.clear();
+  for (const format::TensorPlace& tensor : record.layout.tensors) {
+    std::vector<std::uint32_t> numbers(tensor.extent.bytes / 4);
+    std::memcpy(numbers.data(), bytes.data() + tensor.extent.offset, tensor.extent.bytes);
+    if (tensor.name == "weight") {
+      weight = numbers;
+    } else {
+      whole_tensors[tensor.name] = numbers;
+    }
+  }
+  blob_of.reset();
+  if (!record.blobs.empty()) blob_of = static_cast<std::uint32_t>(bytes[record.blobs[0].offset]);
+  CHECK(engine->call(session, control::RestoreResult{it.offer, {}}));
+}
+
+Cluster::~Cluster() {
+  end_world();
+  for (auto& [name, node] : nodes_) stop(node);
+  clock_.advance(std::chrono::seconds(10));
+}
+
+void Cluster::ask(const std::string& places, Rules rules) {
+  end_world(rules.is_at_once ? std::chrono::seconds(0) : std::chrono::seconds(1));
+  rules_ = rules;
+  ++incarnation_;
+  std::vector<Node> members;
+  for (const char letter : places) {
+    const std::string name(1, letter);
+    const bool is_new = std::ranges::find(members, name, &Node::name) == members.end();
+    if (is_new) members.push_back({name, "", name + ":1"});
+    if (!nodes_.contains(name)) open(name, rules.budget);
+  }
+  const auto world_size = world_size_ = static_cast<std::uint32_t>(places.size());
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    auto trainer = std::make_unique<Trainer>();
+    trainer->rank = rank;
+    trainer->engine = nodes_.at(std::string(1, places[rank])).engine.get();
+    AttachRequest request;
+    request.job = "job";
+    request.dir = rules.directory;
+    request.rank = rank;
+    request.world_size = world_size;
+    request.replicas = rules.replicas;
+    request.nodes = members;
+    request.node = std::string(1, places[rank]);
+    request.incarnation = incarnation_;
+    request.secret = "the secret of all nodes, long enough to be one";
+    auto attached = finish(clock_, start(context_, trainer->engine->attach(request, *trainer)));
+    REQUIRE((attached ? "" : attached.error().message()) == "");
+    trainer->session = attached->session;
+    REQUIRE(trainer->engine->call(trainer->session, control::SetLayout{captured_by(rank)}));
+    control::AskRestore asked{1, rules.wanted, rules.joins_shards};
+    if (rules.are_copies)
+      asked.tensors = layout_of(rank, {0, numbers_in_all}, rules.has_whole_tensors);
+    REQUIRE(trainer->engine->call(trainer->session, std::move(asked)));
+    ranks_.push_back(std::move(trainer));
+  }
+}
+
+void Cluster::begin(const std::string& places, Rules rules) {
+  ask(places, std::move(rules));
+  REQUIRE(pass_until([&] { return have_answers(); }));
+  for (const auto& trainer : ranks_)
+    REQUIRE((trainer->answer->result ? "" : trainer->answer->result.error().message()) == "");
+}
+
+void Cluster::capture(Step step) {
+  REQUIRE(pass_until(
+      [&] { return std::ranges::none_of(ranks_, [](auto& it) { return it->granted.empty(); }); }));
+  for (const auto& trainer : ranks_) capture(*trainer, step);
+}
+
+void Cluster::capture(Trainer& trainer, Step step) {
+  const std::uint32_t slot = trainer.last_slot = trainer.granted.front();
+  trainer.granted.pop_front();
+  REQUIRE(trainer.engine->call(trainer.session, trainer.begin_of(slot, step)));
+  const format::Layout layout = captured_by(trainer.rank);
+  const std::span<std::byte> bytes = trainer.slots.at(slot).memory->bytes();
+  for (const format::TensorPlace& tensor : layout.tensors) {
+    const bool is_weight = tensor.name == "weight";
+    const std::uint64_t first = is_weight ? part_of(trainer.rank, world_size_).begin : 0;
+    for (std::uint64_t index = 0; index < tensor.extent.bytes / 4; ++index) {
+      const std::uint32_t value =
+          is_weight ? number_at(step, first + index) : 1000 * trainer.rank + 7;
+      std::memcpy(bytes.data() + tensor.extent.offset + 4 * index, &value, 4);
+    }
+  }
+  control::Filled filled = trainer.filled_of(slot, step);
+  filled.layout_version = layout.version;
+  filled.chunk_bytes = 64 * KiB;
+  filled.blob_bytes = 1;
+  const format::Extent blobs = layout.members.at(*format::blob_member(layout)).extent;
+  filled.blobs = {{blobs.offset, 1}};
+  filled.blob_names = {"rank"};
+  bytes[blobs.offset] = static_cast<std::byte>(trainer.rank);
+  REQUIRE(trainer.engine->call(trainer.session, std::move(filled)));
+}
+
+void Cluster::damage(std::size_t of_rank) {
+  Trainer& trainer = *ranks_.at(of_rank);
+  const format::Layout layout = captured_by(trainer.rank);
+  const auto bytes = trainer.slots.at(trainer.last_slot).memory->bytes();
+  bytes[layout.tensors.at(0).extent.offset] ^= std::byte{1};
+}
+
+void Cluster::commit(Step step) {
+  capture(step);
+  REQUIRE(pass_until([&] {
+    return std::ranges::all_of(ranks_, [&](auto& it) { return it->committed >= step; });
+  }));
+}
+
+void Cluster::check_restored(Step step, std::uint32_t saved_by) {
+  const auto world_size = static_cast<std::uint32_t>(ranks_.size());
+  for (const auto& trainer : ranks_) {
+    CAPTURE(trainer->rank, world_size, saved_by);
+    REQUIRE(trainer->answer->restored);
+    CHECK(trainer->answer->restored->step == step);
+    REQUIRE(trainer->offer);
+    CHECK(trainer->offer->saved_by == saved_by);
+    const FlatRange part =
+        rules_.are_copies ? FlatRange{0, numbers_in_all} : part_of(trainer->rank, world_size);
+    REQUIRE(trainer->weight.size() == part.count);
+    bool is_same = true;
+    for (std::uint64_t index = 0; index < part.count; ++index)
+      is_same = is_same && trainer->weight[index] == number_at(step, part.begin + index);
+    CHECK(is_same);
+    CHECK(trainer->blob_of == trainer->rank % saved_by);
+  }
+}
+
+void Cluster::end_world(std::chrono::seconds pause) {
+  for (const auto& trainer : ranks_) trainer->engine->detach(trainer->session);
+  ranks_.clear();
+  if (pause.count() > 0) clock_.advance(pause);
+}
+
+void Cluster::lose(const std::string& name) {
+  std::erase_if(ranks_, [&](auto& it) { return it->engine == nodes_.at(name).engine.get(); });
+  stop(nodes_.at(name));
+  nodes_.erase(name);
+}
+
+std::set<std::uint32_t> Cluster::ranks_with_slots(const std::string& name) {
+  std::set<std::uint32_t> ranks;
+  const nlohmann::json job = status(name);
+  for (const auto& slot : job.at("slots"))
+    if (slot.at("own")) ranks.insert(slot.at("rank").get<std::uint32_t>());
+  return ranks;
+}
+
+nlohmann::json Cluster::status(const std::string& name) {
+  return nlohmann::json::parse(nodes_.at(name).engine->status_json()).at("jobs").at(0);
+}
+
+void Cluster::flush(Step step) {
+  for (const auto& trainer : ranks_)
+    REQUIRE(trainer->engine->call(trainer->session, control::Flush{step}));
+}
+
+void Cluster::rot(const std::string& path) {
+  disk_.flip(path, 2 * page_bytes, 3);
+}
+
+void Cluster::open(const std::string& name, std::uint64_t budget) {
+  OneNode& node = nodes_[name];
+  node.front = network_.add_node(name, clock_);
+  EngineOptions options;
+  options.name = name;
+  options.boot = ++boots_;
+  options.memory_budget = budget;
+  node.engine = std::make_unique<Engine>(context_.get_executor(),
+                                         Seams{clock_, memory_, files_, *node.front}, options);
+}
+
+format::Layout Cluster::captured_by(std::uint32_t rank) const {
+  return layout_of(rank, part_of(rank, world_size_), rules_.has_whole_tensors);
+}
+
+void Cluster::stop(OneNode& node) {
+  if (!node.engine) return;
+  (void)finish(clock_, start(context_, node.engine->stop(std::chrono::seconds(5))));
+  node.engine.reset();
+}
+
+}  // namespace ckpt::test

@@ -1,0 +1,118 @@
+// Cluster: engines of several nodes on a simulated network, and worlds of trainers that come and go
+// on them, each with another number of ranks.
+//
+// The ranks of a world divide one tensor of numbers evenly, or all hold it and divide its capture.
+// Every number follows from its step and its place.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/units.hpp"
+#include "node/engine.hpp"
+#include "support/fake_clock.hpp"
+#include "support/heap_memory.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/sim_network.hpp"
+#include "unit/node/rank.hpp"
+
+namespace ckpt::test {
+
+using node::AttachRequest;
+using node::Engine;
+using node::EngineOptions;
+using node::Seams;
+
+inline constexpr std::uint64_t numbers_in_all = 120 * 256;
+
+struct Rules {
+  std::string directory = {};
+  bool has_whole_tensors = false;
+  bool are_copies = false;  // Every rank wants all of the tensor, and captures its part.
+  bool joins_shards = false;
+  std::uint64_t budget = 64 * MiB;
+  std::uint32_t replicas = 2;
+  std::optional<Step> wanted = std::nullopt;
+  bool is_at_once = false;  // No time passes between the end of the world before and this one.
+};
+
+struct Trainer final : Rank {
+  void offered(control::Offer it) override;
+  std::uint32_t rank = 0;
+  Engine* engine = nullptr;
+  std::optional<control::Offer> offer;
+  std::uint32_t last_slot = 0;  // That it captured in.
+  std::vector<std::uint32_t> weight;
+  std::map<std::string, std::vector<std::uint32_t>> whole_tensors;
+  std::optional<std::uint32_t> blob_of;  // The rank whose blobs came.
+};
+
+// Nodes keep their memory while worlds come and go.
+class Cluster {
+ public:
+  Cluster() { disk_.put_directory("/scratch"); }
+  ~Cluster();
+
+  // One rank for each letter, on the node of that name. All ask for a restore.
+  void ask(const std::string& places, Rules rules = {});
+  // The same, and all have begun.
+  void begin(const std::string& places, Rules rules = {});
+  bool have_answers() const {
+    return std::ranges::all_of(ranks_, [](const auto& it) { return it->answer.has_value(); });
+  }
+
+  void capture(Step step);
+  void capture(Trainer& trainer, Step step);
+  // Changes a byte of the rank's own copy, behind the engine's back.
+  void damage(std::size_t of_rank);
+  void commit(Step step);
+
+  // Every rank has exactly what it wants of what was saved at `step` by `saved_by` ranks.
+  void check_restored(Step step, std::uint32_t saved_by);
+
+  void end_world(std::chrono::seconds pause = std::chrono::seconds(1));
+  void lose(const std::string& name);
+  template <class Claim>
+  bool pass_until(Claim claim) {
+    const Time limit = clock_.after(std::chrono::minutes(2));
+    clock_.poll();
+    while (!claim() && clock_.now() < limit && clock_.advance_to_next()) {
+    }
+    return claim();
+  }
+  // Those that have Slots of their own on the node.
+  std::set<std::uint32_t> ranks_with_slots(const std::string& name);
+  nlohmann::json status(const std::string& name);
+  void flush(Step step);
+  void rot(const std::string& path);  // A bit of the file flips, behind its header.
+  Trainer& rank(std::size_t index) { return *ranks_.at(index); }
+
+ private:
+  struct OneNode {
+    std::unique_ptr<wire::Network> front;
+    std::unique_ptr<Engine> engine;
+  };
+  void open(const std::string& name, std::uint64_t budget);
+  format::Layout captured_by(std::uint32_t rank) const;
+  void stop(OneNode& node);
+
+  asio::io_context context_;
+  FakeClock clock_{context_};
+  HeapSource memory_;
+  MemoryDisk disk_{1};
+  MemoryFileSystem files_{disk_, &clock_};
+  SimNetwork network_{1};
+  std::map<std::string, OneNode> nodes_;
+  std::vector<std::unique_ptr<Trainer>> ranks_;
+  Rules rules_;
+  std::uint32_t world_size_ = 0;
+  std::uint64_t incarnation_ = 0;
+  std::uint64_t boots_ = 0;
+};
+
+}  // namespace ckpt::test
