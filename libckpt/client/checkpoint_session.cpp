@@ -15,8 +15,6 @@
 #include <utility>
 
 #include "base/assert.hpp"
-#include "client/option_text.hpp"
-#include "client/restore_copy.hpp"
 
 namespace ckpt::client {
 
@@ -26,14 +24,6 @@ using std::chrono::steady_clock;
 
 // A first save waits no longer than this for a free Slot: a later one will find one.
 constexpr std::chrono::seconds grant_wait_max{1};
-
-// Names the option behind an expired deadline, and its value.
-Error named(Error error, Deadline deadline, std::string_view option,
-            std::chrono::milliseconds given) {
-  if (error.code() != Errc::unavailable || steady_clock::now() < deadline) return error;
-  return std::move(error).context(
-      fmt::format("not within {}, which is {}", option, show_duration(given)));
-}
 
 }  // namespace
 
@@ -288,141 +278,6 @@ Status CheckpointSession::wait(Step step, Level level, Deadline deadline) {
     return waited;
   return fail(Errc::not_found, fmt::format("wait until step {} is {}: its save was refused",
                                            number(step), to_string(level)));
-}
-
-Result<Restored> CheckpointSession::restore(RestoreRequest request,
-                                            const std::optional<Choice>& choice) {
-  CKPT_CHECK(check_open());
-  if (request.step && !request.from.empty())
-    return fail(Errc::invalid_argument,
-                fmt::format("restore step {} from {}: give one of them; the path names its step",
-                            number(*request.step), request.from));
-  teller_.watch(request.watch);
-  link_->watch_restores(std::move(request.watch));
-  const ChooseTargets* choose = choice ? &choice->targets : nullptr;
-  LoadRequest load;
-  load.path = std::move(request.from);
-  load.is_alone = options_.world_size == 1;
-  load.rank = choice ? choice->rank : options_.rank;
-  if (!choice) load.wanted = {options_.world_size, registry_.wanted()};
-  auto restored = load.path.empty() ? restore_agreed(request.step, choose)
-                                    : restore_loaded(std::move(load), choose);
-  teller_.end();
-  return restored;
-}
-
-Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
-                                                   const ChooseTargets* choose) {
-  standing_.started();
-  Status asked = finish_capture({});
-  if (asked) asked = update_layout();
-  if (asked) asked = slots_.ask_for_restore();
-  control::AskRestore request;
-  request.wanted = step;
-  request.joins_shards = choose != nullptr;
-  if (asked) {
-    auto wanted = slots_.wanted();
-    if (wanted) {
-      request.tensors = std::move(*wanted);
-    } else {
-      asked = fail(std::move(wanted).error());
-    }
-  }
-  if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), step.has_value()));
-  std::optional<Error> refusal;
-  const SessionLink::CopyOut copy = [&](const control::Offer& offer,
-                                        std::span<const std::byte> slot) {
-    CKPT_ASSERT(offer.record != nullptr);
-    Status copied = copy_out(*offer.record, slot, choose);
-    if (!copied) refusal.emplace(copied.error());
-    return copied;
-  };
-  Deadline deadline = deadline_after(options_.restore_deadline);
-  auto restored = ask_and_restore(std::move(request), copy, deadline);
-  if (restored) {
-    standing_.restored(restored->step);
-    schedule_.restart(restored->step);
-    timer_.restart();
-    if (options_.rank == 0)
-      log_info("restored step {} from {} in {:.1f} ms: {}", number(restored->step),
-               restored->source_name,
-               std::chrono::duration<double, std::milli>(restored->took).count(), restored->reason);
-    return restored;
-  }
-  Error error =
-      named(std::move(restored).error(), deadline, "restore_deadline", options_.restore_deadline);
-  // Our error names the tensor and the shapes. The error for all ranks says only that one refused.
-  if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
-  auto failed = standing_.failed(std::move(error), step.has_value());
-  if (failed.begins_again) (void)begin_timeline(open_deadline());  // Else the next save does it.
-  return fail(std::move(failed.error));
-}
-
-// The time for the Slots does not count as time for the bytes: memory of hundreds of GB is not made
-// at once.
-Result<Restored> CheckpointSession::ask_and_restore(control::AskRestore request,
-                                                    const SessionLink::CopyOut& copy,
-                                                    Deadline& deadline) {
-  if (Status slots = link_->ask_restore(std::move(request), deadline); !slots) {
-    if (slots.error().code() != Errc::unavailable) slots_.forget_room();
-    return fail(std::move(slots).error());
-  }
-  deadline = deadline_after(options_.restore_deadline);
-  return link_->restore(copy, deadline);
-}
-
-Status CheckpointSession::copy_out(const format::ShardRecord& record,
-                                   std::span<const std::byte> slot, const ChooseTargets* choose) {
-  RestoreCopy copy({devices_, registry_, blobs_, teller_, options_.restore_deadline,
-                    [this] { standing_.overwrites(); }});
-  return copy.run(record, slot, choose);
-}
-
-Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
-                                                   const ChooseTargets* choose) {
-  const auto began_at = steady_clock::now();
-  CKPT_CHECK(finish_capture({}));
-  request.deadline = deadline_after(options_.restore_deadline);
-  request.teller = &teller_;
-  standing_.started();
-  CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
-  if (Status copied = copy_out(*loaded.record, loaded.bytes(), choose); !copied)
-    return fail(standing_.failed_alone(std::move(copied).error(), true));
-  Restored restored;
-  restored.step = loaded.record->id.at.step;
-  restored.timeline = loaded.record->id.at.timeline;
-  restored.source = RestoreSource::storage;
-  restored.source_name = loaded.directory;
-  restored.saved_by = loaded.saved_by;
-  restored.reason = loaded.reason;
-  restored.bytes = loaded.record->bytes;
-  restored.took = steady_clock::now() - began_at;
-  standing_.loaded();
-  return restored;
-}
-
-Status CheckpointSession::start_fresh() {
-  CKPT_CHECK(check_open());
-  standing_.allow_saves();
-  const bool is_anew = standing_.has_begun();
-  if (is_anew && schedule_.is_at_beginning()) return {};
-  if (is_anew) CKPT_CHECK(finish_capture({}));
-  CKPT_CHECK(prepare());  // The start ends with the first granted Slot.
-  if (is_anew) standing_.begins_anew();
-  const Deadline deadline = open_deadline();
-  Status fresh = link_->start_fresh(deadline, is_anew ? Fresh::anew : Fresh::asked);
-  if (!fresh)
-    return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
-  standing_.begun_fresh();
-  schedule_.restart(std::nullopt);  // The steps of refused or earlier saves count no more.
-  timer_.restart();
-  return {};
-}
-
-Status CheckpointSession::restored_ok(Step step) {
-  CKPT_CHECK(check_open());
-  CKPT_CHECK(standing_.check_restored(step));
-  return link_->restored_ok(step);
 }
 
 Stats CheckpointSession::stats() {
