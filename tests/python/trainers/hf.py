@@ -122,7 +122,7 @@ def whole_weights(trainer):
         parts = dict(trainer.model.named_parameters())
         wholes = {name: safe_get_full_fp32_param(part) for name, part in parts.items()}
         return {name: parts[name] if whole is None else whole for name, whole in wholes.items()}
-    parts = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    parts = trainer.model.state_dict()
     return {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parts.items()}
 
 
