@@ -74,6 +74,12 @@ def lose_memory(programs):
     subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
 
 
+def by_daemon(output):
+    """Files of the last folder that are links to those of a step of libckpt's; none with FSDP."""
+    ends = ("_states.pt", "model.safetensors")
+    return [file for file in files_of(output / "checkpoint-20") if file.endswith(ends)]
+
+
 def losses(said):
     (line,) = [line for line in said.splitlines() if line.startswith("each ")]
     return [float(word) for word in line.split()[1:]]
@@ -93,6 +99,7 @@ def test_killed_ranks_go_on_from_memory_and_stock_reads_the_folders(trainer, tmp
         ours, theirs = (tmp_path / kind / f"checkpoint-{number}" for kind in ("output", "stock"))
         assert files_of(ours) == files_of(theirs)
         assert problem_of(ours) is None
+    assert {os.stat(output / "checkpoint-20" / file).st_nlink for file in by_daemon(output)} <= {2}
     shutil.rmtree(output / "checkpoint-20")
     stock = train(trainer, output, "stock", resume=True, **case).finish()
     assert first_step(stock) == 16
@@ -212,6 +219,7 @@ def test_where_memory_cannot_be_restored_all_ranks_take_the_folder(trainer, tmp_
     assert "libckpt: resume from memory: there is no module of that name; resumes from" in said
     assert first_step(said) in (newest + 1, newest + 6)  # The next one was on its way.
     assert results(said) == results(whole)
+    assert " captured in " in said  # The steps from there on.
     shutil.rmtree(output)
     kill_once_captured(train(trainer, output, **case, save_strategy="no"), 3)
     again = train(trainer, output, "forgetful", resume=True, **case)

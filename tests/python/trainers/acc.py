@@ -167,6 +167,6 @@ def main(project, kind, options):
     if kind == "stock":
         sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    if ranks > 1:
+    if ranks > 1 or options.get("sharded"):
         doors.become_rank(ranks)
     train(project, kind, options)

@@ -123,7 +123,7 @@ def whole_weights(trainer):
         parts = dict(trainer.model.named_parameters())
         wholes = {name: safe_get_full_fp32_param(part) for name, part in parts.items()}
         return {name: parts[name] if whole is None else whole for name, whole in wholes.items()}
-    parts = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    parts = trainer.model.state_dict()
     return {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parts.items()}
 
 
@@ -160,13 +160,6 @@ def train(output, kind, resume, options):
     return results(trainer)
 
 
-def leave_group(is_sharded):
-    if is_sharded:  # DeepSpeed and FSDP keep torch's threads, so no end of Python comes.
-        sys.stdout.flush()
-        os._exit(0)
-    doors.leave_group()
-
-
 def prepare_deepspeed():
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # noqa: F401
@@ -181,7 +174,6 @@ def main(output, kind, options):
     if ranks > 0:
         become_rank(ranks)
         options["ddp_backend"] = "gloo"
-    is_sharded = not options.keys().isdisjoint(("deepspeed", "fsdp"))
     if "deepspeed" in options:
         prepare_deepspeed()
     resume = options.pop("resume", None)
@@ -191,7 +183,8 @@ def main(output, kind, options):
     print("losses", losses)
     print("weights", weights, flush=True)
     if ranks > 0:
-        leave_group(is_sharded)
+        # Without an end of Python: threads of torch that are left would terminate the process.
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class FileSets:
         self.work = Work(self.private / "work")
         if rank == 0:
             self._finish()
-        job = _publish_queue.job_of(kind, self.directory.name, self.directory)
+        job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
         self._queue = _publish_queue.PublishQueue(
             job, self.private / "job", rank=rank, world_size=world_size, **options
         )
