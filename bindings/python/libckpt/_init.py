@@ -73,7 +73,7 @@ def init(
     if "keep" in given:
         given["max_ckpt_num"] = given.pop("keep")
     if dir is not None:
-        given["dir"] = _settings.absolute(os.fspath(dir))
+        given["dir"] = _settings.absolute(dir)
     raise_on_error = given.pop("raise_on_error", _configured_flag("raise_on_error"))
     allow_pickle = given.pop("allow_pickle", False)
     debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")
