@@ -16,6 +16,7 @@ namespace ckpt::bucket {
 
 namespace {
 
+constexpr int corrected_tries_max = 3;
 constexpr std::string_view checksum_header = "x-amz-checksum-crc32";
 
 std::string shown(const Place& place) {
@@ -156,6 +157,9 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
           request.target.empty() ? parse_error(sent->response.body) : ServerError();
       const bool is_good = sent->response.is_good() && said.code.empty();
       if (!is_good) reaction = reaction_to(sent->response.status, said);
+      // Other keys, or the server's time, help at once or not at all.
+      const bool is_other = reaction == Reaction::renew_keys || reaction == Reaction::set_clock;
+      if (is_other && tries >= corrected_tries_max) reaction = Reaction::give_up;
       if (reaction == Reaction::renew_keys) credentials_.forget(sent->used);
       if (reaction == Reaction::set_clock) set_clock(sent->response);
       if (is_good || reaction == Reaction::give_up || tries == tries_max) {
@@ -173,7 +177,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
       }
       is_unsure = true;
     }
-    if (reaction != Reaction::try_again && tries < 3) continue;
+    if (reaction != Reaction::try_again) continue;
     log(LogLevel::debug, "s3: {} is tried again", doing);
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(pause_after(tries, random_))));
   }

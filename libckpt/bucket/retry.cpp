@@ -15,7 +15,8 @@ constexpr Duration pause_max = std::chrono::seconds(10);
 Reaction reaction_to(int status, const ServerError& error) {
   if (error.code == "RequestTimeTooSkewed") return Reaction::set_clock;
   if (error.code == "ExpiredToken" || error.code == "ExpiredTokenException" ||
-      error.code == "TokenRefreshRequired" || error.code == "InvalidToken")
+      error.code == "TokenRefreshRequired" || error.code == "InvalidToken" ||
+      error.code == "InvalidAccessKeyId")
     return Reaction::renew_keys;
   // A conditional write that met another one: it may win the next time, or learn that it lost.
   const bool is_conflict = status == 409 && error.code == "ConditionalRequestConflict";

@@ -17,6 +17,9 @@ namespace ckpt::node {
 
 namespace {
 
+// Of the shards that this node has restored from storage.
+constexpr std::size_t folders_max = 4096;
+
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
   options.throttle = giving_way.throttle(Work::flush);
@@ -286,6 +289,9 @@ Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_in(std::stri
     co_return fail(Errc::not_found,
                    fmt::format("{} holds another save of step {}", name, number(id.at.step)));
   }
+  if (folders_.size() >= folders_max)
+    std::erase_if(folders_, [&](const auto& known) { return known.first.at != id.at; });
+  folders_[id] = shard.folder;
   auto record = co_await storage::read_record(facts_.context.seams.files, site().at(name), manifest,
                                               id.rank, facts_.context.seams.compute);
   co_return record;
@@ -298,10 +304,11 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   hooks.verified = std::move(verified);
-  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));
-  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, record->id.rank));
-  auto read = co_await storage::read_shard(facts_.context.seams.files,
-                                           storage::shard_directory(site().at(name), shard),
+  std::string directory = site().at(name);
+  const auto folder = folders_.find(record->id);
+  if (folder != folders_.end() && !folder->second.empty())
+    directory = os::join(directory, folder->second);
+  auto read = co_await storage::read_shard(facts_.context.seams.files, std::move(directory),
                                            std::move(record), target, std::move(hooks));
   co_return read;
 }

@@ -13,6 +13,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -164,6 +165,8 @@ class JobStorage {
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
   std::optional<format::StepId> looked_up_;       // The newest one; none: it was not there.
   std::optional<format::StepId> looking_for_;
+  std::map<format::ShardId, std::string>
+      folders_;  // Of shards whose record was read: see Manifest.
   std::set<format::Damage> damaged_;
   std::vector<storage::Rejected> rejected_;
   std::string unreadable_;

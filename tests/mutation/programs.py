@@ -15,8 +15,8 @@ import signal
 import subprocess
 
 # Quick ones first: the order in which those are asked that are not of the mutant's own module.
-ORDER = ("agree arena flush base wire snapshot replicate gather device format os storage node "
-         "daemon client cli").split()
+ORDER = ("agree arena flush base wire snapshot replicate gather device format os storage bucket "
+         "node daemon client cli").split()
 # Programs that the tests of a module start, in bin/ of the build.
 STARTED = {"unit_client": ["ckptd"], "unit_cli": ["ckptd", "ckpt"]}
 LIBRARY = re.compile(r"libckpt/libckpt_([a-z]+)\.a")

@@ -57,7 +57,7 @@ def init(
 ):
     """Opens a session for this rank of `job`; the node's daemon is started when none runs.
 
-    dir: where checkpoints are published; none: memory only.
+    dir: where checkpoints are published: a directory, or "s3://bucket/prefix"; none: memory only.
     guard: an optimizer, or several, for Session.guard.
     save_mem_interval: steps, or a time as "60s"; every step by default.
     save_storage_interval: likewise; "30min" by default when there is a directory, or "never".
@@ -83,7 +83,7 @@ def init(
     if "keep_every" in given:
         given["keep_every"] = _settings.intervals_as_text(given["keep_every"])
     if dir is not None:
-        given["dir"] = _settings.absolute(os.fspath(dir))
+        given["dir"] = _settings.absolute(dir)
     raise_on_error = given.pop("raise_on_error", _configured_flag("raise_on_error"))
     allow_pickle = given.pop("allow_pickle", False)
     debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")

@@ -124,6 +124,17 @@ TEST_CASE_METHOD(BucketFixture, "client: a clock that is off is corrected by the
   REQUIRE(dates.size() == 3);
 }
 
+TEST_CASE_METHOD(BucketFixture, "client: keys that are refused again and again are given up",
+                 "[unit][bucket]") {
+  server.before = [](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+    return MemoryServer::error(403, "ExpiredToken");
+  };
+  const auto read = run(files.list("s3://bucket/a"));
+  CHECK(read.error().code() == Errc::io);
+  CHECK(read.error().text().find("ExpiredToken") != std::string::npos);
+  CHECK(server.log.size() == 3);
+}
+
 TEST_CASE_METHOD(BucketFixture, "client: a listing takes all its pages", "[unit][bucket]") {
   server.page_keys_max = 2;
   for (const char* key : {"run/a", "run/b/1", "run/b/2", "run/c", "run/d/e/f", "other"})

@@ -35,6 +35,7 @@ def directory(options):
 
 def absolute(path):
     """A path of files made absolute; that of a bucket, or with another scheme, as it is."""
+    path = os.fspath(path)
     return path if SCHEME.match(path) else os.path.abspath(path)
 
 
