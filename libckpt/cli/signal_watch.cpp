@@ -6,6 +6,15 @@ namespace {
 
 volatile std::sig_atomic_t was_signalled = 0;
 
+// A second signal comes from somebody who does not want to wait.
+void note(int signal) {
+  if (was_signalled != 0) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  }
+  was_signalled = 1;
+}
+
 }  // namespace
 
 bool SignalWatch::has_signal() {
@@ -17,7 +26,7 @@ SignalWatch::SignalWatch() {
     ::sigaction(signals[index], nullptr, &before_[index]);
     if (before_[index].sa_handler == SIG_IGN) continue;  // As nohup has it.
     struct sigaction noted = {};
-    noted.sa_handler = [](int) { was_signalled = 1; };
+    noted.sa_handler = note;
     ::sigaction(signals[index], &noted, nullptr);
   }
 }

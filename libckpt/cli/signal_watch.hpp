@@ -1,5 +1,5 @@
 // SignalWatch: while it lives, a signal that would end the process is noted, so that a command can
-// leave everything in order first.
+// leave everything in order first. A second one ends the process at once.
 #pragma once
 
 #include <array>

@@ -118,6 +118,11 @@ Task<bool> is_published(Site target, const CopyOrder& order, std::string name) {
                   label(order), path));
 }
 
+Status check_cancelled(const CopyOrder& order) {
+  if (!order.is_cancelled || !order.is_cancelled()) return {};
+  return fail(Errc::cancelled, label(order) + ": it was interrupted");
+}
+
 // One rank being copied; lives in copy_rank's frame.
 struct CopyingRank {
   const CopyOrder& order;
@@ -126,8 +131,7 @@ struct CopyingRank {
 };
 
 Task<void> copy_chunk(CopyingRank& rank, std::size_t index) {
-  if (rank.order.is_cancelled && rank.order.is_cancelled())
-    co_return fail(Errc::cancelled, label(rank.order) + ": it was interrupted");
+  CKPT_CO_CHECK(check_cancelled(rank.order));
   const format::Extent chunk = rank.source->record().chunk(index);
   PageBuffer memory(chunk.bytes);
   const std::span<std::byte> bytes = memory.first(chunk.bytes);
@@ -196,6 +200,7 @@ Task<bool> is_rank_there(Site target, const CopyOrder& order, std::string direct
   if (!copied) co_return false;
   const TransferHooks no_hooks;
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
+    CKPT_CO_CHECK(check_cancelled(order));
     PageBuffer memory(record->chunk(index).bytes);
     const std::span<std::byte> bytes = memory.first(record->chunk(index).bytes);
     const Status read = co_await (*copied)->read_chunk(index, bytes, no_hooks);
