@@ -239,6 +239,13 @@ static void life_of_pieces(const char* directory, const ckpt_options* options) {
   range.flat_begin = 5; /* Beyond the end. */
   CHECK(ckpt_add_piece(handle, "far", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) ==
         CKPT_INVALID_ARGUMENT);
+  range.flat_begin = 3;
+  range.copy = range.copies = 2; /* Of two, counted from 0. */
+  CHECK(ckpt_add_piece(handle, "copy", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) ==
+        CKPT_INVALID_ARGUMENT);
+  range.copy = 1;
+  CHECK(ckpt_add_piece(handle, "copy", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) == CKPT_OK);
+  range.copy = range.copies = 0;
   CHECK(ckpt_start_fresh(handle) == CKPT_OK);
   CHECK(ckpt_save(handle, 1, NULL, NULL) == CKPT_OK);
   CHECK(ckpt_wait(handle, 1, CKPT_DURABLE, 30000) == CKPT_OK);

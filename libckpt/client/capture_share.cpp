@@ -26,7 +26,7 @@ std::vector<std::int64_t> shape_of(const Region& region, const std::vector<std::
 std::optional<CaptureShare> share_of(const SharedTensor& shared, std::uint64_t small_limit) {
   const TensorRef& tensor = shared.tensor;
   CKPT_ASSERT(shared.copies > 0);
-  // In the form that all copies have: the first one of a whole tensor is no piece.
+  // Some ranks may give a whole tensor as a box, and others as a range: all divide it alike.
   std::optional<Piece> part = tensor.piece;
   if (part) part->copy = 0;
   part = format::normalized(std::move(part), tensor.shape);
@@ -37,8 +37,7 @@ std::optional<CaptureShare> share_of(const SharedTensor& shared, std::uint64_t s
   copied.order = piece.order;
   std::optional<plan::Share> share = plan::share_of(copied, small_limit);
   if (!share) return std::nullopt;
-  const bool is_captured_by_all = copied.bytes() <= small_limit;
-  if (is_captured_by_all) return CaptureShare{tensor.shape, tensor.piece, 0};
+  if (copied.bytes() <= small_limit) return CaptureShare{tensor.shape, tensor.piece, 0};
   piece.global_shape = format::global_shape_of(part, tensor.shape);
   if (const auto* range = std::get_if<FlatRange>(&share->region)) {
     piece.flat_begin = range->begin;

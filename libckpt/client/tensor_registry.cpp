@@ -90,6 +90,12 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
   const Piece given = tensor.piece.value_or(Piece());
   tensor.piece = layout->tensors.front().piece;
+  if (!tensor.piece && given.copies > 1) {
+    // Without a number a whole tensor would be this rank's own, which no other may ask for.
+    Piece numbered = given;
+    numbered.copy = 1;
+    tensor.piece = format::normalized(std::move(numbered), tensor.shape);
+  }
   CKPT_CHECK(check(name, tensor, bytes));
   CKPT_TRY(const std::size_t device, device_of(name, tensor));
   // A tensor that comes back, perhaps at another address, takes its old place, so the Layout does

@@ -9,6 +9,9 @@ namespace {
 
 // Two guarded tensors and one that is not; sizes that are no multiple of a page or of each other.
 constexpr std::size_t tensor_words[] = {37'500, 38'001, 37'003};
+// Held by all ranks: large enough to be divided among a few of them.
+constexpr std::size_t shared_words = 140'003;
+constexpr std::uint32_t of_all_ranks = 1000;
 constexpr std::size_t position_words = 9;
 constexpr const char* sampler_name = "sampler";
 
@@ -46,12 +49,20 @@ std::vector<std::uint64_t> sampler(std::uint32_t rank, std::uint64_t step) {
 
 }  // namespace
 
-State::State(std::uint32_t rank, const Gpu* gpu)
-    : rank_(rank), gpu_(gpu), position_(position_words) {
+State::State(Place place, const Gpu* gpu) : place_(place), gpu_(gpu), position_(position_words) {
   for (const std::size_t words : tensor_words) tensors_.emplace_back(words);
+  if (place_.world_size > 1) tensors_.emplace_back(shared_words);
   places_.resize(tensors_.size());
   for (std::size_t i = 0; gpu_ != nullptr && i + 1 < tensors_.size(); ++i)
     places_[i] = gpu_->allocate(tensors_[i].size() * sizeof(std::uint64_t));
+}
+
+bool State::is_shared(std::size_t tensor) const {
+  return tensor >= std::size(tensor_words);
+}
+
+std::uint64_t State::key_of(std::size_t tensor, std::uint64_t step) const {
+  return key(is_shared(tensor) ? of_all_ranks : place_.rank, step, tensor);
 }
 
 ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
@@ -62,6 +73,8 @@ ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
     tensor.dtype = ckpt::DType::u64;
     tensor.shape = {static_cast<std::int64_t>(tensors_[i].size())};
     tensor.guarded = i != 1;
+    if (is_shared(i))
+      tensor.piece = ckpt::Piece{{shared_words}, {0}, {}, {}, place_.rank, place_.world_size};
     CKPT_CHECK(checkpointer.add("tensor" + std::to_string(i), tensor));
   }
   return checkpointer.add_blob("position", std::as_writable_bytes(std::span(position_)));
@@ -69,17 +82,17 @@ ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
 
 bool State::compute(std::uint64_t step) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    fill(tensors_[i], key(rank_, step, i));
+    fill(tensors_[i], key_of(i, step));
     const bool is_good =
         !is_on_gpu(i) || gpu_->write(places_[i], std::as_bytes(std::span(tensors_[i])));
     if (!is_good) return false;
   }
-  fill(position_, key(rank_, step, 99));
+  fill(position_, key(place_.rank, step, 99));
   return true;
 }
 
 ckpt::Status State::hand_over(ckpt::FrameworkCheckpointer& checkpointer, std::uint64_t step) const {
-  const auto words = sampler(rank_, step);
+  const auto words = sampler(place_.rank, step);
   return checkpointer.set_blob(sampler_name, std::as_bytes(std::span(words)));
 }
 
@@ -88,12 +101,12 @@ std::string State::difference(const ckpt::FrameworkCheckpointer& checkpointer,
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     std::vector<std::uint64_t> words = tensors_[i];
     if (is_on_gpu(i)) gpu_->read(std::as_writable_bytes(std::span(words)), places_[i]);
-    auto text = difference_of(words, key(rank_, step, i), "tensor" + std::to_string(i));
+    auto text = difference_of(words, key_of(i, step), "tensor" + std::to_string(i));
     if (!text.empty()) return text;
   }
-  auto text = difference_of(position_, key(rank_, step, 99), "position");
+  auto text = difference_of(position_, key(place_.rank, step, 99), "position");
   if (!text.empty()) return text;
-  const auto expected = sampler(rank_, step);
+  const auto expected = sampler(place_.rank, step);
   const auto found = checkpointer.blob(sampler_name);
   if (!found) return "the blob sampler is missing";
   if (found->size() != expected.size() * 8) return "the blob sampler has another size";

@@ -1,5 +1,6 @@
 // CrashState: a trainer's state of which every byte is a function of (rank, step).
 //
+// The ranks of a world also hold one tensor together, of which each captures a share.
 // So whoever restores it can say which step it is, and that no byte of another one is among it.
 #pragma once
 
@@ -14,7 +15,11 @@ namespace crash {
 class State {
  public:
   // With `gpu` all tensors but the last lie there; it outlives this.
-  explicit State(std::uint32_t rank, const Gpu* gpu = nullptr);
+  struct Place {
+    std::uint32_t rank = 0;
+    std::uint32_t world_size = 1;
+  };
+  explicit State(Place place, const Gpu* gpu = nullptr);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -31,7 +36,10 @@ class State {
  private:
   bool is_on_gpu(std::size_t index) const { return places_[index] != nullptr; }
 
-  std::uint32_t rank_;
+  std::uint64_t key_of(std::size_t tensor, std::uint64_t step) const;
+  bool is_shared(std::size_t tensor) const;
+
+  Place place_;
   const Gpu* gpu_;
   std::vector<std::vector<std::uint64_t>> tensors_;
   std::vector<void*> places_;            // On the GPU; null: the tensor itself.

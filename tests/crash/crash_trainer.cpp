@@ -154,6 +154,11 @@ const char* text_of(ckpt::SaveOutcome outcome) {
   return "unknown";
 }
 
+crash::State::Place place_of(const Arguments& arguments) {
+  return {static_cast<std::uint32_t>(arguments.number("rank", 0)),
+          static_cast<std::uint32_t>(arguments.number("world", 1))};
+}
+
 class Training {
  public:
   Training(const Arguments& arguments, const crash::Gpu* gpu,
@@ -161,7 +166,7 @@ class Training {
       : arguments_(arguments),
         events_(events),
         stream_(gpu != nullptr ? gpu->stream() : ckpt::Stream{}),
-        state_(static_cast<std::uint32_t>(arguments.number("rank", 0)), gpu),
+        state_(place_of(arguments), gpu),
         checkpointer_(std::move(checkpointer)),
         wait_level_(level_named(arguments.text("wait"))) {}
 
@@ -308,7 +313,7 @@ int check_directory(const Arguments& arguments, Events& events) {
   options.world_size = static_cast<std::uint32_t>(arguments.number("world", 1));
   auto checkpointer = ckpt::FrameworkCheckpointer::open(options);
   if (!checkpointer) return complain(events, 2, checkpointer.error().message());
-  crash::State state(static_cast<std::uint32_t>(arguments.number("rank", 0)));
+  crash::State state(place_of(arguments));
   if (const auto added = state.register_with(*checkpointer); !added)
     return complain(events, 2, added.error().message());
   std::set<std::string> visible;

@@ -170,6 +170,22 @@ def test_ranks_that_differ_in_other_tensors_leave_nothing_out(ranks):
     check(found[0] + found[1], 1)
 
 
+def test_groups_of_copies_may_hold_the_same(ranks):
+    """As tensor parallel ranks hold the same norms, each with its data parallel copies."""
+    sessions = ranks(4)
+    at_once(sessions, lambda rank, one: one.save(
+        1, {}, arrays=of_rank(rank // 2, 2, lambda name: whole(name, 1))))  # fmt: skip
+    at_once(sessions, lambda _, one: one.wait(1, "committed"))
+    die(sessions)
+    for count in (4, 3):
+        sessions = ranks(count)
+        found = [of_rank(rank // 2, 2, nothing) for rank in range(count)]
+        at_once(sessions, lambda rank, one, found=found: one.restore(arrays=found[rank]))
+        for arrays in found:
+            check(arrays, 1)
+        die(sessions)
+
+
 def test_a_copy_that_nobody_captured_is_named(ranks):
     """The second of two ranks is missing from what says it was divided by two."""
     (session,) = ranks(1)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_ranks import Cluster, began, kill_all, results, said, states  # noqa: E402
+from test_ranks import Cluster, began, kill_all, process_of, results, said, states  # noqa: E402
 
 STEPS = 10
 
@@ -69,6 +69,7 @@ def test_another_number_of_sharded_ranks_goes_on_from_storage(sharded, tmp_path,
     assert check_began(log, count, 2, job, ("storage",)) == 8
 
 
+@pytest.mark.slow
 def test_copies_of_the_shards_are_captured_once_among_them(sharded, tmp_path):
     """HSDP: two groups of two ranks. Each tensor is large enough to be divided."""
     many = {"WIDTH": "40001", "COPIES": "2"}
@@ -77,16 +78,17 @@ def test_copies_of_the_shards_are_captured_once_among_them(sharded, tmp_path):
     job = sharded.start("ABCD", "job", 6, directory, HOLD_AT="5", **many)
     job.wait_until_said("r0 made 5 ")
     four = job.log.read_text()
-    kill_all(four, 4, job)
-    log = sharded.start("ABCD", "job", 6, directory, **many).finish()
+    sharded.lose("D", process_of(four, 3))  # Its shares come from the node that has copies of them.
+    kill_all(four, 3, job)
+    log = sharded.start("ABCE", "job", 6, directory, **many).finish()
     assert check_began(log, 4, 4, four, ("own_memory", "peer_memory")) >= 3
     assert results(log) == results(whole)
     sizes = [file.stat().st_size for file in directory.glob("step-000000006/*.safetensors")]
     model = 3 * 4 * (16 + 1 + 2 + 2) * 40001  # With its state, in bytes.
     assert max(sizes) < 1.2 * model / 4 + (1 << 20), sizes
-    for name in "ABCD":
+    for name in "ABCE":
         sharded.stop(name)
-    log = sharded.start("ABCD", "job", 7, directory, **many).finish()
+    log = sharded.start("ABCE", "job", 7, directory, **many).finish()
     assert check_began(log, 4, 4, whole, ("storage",)) == 6
     log = sharded.start("AB", "job", 8, directory, WIDTH="40001").finish()
     assert said(log, 0, "source")[0][1] == "4"
