@@ -147,6 +147,28 @@ TEST_CASE_METHOD(CopyScene, "copy: whichever operation fails, the next try makes
   CHECK(failing > 40);
 }
 
+TEST_CASE("copy: what was reported survives the loss of power", "[unit][storage]") {
+  bool is_done = false;
+  for (std::uint64_t cut = 0; !is_done; ++cut) {
+    CopyScene scene;
+    scene.must_copy(2);  // The older one that follows does not become the latest.
+    const storage::CopyOrder order = scene.order_of(1);
+    const std::uint64_t before = scene.disk.operations();
+    scene.disk.fail_at(cut, {5, true, false});
+    const auto copied = scene.run(storage::copy_checkpoint(scene.target, order));
+    is_done = scene.disk.operations() - before <= cut;
+    scene.disk.clear_faults();
+    scene.disk.crash(Survival::nothing);
+    CAPTURE(cut);
+    const auto there = scene.checkpoints_in_target();
+    CHECK(there.size() <= 2);
+    if (copied) CHECK(there.size() == 2);
+    CHECK(scene.newest_in_target() == 2);
+    scene.must_copy(1);
+    CHECK(scene.checkpoints_in_target().size() == 2);
+  }
+}
+
 TEST_CASE_METHOD(CopyScene, "copy: what is there and whole is not copied again",
                  "[unit][storage]") {
   auto order = order_of(2);
