@@ -212,19 +212,6 @@ Status CheckpointSession::update_layout() {
   return {};
 }
 
-Status CheckpointSession::prepare() {
-  CKPT_CHECK(check_open());
-  CKPT_CHECK(finish_capture({}));
-  CKPT_CHECK(update_layout());
-  const Deadline deadline = open_deadline();
-  if (Status slots = slots_.ask(deadline); !slots) {
-    return fail(named(std::move(slots).error(), deadline, "open_deadline", options_.open_deadline));
-  }
-  // Until then captures take a slower way, which is no error.
-  if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
-  return capture_.plan(slots_.layout(), registry_);
-}
-
 Status CheckpointSession::prepare_in_background() {
   CKPT_CHECK(check_open());
   CKPT_CHECK(finish_capture({}));

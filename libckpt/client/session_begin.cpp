@@ -30,6 +30,19 @@ Error named(Error error, Deadline deadline, std::string_view option,
 
 }  // namespace
 
+Status CheckpointSession::prepare() {
+  CKPT_CHECK(check_open());
+  CKPT_CHECK(finish_capture({}));
+  CKPT_CHECK(update_layout());
+  const Deadline deadline = open_deadline();
+  if (Status slots = slots_.ask(deadline); !slots) {
+    return fail(named(std::move(slots).error(), deadline, "open_deadline", options_.open_deadline));
+  }
+  // Until then captures take a slower way, which is no error.
+  if (devices_.has_gpus()) (void)devices_.pins()->wait_settled(deadline);
+  return capture_.plan(slots_.layout(), registry_);
+}
+
 Result<Restored> CheckpointSession::restore(RestoreRequest request,
                                             const std::optional<Choice>& choice) {
   CKPT_CHECK(check_open());

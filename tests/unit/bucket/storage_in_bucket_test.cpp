@@ -343,7 +343,7 @@ TEST_CASE_METHOD(StepsInBucket,
   server.objects["run/step-000000005/notes.txt"] = "mine";
   storage::RetentionOrder order;
   order.run = test_run;
-  order.max_ckpt_num = 1;
+  order.rule.max_ckpt_num = 1;
   storage::CatalogOptions options;
   options.run = test_run;
   auto catalog = must(storage::read_catalog(site, options));
