@@ -112,7 +112,7 @@ def forget(trainer):
         raise ModuleNotFoundError("there is no module of that name")
 
     (callback,) = [c for c in trainer.callback_handler.callbacks if hasattr(c, "_memory")]
-    callback._memory.session.restore = restore
+    callback._memory.session._restorer.restore = restore
 
 
 def whole_weights(trainer):
