@@ -349,6 +349,23 @@ TEST_CASE("list published: newest first, and what is damaged is told", "[unit][c
   REQUIRE(list_published(directory.path() + "/nothing").error().code() == Errc::not_found);
 }
 
+TEST_CASE("newest slot bytes: those of the newest manifest that can be read", "[unit][client]") {
+  const Directory directory;
+  CHECK(newest_slot_bytes(directory.path(), 0) == 0);
+  std::uint64_t bytes = 0;
+  {
+    Trainer trainer;
+    for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
+    for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
+    bytes = trainer.node->shards.back().record->layout.slot_bytes;
+  }
+  CHECK(newest_slot_bytes(directory.path(), 0) == bytes);
+  CHECK(newest_slot_bytes(directory.path(), 1) == 0);  // One rank saved it.
+  std::filesystem::resize_file(directory.path() + "/step-000000009/manifest.json", 100);
+  CHECK(newest_slot_bytes(directory.path(), 0) == bytes);
+  CHECK(newest_slot_bytes(directory.path() + "/nothing", 0) == 0);
+}
+
 TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit][client]") {
   const Directory directory;
   Options options;
