@@ -66,7 +66,8 @@ def save_all(session, steps, elements=ELEMENTS, deadline=120):
         session.wait(step, "durable", deadline)
 
 
-BOTH = [bucket_server.start_moto, bucket_server.start_seaweedfs]
+SEAWEEDFS = pytest.param(bucket_server.start_seaweedfs, marks=pytest.mark.slow)
+BOTH = [bucket_server.start_moto, SEAWEEDFS]
 
 
 @pytest.mark.parametrize("server", BOTH, indirect=True)
@@ -172,6 +173,7 @@ def test_what_a_killed_daemon_was_uploading_is_no_step_and_is_cleared(
     assert ckpt("verify", DIR).count("good ") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", BOTH, indirect=True)
 def test_of_two_daemons_that_save_the_same_steps_one_wins_each(
     server, runtime, ckpt, programs, tmp_path

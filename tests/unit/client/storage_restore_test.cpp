@@ -428,6 +428,23 @@ TEST_CASE("list published: one checkpoint, or all runs below a path", "[unit][cl
   CHECK_THAT(list_published(directory.path())->damage.at(0), Contains("run3/step-000000003"));
 }
 
+TEST_CASE("newest slot bytes: those of the newest manifest that can be read", "[unit][client]") {
+  const Directory directory;
+  CHECK(newest_slot_bytes(directory.path(), 0) == 0);
+  std::uint64_t bytes = 0;
+  {
+    Trainer trainer;
+    for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
+    for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
+    bytes = trainer.node->shards.back().record->layout.slot_bytes;
+  }
+  CHECK(newest_slot_bytes(directory.path(), 0) == bytes);
+  CHECK(newest_slot_bytes(directory.path(), 1) == 0);  // One rank saved it.
+  std::filesystem::resize_file(directory.path() + "/step-000000009/manifest.json", 100);
+  CHECK(newest_slot_bytes(directory.path(), 0) == bytes);
+  CHECK(newest_slot_bytes(directory.path() + "/nothing", 0) == 0);
+}
+
 TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit][client]") {
   const Directory directory;
   Options options;
