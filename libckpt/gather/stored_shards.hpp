@@ -11,6 +11,13 @@
 
 namespace ckpt::gather {
 
+// Reads these Chunks of a shard whose files lie in `directory`, some at a time. Arguments live
+// until it ends.
+Task<void> read_stored_chunks(os::FileSystem& files, std::string directory,
+                              std::shared_ptr<const format::ShardRecord> record,
+                              std::vector<std::size_t> chunks, ShardSource::TakeChunk take,
+                              const storage::TransferHooks& hooks);
+
 class StoredShards final : public ShardSource {
  public:
   StoredShards(os::FileSystem& files, std::string step_directory,
@@ -21,7 +28,6 @@ class StoredShards final : public ShardSource {
   // Reads only the front of the part and the blocks that may have these names.
   Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
-  // Reads some Chunks at a time.
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,
                   std::vector<std::size_t> chunks, TakeChunk take,
                   const storage::TransferHooks& hooks) override;

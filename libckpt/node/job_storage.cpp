@@ -297,6 +297,12 @@ Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_in(std::stri
   co_return record;
 }
 
+std::string JobStorage::files_of(const std::string& name, format::ShardId id) const {
+  const auto folder = folders_.find(id);
+  const bool has_folder = folder != folders_.end() && !folder->second.empty();
+  return has_folder ? os::join(site().at(name), folder->second) : site().at(name);
+}
+
 Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
                             std::span<std::byte> target, BytesVerified verified) {
   const std::string name = name_of(record->id.at);
@@ -304,12 +310,9 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   hooks.verified = std::move(verified);
-  std::string directory = site().at(name);
-  const auto folder = folders_.find(record->id);
-  if (folder != folders_.end() && !folder->second.empty())
-    directory = os::join(directory, folder->second);
-  auto read = co_await storage::read_shard(facts_.context.seams.files, std::move(directory),
-                                           std::move(record), target, std::move(hooks));
+  const std::string directory = files_of(name, record->id);
+  auto read = co_await storage::read_shard(facts_.context.seams.files, directory, std::move(record),
+                                           target, std::move(hooks));
   co_return read;
 }
 
@@ -319,8 +322,10 @@ Task<void> JobStorage::read_chunks(std::shared_ptr<const format::ShardRecord> re
                                    const storage::TransferHooks& hooks) {
   const std::string name = name_of(record->id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage");
-  gather::StoredShards shards(facts_.context.seams.files, site().at(name), /*manifest=*/nullptr);
-  auto read = co_await shards.read(std::move(record), std::move(chunks), std::move(take), hooks);
+  const std::string directory = files_of(name, record->id);
+  auto read =
+      co_await gather::read_stored_chunks(facts_.context.seams.files, directory, std::move(record),
+                                          std::move(chunks), std::move(take), hooks);
   co_return read;
 }
 

@@ -148,6 +148,8 @@ class JobStorage {
   Task<std::shared_ptr<const format::ShardRecord>> record_in(std::string name, format::ShardId id,
                                                              Digest digest);
   storage::Site site() const;
+  // Where the files of a shard lie whose record was read from the step's directory.
+  std::string files_of(const std::string& name, format::ShardId id) const;
   std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
 
   const JobFacts& facts_;
