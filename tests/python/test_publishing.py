@@ -121,11 +121,11 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path):
     folders = Folders(tmp_path)
     for number in (1, 2, 3, 4, 10):
         folders.path(number).mkdir()
-    folders.rotate(3, str(folders.path(2)))
+    folders.rotate(3, str(folders.path(2)), folders.remove)
     assert folders.numbers() == [2, 4, 10]
-    folders.rotate(1, str(folders.path(2)))
+    folders.rotate(1, str(folders.path(2)), folders.remove)
     assert folders.numbers() == [2, 10]
-    folders.rotate(None, None)
+    folders.rotate(None, None, folders.remove)
     assert folders.numbers() == [2, 10]
 
 

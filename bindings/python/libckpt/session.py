@@ -186,9 +186,8 @@ class Session:
         return restored
 
     def start_fresh(self):
-        """Begins a new timeline from the state as it is; all ranks call it, or none. Call it before
-        a second training in one program: its steps begin anew. The first save of a program does it
-        by itself where the job has no step, but not after a restore that failed."""
+        """Begins anew from the state as it is, as for a second training in one program; all ranks
+        call it, or none. The first save does it where the job has no step, unless a restore failed."""
         self._check_open()
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
