@@ -187,7 +187,7 @@ class Session:
 
     def start_fresh(self):
         """Begins anew from the state as it is, as for a second training in one program; all ranks
-        call it, or none. The first save does it where the job has no step, unless a restore failed."""
+        call it, or none. A first save does it where the job has no step, if no restore failed."""
         self._check_open()
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
