@@ -64,6 +64,7 @@ std::size_t find(const Bytes& file, std::uint32_t magic) {
   FAIL("no such record");
   return 0;
 }
+constexpr std::uint32_t record = 0x02014b50, last = 0x06054b50;
 
 }  // namespace
 
