@@ -5,6 +5,7 @@
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
 #include "cli/commands.hpp"
+#include "cli/disk_only.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
@@ -42,6 +43,7 @@ Status check_places(const CopyOptions& given, const std::string& run) {
   for (const auto& [path, name] : {std::pair(given.from, "FROM"), std::pair(given.to, "TO")}) {
     if (path.empty())
       return fail(Errc::invalid_argument, fmt::format("copy: {} is empty: name a directory", name));
+    CKPT_CHECK(check_on_disk("copy", path));
   }
   std::error_code error;
   if (!std::filesystem::equivalent(run, given.to, error) || error) return {};

@@ -15,6 +15,7 @@
 #include "arena/arena_limits.hpp"
 #include "cli/commands.hpp"
 #include "cli/daemon_talk.hpp"
+#include "cli/disk_only.hpp"
 #include "cli/json_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -202,6 +203,7 @@ Outcome told(const GcOptions& given, const Plan& plan) {
 Result<Outcome> collect_garbage(const GcOptions& given) {
   if (given.dir.empty())
     return fail(Errc::invalid_argument, "collect garbage in \"\": name the directory");
+  CKPT_CHECK(check_on_disk("collect garbage in", given.dir));
   Workplace workplace;
   const storage::Site site(workplace.files(), workplace.clock(), given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
