@@ -122,4 +122,19 @@ TEST_CASE_METHOD(LargePart, "part reader: only what is sealed is believed", "[un
         Errc::not_found);
 }
 
+// All that the manifest repeats of it is right, and so is its own checksum.
+TEST_CASE_METHOD(LargePart, "part reader: a front that is not the sealed one is refused",
+                 "[unit][storage]") {
+  format::PartFront other = front;
+  ++other.record.chunk_crcs[0];
+  auto bytes = format::encode(part);
+  const auto forged = format::encode(other);
+  REQUIRE(forged.size() == front.front_bytes);
+  std::ranges::copy(forged, bytes.begin());
+  disk.put(path, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const auto found = find({name_of(0)});
+  REQUIRE_FALSE(found);
+  CHECK(found.error().code() == Errc::corruption);
+}
+
 }  // namespace ckpt::test
