@@ -1,5 +1,5 @@
-// What saves cost the training thread, by the whole public path, with its own daemon: a small one,
-// and one of a rank that divides its state with others.
+// The cost of saves to the training thread, by the whole public path, with its own daemon: a small
+// one, and one of a rank that divides its state with others.
 #include <algorithm>
 #include <chrono>
 #include <ckpt/checkpointer.hpp>

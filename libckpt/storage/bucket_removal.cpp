@@ -70,19 +70,8 @@ Task<void> log_discard(Site site, std::string work_name, WorkDirectory work, std
 
 }  // namespace
 
-Task<void> remove_from_bucket(Site site, std::string name, format::RunId run, std::string reason) {
-  CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
-  if (manifest->run != run) {
-    co_return fail(Errc::invalid_argument, "delete " + name + ": it is of job " + manifest->job);
-  }
-  Event event;
-  event.operation = "delete";
-  event.path = name;
-  event.at = manifest->at;
-  event.bytes = describe(*manifest, name).bytes;
-  event.reason = reason;
-  CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
-  CKPT_POINT("prune.log");
+Task<void> remove_from_bucket(Site site, std::string name,
+                              std::shared_ptr<const format::Manifest> manifest) {
   const std::string directory = site.at(name);
   CKPT_CO_CHECK(co_await site.files().remove_file(os::join(directory, format::manifest_name)));
   CKPT_POINT("prune.mark.after");

@@ -7,6 +7,7 @@
 // bucket_publish.hpp says why an attempt is marked first. Objects that are not ours stay.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,9 @@
 
 namespace ckpt::storage {
 
-Task<void> remove_from_bucket(Site site, std::string name, format::RunId run, std::string reason);
+// The rest of remove_checkpoint, once the deletion is logged.
+Task<void> remove_from_bucket(Site site, std::string name,
+                              std::shared_ptr<const format::Manifest> manifest);
 
 // Returns false if a manifest names the attempt: it is a checkpoint, and stays.
 Task<bool> discard_attempt(Site site, std::string work_name, std::string reason);

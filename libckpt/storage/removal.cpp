@@ -114,10 +114,6 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   if (!parse_step_directory(name)) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is no checkpoint's name");
   }
-  if (site.objects() != nullptr) {
-    Status done = co_await remove_from_bucket(site, name, run, std::move(reason));
-    co_return done;
-  }
   // Step 1.
   CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));
   if (manifest->run != run) {
@@ -134,6 +130,10 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   CKPT_CO_CHECK(co_await record_event(site, std::move(event)));
   CKPT_POINT("prune.log");
 
+  if (site.objects() != nullptr) {
+    Status done = co_await remove_from_bucket(site, name, manifest);
+    co_return done;
+  }
   CKPT_CO_TRY(const Contents contents, co_await examine(site, name, manifest));
   if (contents.has_foreign) {
     Status done = co_await remove_in_place(site, name, manifest);

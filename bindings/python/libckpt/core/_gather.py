@@ -220,7 +220,8 @@ class Gather:
 
 
 def _candidates(path):
-    """What a path may mean, the best first, or why there is none: one rank looks for all."""
+    """The checkpoints that a path may mean, the best first, or why there is none. One rank looks
+    for all."""
     try:
         found, damage, history_lost = _native.published(path)
     except errors.CheckpointError as error:

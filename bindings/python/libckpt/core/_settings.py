@@ -50,7 +50,7 @@ def storage_interval(options):
 
 
 def intervals_as_text(given):
-    """What keep_every is as text: of numbers, dictionaries, or objects with `every` and `until`."""
+    """keep_every as text, from numbers, dictionaries, or objects with `every` and `until`."""
     if not isinstance(given, (list, tuple)):
         return given
     texts = []

@@ -16,7 +16,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class EngineState:
-    """What a session saves of an engine, and how a step reaches it again. All ranks call it."""
+    """The part of an engine that a session saves, and the way back into it. All ranks call it."""
 
     def __init__(self, engine, layout):
         self._engine, self._layout = engine, layout

@@ -79,7 +79,7 @@ class Callback(transformers.TrainerCallback):
         self._memory = None
         self._folders = None
         self._sharded = None  # How a sharded Trainer resumes.
-        self._resumed = None  # What training resumes from, until its first step.
+        self._resumed = None  # The source of a resume, until the first step.
 
     def attach(self, trainer):
         """Replaces methods of this instance, as far as its class has Transformers' own."""

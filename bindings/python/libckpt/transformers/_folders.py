@@ -113,7 +113,7 @@ def problem_of(folder):
 
 
 def _problem_of_parts(folder):
-    """Of what several ranks wrote: each kind has a file that comes last."""
+    """Why parts of several ranks are not whole; none: they are. Each kind has a last file."""
     for path in folder.iterdir():
         if path.name.startswith("global_step") and not (folder / "latest").is_file():
             return f"nothing names its {path.name} as latest"

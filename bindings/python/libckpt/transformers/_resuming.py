@@ -35,20 +35,20 @@ def is_from_memory(memory, restored, folders, number):
 class ShardedResume:
     """Where a sharded Trainer resumes from.
 
-    Memory fills tensors where they are, and a Trainer shards its model after it was told a folder.
-    So it is told one that stands for the answer, and the answer is found as soon as there is the
-    model: before the Trainer reads from the folder where it stands in its data.
+    A restore fills tensors where they are, but the Trainer shards its model only after it has been
+    given a folder. So it gets a stand-in. The real choice follows as soon as the model exists, and
+    before the Trainer reads from the folder how far it had come in its data.
     """
 
     def __init__(self, trainer, memory, folders):
         self._trainer, self._memory, self._folders = trainer, memory, folders
         self._prepared = None  # The model, once it is sharded and the Trainer has not asked for it.
         self._is_from_memory = False
-        self._number = None  # Of the folder that it resumes from.
+        self._number = None  # The folder to resume from.
         self.folder = str(folders.folders().private / "resume" / "newest")
 
     def write_state(self, text=None):
-        """What the Trainer reads of a folder before it asks for anything."""
+        """Writes the file that the Trainer reads from a folder first."""
         from transformers.trainer_callback import TrainerState
 
         path = self._folders.folders().private / "resume" / "newest" / "trainer_state.json"
