@@ -81,7 +81,8 @@ class Scope:
         for node in body:
             if isinstance(node, ast.FunctionDef):
                 self.functions[node.name] = node
-            elif isinstance(node, ast.ClassDef):
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                # A private class is a Protocol, for type checkers alone.
                 self.classes[node.name] = node
             elif isinstance(node, ast.AnnAssign):
                 self.values.add(node.target.id)

@@ -1,14 +1,13 @@
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, SupportsFloat, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 from libckpt.core._arrays import Array
 from libckpt.core._ranks import Ranks
 from libckpt.core._restorer import Restored
-from libckpt.ticket import Ticket
+from libckpt.ticket import Level, Ticket
 
-Level = Literal["captured", "replicated", "committed", "durable"]
 Items = Mapping[str, Any]
 Default = TypeVar("Default")
 

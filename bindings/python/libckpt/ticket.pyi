@@ -1,11 +1,19 @@
-from libckpt.session import Level, Session
+from typing import Any, Literal, Protocol
+
+Level = Literal["captured", "replicated", "committed", "durable"]
 
 LEVELS: tuple[Level, ...]
 
 def said(outcome: str) -> str: ...
 
+class _Levels(Protocol):
+    """What a ticket needs of its session."""
+
+    def counts(self) -> dict[str, Any]: ...
+    def wait(self, step: int, level: Level, deadline: float = 60.0) -> None: ...
+
 class Future:
-    def __init__(self, session: Session, step: int, outcome: str, level: Level) -> None: ...
+    def __init__(self, session: _Levels, step: int, outcome: str, level: Level) -> None: ...
     def result(self, timeout: float = 60.0) -> None: ...
     def done(self) -> bool: ...
 
@@ -18,6 +26,6 @@ class Ticket:
     committed: Future
     durable: Future
     def __init__(
-        self, session: Session, step: int, outcome: str, exposed_seconds: float
+        self, session: _Levels, step: int, outcome: str, exposed_seconds: float
     ) -> None: ...
     def __bool__(self) -> bool: ...
