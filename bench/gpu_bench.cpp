@@ -24,7 +24,7 @@ using ckpt::MiB;
 using ckpt::test::GpuTrainer;
 using std::chrono::steady_clock;
 
-constexpr std::size_t figures = 13;
+constexpr std::size_t figures = 17;
 constexpr std::size_t repeats = 7;  // Of what is not compared: as many as the harness judges by.
 
 double milliseconds_since(steady_clock::time_point begin) {
@@ -185,30 +185,63 @@ std::size_t large_bytes(const bench::Harness& harness, const GpuTrainer& trainer
                   std::min({30 * harness.bytes(), trainer.bytes_free() / 4 * 3, host / 3}));
 }
 
-void measure_calls(bench::Harness& harness, GpuTrainer& trainer) {
-  GpuState state(trainer, sizes_like_a_model(large_bytes(harness, trainer)));
-  harness.add_condition(fmt::format("G4 to G6 with {} tensors of {:.1f} GB", state.places.size(),
-                                    static_cast<double>(state.bytes) / 1e9));
-  constexpr int calls = 100;
-  constexpr std::chrono::seconds time_max{90};  // For links that are slow; a p99 of fewer then.
+struct CallTimes {
+  std::vector<double> calls_ms;  // Of each save.
+  std::vector<double> small_ms;  // Of the trainer's own small copies during captures.
+};
+
+CallTimes time_calls(GpuTrainer& trainer, GpuState& state, int calls,
+                     std::chrono::seconds time_max) {
   const auto began_all_at = steady_clock::now();
-  std::vector<double> calls_ms;
-  std::vector<double> small_ms;
+  CallTimes times;
   bench::PinnedMemory word(state.pins(), ckpt::page_bytes);
   std::byte* const source = trainer.allocate(sizeof(std::uint32_t));
   const auto stream = static_cast<CUstream>(trainer.stream().handle);
   for (int i = 0; i < calls && steady_clock::now() - began_all_at < time_max; ++i) {
     const auto began_at = steady_clock::now();
     state.begin();
-    calls_ms.push_back(milliseconds_since(began_at));
-    while (state.snapshotter->is_running()) {  // The trainer's own small copies, meanwhile.
+    times.calls_ms.push_back(milliseconds_since(began_at));
+    while (state.snapshotter->is_running()) {
       const auto asked_at = steady_clock::now();
       check(trainer.driver().copy_to_host(word.bytes().data(), on_gpu(source), 4, stream));
       trainer.spin();
-      small_ms.push_back(milliseconds_since(asked_at));
+      times.small_ms.push_back(milliseconds_since(asked_at));
     }
     state.end();
   }
+  return times;
+}
+
+// Which gap between batches lets the trainer's own copies through best.
+void measure_gaps(bench::Harness& harness, GpuTrainer& trainer) {
+  constexpr int calls = 20;
+  constexpr std::pair<ckpt::GpuGap, const char*> gaps[] = {
+      {ckpt::GpuGap::none, "none"},
+      {ckpt::GpuGap::memset, "memset"},
+      {ckpt::GpuGap::write_value, "write_value"},
+      {ckpt::GpuGap::copy, "copy"},
+  };
+  for (const auto& [gap, name] : gaps) {
+    GpuState state(trainer, sizes_like_a_model(harness.bytes()), gap);
+    const CallTimes times = time_calls(trainer, state, calls, std::chrono::seconds(10));
+    if (times.small_ms.empty()) continue;
+    harness.sample({.id = "G6 " + std::string(name),
+                    .what = fmt::format("the same with gpu_gap={} and less state", name),
+                    .excellent = 2,
+                    .floor = 5,
+                    .better = bench::Better::lower,
+                    .unit = "ms",
+                    .is_judged = false},
+                   0.99, times.small_ms);
+  }
+}
+
+void measure_calls(bench::Harness& harness, GpuTrainer& trainer) {
+  GpuState state(trainer, sizes_like_a_model(large_bytes(harness, trainer)));
+  harness.add_condition(fmt::format("G4 to G6 with {} tensors of {:.1f} GB", state.places.size(),
+                                    static_cast<double>(state.bytes) / 1e9));
+  // The time is for links that are slow; a p99 of fewer calls then.
+  const auto [calls_ms, small_ms] = time_calls(trainer, state, 100, std::chrono::seconds(90));
   const auto lower = bench::Better::lower;
   harness.sample({"G4", "what a save holds the trainer, median", 2, 10, lower, "ms"}, 0.5,
                  calls_ms);
@@ -341,6 +374,7 @@ int main(int argc, char** argv) {
                    extra_mib);
     measure_copies(harness, trainer, raw);
     measure_calls(harness, trainer);
+    measure_gaps(harness, trainer);
     measure_steps(harness, trainer);
     measure_restore(harness, trainer, raw);
   }

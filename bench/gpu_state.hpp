@@ -49,10 +49,11 @@ class PinnedMemory {
 class GpuState final : private ckpt::snapshot::CaptureListener {
  public:
   // Guarded tensors of these sizes.
-  GpuState(ckpt::test::GpuTrainer& trainer, const std::vector<std::size_t>& sizes)
+  GpuState(ckpt::test::GpuTrainer& trainer, const std::vector<std::size_t>& sizes,
+           ckpt::GpuGap gap = ckpt::Options{}.gpu_gap)
       : trainer_(trainer),
         pins_(std::make_shared<ckpt::device::MemoryPins>()),
-        gpus_(must(ckpt::device::Gpus::open({}, pins_))) {
+        gpus_(must(ckpt::device::Gpus::open({.gap = gap}, pins_))) {
     namespace format = ckpt::format;
     std::vector<format::TensorSpec> specs;
     for (std::size_t i = 0; i < sizes.size(); ++i) {

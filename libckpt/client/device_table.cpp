@@ -9,6 +9,7 @@ namespace {
 device::GpuOptions gpu_options(const Options& options) {
   device::GpuOptions gpus;
   gpus.copy_rate = options.gpu_copy_rate;
+  gpus.gap = options.gpu_gap;
   return gpus;
 }
 

@@ -85,6 +85,23 @@ std::string show_best(Best best) {
   return best == Best::min ? "min" : "max";
 }
 
+constexpr std::array<std::pair<GpuGap, std::string_view>, 4> gap_names = {{
+    {GpuGap::none, "none"},
+    {GpuGap::memset, "memset"},
+    {GpuGap::write_value, "write_value"},
+    {GpuGap::copy, "copy"},
+}};
+Result<GpuGap> parse_gap(std::string_view text) {
+  for (const auto& [gap, name] : gap_names)
+    if (trim(text) == name) return gap;
+  return fail(Errc::invalid_argument, "expected none, memset, write_value or copy");
+}
+std::string show_gap(GpuGap gap) {
+  for (const auto& [known, name] : gap_names)
+    if (known == gap) return std::string(name);
+  return {};
+}
+
 // For storage, "0" is the usual word for never. For captures it would leave nothing at all.
 Result<Interval> parse_captures(std::string_view text) {
   CKPT_TRY(const Interval interval, Interval::parse(text));
@@ -114,6 +131,7 @@ constexpr std::array fields = {
     bytes_field<&Options::blob_capacity>("blob_capacity"),
     count_field<&Options::copy_threads>("copy_threads"),
     bytes_field<&Options::gpu_copy_rate>("gpu_copy_rate"),
+    field<&Options::gpu_gap, parse_gap, show_gap>("gpu_gap"),
     bytes_field<&Options::flush_rate>("flush_rate"),
     bytes_field<&Options::replica_rate>("replica_rate"),
     field<&Options::yield, parse_yield, show_yield>("yield"),

@@ -44,17 +44,21 @@ class BatchPlanner {
   }
 
   void add_copy(const CudaCopy& copy) {
-    batch_.bytes += copy.bytes;
-    if (batch_.copy_count > 0 && copy.slot_offset % pin_piece_bytes != 0) {
-      CudaCopy& last = plan_.copies.back();
-      if (last.source + last.bytes == copy.source &&
-          last.slot_offset + last.bytes == copy.slot_offset && !begins_memory_(copy.source)) {
-        last.bytes += copy.bytes;
-        return;
-      }
+    if (continues_last(copy)) {
+      plan_.copies.back().bytes += copy.bytes;
+    } else {
+      if (batch_.copy_count >= limits_.copies) end_batch();
+      plan_.copies.push_back(copy);
+      ++batch_.copy_count;
     }
-    plan_.copies.push_back(copy);
-    ++batch_.copy_count;
+    batch_.bytes += copy.bytes;
+  }
+
+  bool continues_last(const CudaCopy& copy) const {
+    if (batch_.copy_count == 0 || copy.slot_offset % pin_piece_bytes == 0) return false;
+    const CudaCopy& last = plan_.copies.back();
+    return last.source + last.bytes == copy.source &&
+           last.slot_offset + last.bytes == copy.slot_offset && !begins_memory_(copy.source);
   }
 
   void end_batch() {

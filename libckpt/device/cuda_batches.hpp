@@ -45,11 +45,16 @@ struct BatchLimits {
   std::size_t copies = 1024;       // Each costs the driver about 2 microseconds.
 };
 
+// A stream takes about a thousand launches that have not begun; one more blocks the thread that
+// queues it. Copies that are queued one by one count as a launch each, and two batches are queued.
+inline constexpr std::size_t copies_one_by_one_max = 256;
+
 // Returns true if an allocation on the GPU begins at the address. Neighbouring allocations leave no
 // gap.
 using BeginsMemory = std::function<bool(const std::byte*)>;
 
-// A batch ends where a strip ends, so it may exceed the limits by one strip.
+// A batch may exceed the limit of bytes by one strip. It holds no more copies than the limit, so it
+// may end within a strip: thousands of scalars fit into one.
 CudaBatches plan_batches(const CopyList& list, const BatchLimits& limits,
                          const BeginsMemory& begins_memory);
 

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "device/cuda_run.hpp"
@@ -14,6 +16,9 @@ namespace ckpt::device {
 namespace {
 
 constexpr std::chrono::microseconds settle_poll_interval{100};
+constexpr std::chrono::microseconds run_poll_interval{50};  // A tenth of a batch's time.
+// While copies wait for the trainer's work, which may be far from its end.
+constexpr std::chrono::microseconds far_poll_interval_max{800};
 
 }  // namespace
 
@@ -57,7 +62,7 @@ CudaDevice::~CudaDevice() {
 }
 
 Status CudaDevice::open_streams() {
-  CKPT_CHECK(queue_.open());
+  CKPT_CHECK(queue_.open(handle_));
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
   const CudaDriver& driver = queue_.driver;
@@ -77,6 +82,7 @@ void CudaDevice::start_thread() {
 
 void CudaDevice::run() {
   os::set_thread_name("ckpt-gpu");
+  std::chrono::microseconds pause = run_poll_interval;
   std::unique_lock lock(queue_.mutex);
   while (true) {
     queue_.changed.wait(
@@ -94,8 +100,16 @@ void CudaDevice::run() {
       has_moved = run->advance(lock) || has_moved;
       if (i < queue_.runs.size() && queue_.runs[i] == run) ++i;
     }
-    if (!has_moved) queue_.changed.wait_for(lock, CudaQueue::poll_interval);
+    pause = has_moved ? run_poll_interval : next_pause(pause);
+    if (!has_moved) queue_.changed.wait_for(lock, pause);
   }
+}
+
+// Longer each time while no copy of any run has ended.
+std::chrono::microseconds CudaDevice::next_pause(std::chrono::microseconds pause) const {
+  const bool is_far = std::none_of(queue_.runs.begin(), queue_.runs.end(),
+                                   [](const CudaRun* run) { return run->has_arrived(); });
+  return is_far ? std::min(2 * pause, far_poll_interval_max) : run_poll_interval;
 }
 
 std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& listener) {
@@ -108,7 +122,9 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
         queue_.driver.pointer_attribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
     return result != CUDA_SUCCESS || begin == address;  // Two copies are correct in any case.
   };
-  return std::make_unique<CudaRun>(queue_, plan_batches(list, limits_, begins_memory), listener);
+  BatchLimits limits = limits_;
+  if (!queue_.is_batch_copy_usable) limits.copies = std::min(limits.copies, copies_one_by_one_max);
+  return std::make_unique<CudaRun>(queue_, plan_batches(list, limits, begins_memory), listener);
 }
 
 Status CudaDevice::synchronize() const {

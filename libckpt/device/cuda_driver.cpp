@@ -36,7 +36,8 @@ class CudaSymbols {
  public:
   static Result<CudaSymbols> open() {
     const char* named = std::getenv("CKPT_CUDA_DRIVER");
-    std::vector<std::string> names = {"libcuda.so.1"};
+    // The second is where containers mount the driver that the host has.
+    std::vector<std::string> names = {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"};
     if (named != nullptr && *named != '\0') names = {named};
     auto library = os::DynamicLibrary::open(names);
     if (!library)
@@ -98,7 +99,7 @@ Result<std::unique_ptr<CudaDriver>> CudaDriver::open() {
   auto driver = std::make_unique<CudaDriver>();
   driver->version = symbols.version();
   CKPT_CHECK(driver->find_functions(symbols));
-  CKPT_CHECK(driver->find_newer_functions(symbols));
+  driver->find_newer_functions(symbols);
   const auto start = [&]() -> Status {
     CKPT_CHECK(driver->check(driver->init(0), "initialise CUDA"));
     return driver->check(driver->get_device_count(&driver->device_count), "count the GPUs");
@@ -117,12 +118,15 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   CKPT_CHECK(symbols.find(init, "cuInit", 2000));
   CKPT_CHECK(symbols.find(get_device_count, "cuDeviceGetCount", 2000));
   CKPT_CHECK(symbols.find(get_device, "cuDeviceGet", 2000));
+  CKPT_CHECK(symbols.find(device_attribute, "cuDeviceGetAttribute", 2000));
   CKPT_CHECK(symbols.find(retain_context, "cuDevicePrimaryCtxRetain", 7000));
   CKPT_CHECK(symbols.find(release_context, "cuDevicePrimaryCtxRelease", 11000));
   CKPT_CHECK(symbols.find(push_context, "cuCtxPushCurrent", 4000));
   CKPT_CHECK(symbols.find(pop_context, "cuCtxPopCurrent", 4000));
   CKPT_CHECK(symbols.find(synchronize_context, "cuCtxSynchronize", 2000));
   CKPT_CHECK(symbols.find(create_stream, "cuStreamCreate", 2000));
+  CKPT_CHECK(symbols.find(priority_range, "cuCtxGetStreamPriorityRange", 5050));
+  CKPT_CHECK(symbols.find(create_priority_stream, "cuStreamCreateWithPriority", 5050));
   CKPT_CHECK(symbols.find(destroy_stream, "cuStreamDestroy", 4000));
   CKPT_CHECK(symbols.find(wait_event, "cuStreamWaitEvent", 3020));
   CKPT_CHECK(symbols.find(query_stream, "cuStreamQuery", 2000));
@@ -136,6 +140,7 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   CKPT_CHECK(symbols.find(copy_to_host, "cuMemcpyDtoHAsync", 3020));
   CKPT_CHECK(symbols.find(copy_to_device, "cuMemcpyHtoDAsync", 3020));
   CKPT_CHECK(symbols.find(set_words, "cuMemsetD32Async", 3020));
+  CKPT_CHECK(symbols.find(write_value, "cuStreamWriteValue32", 8000));
   CKPT_CHECK(symbols.find(allocate, "cuMemAlloc", 3020));
   CKPT_CHECK(symbols.find(free, "cuMemFree", 3020));
   CKPT_CHECK(symbols.find(memory_info, "cuMemGetInfo", 3020));
@@ -146,16 +151,16 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   return symbols.find(pointer_attribute, "cuPointerGetAttribute", 4000);
 }
 
-Status CudaDriver::find_newer_functions(const CudaSymbols& symbols) {
-  // Looked up only in drivers that have it: asking an older one is an error.
+// What a driver lacks stays null: there is another way without each of them. They are looked up
+// only in drivers of their version, since asking an older one is an error.
+void CudaDriver::find_newer_functions(const CudaSymbols& symbols) {
   if (version >= version_of_context_id)
-    CKPT_CHECK(symbols.find(context_id, "cuCtxGetId", version_of_context_id));
-  if (version >= version_of_batch_copy_without_index)
-    return symbols.find(copy_batch_13000, "cuMemcpyBatchAsync",
-                        version_of_batch_copy_without_index);
-  if (version >= version_of_batch_copy)
-    return symbols.find(copy_batch_12080, "cuMemcpyBatchAsync", version_of_batch_copy);
-  return {};
+    (void)symbols.find(context_id, "cuCtxGetId", version_of_context_id);
+  if (version >= version_of_batch_copy_without_index) {
+    (void)symbols.find(copy_batch_13000, "cuMemcpyBatchAsync", version_of_batch_copy_without_index);
+  } else if (version >= version_of_batch_copy) {
+    (void)symbols.find(copy_batch_12080, "cuMemcpyBatchAsync", version_of_batch_copy);
+  }
 }
 
 Status CudaDriver::check(CUresult result, std::string_view attempted) const {

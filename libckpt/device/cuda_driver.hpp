@@ -24,7 +24,8 @@ using CopyBatch13000 = CUresult(CUDAAPI*)(CUdeviceptr* targets, CUdeviceptr* sou
                                           std::size_t attribute_count, CUstream stream);
 
 struct CudaDriver {
-  // Loads CKPT_CUDA_DRIVER, else libcuda.so.1, and initialises it. Errors: unsupported (no driver,
+  // Loads CKPT_CUDA_DRIVER, else libcuda.so.1 from where the loader or a container has it, and
+  // initialises it. Errors: unsupported (no driver,
   // no GPU, or a driver older than CUDA 11.3; the text says which).
   static Result<std::unique_ptr<CudaDriver>> open();
 
@@ -42,12 +43,15 @@ struct CudaDriver {
   PFN_cuInit_v2000 init = nullptr;
   PFN_cuDeviceGetCount_v2000 get_device_count = nullptr;
   PFN_cuDeviceGet_v2000 get_device = nullptr;
+  PFN_cuDeviceGetAttribute_v2000 device_attribute = nullptr;
   PFN_cuDevicePrimaryCtxRetain_v7000 retain_context = nullptr;
   PFN_cuDevicePrimaryCtxRelease_v11000 release_context = nullptr;
   PFN_cuCtxPushCurrent_v4000 push_context = nullptr;
   PFN_cuCtxPopCurrent_v4000 pop_context = nullptr;
   PFN_cuCtxSynchronize_v2000 synchronize_context = nullptr;
+  PFN_cuCtxGetStreamPriorityRange_v5050 priority_range = nullptr;
   PFN_cuStreamCreate_v2000 create_stream = nullptr;
+  PFN_cuStreamCreateWithPriority_v5050 create_priority_stream = nullptr;
   PFN_cuStreamDestroy_v4000 destroy_stream = nullptr;
   PFN_cuStreamWaitEvent_v3020 wait_event = nullptr;
   PFN_cuStreamQuery_v2000 query_stream = nullptr;
@@ -61,6 +65,7 @@ struct CudaDriver {
   PFN_cuMemcpyDtoHAsync_v3020 copy_to_host = nullptr;
   PFN_cuMemcpyHtoDAsync_v3020 copy_to_device = nullptr;
   PFN_cuMemsetD32Async_v3020 set_words = nullptr;
+  PFN_cuStreamWriteValue32_v8000 write_value = nullptr;
   PFN_cuMemAlloc_v3020 allocate = nullptr;
   PFN_cuMemFree_v3020 free = nullptr;
   PFN_cuMemGetInfo_v3020 memory_info = nullptr;
@@ -69,15 +74,15 @@ struct CudaDriver {
   PFN_cuMemHostRegister_v6050 register_host = nullptr;
   PFN_cuMemHostUnregister_v4000 unregister_host = nullptr;
   PFN_cuPointerGetAttribute_v4000 pointer_attribute = nullptr;
-  // At most one of the two is set: CUDA 13.0 removed a parameter.
+  // At most one of the two is set: CUDA 13.0 removed a parameter. Both may be null.
   PFN_cuMemcpyBatchAsync_v12080 copy_batch_12080 = nullptr;
   CopyBatch13000 copy_batch_13000 = nullptr;
-  // Set from CUDA 12.0 on, else null.
+  // From CUDA 12.0 on, where the driver has it; else null.
   PFN_cuCtxGetId_v12000 context_id = nullptr;
 
  private:
   Status find_functions(const class CudaSymbols& symbols);
-  Status find_newer_functions(const class CudaSymbols& symbols);
+  void find_newer_functions(const class CudaSymbols& symbols);
 };
 
 // Returns true for errors that destroy their context: nothing queued there runs any more.

@@ -9,6 +9,13 @@
 
 namespace ckpt::device {
 
+namespace {
+
+// Lives as long as the process: the copy of it may run late.
+constexpr std::uint32_t gap_source = 0;
+
+}  // namespace
+
 void CudaQueue::close() {
   const CudaScope scope(driver, context);
   if (stream != nullptr) (void)driver.destroy_stream(stream);
@@ -25,19 +32,56 @@ bool CudaQueue::has_context() {
   return false;
 }
 
-Status CudaQueue::open() {
+Status CudaQueue::open(CUdevice device) {
   const CudaScope scope(driver, context);
   CKPT_CHECK(scope.status());
-  // Non-blocking: the default stream, which many trainers use, must not wait for our copies.
-  CKPT_CHECK(driver.check(driver.create_stream(&stream, CU_STREAM_NON_BLOCKING),
-                          "create the stream for captures"));
+  CKPT_CHECK(make_stream());
+  CKPT_CHECK(find_batch_copy(device));
   return driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
                       "allocate a word on the GPU");
 }
 
+Status CudaQueue::make_stream() {
+  // The highest priority: a gap that is a kernel then goes before the trainer's waiting kernels,
+  // and where CUDA_DEVICE_MAX_CONNECTIONS leaves one queue for all streams, it has another one.
+  int lowest = 0;
+  int highest = 0;
+  CKPT_CHECK(driver.check(driver.priority_range(&lowest, &highest),
+                          "ask for the priorities of the GPU's streams"));
+  // Non-blocking: the default stream, which many trainers use, must not wait for our copies.
+  return driver.check(driver.create_priority_stream(&stream, CU_STREAM_NON_BLOCKING, highest),
+                      "create the stream for captures");
+}
+
+Status CudaQueue::find_batch_copy(CUdevice device) {
+  // The batched copy takes the Slot's own addresses. A GPU that cannot use these would lose the
+  // context by it, whereas single copies are documented to take any host memory.
+  int takes_host_pointers = 0;
+  CKPT_CHECK(driver.check(
+      driver.device_attribute(&takes_host_pointers,
+                              CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
+      "ask whether the GPU uses host addresses"));
+  is_batch_copy_usable = driver.has_batch_copy() && takes_host_pointers != 0;
+  return {};
+}
+
 Status CudaQueue::queue_gap() {
   // This runs on another engine. Without it, two copies in a row on one stream run as one block.
-  return driver.check(driver.set_words(gap_word_, 0, 1, stream), "queue a gap between batches");
+  CUresult result = CUDA_SUCCESS;
+  switch (gap_) {
+    case GpuGap::none:
+      break;
+    case GpuGap::memset:
+      result = driver.set_words(gap_word_, 0, 1, stream);
+      break;
+    case GpuGap::write_value:
+      result = driver.write_value(stream, gap_word_, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
+      break;
+    case GpuGap::copy:
+      result = driver.copy_to_device(gap_word_, &gap_source, sizeof(gap_source), stream);
+      break;
+  }
+  return driver.check(result, "queue a gap between batches");
 }
 
 Status CudaQueue::make_ring(std::uint64_t half_bytes) {

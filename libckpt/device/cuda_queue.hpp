@@ -29,9 +29,11 @@ class CudaRun;
 class CudaQueue {
  public:
   static constexpr std::size_t batches_queued_max = 2;
+  // Behind a fence batches are queued together, up to this size: fewer launches, since the stream
+  // has room for about a thousand.
+  static constexpr std::uint64_t together_bytes_max = 256 * MiB;
   // Two, so that one fills while the other is emptied into the Slot.
   static constexpr std::size_t ring_halves = 2;
-  static constexpr std::chrono::microseconds poll_interval{50};  // A tenth of a batch's time.
 
   CudaQueue(const CudaDriver& driver_in, CUcontext context_in, const MemoryPins& pins_in,
             const GpuOptions& options)
@@ -39,14 +41,14 @@ class CudaQueue {
         context(context_in),
         identity(driver_in, context_in),
         pins(pins_in),
-        is_batch_copy_usable(driver_in.has_batch_copy()),
-        bucket(options.copy_rate, options.batch_bytes) {}
+        bucket(options.copy_rate, options.batch_bytes),
+        gap_(options.gap) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
 
   // Errors: io, unavailable.
-  Status open();
+  Status open(CUdevice device);
   void close();  // Before the context is released, while it lives.
   // Checks, with the lock, whether the trainer has destroyed the context, and sets `lost` if so: no
   // handle may be used then.
@@ -70,11 +72,15 @@ class CudaQueue {
   std::optional<Error> lost;   // Why the context is gone.
   bool is_half_used[ring_halves] = {};
   // Small tensors are copied in one call, if the driver has that call and its GPU accepts it.
-  bool is_batch_copy_usable;
+  bool is_batch_copy_usable = false;
   TokenBucket bucket;
   CUstream stream = nullptr;
 
  private:
+  Status make_stream();
+  Status find_batch_copy(CUdevice device);
+
+  const GpuGap gap_;
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;

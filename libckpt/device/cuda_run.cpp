@@ -1,6 +1,8 @@
 // A run:
 //  1. An event on the trainer's stream; our stream waits for it.
-//  2. Batches are queued, an event after each: two here, the rest as they end, or all by fence().
+//  2. Batches are queued: the first here, so that no thread of the trainer's waits for room in the
+//     stream, and the others by `ckpt-gpu`, two at a time, or all by fence(). An event follows each
+//     of them; by fence(), each group of them.
 //  3. `ckpt-gpu` polls the events. A batch whose event has completed is in the Slot.
 //  4. fence() makes the trainer's stream wait for the last batch's event, which it has recorded.
 //  5. When every queued copy has ended, the listener is notified, and the run is idle.
@@ -29,6 +31,9 @@ std::uint64_t largest_batch(const CudaBatches& plan) {
   return bytes;
 }
 
+// Of batches that are queued in one call.
+constexpr std::size_t copies_together_max = 1024;
+
 // Counts polls, one per interval: together a few milliseconds.
 constexpr std::size_t errors_in_a_row_max = 100;
 
@@ -46,8 +51,9 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
       plan_(std::move(plan)),
       listener_(listener),
       order_(queue.driver, queue.context),
+      event_of_(plan_.batches.size()),
       half_of_(plan_.batches.size()) {
-  std::size_t copies_max = 0;
+  std::size_t copies_max = copies_together_max;
   for (const CudaBatch& batch : plan_.batches) copies_max = std::max(copies_max, batch.copy_count);
   targets_.reserve(copies_max);
   sources_.reserve(copies_max);
@@ -114,11 +120,10 @@ Status CudaRun::start(const CopyStart& start) {
     // Step 1.
     CKPT_CHECK(order_.follow(queue_.stream, start.stream));
     // Step 2.
-    while (has_left() && may_queue()) {
-      const Status queued = queue_batch();
-      if (queued) continue;
-      fail_with(queued.error());
-      if (ended_ == next_ && is_covered_) return queued;
+    if (may_queue()) {
+      const Status queued = queue_batches(1);
+      if (!queued) fail_with(queued.error());
+      if (!queued && next_ == 0 && is_covered_) return queued;
     }
     state_ = State::running;
     queue_.runs.push_back(this);
@@ -135,26 +140,30 @@ bool CudaRun::may_queue() {
 }
 
 // On an error, `is_covered_` is false if copies were queued that no event covers.
-Status CudaRun::queue_batch() {
+Status CudaRun::queue_batches(std::size_t count) {
   CKPT_ASSERT(has_left());
-  const CudaBatch& batch = plan_.batches[next_];
-  const auto copies = std::span(plan_.copies).subspan(batch.first_copy, batch.copy_count);
+  CKPT_ASSERT(count > 0 && count <= plan_.batches.size() - next_);
+  const std::size_t last = next_ + count - 1;
+  const std::size_t first_copy = plan_.batches[next_].first_copy;
+  const std::size_t end_copy = plan_.batches[last].first_copy + plan_.batches[last].copy_count;
+  const auto copies = std::span(plan_.copies).subspan(first_copy, end_copy - first_copy);
   std::byte* ring_half = nullptr;
   if (is_by_ring_) {
+    CKPT_ASSERT(count == 1);
     half_of_[next_] = queue_.free_half().value();
     ring_half = queue_.half(half_of_[next_]);
   }
   CKPT_POINT("gpu.before_batch");
-  if (next_ > 0) CKPT_CHECK(queue_.queue_gap());
+  // Where a thread waits for all of it, there is nothing to let through.
+  if (next_ > 0 && !is_unpaced_) CKPT_CHECK(queue_.queue_gap());
   is_covered_ = false;
   Status queued = queue_copies(copies, ring_half);
   // Also after only a part of a batch: the event shows when that has ended.
-  const CUresult recorded = queue_.driver.record_event(events_[next_], queue_.stream);
+  const CUresult recorded = queue_.driver.record_event(events_[last], queue_.stream);
   is_covered_ = recorded == CUDA_SUCCESS;
   if (is_covered_) {
     if (is_by_ring_) queue_.is_half_used[half_of_[next_]] = true;
-    ++next_;
-    ++queue_.queued;
+    for (; next_ <= last; ++next_, ++queue_.queued) event_of_[next_] = last;
   }
   CKPT_CHECK(std::move(queued));
   return queue_.driver.check(recorded, "record an event behind a batch of copies");
@@ -214,10 +223,24 @@ void CudaRun::fail_with(Error error) {
   if (!failure_) failure_ = std::move(error);
 }
 
+// How many batches from the next one on go into one group behind a fence.
+std::size_t CudaRun::count_together() const {
+  std::uint64_t bytes = plan_.batches[next_].bytes;
+  std::size_t copies = plan_.batches[next_].copy_count;
+  std::size_t count = 1;
+  for (; next_ + count < plan_.batches.size(); ++count) {
+    const CudaBatch& batch = plan_.batches[next_ + count];
+    bytes += batch.bytes;
+    copies += batch.copy_count;
+    if (bytes > CudaQueue::together_bytes_max || copies > copies_together_max) break;
+  }
+  return count;
+}
+
 void CudaRun::queue_all_left() {
   is_unpaced_ = true;
   while (has_left() && !is_by_ring_) {
-    if (const Status queued = queue_batch(); !queued) fail_with(queued.error());
+    if (const Status queued = queue_batches(count_together()); !queued) fail_with(queued.error());
   }
 }
 
@@ -273,7 +296,7 @@ bool CudaRun::advance(Lock& lock) {
   // Step 2.
   while (has_left() && may_queue()) {
     has_moved = true;
-    if (const Status queued = queue_batch(); !queued) fail_with(queued.error());
+    if (const Status queued = queue_batches(1); !queued) fail_with(queued.error());
   }
   if (ended_ == next_ && !has_left() && (is_covered_ || has_stream_ended())) {
     end(lock);
@@ -284,7 +307,7 @@ bool CudaRun::advance(Lock& lock) {
 
 bool CudaRun::has_batch_ended() {
   if (queue_.lost) return true;  // Nothing queued will run any more.
-  const CUresult result = queue_.driver.query_event(events_[ended_]);
+  const CUresult result = queue_.driver.query_event(events_[event_of_[ended_]]);
   if (is_answer(result)) return result == CUDA_SUCCESS;
   fail_with(queue_.driver.check(result, "copy from the GPU").error());
   if (queue_.lost) return true;  // Nothing queued will run any more.

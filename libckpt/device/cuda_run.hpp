@@ -1,7 +1,7 @@
 // CudaRun: one plan of copies from a GPU into a Slot, started once per capture.
 //
-//   idle --start: an event, two batches--> running --a batch ends: the next--> ending
-//                                             +--fence: all that is left, and an event--+
+//   idle --start: an event, a batch--> running --a batch ends: the next--> ending
+//                                         +--fence: all that is left, and an event--+
 //   ending --listener notified--> idle
 //
 // Invariants: copies come after everything the trainer had queued at the start. The listener is
@@ -39,6 +39,8 @@ class CudaRun final : public CopyRun {
   // Runs on `ckpt-gpu` with the queue's lock, which it releases meanwhile. True: there was
   // progress.
   bool advance(std::unique_lock<std::mutex>& lock);
+  // Whether a batch has ended, under the queue's lock.
+  bool has_arrived() const { return ended_ > 0; }
 
  private:
   enum class State : std::uint8_t { idle, running, ending };
@@ -48,7 +50,8 @@ class CudaRun final : public CopyRun {
   Status check_start(const CopyStart& start);
   bool has_left() const { return next_ < plan_.batches.size() && !failure_; }
   bool may_queue();
-  Status queue_batch();
+  Status queue_batches(std::size_t count);
+  std::size_t count_together() const;
   Status queue_copies(std::span<const CudaCopy> copies, std::byte* ring_half);
   CUresult queue_together(std::span<const CudaCopy> copies);
   std::byte* target_of(const CudaCopy& copy, std::byte* ring_half, std::uint64_t ring_offset) const;
@@ -66,7 +69,8 @@ class CudaRun final : public CopyRun {
   const CudaBatches plan_;
   CopyListener& listener_;
   CudaOrder order_;
-  std::vector<CUevent> events_;  // One for each batch, made at the first start.
+  std::vector<CUevent> events_;        // One for each batch, made at the first start.
+  std::vector<std::size_t> event_of_;  // Which of them was recorded behind each batch.
   // Arguments for one call of the batched copy, as many as the largest batch needs.
   std::vector<CUdeviceptr> targets_, sources_;
   std::vector<std::size_t> sizes_;

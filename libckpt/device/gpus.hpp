@@ -3,6 +3,7 @@
 // Threads:  one at a time (the training thread). Lifetime: outlives the runs of its Devices.
 #pragma once
 
+#include <ckpt/options.hpp>
 #include <ckpt/result.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@ struct GpuOptions {
   // The size of a batch and how many copies it holds: see cuda_batches.hpp.
   std::uint64_t batch_bytes = 32 * MiB;
   std::size_t batch_copies_max = 1024;
+  GpuGap gap = GpuGap::memset;
 };
 
 class Gpus {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -133,8 +134,10 @@ struct LongRun final : device::CopyListener {
   static constexpr std::size_t bytes = 4 * MiB;
   static constexpr std::size_t batch = 64 * KiB;
 
-  explicit LongRun(std::uint64_t copy_rate)
-      : gpus(device::Gpus::open({copy_rate, batch, 1024}, pins).value()) {
+  explicit LongRun(std::uint64_t copy_rate, const std::string& words = "",
+                   GpuGap gap = GpuGap::memset)
+      : trainer("seed=5 " + words),
+        gpus(device::Gpus::open({copy_rate, batch, 1024, gap}, pins).value()) {
     std::byte* const source = trainer.allocate(bytes);
     const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory->data()) % page_bytes;
     slot = std::span(*memory).subspan(first, bytes);
@@ -156,9 +159,15 @@ struct LongRun final : device::CopyListener {
     return std::chrono::steady_clock::now() + std::chrono::seconds(30);
   }
   void strips_arrived(std::size_t count) override { arrived = count; }
-  void run_ended(Status status) override { is_good = status.has_value(); }
+  void run_ended(Status status) override {
+    is_good = status.has_value();
+    has_ended = true;
+    has_ended.notify_all();
+  }
+  // As long as nobody asks the run to hurry, as wait_idle does.
+  void wait_without_hurry() const { has_ended.wait(false); }
 
-  StandInTrainer trainer{"seed=5"};
+  StandInTrainer trainer;
   std::shared_ptr<device::MemoryPins> pins = std::make_shared<device::MemoryPins>();
   std::unique_ptr<device::Gpus> gpus;
   std::shared_ptr<std::vector<std::byte>> memory =
@@ -168,21 +177,28 @@ struct LongRun final : device::CopyListener {
   std::unique_ptr<device::CopyRun> run;
   std::size_t arrived = 0;
   bool is_good = false;
+  std::atomic<bool> has_ended = false;
 };
+
+}  // namespace
+
+namespace {
+
+constexpr std::uint64_t gaps = LongRun::bytes / LongRun::batch - 1;
 
 }  // namespace
 
 TEST_CASE("capture: no more than two batches are queued before the fence", "[unit][capture]") {
   LongRun subject(0);
   REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
-  REQUIRE(subject.run->wait_idle(LongRun::soon()));
+  subject.wait_without_hurry();
   REQUIRE(subject.is_good);
   REQUIRE(subject.arrived == LongRun::bytes / (32 * KiB));
   REQUIRE(stand_in().counts().bytes_queued_max <= 2 * LongRun::batch);
   // Neighbours on both sides are one copy.
   REQUIRE(stand_in().counts().copies == LongRun::bytes / LongRun::batch);
   // Between two batches another engine has a word to write: there the trainer's copies get in.
-  REQUIRE(stand_in().counts().words_set == LongRun::bytes / LongRun::batch - 1);
+  REQUIRE(stand_in().counts().words_set == gaps);
 }
 
 TEST_CASE("capture: copies keep to their rate, until a fence wants all of them",
@@ -194,6 +210,66 @@ TEST_CASE("capture: copies keep to their rate, until a fence wants all of them",
   REQUIRE(stand_in().counts().copies == LongRun::bytes / LongRun::batch);
   REQUIRE(subject.run->wait_idle(LongRun::soon()));
   REQUIRE(subject.is_good);
+  // Behind a fence nobody is to be let through.
+  REQUIRE(stand_in().counts().words_set == 0);
+}
+
+TEST_CASE("capture: the gap between batches is what was chosen", "[unit][capture]") {
+  const auto [gap, set, written, more_copies] = GENERATE(
+      table<GpuGap, std::uint64_t, std::uint64_t, std::uint64_t>({{GpuGap::none, 0, 0, 0},
+                                                                  {GpuGap::memset, gaps, 0, 0},
+                                                                  {GpuGap::write_value, 0, gaps, 0},
+                                                                  {GpuGap::copy, 0, 0, gaps}}));
+  LongRun subject(0, "", gap);
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  subject.wait_without_hurry();
+  REQUIRE(subject.is_good);
+  const StandInCounts counts = stand_in().counts();
+  REQUIRE(counts.words_set == set);
+  REQUIRE(counts.words_written == written);
+  REQUIRE(counts.copies == gaps + 1 + more_copies);
+  REQUIRE(stand_in().violations() == std::string());
+}
+
+TEST_CASE("capture: a gap goes before the kernels that the trainer has launched",
+          "[unit][capture]") {
+  // With CUDA_DEVICE_MAX_CONNECTIONS=1 a kernel without priority waits for all of them.
+  LongRun subject(0);
+  std::byte* const other = subject.trainer.allocate(KiB);
+  for (int i = 0; i < 50; ++i) subject.trainer.write(other, std::vector<std::byte>(8));
+  const std::uint64_t before = stand_in().counts().kernels_behind_others;
+  REQUIRE(before > 0);  // The trainer's own.
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  subject.wait_without_hurry();
+  REQUIRE(stand_in().counts().words_set > 0);
+  REQUIRE(stand_in().counts().kernels_behind_others == before);
+}
+
+TEST_CASE("capture: neither the save nor the fence waits for room in the stream",
+          "[unit][capture]") {
+  // 64 batches, and a stream with room for 16 launches.
+  LongRun subject(1, "pending_max=16");
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  REQUIRE(subject.run->fence(subject.trainer.stream()));
+  REQUIRE(stand_in().counts().launches_blocked == 0);
+  REQUIRE(subject.run->wait_idle(LongRun::soon()));
+  REQUIRE(subject.is_good);
+}
+
+TEST_CASE("capture: single copies leave room in the stream, however many tensors there are",
+          "[unit][capture]") {
+  for (const char* words : {"refuses_batches=1", "host_pointers=0", "lacks_newer=1"}) {
+    INFO(words);
+    WorldOptions options = options_of(21, fmt::format("{} pending_max=1000", words));
+    options.tensors = 1500;
+    options.device = {0, 32 * MiB, 1024};
+    CaptureWorld world(options);
+    const bool is_good = world.run(3);
+    INFO(world.findings() << world.first_error());
+    REQUIRE(is_good);
+    REQUIRE(world.good() == 3);
+    REQUIRE(stand_in().counts().batches == 0);
+  }
 }
 
 TEST_CASE("capture: a stream that is captured into a graph is refused, and nothing breaks",

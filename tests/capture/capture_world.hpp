@@ -3,7 +3,8 @@
 //
 // The trainer updates its tensors as soon as it may: right after save() has returned what is not
 // guarded, right after guard() the rest. What arrived is compared byte by byte when the listener
-// hears of it; then the Slot is overwritten at once, since by then it belongs to somebody else.
+// hears of it, as often as it does. At the end the Slot is overwritten at once, since by then it
+// belongs to somebody else.
 //
 // Threads: one, but for the listener.
 #pragma once
@@ -63,11 +64,13 @@ class CaptureWorld final : private snapshot::CaptureListener {
     std::vector<std::byte> bytes;  // As they will be when all that is queued has run.
   };
 
+  void capture_arrived(std::uint64_t bytes) override;
   void capture_ended(const snapshot::Captured& captured) override;
   void make_tensors(const WorldOptions& options);
   bool make_snapshotter(const WorldOptions& options);
   void update(bool guarded);
-  void compare(Step step);
+  // Of the tensors that lie below this offset in the Slot.
+  bool is_right(std::uint64_t slot_end);
   bool wait_idle();
   void note(const Error& error);
   void note_wrong(const std::string& what);

@@ -120,6 +120,31 @@ TEST_CASE("batches: many small tensors end a batch as many bytes do", "[unit][de
   for (const auto& batch : batches.batches) REQUIRE(batch.copy_count <= 1024);
 }
 
+TEST_CASE(
+    "batches: thousands of scalars within one strip are several batches, and a strip arrives "
+    "with the last of them",
+    "[unit][device]") {
+  CopyList list;
+  constexpr std::size_t scalars = 3000;
+  add(list, 1 * GiB, 0, 4 * KiB);
+  device::Strip strip{4 * KiB, scalars * 4, list.pieces.size(), scalars};
+  for (std::uint64_t i = 0; i < scalars; ++i)
+    list.pieces.push_back({on_gpu(2 * GiB + i * 512), 4 * KiB + i * 4, 4});
+  list.strips.push_back(strip);
+  const CudaBatches batches = plan(list);
+  REQUIRE(faults(list, batches) == "");
+  REQUIRE(batches.batches.size() == 3);
+  std::uint64_t bytes = 0;
+  for (const auto& batch : batches.batches) {
+    REQUIRE(batch.copy_count <= 1024);
+    bytes += batch.bytes;
+  }
+  REQUIRE(bytes == 4 * KiB + scalars * 4);
+  REQUIRE(batches.batches[0].strips_end == 1);
+  REQUIRE(batches.batches[1].strips_end == 1);
+  REQUIRE(batches.batches[2].strips_end == 2);
+}
+
 TEST_CASE("batches: padding is written by the host, and comes with the last batch",
           "[unit][device]") {
   CopyList list;

@@ -35,6 +35,7 @@ def init(
     blob_capacity=None,
     copy_threads=None,
     gpu_copy_rate=None,
+    gpu_gap=None,
     flush_rate=None,
     replica_rate=None,
     yield_=None,

@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     blob_capacity: Bytes | None
     copy_threads: int | None
     gpu_copy_rate: Bytes | None
+    gpu_gap: str | None
     flush_rate: Bytes | None
     replica_rate: Bytes | None
     yield_: str | None

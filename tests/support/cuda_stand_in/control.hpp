@@ -13,6 +13,11 @@ struct StandInCounts {
   std::uint64_t copies = 0;            // Between host and GPU.
   std::uint64_t batches = 0;           // Calls of cuMemcpyBatchAsync.
   std::uint64_t words_set = 0;         // Calls of cuMemsetD32Async.
+  std::uint64_t words_written = 0;     // Calls of cuStreamWriteValue32.
+  std::uint64_t launches_blocked = 0;  // Calls that waited until a stream had room.
+  // Kernels of streams without priority that were launched while others had not run: these wait
+  // for all of them where all streams share one queue of the hardware.
+  std::uint64_t kernels_behind_others = 0;
   std::uint64_t pageable_copies = 0;   // To or from memory that is not pinned: the caller waited.
   std::uint64_t bytes_queued_max = 0;  // Of copies to the host, at one moment.
   std::uint64_t live_streams = 0;
@@ -24,7 +29,8 @@ struct StandInCounts {
 struct StandInControl {
   // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
   // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 fail_unpins=1
-  // refuses_batches=1 drop_wait=4", see Settings in world.hpp. Unknown words are an error.
+  // refuses_batches=1 drop_wait=4 pending_max=64 host_pointers=0 lacks_newer=1", see Settings in
+  // world.hpp. Unknown words are an error.
   // The environment's CKPT_CUDA_STAND_IN is read in the same way at the first call.
   bool (*reset)(const char* words);
   StandInCounts (*counts)();

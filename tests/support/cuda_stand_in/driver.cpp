@@ -44,7 +44,10 @@ bool read_settings(const char* words, Settings& settings) {
       {"pin_total_max", &Settings::pin_total_max},
       {"fail_unpins", &Settings::fail_unpins},
       {"refuses_batches", &Settings::refuses_batches},
-      {"drop_wait", &Settings::drop_wait}};
+      {"drop_wait", &Settings::drop_wait},
+      {"pending_max", &Settings::pending_max},
+      {"host_pointers", &Settings::host_pointers},
+      {"lacks_newer", &Settings::lacks_newer}};
   const std::string text = words != nullptr ? words : "";
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
@@ -202,6 +205,14 @@ CUresult device_at(CUdevice* device, int ordinal) {
   *device = ordinal;
   return CUDA_SUCCESS;
 }
+CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  Call call(Call::Needs::nothing);
+  if (call.fails()) return call.result();
+  if (attribute != CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)
+    return CUDA_ERROR_INVALID_VALUE;
+  *value = static_cast<int>(call->settings.host_pointers);
+  return CUDA_SUCCESS;
+}
 CUresult retain(CUcontext* context, CUdevice device) {
   Call call(Call::Needs::nothing);
   if (call.fails()) return call.result();
@@ -292,16 +303,27 @@ CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-CUresult create_stream(CUstream* handle, unsigned int flags) {
+CUresult priority_range(int* lowest, int* highest) {
+  Call call;
+  if (call.fails()) return call.result();
+  *lowest = 0;
+  *highest = -5;
+  return CUDA_SUCCESS;
+}
+CUresult create_priority_stream(CUstream* handle, unsigned int flags, int priority) {
   Call call;
   if (call.fails()) return call.result();
   auto stream = std::make_unique<StreamQueue>();
   stream->context = current.back();
+  stream->has_priority = priority < 0;
   stream->is_blocking = flags != CU_STREAM_NON_BLOCKING;
   *handle = reinterpret_cast<CUstream>(stream.get());
   call->streams[*handle] = std::move(stream);
   ++call->counts.live_streams;
   return CUDA_SUCCESS;
+}
+CUresult create_stream(CUstream* handle, unsigned int flags) {
+  return create_priority_stream(handle, flags, 0);
 }
 CUresult destroy_stream(CUstream handle) {
   Call call;
@@ -461,10 +483,24 @@ CUresult set_words(CUdeviceptr address, unsigned int word, std::size_t count, CU
   if (gpu == nullptr) return CUDA_ERROR_INVALID_VALUE;
   ++call->counts.words_set;
   Work work;
+  work.is_kernel = true;
   work.run = [=] {
     for (std::size_t i = 0; i < count; ++i)
       std::memcpy(gpu + i * sizeof(word), &word, sizeof(word));
   };
+  call->queue(*stream, std::move(work));
+  return CUDA_SUCCESS;
+}
+CUresult write_value(CUstream handle, CUdeviceptr address, unsigned int word, unsigned int) {
+  Call call;
+  if (call.fails()) return call.result();
+  StreamQueue* const stream = call.working_stream(handle);
+  if (stream == nullptr) return call.result();
+  std::byte* const gpu = call->at(address, sizeof(word));
+  if (gpu == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  ++call->counts.words_written;
+  Work work;
+  work.run = [=] { std::memcpy(gpu, &word, sizeof(word)); };
   call->queue(*stream, std::move(work));
   return CUDA_SUCCESS;
 }
@@ -479,13 +515,17 @@ CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* siz
   if (call->settings.refuses_batches != 0) return CUDA_ERROR_NOT_SUPPORTED;
   StreamQueue* const stream = call.working_stream(handle);
   if (stream == nullptr) return call.result();
+  if (call->settings.host_pointers == 0) {
+    call->lose(*stream->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
   if (attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
     call->violate("a batch of copies does not read its sources in the order of the stream");
   ++call->counts.batches;
   const std::vector<std::size_t> order = call->shuffled(count);  // Unordered within the batch.
   for (const std::size_t i : order) {
-    const CUresult result =
-        call->copy(*stream, reinterpret_cast<void*>(targets[i]), sources[i], sizes[i], true);
+    const CUresult result = call->copy(*stream, reinterpret_cast<void*>(targets[i]), sources[i],
+                                       sizes[i], true, i == order.front());
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -594,6 +634,7 @@ const std::vector<Known>& functions() {
       known("cuInit", 2000, init),
       known("cuDeviceGetCount", 2000, device_count),
       known("cuDeviceGet", 2000, device_at),
+      known("cuDeviceGetAttribute", 2000, device_attribute),
       known("cuDevicePrimaryCtxRetain", 7000, retain),
       known("cuDevicePrimaryCtxRelease", 11000, release),
       known("cuDevicePrimaryCtxReset", 11000, reset_primary),
@@ -604,7 +645,9 @@ const std::vector<Known>& functions() {
       known("cuCtxPopCurrent", 4000, pop),
       known("cuCtxSynchronize", 2000, synchronize),
       known("cuThreadExchangeStreamCaptureMode", 10010, exchange_capture_mode),
+      known("cuCtxGetStreamPriorityRange", 5050, priority_range),
       known("cuStreamCreate", 2000, create_stream),
+      known("cuStreamCreateWithPriority", 5050, create_priority_stream),
       known("cuStreamDestroy", 4000, destroy_stream),
       known("cuStreamQuery", 2000, query_stream),
       known("cuStreamSynchronize", 2000, synchronize_stream),
@@ -621,6 +664,7 @@ const std::vector<Known>& functions() {
       known("cuMemcpyDtoHAsync", 3020, to_host),
       known("cuMemcpyHtoDAsync", 3020, to_device),
       known("cuMemsetD32Async", 3020, set_words),
+      known("cuStreamWriteValue32", 8000, write_value),
       known("cuMemcpyBatchAsync", 12080, copy_batch_12080),
       known("cuMemcpyBatchAsync", 13000, copy_batch),
       known("cuMemAlloc", 3020, allocate),
@@ -639,7 +683,10 @@ CUresult find(const char* name, void** address, int version) {
   *address = nullptr;
   const auto ours = static_cast<int>(world().settings.version);
   if (version > ours) return CUDA_ERROR_INVALID_VALUE;
+  constexpr int first_newer = 12000;
+  const bool is_lacking = world().settings.lacks_newer != 0;
   for (const Known& one : functions()) {
+    if (is_lacking && one.since >= first_newer) continue;
     if (std::strcmp(one.name, name) == 0 && one.since <= version && one.since <= ours)
       *address = one.function;
   }
@@ -672,6 +719,7 @@ int control_launch(void* handle, void (*work_function)(void*), void* argument) {
   StreamQueue* const stream = call.working_stream(static_cast<CUstream>(handle));
   if (stream == nullptr) return call.result();
   Work work;
+  work.is_kernel = true;
   work.run = [=] { work_function(argument); };
   call->queue(*stream, std::move(work));
   return CUDA_SUCCESS;

@@ -128,6 +128,7 @@ void World::advance(StreamQueue& stream) {
   if (stream.context->lost != CUDA_SUCCESS) return;
   if (work.is_to_host) bytes_queued_ -= work.host_bytes;
   work.mark->is_done = true;
+  stream.launches -= work.is_launch ? 1 : 0;
   stream.queue.pop_front();
 }
 
@@ -155,6 +156,7 @@ void World::drop_work(StreamQueue& stream) {
     if (work.is_to_host) bytes_queued_ -= work.host_bytes;
   }
   stream.queue.clear();
+  stream.launches = 0;
 }
 
 void World::destroy(Context& context) {
@@ -197,7 +199,29 @@ void World::shut_down() {
   counts.pinned_ranges = 0;
 }
 
+// As the real driver does it, in the call that launches.
+void World::make_room(StreamQueue& stream) {
+  if (stream.launches < settings.pending_max) return;
+  ++counts.launches_blocked;
+  while (stream.launches >= settings.pending_max && step()) {
+  }
+}
+
+bool World::is_kernel_waiting(const Context& context) const {
+  const auto waits = [&](const StreamQueue& stream) {
+    return stream.context == &context && !stream.has_priority &&
+           std::any_of(stream.queue.begin(), stream.queue.end(),
+                       [](const Work& work) { return work.is_kernel; });
+  };
+  return std::any_of(streams.begin(), streams.end(),
+                     [&](const auto& one) { return waits(*one.second); });
+}
+
 void World::queue(StreamQueue& stream, Work work) {
+  if (work.is_launch) make_room(stream);
+  stream.launches += work.is_launch ? 1 : 0;
+  if (work.is_kernel && !stream.has_priority && is_kernel_waiting(*stream.context))
+    ++counts.kernels_behind_others;
   StreamQueue& legacy = default_stream(*stream.context);
   if (&stream == &legacy) {
     for (auto& [handle, other] : streams) {
@@ -359,7 +383,7 @@ CUresult World::unpin(void* address, bool is_ours) {
 }
 
 CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
-                     bool is_to_host) {
+                     bool is_to_host, bool is_launch) {
   std::byte* const gpu = at(address, bytes);
   if (gpu == nullptr || device_of(address) != stream.context->device)
     return CUDA_ERROR_INVALID_VALUE;
@@ -368,6 +392,7 @@ CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::
   ++counts.copies;
   Work work;
   work.is_copy = true;
+  work.is_launch = is_launch;
   if (is_to_host) {
     work.is_to_host = true;
     work.start = [host, bytes] { std::memset(host, poison, bytes); };

@@ -40,6 +40,9 @@ struct Settings {
   std::uint64_t fail_unpins = 0;      // So many of the first calls that unregister memory fail.
   std::uint64_t refuses_batches = 0;  // 1: cuMemcpyBatchAsync is there, and not for this GPU.
   std::uint64_t drop_wait = 0;        // The cuStreamWaitEvent that is forgotten: a planted bug.
+  std::uint64_t pending_max = ~0ull;  // Launches that a stream takes; one more waits for room.
+  std::uint64_t host_pointers = 1;    // 0: a batch with addresses of the host loses the context.
+  std::uint64_t lacks_newer = 0;      // 1: without the functions that CUDA 12 has brought.
 };
 
 // Whether an error destroys the context that it is said of.
@@ -65,6 +68,8 @@ struct Work {
   MarkPtr mark = std::make_shared<Mark>();
   bool has_started = false;
   bool is_copy = false;
+  bool is_kernel = false;
+  bool is_launch = true;        // False: comes with the launch before it.
   std::function<void()> start;  // Poisons.
   std::function<void()> run;
   const void* host = nullptr;  // What of the host's memory it touches.
@@ -75,6 +80,8 @@ struct Work {
 struct StreamQueue {
   Context* context = nullptr;
   bool is_blocking = true;  // Takes part in the order of the default stream.
+  bool has_priority = false;
+  std::uint64_t launches = 0;  // In the queue.
   bool is_capturing = false;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id capture_thread;
@@ -132,7 +139,7 @@ class World {
   CUresult unpin(void* address, bool is_ours);
 
   CUresult copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
-                bool is_to_host);
+                bool is_to_host, bool is_launch = true);
 
   void violate(std::string what);
   std::vector<std::size_t> shuffled(std::size_t count);
@@ -163,6 +170,8 @@ class World {
   };
 
   bool step();  // False: nothing can run.
+  void make_room(StreamQueue& stream);
+  bool is_kernel_waiting(const Context& context) const;
   void drop_work(StreamQueue& stream);
   void advance(StreamQueue& stream);
   void end_copy(StreamQueue& stream, const std::function<void()>& transfer);
