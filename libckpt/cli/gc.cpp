@@ -97,6 +97,10 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
     }
   }
   storage::RetentionOrder order{plan.run, given.rule, {}};
+  if (const std::string doubt = storage::explain_no_best(catalog.checkpoints, given.rule.best);
+      !doubt.empty())
+    return fail(Errc::invalid_argument,
+                fmt::format("collect garbage in {}: {}", site.directory(), doubt));
   CKPT_TRY(plan.superfluous,
            workplace.run(storage::choose_superfluous(site, std::move(order), catalog)));
   for (auto it = catalog.checkpoints.rbegin(); it != catalog.checkpoints.rend(); ++it) {

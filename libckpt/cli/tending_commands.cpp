@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "cli/command_table.hpp"
 #include "cli/completion.hpp"
@@ -121,7 +123,9 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->add_option("--job", given.job, "The job's name; default: the name of TO");
   command->add_option("--prefix", given.prefix, "What each tensor's name gets before it")
       ->capture_default_str();
-  command->add_option("--step", given.step, "The checkpoint's step")->capture_default_str();
+  command->add_option("--step", given.step, "The checkpoint's step")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   command->footer(
       "Reads safetensors files, torch archives (torch.save of torch 1.6 or later) and the models\n"
       "of several such files that an index names. Of a torch archive only the tensors are taken,\n"

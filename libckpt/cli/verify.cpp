@@ -150,7 +150,7 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
     }
     if (outcome.json["checkpoints"].empty()) {
       outcome.is_trouble = true;
-      outcome.text += fmt::format("No whole checkpoint in {}.\n", printable(path));
+      outcome.text += fmt::format("{}: no whole checkpoint lies there.\n", printable(path));
     }
   }
   outcome.json["good"] = !outcome.is_trouble;

@@ -343,7 +343,7 @@ Result<std::unique_ptr<SessionLink>> open_daemon_link(const Options& options, De
                                            deadline);
   side->start();
   auto link = std::make_unique<SessionLink>(state, std::move(side));
-  CKPT_CHECK(state->wait_attached(deadline));
+  CKPT_CHECK(state->wait_attached(deadline, options.dir));
   return std::unique_ptr<SessionLink>(std::move(link));
 }
 

@@ -167,7 +167,7 @@ Result<std::unique_ptr<SessionLink>> open_embedded_link(const Options& options, 
   auto side = std::make_unique<EmbeddedLink>(options, std::move(attach), state);
   side->start();
   auto link = std::make_unique<SessionLink>(state, std::move(side));
-  CKPT_CHECK(state->wait_attached(deadline));
+  CKPT_CHECK(state->wait_attached(deadline, options.dir));
   return std::unique_ptr<SessionLink>(std::move(link));
 }
 

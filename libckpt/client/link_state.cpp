@@ -211,9 +211,13 @@ bool LinkState::forget_idle_slots() {
 
 // --- The trainer's threads ---
 
-Status LinkState::wait_attached(Deadline deadline) const {
-  return wait_for(deadline, "attach",
-                  [](const LinkView& view) { return view.phase == Phase::attached; });
+Status LinkState::wait_attached(Deadline deadline, const std::string& directory) const {
+  std::string late = "the deadline passed";
+  if (!directory.empty())
+    late +=
+        fmt::format("; the daemon reads {} first, which may not answer: see its log", directory);
+  return wait_for(
+      deadline, "attach", [](const LinkView& view) { return view.phase == Phase::attached; }, late);
 }
 
 void LinkState::ask_layout(std::uint64_t slot_bytes) {

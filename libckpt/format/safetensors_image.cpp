@@ -142,8 +142,9 @@ Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> front,
   Reader reader(front.first(safetensors_length_bytes), what);
   const std::uint64_t json_bytes = reader.u64();
   if (json_bytes > safetensors_json_bytes_max || json_bytes > file_bytes - safetensors_length_bytes)
-    return fail(Errc::corruption, fmt::format("{}: it claims {} bytes in a file of {}", what,
-                                              json_bytes, file_bytes));
+    return fail(Errc::corruption, fmt::format("{}: it claims {} bytes in a file of {}: this is no "
+                                              "safetensors file, or a damaged one",
+                                              what, json_bytes, file_bytes));
   return safetensors_length_bytes + json_bytes;
 }
 

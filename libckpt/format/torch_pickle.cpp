@@ -95,8 +95,8 @@ class TorchMachine final : public PickleMachine {
 Status TorchMachine::push_name(std::string name) {
   if (!is_known(name))
     return refused(
-        fmt::format("it needs {}, and code is never run: save tensors alone, as "
-                    "model.state_dict()",
+        fmt::format("it needs {}, and code is never run: save dense tensors of the usual types "
+                    "alone, as model.state_dict()",
                     is_utf8(name) ? name.substr(0, 100) : "a name that is no text"));
   push({Kind::name, 0, std::move(name), {}, {}});
   return {};

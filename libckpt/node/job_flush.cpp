@@ -263,6 +263,13 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());
     co_return Status{};
   }
+  if (const auto missed = storage::first_not_stored(retention_.keep_every, catalog->checkpoints,
+                                                    publishing.order.at)) {
+    log_warning(
+        "job={} step={} is one that keep_every keeps for good, and is not stored: it was "
+        "not captured, or storage was still writing an older one when step {} came",
+        facts_.shape.job, number(*missed), number(publishing.order.at.step));
+  }
   storage::RetentionOrder retention;
   retention.run = facts_.shape.run;
   retention.rule = retention_;

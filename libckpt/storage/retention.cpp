@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "base/assert.hpp"
@@ -16,7 +17,7 @@ namespace ckpt::storage {
 std::string describe(const RetentionRule& rule) {
   std::string text = fmt::format("only the newest {}", rule.max_ckpt_num);
   for (const KeepInterval& interval : rule.keep_every) {
-    text += fmt::format(", every {}th step", interval.every);
+    text += fmt::format(", steps that {} divides", interval.every);
     if (interval.until) text += fmt::format(" until {}", *interval.until);
   }
   if (rule.best.count > 0) {
@@ -54,6 +55,36 @@ std::vector<std::size_t> best_of(std::span<const Checkpoint> checkpoints, const 
 }
 
 }  // namespace
+
+std::string explain_no_best(std::span<const Checkpoint> checkpoints, const BestRule& rule) {
+  if (rule.count == 0) return {};
+  std::set<std::string> known;
+  for (const Checkpoint& checkpoint : checkpoints)
+    for (const auto& [name, value] : checkpoint.metrics) known.insert(name);
+  if (known.empty() || known.contains(rule.metric)) return {};
+  return fmt::format(
+      "no checkpoint has the metric \"{}\", by which the best are kept; they have: {}", rule.metric,
+      fmt::join(known, ", "));
+}
+
+std::optional<Step> first_not_stored(std::span<const KeepInterval> intervals,
+                                     std::span<const Checkpoint> checkpoints, format::StepId at) {
+  std::optional<std::uint64_t> before;
+  for (const Checkpoint& checkpoint : checkpoints)
+    if (checkpoint.at.timeline == at.timeline && checkpoint.at.step < at.step)
+      before = std::max(before.value_or(0), number(checkpoint.at.step));
+  if (!before) return std::nullopt;
+  std::uint64_t from = *before;  // Steps above it that this interval has.
+  for (const KeepInterval& interval : intervals) {
+    const std::uint64_t until = interval.until.value_or(UINT64_MAX);
+    if (interval.every == 0 || until <= from) continue;
+    const std::uint64_t next = from + interval.every - from % interval.every;
+    if (next < number(at.step) && next <= until) return Step{next};
+    from = until;
+    if (from >= number(at.step)) break;
+  }
+  return std::nullopt;
+}
 
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
                                              const RetentionRule& rule,
@@ -113,6 +144,9 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
   CKPT_CO_TRY(std::vector<Checkpoint> superfluous,
               co_await choose_superfluous(site, order, catalog));
   CKPT_POINT("prune.select");
+  if (const std::string doubt = explain_no_best(catalog.checkpoints, order.rule.best);
+      !superfluous.empty() && !doubt.empty())
+    log_warning("storage: {}: {}", site.directory(), doubt);
   const std::string reason = describe(order.rule);
   for (Checkpoint& checkpoint : superfluous) {
     CKPT_CO_CHECK(co_await remove_checkpoint(site, checkpoint.name, order.run, reason));

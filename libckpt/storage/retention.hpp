@@ -7,6 +7,7 @@
 
 #include <ckpt/options.hpp>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,14 @@ std::string describe(const RetentionRule& rule);
 
 // The first interval counts whose `until` is not passed, as in Levanter.
 bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step);
+
+// Why none of them is among the best, though others have metrics: its name may be mistyped. Empty:
+// there is no such reason.
+std::string explain_no_best(std::span<const Checkpoint> checkpoints, const BestRule& rule);
+
+// The first step for good between `at` and the checkpoint before it, which nobody has stored.
+std::optional<Step> first_not_stored(std::span<const KeepInterval> intervals,
+                                     std::span<const Checkpoint> checkpoints, format::StepId at);
 
 // Pure. Returns indices into `checkpoints`, the first to delete first.
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,

@@ -4,6 +4,7 @@
 
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "format/manifest.hpp"
 #include "storage/orphans.hpp"
 #include "storage/step_directory.hpp"
 
@@ -124,6 +125,24 @@ Task<void> prove_writable(Site site, std::uint64_t attempt) {
   co_return removed;
 }
 
+// A checkpoint's own path is easily given for that of its run.
+Task<void> refuse_checkpoint(Site site) {
+  const std::string& directory = site.directory();
+  for (const std::string_view place : {std::string_view(directory), parent_of(directory)}) {
+    const auto manifest = co_await site.files().status(os::join(place, format::manifest_name));
+    if (!manifest) continue;
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("make {} the directory of a job: {} is a checkpoint", directory,
+                               place == directory ? "it" : place));
+  }
+  if (fmt::format("{}/", directory).find(fmt::format("/{}/", private_directory_name)) ==
+      std::string::npos)
+    co_return Status();
+  co_return fail(Errc::invalid_argument,
+                 fmt::format("make {} the directory of a job: {} is for files of libckpt",
+                             directory, private_directory_name));
+}
+
 }  // namespace
 
 // Some servers accept a condition and ignore it. Two daemons could then publish over one another.
@@ -168,8 +187,11 @@ Task<std::uint64_t> device_of(Site site) {
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   if (order.device) CKPT_CO_CHECK(co_await refuse_other_device(site, *order.device));
   if (site.objects() != nullptr) CKPT_CO_CHECK(co_await prove_conditions(site, order.attempt));
-  CKPT_CO_CHECK(co_await make_run_directory(site));
   auto marker = co_await read_run_marker(site);
+  if (!marker && marker.error().code() == Errc::not_found)
+    CKPT_CO_CHECK(co_await refuse_checkpoint(site));
+  CKPT_CO_CHECK(co_await make_run_directory(site));
+  marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {
     if (!order.is_running) CKPT_CO_CHECK(co_await refuse_orphans(site));
     CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));

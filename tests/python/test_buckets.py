@@ -222,6 +222,19 @@ def test_other_schemes_are_refused_with_what_to_use(runtime, path):
         libckpt.init("job", path, raise_on_error=True)
 
 
+def test_a_restore_takes_a_path_in_a_bucket(server, job):
+    session = job(dir=DIR, save_storage_interval=1)
+    save_all(session, (1, 2), elements=100)
+    session.close()
+    for path in (DIR, "s3://bucket/jobs", f"{DIR}/step-000000002"):
+        with job("other", memory_budget="64MiB") as other:
+            assert_is_of(other.restore(path=path), 2, elements=100)
+    with job("none") as other:
+        assert other.restore_or({}, -1, path=f"{DIR}/step-000000001") == 1
+        with pytest.raises(errors.NotFound, match="s3://bucket/nothing"):
+            other.restore(path="s3://bucket/nothing")
+
+
 def test_a_loaded_path_may_lie_in_a_bucket(server, job):
     session = job(dir=DIR, save_storage_interval=1)
     save_all(session, (4,))

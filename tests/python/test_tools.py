@@ -138,7 +138,7 @@ class TestRetention:
         losses = {1: 0.5, 2: 0.1, 3: float("nan"), 4: 0.9, 5: torch.tensor(0.3), 6: None}
         with libckpt.init("tools", tmp_path / "run", replicas=1, **options, **more) as session:
             for step, loss in losses.items():
-                metrics = {"loss": loss, "odd": object()}
+                metrics = {"loss": loss, "odd": object(), "large": 10**400, 7: 1.0}
                 assert session.save(step, {"model": model(step)}, wait=30, metrics=metrics)
                 session.wait(step, "durable")
         found = libckpt.list_published(tmp_path / "run").checkpoints
@@ -188,6 +188,22 @@ class TestCopies:
         assert ckpt("cp", none, tmp_path / "copy", code=1)["error"]["code"] == "not found"
 
 
+class TestFlush:
+    def test_the_step_whose_save_has_just_begun_is_stored(self, tmp_path, options):
+        with libckpt.init("flushed", tmp_path, **options) as session:
+            for step in range(1, 6):
+                assert session.save(step, {"model": model(step)}, wait=30)
+                session.flush()
+                found = libckpt.list_published(tmp_path).checkpoints
+                assert found[0].step == step
+
+    def test_metrics_that_are_no_dictionary_are_left_out(self, tmp_path, options, caplog):
+        with libckpt.init("odd", tmp_path, **options) as session:
+            assert session.save(1, {"model": model(1)}, wait=30, metrics=5)
+            session.flush()
+        assert "left out" in caplog.text
+
+
 class TestPaths:
     def test_the_newest_below_a_parent(self, tmp_path, options):
         (tmp_path / "all").mkdir()
@@ -207,10 +223,11 @@ class TestPaths:
             session.wait(10, "durable")
         assert [each.step for each in libckpt.list_published(tmp_path / "new").checkpoints] == [10]
 
-    def test_load_if_there_is_one(self, tmp_path, options):
+    def test_load_if_there_is_one(self, tmp_path, options, caplog):
         (tmp_path / "empty").mkdir()
         with libckpt.init("other", tmp_path / "new", **options) as session:
             assert session.restore_or({"model": model(0)}, 7, path=tmp_path / "empty") == 7
+        assert "nothing is restored" in caplog.text  # The path may be mistyped.
 
     def test_damage_is_passed_over_and_told(self, tmp_path, options, caplog):
         trained = saved(tmp_path / "run", 3, options)

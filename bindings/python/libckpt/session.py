@@ -12,7 +12,7 @@ import time
 import weakref
 
 from libckpt import errors
-from libckpt.core import _arrays, _failures, _frameworks, _items, _launch, _mutations
+from libckpt.core import _arrays, _failures, _flush, _frameworks, _items, _launch, _mutations
 from libckpt.core import _open_sessions
 from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _turn
 from libckpt.ticket import LEVELS, Ticket
@@ -196,7 +196,8 @@ class Session:
         """The step that was restored into the items, or `default` without one."""
         try:
             return self.restore(into, strict=strict, arrays=arrays, path=path).step
-        except errors.NotFound:
+        except errors.NotFound as error:
+            self._failures.log_not_found(error, path, self.rank)
             return default
 
     @property
@@ -216,14 +217,12 @@ class Session:
             raise errors.Unavailable(f"{error}; {_mutations.UNJUDGED}") from error
 
     def flush(self, deadline=DEADLINE):
-        """Waits until the newest committed step is on storage; only with a directory."""
-        running = self._tensors.mutations.running()
-        if running and self.world_size == 1 and self._tensors.finish_if_judged_here():
-            with contextlib.suppress(errors.CheckpointError):  # It was dropped.
-                self._client.wait(running.step, "committed", deadline)
-        committed = self.latest
-        if self.dir and committed is not None:
-            self.wait(committed, "durable", deadline)
+        """Waits until the step whose save began last is on storage, or the newest committed one if
+        that was given up. All ranks call it. Does nothing without a directory."""
+        self._check_open()
+        self._tensors.finish_if_judged_here()
+        if self.dir:
+            _flush.newest(self, self._tensors.mutations.newest_started, deadline)
 
     def status(self):
         """How things stand: this session's counts, and under "daemon" what `ckpt status --json`

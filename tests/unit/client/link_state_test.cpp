@@ -555,7 +555,8 @@ TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][cl
   session.state.fenced("pid 77 is newer");
   session.state.lost("its stream ended");  // Changes nothing any more.
   for (const Status& status :
-       {session.state.wait_attached(Deadline::max()), session.state.wait_closed(Deadline::max()),
+       {session.state.wait_attached(Deadline::max(), ""),
+        session.state.wait_closed(Deadline::max()),
         session.state.wait_level(Step{1}, Level::captured, Deadline::max())}) {
     REQUIRE_FALSE(status);
     CHECK(status.error().text().find("pid 77 is newer") != std::string::npos);

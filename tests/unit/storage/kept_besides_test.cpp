@@ -136,8 +136,36 @@ TEST_CASE_METHOD(MetricsFixture, "retention: metrics that cannot be read cost no
 TEST_CASE("retention: a rule is told in words", "[unit][storage]") {
   CHECK(storage::describe({3, {}, {}}) == "only the newest 3 are kept");
   CHECK(storage::describe({1, {{100, 1000}, {500, {}}}, {2, "loss", false}}) ==
-        "only the newest 1, every 100th step until 1000, every 500th step, the 2 with the least "
-        "loss are kept");
+        "only the newest 1, steps that 100 divides until 1000, steps that 500 divides, the 2 with "
+        "the least loss are kept");
+}
+
+TEST_CASE("retention: a metric that no checkpoint has may be mistyped", "[unit][storage]") {
+  const auto all = steps_with({{1, 0.5}, {2, 0.1}, {3, -1}});
+  CHECK(storage::explain_no_best(all, {2, "loss", false}).empty());
+  CHECK(storage::explain_no_best(all, {0, "", false}).empty());
+  CHECK(storage::explain_no_best(steps_with({{1, -1}}), {2, "loss", false}).empty());
+  const std::string doubt = storage::explain_no_best(all, {2, "los", false});
+  CHECK(doubt.find("\"los\"") != std::string::npos);
+  CHECK(doubt.find("they have: loss") != std::string::npos);
+}
+
+TEST_CASE("retention: a step for good that was not stored is found", "[unit][storage]") {
+  const std::vector<KeepInterval> tens = {{10, {}}};
+  const auto all = steps_with({{10, -1}, {17, -1}, {30, -1}});
+  const auto missed = [&](const std::vector<KeepInterval>& intervals, std::uint64_t at) {
+    return storage::first_not_stored(intervals, all, step_id(at));
+  };
+  CHECK(missed(tens, 30) == Step{20});  // The checkpoint before it is of step 17.
+  CHECK_FALSE(missed(tens, 17));
+  CHECK_FALSE(missed(tens, 20));
+  CHECK_FALSE(missed(tens, 10));  // Nothing is known of the time before it.
+  CHECK(missed(tens, 45) == Step{40});
+  CHECK_FALSE(missed({}, 45));
+  CHECK(missed({{100, 34}, {5, 36}, {7, {}}}, 60) == Step{35});
+  CHECK(missed({{100, 34}, {40, 36}, {7, {}}}, 60) == Step{42});
+  CHECK_FALSE(
+      storage::first_not_stored(tens, all, format::StepId{step_id(30).timeline + 1, Step{30}}));
 }
 
 }  // namespace ckpt::test

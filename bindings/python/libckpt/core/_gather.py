@@ -39,6 +39,7 @@ class Gather:
             found = self._ranks.decide("published", None, lambda _: _candidates(path))
             if found["failure"]:
                 raise getattr(errors, found["failure"][0])(found["failure"][1])
+            # The job may have steps of its own: to abandon these is its user's to say.
             return self._read_published(found["checkpoints"], targets, arrays)
         try:
             answer = self._client.restore(step, targets.choose)
@@ -52,7 +53,9 @@ class Gather:
 
     def _restore_published(self, step, targets, arrays, reason):
         """The newest whole one that any number of ranks published, by names."""
-        return self._read_published(self._find_published(step, reason), targets, arrays)
+        found = self._read_published(self._find_published(step, reason), targets, arrays)
+        self._client.start_fresh()  # The daemons know of no restore.
+        return found
 
     def _read_published(self, answers, targets, arrays):
         ranks, damaged, overwritten = self._ranks, [], set()
@@ -77,7 +80,6 @@ class Gather:
                     "one, that is damaged, may have overwritten; do not train on with them"
                 )
             ranks.agree("remains", left)
-            self._client.start_fresh()  # The daemons know of no restore.
             return answer, structure
         raise errors.Corruption("restore: no checkpoint is whole: " + "; ".join(damaged))
 
@@ -119,7 +121,7 @@ class Gather:
         ranks = self._ranks
         if ranks.rank == 0 and answer["world_size"] != ranks.world_size:
             logger.warning(
-                "libckpt: job %s: step %d was saved by %d ranks, this job has %d: it is restored "
+                "libckpt: job %s: step %d was saved with a world size of %d, this job has %d: it is restored "
                 "by names, from all of its shards",
                 ranks.job, answer["step"], answer["world_size"], ranks.world_size,
             )  # fmt: skip

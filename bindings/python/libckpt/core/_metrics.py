@@ -2,15 +2,26 @@
 
 import logging
 
-from libckpt import errors
+from libckpt.errors import CheckpointError
 
 logger = logging.getLogger("libckpt")
 
 
 def give(client, step, metrics):
-    """For the save that follows. A bad one is left out and logged: the save is worth more."""
-    for name, value in dict(metrics or {}).items():
+    """For the save that follows. Bad ones are left out and logged: the save is worth more."""
+    left_out = []
+    try:
+        named = dict(metrics or {})
+    except (TypeError, ValueError) as error:
+        named = {}
+        left_out.append(f"metrics={metrics!r:.100} are not numbers by name ({error})")
+    for name, value in named.items():
         try:
+            if not isinstance(name, str):
+                raise TypeError("a name is text")
             client.set_metric(name, float(value))
-        except (TypeError, ValueError, RuntimeError, errors.CheckpointError) as error:
-            logger.warning("libckpt: save step %d: metric %r is left out: %s", step, name, error)
+        except (ArithmeticError, TypeError, ValueError, RuntimeError, CheckpointError) as error:
+            left_out.append(f"{name!r:.100} ({error})")
+    if left_out:
+        logger.warning("libckpt: save step %d: %d metrics are left out, as %s", step,
+                       len(left_out), "; ".join(left_out[:3]))  # fmt: skip

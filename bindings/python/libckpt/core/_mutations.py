@@ -96,6 +96,7 @@ class Mutations:
         self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
         self._holds = False
         self._capture = None
+        self._step = self.newest_started = None  # Of a save.
         self._stepper = None  # The thread that called an optimizer's step.
 
     def before_step(self):
@@ -104,7 +105,7 @@ class Mutations:
     def begin(self, step, tensors, twins, memory):
         """Call before the save of the step. It leaves `tensors` for later, and reads `memory`.
         `twins`: other tensors in the same memory, which count writes of their own."""
-        self._memory_before, self._memory_next = self.memory, memory
+        self._memory_before, self._memory_next, self._step = self.memory, memory, step
         self.memory = (self._memory_before, memory)
         holds = bool(tensors)
         self._capture = None
@@ -122,7 +123,9 @@ class Mutations:
         self._memory_before = self._memory_next = None
         if not is_started:
             self._capture = None
-        elif self._capture is not None:
+            return
+        self.newest_started = self._step
+        if self._capture is not None:
             self._capture.is_started = True
             self._unchecked = self._capture if self._is_debugged else None
 

@@ -7,6 +7,7 @@ import os
 import threading
 
 from libckpt import errors
+from libckpt.core import _settings
 
 STEP_MAX = (1 << 63) - 1
 
@@ -66,7 +67,8 @@ def path_text(path, step):
     text = os.fspath(path)
     if not text or step is not None:
         raise errors.InvalidArgument(
-            f"restore step {step} from {text!r}: "
-            + ("give one of them; the path names its step" if text else "the path is empty")
+            f"restore step {step} from {text!r}: give one of them; the path names its step"
+            if text
+            else "restore from a path: it is empty"
         )
-    return os.path.abspath(text)
+    return _settings.absolute(text)

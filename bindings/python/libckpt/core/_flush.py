@@ -1,0 +1,22 @@
+"""Flush: which step a session waits for when its newest one is to be on storage."""
+
+import contextlib
+
+from libckpt import errors
+
+# Of the commit of several ranks: another one may not have got so far, and waits for this one.
+OTHERS_SECONDS = 10.0
+
+
+def newest(session, started, deadline):
+    """Waits until the newest step is durable: that whose save began last, once it is committed, or
+    the newest committed one where it was given up."""
+    if started is not None and (session.latest or -1) < started:
+        ignored, seconds = [errors.NotFound, errors.Exhausted], deadline
+        if session.world_size > 1:
+            ignored.append(errors.Unavailable)
+            seconds = min(deadline, OTHERS_SECONDS)
+        with contextlib.suppress(*ignored):
+            session.wait(started, "committed", seconds)
+    if session.latest is not None:
+        session.wait(session.latest, "durable", deadline)
