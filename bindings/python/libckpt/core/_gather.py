@@ -121,7 +121,7 @@ class Gather:
         ranks = self._ranks
         if ranks.rank == 0 and answer["world_size"] != ranks.world_size:
             logger.warning(
-                "libckpt: job %s: step %d was saved with a world size of %d, this job has %d: it is restored "
+                "libckpt: job %s: step %d was saved by %d ranks, this job has %d: it is restored "
                 "by names, from all of its shards",
                 ranks.job, answer["step"], answer["world_size"], ranks.world_size,
             )  # fmt: skip
