@@ -1,9 +1,9 @@
-// HeardNodes: the messages of a job's other nodes: their newest reports, and who belongs to
-// the job as they see it.
+// HeardNodes: what a job's other nodes have sent: their newest reports, the decrees, and the job as
+// they see it.
 //
-// A report counts as long as its node states it to us, which it repeats by the report's number. A
-// node that reports to another coordinator by now may have freed what its last report to us names,
-// and one that was started again has lost it.
+// With each beat a node repeats the number of the report that it stands by: its statement. A report
+// counts only while its node states it to us. A node that reports to another coordinator by now may
+// have freed what its last report to us names, and one that was started again has lost it.
 //
 // Threads: the engine's.
 #pragma once
@@ -22,11 +22,11 @@ class HeardNodes {
   void report_received(format::NodeReport report);
   // Kept: its node may turn out to be the coordinator later.
   void decree_received(format::Decree decree);
-  // What the node, which speaks with this boot, states to us by now; 0: nothing. It comes before
-  // the statement itself, which takes longer where its Start has to be fetched.
+  // The number of the report that the node states to us; 0: none. `boot` tells its process from
+  // one that ran before. The number may come before the report, whose Start is fetched first.
   void stated(const std::string& node, std::uint64_t boot, std::uint64_t number);
 
-  // What `node` states to us, if it speaks of the same run, list of nodes and members as we do;
+  // The report that `node` states to us, if it speaks of the same run, list of nodes and members as we do;
   // null: there is none.
   const format::NodeReport* report_of(const std::string& node, const agree::JobShape& shape,
                                       const Digest& members) const;
