@@ -229,9 +229,8 @@ Task<void> SecondPlace::copy(format::StepId at) {
   under_way.end(facts_.clock().now());
   if (!copied) {
     // Retention may have removed it meanwhile, and the next try must not want it again.
-    auto now = co_await first_.load(std::nullopt);
-    if (now) first_.adopt(std::move(*now));
-    if (now && first_.name_of(at).empty()) co_return Status();
+    const Status looked = co_await first_.look_up(at);
+    if (looked && first_.name_of(at).empty()) co_return Status();
     co_return fail(std::move(copied).error());
   }
   CKPT_POINT("second.copy.after");

@@ -123,12 +123,14 @@ Result<Places> parse_places(std::string_view text) {
   const std::vector<std::string_view> found = split(text);
   if (found.size() > 2)
     return refuse(text, fmt::format("they are {}, and a job has two at most", found.size()));
+  // A directory may be named "every day".
   const Words first = words_of(found[0]);
-  if (first.every) return refuse(text, "`every` belongs behind the second place");
-  places.first = first.path;
+  if (first.every && parse_pace(*first.every))
+    return refuse(text, "`every` belongs behind the second place");
+  places.first = found[0];
   if (found.size() == 1) return places;
   const Words second = words_of(found[1]);
-  if (first.path.empty() || second.path.empty())
+  if (found[0].empty() || second.path.empty())
     return refuse(text, "a place is empty: two paths stand around a comma");
   places.second.emplace();
   places.second->directory = second.path;
@@ -140,7 +142,7 @@ Result<Places> parse_places(std::string_view text) {
                                       *second.every));
     places.second->pace = *pace;
   }
-  if (without_slash(first.path) == without_slash(second.path))
+  if (without_slash(places.first) == without_slash(second.path))
     return refuse(text, "both places are the same one");
   return places;
 }
