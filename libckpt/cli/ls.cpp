@@ -43,7 +43,7 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   }
   outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}.\n", printable(directory))
                                   : table.to_text(0, text_width());
-  outcome.json["rejected"] = to_json(catalog.rejected);
+  outcome.json["rejected"] = cli::to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
   outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);
   return outcome;

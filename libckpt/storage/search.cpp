@@ -166,7 +166,7 @@ Task<FoundRuns> find_in_places(os::FileSystem& files, Clock& clock, Places place
       found.unreadable.push_back(fmt::format("{}: {}", directory, read.error().message()));
     }
   }
-  if (found.runs.empty()) co_return fail(first_error->context("look for a checkpoint"));
+  if (found.runs.empty()) co_return fail(std::move(*first_error).context("look for a checkpoint"));
   const auto marked = co_await mark_by_both(files, clock, found.runs);
   if (marked) co_return found;
   if (marked.error().code() == Errc::invalid_argument) co_return fail(Error(marked.error()));

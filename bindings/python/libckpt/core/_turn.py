@@ -7,6 +7,7 @@ import os
 import threading
 
 from libckpt import errors
+from libckpt.core import _settings
 
 STEP_MAX = (1 << 63) - 1
 
@@ -69,4 +70,4 @@ def path_text(path, step):
             f"restore step {step} from {text!r}: "
             + ("give one of them; the path names its step" if text else "the path is empty")
         )
-    return os.path.abspath(text)
+    return _settings.absolute(text)
