@@ -6,8 +6,8 @@
 //
 //   create -> allocate (the size) -> write_lasting_at ... -> sync_data: now the object exists
 //
-// Memory: `write_at` copies its bytes, since they may change before their part is whole; a part that
-// was sent frees them.
+// Memory: `write_at` copies its bytes, since they may change before their part is whole; a part
+// that was sent frees them.
 #pragma once
 
 #include <map>

@@ -155,8 +155,7 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
 }
 
 // Each place by itself: the copies of a step lie in other files.
-Result<Outcome> verify_both(Workplace& workplace, const storage::Places& places,
-                            bool newest_only) {
+Result<Outcome> verify_both(Workplace& workplace, const storage::Places& places, bool newest_only) {
   Outcome outcome;
   outcome.json["places"] = Json::array();
   for (const std::string& directory : places.directories()) {

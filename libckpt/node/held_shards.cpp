@@ -85,8 +85,8 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   std::vector<std::size_t> asked = chunks;
   Status from_memory = co_await read_from_peers(record, std::move(asked), take);
   if (from_memory) co_return Status();
-  Status stored =
-      co_await storage_.reads().read_chunks(std::move(record), std::move(chunks), std::move(take), hooks);
+  Status stored = co_await storage_.reads().read_chunks(std::move(record), std::move(chunks),
+                                                        std::move(take), hooks);
   if (!stored)
     co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));
   was_storage_read_ = true;

@@ -49,7 +49,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   bool is_closing() const { return sessions_.are_closing(); }
   bool is_copying_last() const;  // Its last step goes to its second place.
-  bool is_finished() const;  // Ended, or without a trainer for the idle limit, and stored.
+  bool is_finished() const;      // Ended, or without a trainer for the idle limit, and stored.
   void free_memory(const std::string& why);
 
   // --- what it looks like from outside ---

@@ -90,8 +90,8 @@ Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
   if (!with_catalog) co_return marker.run;
   CKPT_CO_CHECK(co_await refresh_catalog());
   const StoredPlace& first = places_.front();
-  const std::string orphans = storage::describe_orphans({first.checkpoints(), first.rejected()},
-                                                        std::optional(marker.run));
+  const std::string orphans =
+      storage::describe_orphans({first.checkpoints(), first.rejected()}, std::optional(marker.run));
   if (!orphans.empty()) co_return fail(storage::orphans_error(facts_.directory, orphans));
   co_return marker.run;
 }
@@ -119,8 +119,8 @@ Task<format::RunMarker> JobStorage::open_marker(storage::RunOrder order) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("open the places of job {}: {} has its run {}, and {} its run {}: "
                                "name two places of one run, or new ones",
-                               job, facts_.directory, to_hex(marker.run),
-                               facts_.second->directory, to_hex(of_second)));
+                               job, facts_.directory, to_hex(marker.run), facts_.second->directory,
+                               to_hex(of_second)));
   }
   co_return marker;
 }
@@ -129,10 +129,9 @@ Task<format::RunMarker> JobStorage::open_marker(storage::RunOrder order) {
 // go on without the second), and those of storage::open_run_directory.
 Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, bool is_known) {
   const Time deadline = facts_.clock().after(second_patience);
-  auto opened = co_await within(facts_.context.executor, facts_.clock(), deadline,
-                                "open " + facts_.second->directory,
-                                storage::open_run_directory(places_[1].site(), std::move(order)),
-                                life_.hold());
+  auto opened = co_await within(
+      facts_.context.executor, facts_.clock(), deadline, "open " + facts_.second->directory,
+      storage::open_run_directory(places_[1].site(), std::move(order)), life_.hold());
   if (opened) co_return opened;
   const Errc code = opened.error().code();
   // What no waiting mends: another job's directory, a path that no place has.
@@ -170,8 +169,8 @@ Task<void> JobStorage::refresh_second() {
   if (!second_) co_return Status{};
   const Time deadline = facts_.clock().after(second_patience);
   auto catalog = co_await within(facts_.context.executor, facts_.clock(), deadline,
-                                 "list " + facts_.second->directory,
-                                 places_[1].load(std::nullopt), life_.hold());
+                                 "list " + facts_.second->directory, places_[1].load(std::nullopt),
+                                 life_.hold());
   if (!catalog && catalog.error().code() == Errc::not_found) catalog = storage::Catalog();
   if (catalog) {
     places_[1].adopt(std::move(*catalog));
@@ -195,8 +194,7 @@ void JobStorage::list_published() {
   for (const StoredPlace& place : places_) {
     for (const storage::Checkpoint& checkpoint : place.checkpoints()) {
       const bool is_known =
-          std::ranges::find(published, checkpoint.at, &agree::PublishedStep::at) !=
-          published.end();
+          std::ranges::find(published, checkpoint.at, &agree::PublishedStep::at) != published.end();
       if (!is_known)
         published.push_back({checkpoint.at, checkpoint.world_size, checkpoint.digests});
     }

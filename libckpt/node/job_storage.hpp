@@ -167,7 +167,7 @@ class JobStorage {
   std::set<format::Damage> damaged_;
   std::string unreadable_;
   std::string history_error_;
-  bool has_history_ = false;         // In the first place, when it was last read or written.
+  bool has_history_ = false;  // In the first place, when it was last read or written.
   bool has_second_history_ = false;
   std::optional<Time> aside_since_;  // Files are written aside, or removed there, since then.
   Signal aside_free_;

@@ -34,10 +34,10 @@ Task<format::Timelines> JobStorage::load_histories() {
   has_second_history_ = false;
   if (!second_ || !timelines) co_return timelines;
   const Time deadline = facts_.clock().after(second_patience);
-  auto there = co_await within(facts_.context.executor, facts_.clock(), deadline,
-                               "read the timelines of " + facts_.second->directory,
-                               storage::load_timelines(places_[1].site(), stored_.run),
-                               life_.hold());
+  auto there =
+      co_await within(facts_.context.executor, facts_.clock(), deadline,
+                      "read the timelines of " + facts_.second->directory,
+                      storage::load_timelines(places_[1].site(), stored_.run), life_.hold());
   auto merged = there ? storage::merge(*timelines, *there)
                       : Result<format::Timelines>(fail(Error(there.error())));
   if (!merged) {

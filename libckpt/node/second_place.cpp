@@ -85,9 +85,10 @@ bool SecondPlace::is_finishing() const {
 std::string SecondPlace::trouble(Time now) const {
   if (!trouble_.empty()) return trouble_;
   if (!copying_ || now - progressed_at_ < progress_expected_within) return {};
-  return fmt::format("the copy of step {} to {} has not got on for {} s", number(copying_->step),
-                     second_.directory(),
-                     std::chrono::duration_cast<std::chrono::seconds>(now - progressed_at_).count());
+  return fmt::format(
+      "the copy of step {} to {} has not got on for {} s", number(copying_->step),
+      second_.directory(),
+      std::chrono::duration_cast<std::chrono::seconds>(now - progressed_at_).count());
 }
 
 nlohmann::json SecondPlace::status() const {
@@ -192,9 +193,8 @@ Task<void> SecondPlace::record() {
   CKPT_CO_TRY(const format::RunMarker marker,
               co_await storage::open_run_directory(second_.site(), std::move(order)));
   if (marker.run != run) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("it is the directory of run {} of job {}", to_hex(marker.run),
-                               marker.job));
+    co_return fail(Errc::invalid_argument, fmt::format("it is the directory of run {} of job {}",
+                                                       to_hex(marker.run), marker.job));
   }
   must_record_ = false;
   auto timelines = co_await storage::load_timelines(first_.site(), run);
@@ -261,9 +261,8 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
                 deleted.error().message());
   } else {
     for (const storage::Checkpoint& checkpoint : *deleted)
-      log_info("job={} step={} deleted {} in {}: {}", facts_.shape.job,
-               number(checkpoint.at.step), checkpoint.name, second_.directory(),
-               storage::describe(retention_));
+      log_info("job={} step={} deleted {} in {}: {}", facts_.shape.job, number(checkpoint.at.step),
+               checkpoint.name, second_.directory(), storage::describe(retention_));
   }
   second_.adopt(std::move(catalog));
   hooks_.catalog_changed();

@@ -1,6 +1,7 @@
 // SecondPlace: copies of a job's stored steps in its second place, made by the coordinator's node.
 //
-//   idle --wake--> looks what is there --> records the timelines --> copies the newest step --> idle
+//   idle --wake--> looks what is there --> records the timelines --> copies the newest step -->
+//   idle
 //                                   ^----- a pause after a failure -----+
 //
 // One step is copied at a time, from the files of the first place, with every Chunk verified. The
@@ -28,8 +29,8 @@ namespace ckpt::node {
 class SecondPlace {
  public:
   struct Hooks {
-    std::function<bool()> may_copy;                 // Only the coordinator's node does.
-    std::function<Task<void>()> wait_for_flush;     // Returns when no flush is written here.
+    std::function<bool()> may_copy;              // Only the coordinator's node does.
+    std::function<Task<void>()> wait_for_flush;  // Returns when no flush is written here.
     std::function<void()> catalog_changed;
   };
   // Both places outlive it.

@@ -51,12 +51,12 @@ Status Sessions::check(const AttachRequest& request) const {
                             request.rank, facts_.shape.job, facts_.directory, facts_.shape.job));
   }
   if (request.dir != facts_.dir) {
-    return fail(Errc::invalid_argument,
-                fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
-                            "the new run another job's name, or free what the old one still holds "
-                            "in memory: ckpt drop {}",
-                            request.rank, facts_.shape.job, facts_.dir, request.dir,
-                            facts_.shape.job));
+    return fail(
+        Errc::invalid_argument,
+        fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
+                    "the new run another job's name, or free what the old one still holds "
+                    "in memory: ckpt drop {}",
+                    request.rank, facts_.shape.job, facts_.dir, request.dir, facts_.shape.job));
   }
   return {};
 }

@@ -88,8 +88,8 @@ Task<Record> StoredReads::record_in(std::size_t place, std::string name, format:
   location.directory = storage::shard_directory(site.at(name), shard);
   location.digest = digest;
   locations_.insert_or_assign(id, std::move(location));
-  auto record = co_await storage::read_record(site.files(), site.at(name), manifest, id.rank,
-                                              site.compute());
+  auto record =
+      co_await storage::read_record(site.files(), site.at(name), manifest, id.rank, site.compute());
   co_return record;
 }
 
@@ -140,9 +140,9 @@ Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chun
   while (true) {
     CKPT_CO_TRY(const Location location, location_of(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());
-    Status read = co_await gather::read_stored_chunks(facts_.context.seams.files,
-                                                      location.directory, record,
-                                                      std::move(wanted), take_once, hooks);
+    Status read =
+        co_await gather::read_stored_chunks(facts_.context.seams.files, location.directory, record,
+                                            std::move(wanted), take_once, hooks);
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;

@@ -23,8 +23,8 @@
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/member_reader.hpp"
-#include "storage/page_buffer.hpp"
 #include "storage/merge_timelines.hpp"
+#include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
 #include "storage/removal.hpp"
@@ -43,8 +43,8 @@ std::string label(const CopyOrder& order) {
   return fmt::format("copy step {}", number(order.manifest->at.step));
 }
 
-// One half names the checkpoint, so that a later copy finds what an earlier one left. On a disk, the
-// other half is random, so that no two copies share a directory.
+// One half names the checkpoint, so that a later copy finds what an earlier one left. On a disk,
+// the other half is random, so that no two copies share a directory.
 std::uint64_t attempt_of(const CopyOrder& order, std::uint64_t other_half) {
   const Digest digest = order.manifest->shards.front().record_digest;
   const std::uint64_t checkpoint = digest.high ^ order.manifest->created_unix_seconds;
@@ -202,8 +202,7 @@ Task<void> put_part(Site target, std::string path, std::vector<std::byte> part) 
 Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory, Record record) {
   const std::string part_name = format::part_name(record->id.rank);
   const bool has_part = !order.manifest->shards[record->id.rank].embedded;
-  if (has_part)
-    CKPT_CO_CHECK(co_await make_way(target, os::join(directory, part_name)));
+  if (has_part) CKPT_CO_CHECK(co_await make_way(target, os::join(directory, part_name)));
   const std::string source = source_of(order, record->id.rank);
   CopyingRank rank{order, nullptr, {}};
   CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), source, record));

@@ -29,7 +29,8 @@ struct CopyOrder {
   std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
   // Called after so many bytes more: copied, or found there.
   std::function<void(std::uint64_t bytes, bool was_there)> done;
-  TransferHooks hooks;  // Of the copying: threads for checksums, bandwidth. `verified` is not called.
+  TransferHooks
+      hooks;  // Of the copying: threads for checksums, bandwidth. `verified` is not called.
   // What the history of both places has abandoned is not copied, and makes way for what is.
   bool is_of_running_job = false;
 };

@@ -195,7 +195,7 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
                              catalog.rejected.end());
   }
   if (all.empty()) return fail(nothing_to_restore(path, together));
-  std::ranges::sort(all, std::greater<>());
+  std::ranges::sort(all, std::greater());
   for (std::size_t index = 0; index < all.size(); ++index) {
     const bool is_copy = index > 0 && std::get<0>(all[index]) == std::get<0>(all[index - 1]);
     if (is_copy) candidates.copies.insert(index);

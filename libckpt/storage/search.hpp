@@ -2,8 +2,8 @@
 //
 // A path is a checkpoint, the directory of a run, or a parent of such directories. Of a run, the
 // newest checkpoint counts that is whole and that no restore has abandoned; of several runs, the
-// one that was published last. Two places of one run (places.hpp) are searched together: a step that
-// both have counts once, and is read from the first, or else from the second.
+// one that was published last. Two places of one run (places.hpp) are searched together: a step
+// that both have counts once, and is read from the first, or else from the second.
 #pragma once
 
 #include <memory>

@@ -153,8 +153,8 @@ TEST_CASE("second place: a step that both have is read from the first", "[unit][
   REQUIRE(trainer.restore());
   const auto reads_of = [&](const std::string& place) {
     return std::ranges::count_if(places.disk.log(), [&](const std::string& line) {
-      return line.find(place) != std::string::npos && line.find(".safetensors") != std::string::npos &&
-             line.starts_with("read");
+      return line.find(place) != std::string::npos &&
+             line.find(".safetensors") != std::string::npos && line.starts_with("read");
     });
   };
   CHECK(reads_of(first) > 0);
@@ -195,7 +195,8 @@ TEST_CASE("second place: while it fails, training goes on, and it catches up wit
   trainer.store(2);
   trainer.store(3);
   REQUIRE(trainer.pass_until([&] { return !trainer.trouble().empty(); }));
-  CHECK(trainer.trouble().find("the second place /far/job does not get steps") != std::string::npos);
+  CHECK(trainer.trouble().find("the second place /far/job does not get steps") !=
+        std::string::npos);
   const std::string said = trainer.trouble();
   trainer.store(4);
   CHECK(trainer.trouble() == said);
@@ -333,7 +334,8 @@ TEST_CASE("second place: a step that goes from the first while it is copied harm
   REQUIRE(trainer.has_copied(2));
   CHECK(places.steps_in(second) == Names{"2"});
   CHECK(trainer.trouble().empty());
-  for (const std::string& path : places.disk.tree()) CHECK_FALSE(path.starts_with("/far/job/.step"));
+  for (const std::string& path : places.disk.tree())
+    CHECK_FALSE(path.starts_with("/far/job/.step"));
 }
 
 }  // namespace ckpt::node

@@ -68,7 +68,8 @@ TEST_CASE("places: what they cannot mean is refused", "[unit][storage]") {
   CHECK(refusal("/a every 10").find("behind the second place") != std::string::npos);
   CHECK(refusal("/a, ").find("a place is empty") != std::string::npos);
   CHECK(refusal(", /b").find("a place is empty") != std::string::npos);
-  for (const char* wrong : {"0", "ten", "3 steps", "10w", "-1", "1.5h", "99999999999999999999", ""}) {
+  for (const char* wrong :
+       {"0", "ten", "3 steps", "10w", "-1", "1.5h", "99999999999999999999", ""}) {
     CAPTURE(wrong);
     const std::string text = std::string("/a, /b every ") + wrong;
     // Three words are no pace: then they are part of a path, as in "3 steps".
