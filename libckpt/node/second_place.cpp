@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "agree/copy_rule.hpp"
-#include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/copy.hpp"
 #include "storage/merge_timelines.hpp"
@@ -209,7 +208,6 @@ Task<void> SecondPlace::record() {
 }
 
 Task<void> SecondPlace::copy(format::StepId at) {
-  CKPT_POINT("second.copy.before");
   const storage::Site from = first_.site();
   const std::string name = first_.name_of(at);
   storage::CopyOrder order;
@@ -233,7 +231,6 @@ Task<void> SecondPlace::copy(format::StepId at) {
     if (looked && first_.name_of(at).empty()) co_return Status();
     co_return fail(std::move(copied).error());
   }
-  CKPT_POINT("second.copy.after");
   log_info("job={} step={} copied to {}", facts_.shape.job, number(at.step), second_.directory());
   Status cleaned = co_await clean_up(at);
   co_return cleaned;
