@@ -155,14 +155,16 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
 }
 
 // Each place by itself: the copies of a step lie in other files.
-Result<Outcome> verify_both(Workplace& workplace, const storage::Places& places, bool newest_only) {
+Outcome verify_both(Workplace& workplace, const storage::Places& places, bool newest_only) {
   Outcome outcome;
   outcome.json["places"] = Json::array();
   for (const std::string& directory : places.directories()) {
-    CKPT_TRY(Outcome one, verify_place(workplace, directory, newest_only));
-    outcome.is_trouble = outcome.is_trouble || one.is_trouble;
-    outcome.json["places"].push_back(std::move(one.json));
-    outcome.text += one.text;
+    auto one = verify_place(workplace, directory, newest_only);
+    outcome.is_trouble = outcome.is_trouble || !one || one->is_trouble;
+    const std::string error = one ? "" : one.error().message();
+    outcome.json["places"].push_back(
+        one ? one->json : Json{{"path", directory}, {"good", false}, {"error", error}});
+    outcome.text += one ? one->text : printable(error) + "\n";
   }
   outcome.json["good"] = !outcome.is_trouble;
   return outcome;

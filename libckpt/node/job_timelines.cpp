@@ -38,8 +38,13 @@ Task<format::Timelines> JobStorage::load_histories() {
       co_await within(facts_.context.executor, facts_.clock(), deadline,
                       "read the timelines of " + facts_.second->directory,
                       storage::load_timelines(places_[1].site(), stored_.run), life_.hold());
-  auto merged = there ? storage::merge(*timelines, *there)
-                      : Result<format::Timelines>(fail(Error(there.error())));
+  if (!there) {
+    second_->note_read(fail(std::move(there).error()));
+    co_return timelines;
+  }
+  auto merged = storage::merge(*timelines, *there);
+  // Which of its steps were abandoned cannot be known then.
+  places_[1].set_unusable(merged ? "" : merged.error().text());
   if (!merged) {
     second_->note_read(fail(std::move(merged).error()));
     co_return timelines;

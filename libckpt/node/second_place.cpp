@@ -82,6 +82,7 @@ bool SecondPlace::is_finishing() const {
 }
 
 std::string SecondPlace::trouble(Time now) const {
+  if (!hooks_.may_copy()) return {};
   if (!trouble_.empty()) return trouble_;
   if (!copying_ || now - progressed_at_ < progress_expected_within) return {};
   return fmt::format(
@@ -128,7 +129,7 @@ bool SecondPlace::has_work() const {
 }
 
 asio::awaitable<void> SecondPlace::run() {
-  const std::shared_ptr<void> held = life_.hold();
+  const JobLife::Work held = life_.begin_work();  // What is read and written lies in its frame.
   while (!is_stopped_ && has_work()) {
     const Status done = co_await work();
     copying_.reset();

@@ -11,7 +11,13 @@ storage::Site StoredPlace::site() const {
   return storage::Site(seams.files, seams.clock, directory_, seams.compute);
 }
 
+void StoredPlace::set_unusable(std::string why) {
+  unusable_ = std::move(why);
+  if (!unusable_.empty()) forget();
+}
+
 Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
+  if (!unusable_.empty()) co_return fail(Errc::invalid_argument, unusable_);
   storage::CatalogOptions options;
   options.run = run_;
   options.only = only;

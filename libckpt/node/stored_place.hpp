@@ -22,8 +22,10 @@ class StoredPlace {
   const std::string& directory() const { return directory_; }
   storage::Site site() const;
   void set_run(format::RunId run) { run_ = run; }
+  // Nothing of it may be used, as long as there is a reason; empty: it may.
+  void set_unusable(std::string why);
 
-  // Errors of both: those of storage::read_catalog.
+  // Errors of both: those of storage::read_catalog; invalid_argument (it is unusable).
   Task<storage::Catalog> load(std::optional<Step> only);
   Task<void> look_up(format::StepId at);  // What is known of other steps stays.
   void adopt(storage::Catalog catalog);   // Of all steps.
@@ -39,6 +41,7 @@ class StoredPlace {
   const JobFacts& facts_;
   const std::string directory_;
   format::RunId run_;
+  std::string unusable_;
   storage::CatalogCache cache_;
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
   std::vector<storage::Rejected> rejected_;

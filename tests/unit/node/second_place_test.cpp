@@ -274,6 +274,30 @@ TEST_CASE("second place: what a restore abandoned stays abandoned there", "[unit
   CHECK(*restored == Step{1});  // Not step 3, which is newer, and abandoned.
 }
 
+TEST_CASE("second place: places that went on by themselves are not mixed", "[unit][node]") {
+  Places places;
+  save_three(places);
+  const auto go_back_alone = [&](const char* place, std::uint64_t step) {
+    test::OneRank alone(places.disk);
+    alone.request.dir = place;
+    REQUIRE(alone.attach());
+    REQUIRE(alone.engine->call(alone.session, control::AskRestore{1, Step{step}}));
+    REQUIRE(alone.pass_until([&] { return alone.answer.has_value(); }));
+    REQUIRE(alone.answer->restored);
+    close(alone);
+  };
+  go_back_alone(first, 2);
+  go_back_alone(second, 1);  // Both are timeline 2 now.
+  Trainer trainer(places);
+  const auto restored = trainer.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{2});
+  CHECK(trainer.trouble().find("a job went on from both") != std::string::npos);
+  REQUIRE(trainer.pass_until([&] { return trainer.granted.size() >= 2; }));
+  trainer.store(4);
+  CHECK(places.steps_in(second) == Names{"1", "3"});
+}
+
 TEST_CASE("second place: a step that is saved again replaces the abandoned one", "[unit][node]") {
   Places places;
   save_three(places);
