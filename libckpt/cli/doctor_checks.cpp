@@ -20,6 +20,7 @@
 #include "os/path.hpp"
 #include "os/ring_file_system.hpp"
 #include "os/small_file.hpp"
+#include "storage/places.hpp"
 #include "storage/run_directory.hpp"
 #include "wire/secret.hpp"
 #include "wire/tcp_network.hpp"
@@ -105,33 +106,42 @@ Finding check_bucket(Workplace& workplace, const std::string& path) {
           "the region and the keys there"};
 }
 
-Finding check_storage(Workplace& workplace, const Options& options) {
-  if (options.dir.empty())
-    return {"storage", Grade::note, "no directory: checkpoints live in memory only",
-            "set the option dir (LIBCKPT_DIR) to have them on storage, too"};
+Finding check_place(Workplace& workplace, const std::string& directory) {
   os::FileSystem& files = workplace.files();
-  if (files.objects(options.dir) != nullptr) return check_bucket(workplace, options.dir);
-  const auto there = workplace.run(files.status(os::beneath(options.dir, ".")));
+  if (files.objects(directory) != nullptr) return check_bucket(workplace, directory);
+  const auto there = workplace.run(files.status(os::beneath(directory, ".")));
   if (!there) {
     return {"storage", Grade::trouble,
-            fmt::format("{}: {}", options.dir,
+            fmt::format("{}: {}", directory,
                         there.error().code() == Errc::not_found ? "there is no such directory"
                                                                 : there.error().message()),
             "make the directory on every node, or correct the option dir"};
   }
   const std::string probe = fmt::format(".ckpt-doctor.{}", ::getpid());
-  const Status written = workplace.run(try_writing(files, os::beneath(options.dir, probe)));
+  const Status written = workplace.run(try_writing(files, os::beneath(directory, probe)));
   if (!written)
     return {"storage", Grade::trouble,
-            fmt::format("{} cannot be written: {}", options.dir, written.error().message()),
+            fmt::format("{} cannot be written: {}", directory, written.error().message()),
             "give this user write access, or name another directory"};
-  const auto space = workplace.run(files.space(options.dir));
+  const auto space = workplace.run(files.space(directory));
   if (!space) return {"storage", Grade::trouble, space.error().message(), ""};
   const std::string text =
-      fmt::format("{}: {} free of {}", options.dir, human_bytes(space->bytes_free),
+      fmt::format("{}: {} free of {}", directory, human_bytes(space->bytes_free),
                   human_bytes(space->bytes_total));
   if (space->bytes_free >= free_bytes_wanted) return {"storage", Grade::good, text, ""};
   return {"storage", Grade::trouble, text, "free space, or keep fewer with max_ckpt_num"};
+}
+
+std::vector<Finding> check_storage(Workplace& workplace, const Options& options) {
+  const auto places = storage::parse_places(options.dir);
+  if (!places) return {{"storage", Grade::trouble, places.error().text(), ""}};
+  if (places->first.empty())
+    return {{"storage", Grade::note, "no directory: checkpoints live in memory only",
+             "set the option dir (LIBCKPT_DIR) to have them on storage, too"}};
+  std::vector<Finding> findings;
+  for (const std::string& directory : places->directories())
+    findings.push_back(check_place(workplace, directory));
+  return findings;
 }
 
 Finding check_log(const Options& options) {
@@ -266,7 +276,7 @@ std::vector<Finding> examine(const Options& options) {
   findings.push_back(check_locked_memory());
   findings.push_back(check_descriptors());
   findings.push_back(check_io_uring());
-  findings.push_back(check_storage(workplace, options));
+  for (Finding& finding : check_storage(workplace, options)) findings.push_back(std::move(finding));
   findings.push_back(check_log(options));
   findings.push_back(check_secret(options));
   findings.push_back(check_port(workplace, options, running.has_value()));

@@ -5,6 +5,7 @@
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
+#include "storage/places.hpp"
 
 namespace ckpt::cli {
 
@@ -22,10 +23,7 @@ Json to_json(const storage::Checkpoint& checkpoint) {
           {"abandoned", checkpoint.is_abandoned}};
 }
 
-}  // namespace
-
-Result<Outcome> list(const std::string& directory) {
-  Workplace workplace;
+Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   CKPT_TRY(const auto catalog, read_directory(workplace, directory));
   Outcome outcome;
   outcome.json["directory"] = directory;
@@ -45,10 +43,35 @@ Result<Outcome> list(const std::string& directory) {
   }
   outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}.\n", printable(directory))
                                   : table.to_text(0, text_width());
-  outcome.json["rejected"] = to_json(catalog.rejected);
+  outcome.json["rejected"] = cli::to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
   outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);
   return outcome;
+}
+
+// A place that cannot be read is trouble; the other one is listed all the same.
+Outcome list_both(Workplace& workplace, const storage::Places& places) {
+  Outcome outcome;
+  outcome.json["places"] = Json::array();
+  for (const std::string& directory : places.directories()) {
+    outcome.text += fmt::format("{}{}:\n", outcome.text.empty() ? "" : "\n", printable(directory));
+    auto one = list_one(workplace, directory);
+    outcome.is_trouble = outcome.is_trouble || !one || one->is_trouble;
+    const std::string error = one ? "" : one.error().message();
+    outcome.json["places"].push_back(one ? one->json
+                                         : Json{{"directory", directory}, {"error", error}});
+    outcome.text += one ? one->text : printable(error) + "\n";
+  }
+  return outcome;
+}
+
+}  // namespace
+
+Result<Outcome> list(const std::string& directory) {
+  Workplace workplace;
+  CKPT_TRY(const storage::Places places, storage::parse_places(directory));
+  if (places.second) return list_both(workplace, places);
+  return list_one(workplace, directory);
 }
 
 }  // namespace ckpt::cli

@@ -150,6 +150,16 @@ std::string memory_kept(const Json& job) {
                      human_seconds(seconds), then);
 }
 
+std::string second_place_of(const Json& job) {
+  const Json place = object_in(job, "second_place");
+  if (place.empty()) return {};
+  const std::string copying = object_in(place, "copying").empty()
+                                  ? ""
+                                  : fmt::format(", gets {}", step_text(place, "copying"));
+  return fmt::format("  second place: {} ({}), has {}{}\n", printable(text_in(place, "directory")),
+                     printable(text_in(place, "pace")), step_text(place, "newest"), copying);
+}
+
 std::string describe(const Json& job) {
   std::string text =
       fmt::format("\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
@@ -158,6 +168,7 @@ std::string describe(const Json& job) {
                   step_text(job, "durable"),
                   job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
                                                              : "none, memory only");
+  text += second_place_of(job);
   for (const char* trouble : {"degraded", "waiting"}) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));

@@ -6,6 +6,7 @@
 #include "cli/table.hpp"
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
+#include "storage/places.hpp"
 #include "storage/search.hpp"
 
 namespace ckpt::cli {
@@ -38,7 +39,8 @@ Task<void> check_there(os::FileSystem& files, std::string path) {
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
                                                    std::string path) {
   path = without_slash(std::move(path));
-  CKPT_CO_CHECK(co_await check_there(files, path));
+  CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
+  if (!places.second) CKPT_CO_CHECK(co_await check_there(files, path));
   CKPT_CO_TRY(auto found, co_await storage::find_checkpoint(files, clock, path));
   const auto step = std::make_shared<StoredStep>();
   step->directory = os::display(found.directory);

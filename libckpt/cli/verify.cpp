@@ -5,6 +5,7 @@
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/places.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
@@ -125,11 +126,7 @@ Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
   return manifest.has_value();
 }
 
-}  // namespace
-
-Result<Outcome> verify(const std::string& given, bool newest_only) {
-  const std::string path = without_slash(given);
-  Workplace workplace;
+Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool newest_only) {
   Outcome outcome;
   outcome.json["path"] = path;
   outcome.json["good"] = false;
@@ -155,6 +152,31 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
   }
   outcome.json["good"] = !outcome.is_trouble;
   return outcome;
+}
+
+// Each place by itself: the copies of a step lie in other files.
+Outcome verify_both(Workplace& workplace, const storage::Places& places, bool newest_only) {
+  Outcome outcome;
+  outcome.json["places"] = Json::array();
+  for (const std::string& directory : places.directories()) {
+    auto one = verify_place(workplace, directory, newest_only);
+    outcome.is_trouble = outcome.is_trouble || !one || one->is_trouble;
+    const std::string error = one ? "" : one.error().message();
+    outcome.json["places"].push_back(
+        one ? one->json : Json{{"path", directory}, {"good", false}, {"error", error}});
+    outcome.text += one ? one->text : printable(error) + "\n";
+  }
+  outcome.json["good"] = !outcome.is_trouble;
+  return outcome;
+}
+
+}  // namespace
+
+Result<Outcome> verify(const std::string& given, bool newest_only) {
+  Workplace workplace;
+  CKPT_TRY(const storage::Places places, storage::parse_places(given));
+  if (places.second) return verify_both(workplace, places, newest_only);
+  return verify_place(workplace, without_slash(given), newest_only);
 }
 
 }  // namespace ckpt::cli

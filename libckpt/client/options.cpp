@@ -22,6 +22,7 @@
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
 #include "os/small_file.hpp"
+#include "storage/places.hpp"
 
 namespace ckpt {
 
@@ -128,6 +129,18 @@ Status make_absolute(std::string& path) {
   return {};
 }
 
+// "run, s3://bucket/run every 10": each place by itself. Two names of one place show only then.
+Status make_places_absolute(std::string& dir) {
+  auto places = storage::parse_places(dir);
+  if (!places) return fail(std::move(places).error().context("option dir"));
+  CKPT_CHECK(make_absolute(places->first));
+  if (places->second) CKPT_CHECK(make_absolute(places->second->directory));
+  dir = to_string(*places);
+  if (auto again = storage::parse_places(dir); !again)
+    return fail(std::move(again).error().context("option dir"));
+  return {};
+}
+
 void choose_storage_interval(Options& options) {
   Interval& interval = options.save_storage_interval;
   if (!interval.is_automatic()) return;
@@ -138,8 +151,8 @@ void choose_storage_interval(Options& options) {
 Status complete(Options& options) {
   choose_storage_interval(options);
   // Not runtime_dir: os::RuntimeDirectory refuses a relative one in every program.
-  for (auto member :
-       {&Options::dir, &Options::daemon_path, &Options::secret_file, &Options::log_file_path})
+  CKPT_CHECK(make_places_absolute(options.dir));
+  for (auto member : {&Options::daemon_path, &Options::secret_file, &Options::log_file_path})
     CKPT_CHECK(make_absolute(options.*member));
   for (auto member : {&Options::open_deadline, &Options::restore_deadline})
     options.*member = std::min(options.*member, client::longest_duration);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "client/blocking.hpp"
+#include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
 #include "storage/step_directory.hpp"
@@ -49,8 +50,39 @@ void add(Published& published, const storage::FoundRun& run) {
   }
 }
 
+// Both copies of a step are listed, the nearest first.
+Task<Published> list_places(os::FileSystem& files, Clock& clock, std::string path) {
+  Published published;
+  CKPT_CO_TRY(auto found, co_await storage::find_runs(files, clock, path));
+  std::ranges::reverse(found.runs);  // Each is put before those that are there.
+  for (const storage::FoundRun& run : found.runs) {
+    const std::string lost = std::exchange(published.history_lost, {});
+    add(published, run);
+    if (published.history_lost.empty()) published.history_lost = lost;
+  }
+  published.damage.insert(published.damage.begin(), found.unreadable.begin(),
+                          found.unreadable.end());
+  std::vector<PublishedCheckpoint> sorted;
+  sorted.reserve(published.checkpoints.size());
+  for (PublishedCheckpoint& checkpoint : published.checkpoints) {
+    const auto is_older = [&](const PublishedCheckpoint& other) {
+      return std::tuple(other.timeline, other.step) <
+             std::tuple(checkpoint.timeline, checkpoint.step);
+    };
+    const auto place = std::ranges::find_if(sorted, is_older);
+    sorted.insert(place, std::move(checkpoint));
+  }
+  published.checkpoints = std::move(sorted);
+  co_return published;
+}
+
 Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
   Published published;
+  CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
+  if (places.second) {
+    auto both = co_await list_places(files, clock, std::move(path));
+    co_return both;
+  }
   const auto itself = co_await storage::read_manifest_at(files, os::join(path, "."));
   if (itself) {
     published.checkpoints.push_back(describe(storage::describe(**itself, {}), path));
@@ -91,13 +123,23 @@ Task<std::uint64_t> look_for_slot_bytes(storage::Site site, std::uint32_t rank) 
   co_return std::uint64_t{0};
 }
 
+Task<std::uint64_t> look_in_places(os::FileSystem& files, Clock& clock, std::string dir,
+                                   std::uint32_t rank) {
+  CKPT_CO_TRY(const storage::Places places, storage::parse_places(dir));
+  for (const std::string& directory : places.directories()) {
+    const auto found = co_await look_for_slot_bytes(storage::Site(files, clock, directory), rank);
+    if (found && *found > 0) co_return found;
+  }
+  co_return std::uint64_t{0};
+}
+
 }  // namespace
 
 std::uint64_t newest_slot_bytes(std::string_view directory, std::uint32_t rank) {
   try {
     const auto found = client::run_blocking<std::uint64_t>(
         [&](os::FileSystem& files, Clock& clock) {
-          return look_for_slot_bytes({files, clock, std::string(directory)}, rank);
+          return look_in_places(files, clock, std::string(directory), rank);
         },
         hint_limit);
     return found ? *found : 0;

@@ -136,7 +136,8 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
   CKPT_CO_TRY(storage::Candidates candidates,
               co_await storage::find_candidates(files, clock, request.path));
   std::optional<Error> first;
-  for (const std::string& directory : candidates.directories) {
+  for (std::size_t index = 0; index < candidates.directories.size(); ++index) {
+    const std::string& directory = candidates.directories[index];
     storage::FoundCheckpoint found;
     found.directory = directory;
     auto manifest = co_await storage::read_manifest_at(files, os::join(directory, "."));
@@ -155,7 +156,9 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
       co_return loaded;
     }
     if (!first) first.emplace(loaded.error());
-    if (!may_pass_over(request, loaded.error())) co_return loaded;
+    // In whichever place each rank reads it, all read the same step.
+    const bool has_copy = candidates.copies.contains(index + 1);
+    if (!has_copy && !may_pass_over(request, loaded.error())) co_return fail(std::move(*first));
     candidates.passed_over.push_back(
         fmt::format("{}: {}", os::file_name(directory), loaded.error().text()));
   }

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "node/context.hpp"
 #include "node/job.hpp"
+#include "storage/places.hpp"
 #include "wire/peer_acceptor.hpp"
 #include "wire/secret.hpp"
 
@@ -41,7 +42,7 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
   asio::awaitable<void> listen(std::string address);
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
   asio::awaitable<void> sweep();
-  static Status check_nodes(const AttachRequest& request);
+  static Status check_request(const AttachRequest& request);
   static bool makes_way(const Job& job, const AttachRequest& newcomer);
   void let_go(std::shared_ptr<Job> job, const char* why);
   asio::awaitable<void> stop_job(std::shared_ptr<Job> job);
@@ -102,7 +103,7 @@ Result<std::string> read_secret(const std::string& secret_file) {
 
 Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
   const std::shared_ptr<State> state = state_;
-  CKPT_CO_CHECK(State::check_nodes(request));
+  CKPT_CO_CHECK(State::check_request(request));
   if (state->is_stopping) co_return fail(Errc::unavailable, "attach: the daemon is ending");
   CKPT_CO_TRY(auto job, co_await state->find_or_open(request));
   CKPT_CO_TRY(Attached attached, job->attach(request, events));
@@ -112,13 +113,15 @@ Task<Attached> Engine::attach(AttachRequest request, SessionEvents& events) {
 }
 
 // It comes from another process, and a job is named by its list of nodes.
-Status Engine::State::check_nodes(const AttachRequest& request) {
-  if (!request.nodes.empty()) return {};
-  return fail(Errc::invalid_argument, "attach: without any node");
+Status Engine::State::check_request(const AttachRequest& request) {
+  if (request.nodes.empty()) return fail(Errc::invalid_argument, "attach: without any node");
+  const auto places = storage::parse_places(request.dir);
+  if (!places) return fail(Error(places.error()).context("attach to job " + request.job));
+  return {};
 }
 
 Status Engine::check_attach(const AttachRequest& request) const {
-  CKPT_CHECK(State::check_nodes(request));
+  CKPT_CHECK(State::check_request(request));
   const auto job = state_->jobs.find(request.job);
   if (job == state_->jobs.end() || State::makes_way(*job->second, request)) return {};
   return job->second->check_attach(request);
@@ -205,7 +208,7 @@ asio::awaitable<void> Engine::State::sweep() {
 
 // A job that is over keeps its name from nobody.
 bool Engine::State::makes_way(const Job& job, const AttachRequest& newcomer) {
-  return job.facts().directory != newcomer.dir && job.is_closing() && job.is_finished();
+  return job.facts().dir != newcomer.dir && job.is_closing() && job.is_finished();
 }
 
 void Engine::State::let_go(std::shared_ptr<Job> job, const char* why) {
@@ -267,7 +270,8 @@ Status Engine::drop(const std::string& name) {
 
 bool Engine::is_idle() const {
   return std::all_of(state_->jobs.begin(), state_->jobs.end(), [](const auto& entry) {
-    return !entry.second->has_trainer() && entry.second->slot_bytes() == 0;
+    const Job& job = *entry.second;
+    return !job.has_trainer() && job.slot_bytes() == 0 && !job.is_copying_last();
   });
 }
 

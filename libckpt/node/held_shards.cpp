@@ -46,7 +46,7 @@ Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t 
   }
   std::optional<Error> memory;
   if (!failures.empty()) memory = failures.error();
-  auto stored = co_await storage_.record_of(id, start_.digests.at(rank));
+  auto stored = co_await storage_.reads().record_of(id, start_.digests.at(rank));
   if (!stored) co_return fail(storage_failed(rank, std::move(stored).error(), std::move(memory)));
   records_[rank] = std::move(*stored);
   co_return records_[rank];
@@ -85,8 +85,8 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   std::vector<std::size_t> asked = chunks;
   Status from_memory = co_await read_from_peers(record, std::move(asked), take);
   if (from_memory) co_return Status();
-  Status stored =
-      co_await storage_.read_chunks(std::move(record), std::move(chunks), std::move(take), hooks);
+  Status stored = co_await storage_.reads().read_chunks(std::move(record), std::move(chunks),
+                                                        std::move(take), hooks);
   if (!stored)
     co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));
   was_storage_read_ = true;

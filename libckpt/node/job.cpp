@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 
@@ -25,7 +26,12 @@ JobFacts first_facts(EngineContext& context, const AttachRequest& request) {
   JobFacts facts{.context = context, .boot = next_boot(context)};
   facts.shape.job = request.job;
   facts.node = request.node;
-  facts.directory = request.dir;
+  facts.dir = request.dir;
+  // The engine has refused what cannot be read.
+  const auto places = storage::parse_places(request.dir);
+  CKPT_ASSERT(places.has_value());
+  facts.directory = places->first;
+  facts.second = places->second;
   return facts;
 }
 
@@ -61,7 +67,7 @@ Task<void> Job::open(bool is_first) {
   is_opened_ = true;
   facts_.context.spawn(heartbeat());
   log_info("job={} node={} run={} dir={} opened", facts_.shape.job, facts_.node,
-           to_hex(facts_.shape.run), facts_.directory.empty() ? "none" : facts_.directory);
+           to_hex(facts_.shape.run), facts_.dir.empty() ? "none" : facts_.dir);
   co_return Status{};
 }
 
@@ -187,6 +193,7 @@ void Job::obey() {
   captures_.retire_useless();
   if (decree.ended && !facts_.ended_at) {
     facts_.ended_at = facts_.clock().now();
+    storage_.finish_copies();
     free_memory("the job has ended");
   }
   touch();

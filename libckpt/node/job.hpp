@@ -48,7 +48,8 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   bool is_flushed(bool wait_for_commits) const { return captures_.is_flushed(wait_for_commits); }
   Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   bool is_closing() const { return sessions_.are_closing(); }
-  bool is_finished() const;  // Ended, or without a trainer for the idle limit, and stored.
+  bool is_copying_last() const;  // Its last step goes to its second place.
+  bool is_finished() const;      // Ended, or without a trainer for the idle limit, and stored.
   void free_memory(const std::string& why);
 
   // --- what it looks like from outside ---

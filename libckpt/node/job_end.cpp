@@ -24,8 +24,12 @@ constexpr Duration commit_patience = std::chrono::seconds(3);
 
 }  // namespace
 
+bool Job::is_copying_last() const {
+  return storage_.second() != nullptr && storage_.second()->is_finishing();
+}
+
 bool Job::is_finished() const {
-  if (ranks_.have_trainer()) return false;
+  if (ranks_.have_trainer() || is_copying_last()) return false;
   const Time now = facts_.clock().now();
   if (facts_.ended_at) {
     const Duration since = now - *facts_.ended_at;
@@ -56,6 +60,7 @@ void Job::note_idle() {
   const bool was_expired = is_expired_;
   is_expired_ = !facts_.ended_at && idle.is_expired(now);
   if (!is_expired_ || was_expired) return;
+  storage_.finish_copies();
   log_info(
       "job={} has had no trainer for {}: {}", facts_.shape.job, idle.limit_text(),
       captures_.is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");

@@ -12,6 +12,7 @@
 #include "agree/timelines.hpp"
 #include "format/agreement.hpp"
 #include "node/context.hpp"
+#include "storage/places.hpp"
 
 namespace ckpt::node {
 
@@ -22,7 +23,10 @@ struct JobFacts {
   // As its trainers attached.
   agree::JobShape shape;
   Digest members;  // agree::members_digest(shape).
-  std::string node, directory, secret;
+  std::string node, secret;
+  std::string dir;        // The option, as the first trainer gave it.
+  std::string directory;  // The first place of it; empty: memory only.
+  std::optional<storage::SecondDirectory> second;
 
   // As agreed with the other nodes.
   format::Decree decree;  // Newest obeyed.

@@ -140,6 +140,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     life_.touch();
   }
   if (flush_report_.flush_id == order.flush_id) is_writing_ = false;
+  hand_free_.notify_all();
 }
 
 // Training needs the Slots of other nodes' copies: there is one of each rank to spare. Storage that
@@ -220,6 +221,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   publishing_ = work_directory;
   auto published = co_await publish_and_retain(std::move(publishing));
   publishing_.clear();
+  hand_free_.notify_all();
   // A writer that hung may make the directory again: it is looked for before the next flush.
   if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {
@@ -258,7 +260,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   log_info("job={} step={} saved as {} ranks={} bytes={}", facts_.shape.job,
            number(publishing.order.at.step), published.name, ranks, published.bytes);
   // From here on the step is durable, whatever becomes of the rest.
-  auto catalog = co_await load_catalog(std::nullopt);
+  auto catalog = co_await places_.front().load(std::nullopt);
   if (!catalog) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());
     co_return Status{};
@@ -284,6 +286,14 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
     }
   }
   adopt(std::move(*catalog));
+  if (second_) second_->published();
+  co_return Status{};
+}
+
+// Also between the parts of one flush, and while it is published.
+Task<void> JobStorage::wait_for_flush() {
+  while (is_writing_ || is_part_in_hand_ || !publishing_.empty())
+    CKPT_CO_CHECK(co_await hand_free_.wait_until(no_deadline));
   co_return Status{};
 }
 

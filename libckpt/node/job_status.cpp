@@ -226,6 +226,7 @@ json Job::status() const {
   status["run"] = to_hex(facts_.shape.run);
   status["node"] = facts_.node;
   status["directory"] = text_or_null(facts_.directory);
+  status["second_place"] = storage_.second() != nullptr ? storage_.second()->status() : json();
   status["world_size"] = facts_.shape.world_size;
   status["coordinator"] = peers_.coordinator();
   status["sees_all_nodes"] = peers_.is_coordinator();

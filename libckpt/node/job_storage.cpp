@@ -5,20 +5,17 @@
 #include <algorithm>
 
 #include "base/log.hpp"
-#include "gather/stored_shards.hpp"
+#include "base/within.hpp"
 #include "storage/attempt.hpp"
-#include "storage/catalog.hpp"
-#include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
-#include "storage/part_reader.hpp"
 #include "storage/run_directory.hpp"
 
 namespace ckpt::node {
 
 namespace {
 
-// Of the shards that this node has restored from storage.
-constexpr std::size_t folders_max = 4096;
+// A restore from memory or from the first place waits for the second one only so long.
+constexpr Duration second_patience = std::chrono::seconds(5);
 
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
@@ -39,9 +36,36 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
       learned_(std::move(learned)),
       flusher_(facts.context.seams.files, facts.clock(),
                flusher_options(facts.context.seams, giving_way)),
+      reads_(facts, places_),
       aside_free_(facts.clock()),
       hand_free_(facts.clock()) {
-  if (facts.directory.empty()) published_.emplace();
+  if (facts.directory.empty()) {
+    published_.emplace();
+    return;
+  }
+  places_.emplace_back(facts, facts.directory);
+  if (!facts.second) return;
+  places_.emplace_back(facts, facts.second->directory);
+  second_.emplace(facts, life, giving_way, places_[0], places_[1], hooks_of_second());
+}
+
+SecondPlace::Hooks JobStorage::hooks_of_second() {
+  SecondPlace::Hooks hooks;
+  hooks.may_copy = [this] { return peers_.is_coordinator(); };
+  hooks.wait_for_flush = [this] { return wait_for_flush(); };
+  hooks.catalog_changed = [this] {
+    if (published_) list_published();
+  };
+  return hooks;
+}
+
+void JobStorage::set_retention(storage::RetentionRule rule) {
+  if (second_) second_->set_retention(rule);
+  retention_ = std::move(rule);
+}
+
+void JobStorage::finish_copies() {
+  if (second_) second_->finish();
 }
 
 storage::Site JobStorage::site() const {
@@ -56,22 +80,73 @@ Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
   order.fresh_run.high = random.next();
   order.fresh_run.low = random.next();
   order.attempt = random.next();
-  CKPT_CO_TRY(const format::RunMarker marker,
-              co_await storage::open_run_directory(site(), std::move(order)));
+  CKPT_CO_TRY(const format::RunMarker marker, co_await open_marker(std::move(order)));
   stored_.run = marker.run;
+  for (StoredPlace& place : places_) place.set_run(marker.run);
   const auto device = co_await storage::device_of(site());
   if (device) device_ = *device;
-  auto timelines = co_await load_history();
+  auto timelines = co_await load_histories();
   if (timelines) stored_ = std::move(*timelines);
   if (!with_catalog) co_return marker.run;
   CKPT_CO_CHECK(co_await refresh_catalog());
+  const StoredPlace& first = places_.front();
   const std::string orphans =
-      storage::describe_orphans({checkpoints_, rejected_}, std::optional(marker.run));
+      storage::describe_orphans({first.checkpoints(), first.rejected()}, std::optional(marker.run));
   if (!orphans.empty()) co_return fail(storage::orphans_error(facts_.directory, orphans));
   co_return marker.run;
 }
 
+// With two places, the run is that of the one which has a marker: a first place that is new, as on
+// another machine, goes on with the run of the second.
+Task<format::RunMarker> JobStorage::open_marker(storage::RunOrder order) {
+  format::RunId of_second;
+  bool has_second = false;
+  if (second_) {
+    const auto known = co_await storage::read_run_marker(site());
+    if (!known && known.error().code() != Errc::not_found) co_return fail(Error(known.error()));
+    if (known) order.fresh_run = known->run;
+    auto second = co_await open_second_marker(order, known.has_value());
+    if (!second && second.error().code() != Errc::unavailable) co_return second;
+    if (!second && !known) co_return second;
+    has_second = second.has_value();
+    if (second) order.fresh_run = of_second = second->run;
+    if (!second) second_->note_read(fail(std::move(second).error()));
+  }
+  const std::string job = order.job;
+  CKPT_CO_TRY(const format::RunMarker marker,
+              co_await storage::open_run_directory(site(), std::move(order)));
+  if (has_second && marker.run != of_second) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("open the places of job {}: {} has its run {}, and {} its run {}: "
+                               "name two places of one run, or new ones",
+                               job, facts_.directory, to_hex(marker.run), facts_.second->directory,
+                               to_hex(of_second)));
+  }
+  co_return marker;
+}
+
+// Errors: unavailable (it does not answer; `is_known`: the first place has the run, and the job can
+// go on without the second), and those of storage::open_run_directory.
+Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, bool is_known) {
+  const Time deadline = facts_.clock().after(second_patience);
+  auto opened = co_await within(
+      facts_.context.executor, facts_.clock(), deadline, "open " + facts_.second->directory,
+      storage::open_run_directory(places_[1].site(), std::move(order)), life_.hold());
+  if (opened) co_return opened;
+  const Errc code = opened.error().code();
+  // What no waiting mends: another job's directory, a path that no place has.
+  const bool is_wrong = code == Errc::invalid_argument || code == Errc::corruption ||
+                        code == Errc::unsupported || code == Errc::version_mismatch;
+  Error error = std::move(opened).error();
+  if (is_wrong) co_return fail(std::move(error).context("the second place"));
+  const char* const why = is_known ? "the second place"
+                                   : "the second place, which may hold the job's checkpoints: the "
+                                     "first one is new";
+  co_return fail(Errc::unavailable, fmt::format("{}: {}", why, error.message()));
+}
+
 void JobStorage::stop() {
+  if (second_) second_->stop();
   aside_free_.close();
   hand_free_.close();
   if (flush_report_.flush_id == 0) return;
@@ -81,57 +156,51 @@ void JobStorage::stop() {
 
 // --- what is there ---
 
-Task<storage::Catalog> JobStorage::load_catalog(std::optional<Step> only) {
-  storage::CatalogOptions options;
-  options.run = stored_.run;
-  options.only = only;
-  options.cache = &cache_;
-  auto catalog = co_await storage::read_catalog(site(), options);
-  co_return catalog;
-}
-
 Task<void> JobStorage::refresh_catalog() {
-  CKPT_CO_TRY(storage::Catalog catalog, co_await load_catalog(std::nullopt));
+  CKPT_CO_TRY(storage::Catalog catalog, co_await places_.front().load(std::nullopt));
+  CKPT_CO_CHECK(co_await refresh_second());
   adopt(std::move(catalog));
   co_return Status{};
 }
 
-void JobStorage::adopt(storage::Catalog catalog) {
-  checkpoints_ = std::move(catalog.checkpoints);
-  note_rejected(std::move(catalog.rejected));
-  std::vector<agree::PublishedStep> published;
-  for (const storage::Checkpoint& checkpoint : checkpoints_) {
-    published.push_back({checkpoint.at, checkpoint.world_size, checkpoint.digests});
+// It never fails: what it holds is then left out, and unreadable() says so.
+Task<void> JobStorage::refresh_second() {
+  unreadable_.clear();
+  if (!second_) co_return Status{};
+  const Time deadline = facts_.clock().after(second_patience);
+  auto catalog = co_await within(facts_.context.executor, facts_.clock(), deadline,
+                                 "list " + facts_.second->directory, places_[1].load(std::nullopt),
+                                 life_.hold());
+  if (!catalog && catalog.error().code() == Errc::not_found) catalog = storage::Catalog();
+  if (catalog) {
+    places_[1].adopt(std::move(*catalog));
+    second_->note_read(Status{});
+    co_return Status{};
   }
-  published_ = std::move(published);
-}
-
-void JobStorage::note_rejected(std::vector<storage::Rejected> rejected) {
-  for (const storage::Rejected& one : rejected) {
-    // The catalog is read again after every save; what was said once is not said again.
-    const bool is_known =
-        std::any_of(rejected_.begin(), rejected_.end(), [&](const storage::Rejected& known) {
-          return known.name == one.name && known.reason == one.reason;
-        });
-    if (is_known) continue;
-    log_warning("job={} {} is not used: {}", facts_.shape.job, one.name, one.reason);
-  }
-  rejected_ = std::move(rejected);
-}
-
-// What is known of other steps stays.
-Task<void> JobStorage::look_up(format::StepId at) {
-  CKPT_CO_TRY(storage::Catalog catalog, co_await load_catalog(at.step));
-  std::erase_if(checkpoints_,
-                [&](const storage::Checkpoint& known) { return known.at.step == at.step; });
-  looked_up_.reset();
-  for (storage::Checkpoint& found : catalog.checkpoints) {
-    if (found.at == at) looked_up_ = at;
-    checkpoints_.push_back(std::move(found));
-  }
-  for (const storage::Rejected& rejected : catalog.rejected)
-    log_warning("job={} {} is not used: {}", facts_.shape.job, rejected.name, rejected.reason);
+  unreadable_ = catalog.error().message();
+  places_[1].forget();
+  second_->note_read(fail(std::move(catalog).error()));
   co_return Status{};
+}
+
+void JobStorage::adopt(storage::Catalog catalog) {
+  places_.front().adopt(std::move(catalog));
+  list_published();
+}
+
+// A step that lies in both places is one step. The nearest place says what it is.
+void JobStorage::list_published() {
+  std::vector<agree::PublishedStep> published;
+  for (const StoredPlace& place : places_) {
+    for (const storage::Checkpoint& checkpoint : place.checkpoints()) {
+      const bool is_known =
+          std::ranges::find(published, checkpoint.at, &agree::PublishedStep::at) != published.end();
+      if (!is_known)
+        published.push_back({checkpoint.at, checkpoint.world_size, checkpoint.digests});
+    }
+  }
+  std::ranges::sort(published, {}, &agree::PublishedStep::at);
+  published_ = std::move(published);
 }
 
 void JobStorage::look_for(format::StepId at) {
@@ -142,7 +211,7 @@ void JobStorage::look_for(format::StepId at) {
 
 asio::awaitable<void> JobStorage::run_look_for(format::StepId at) {
   const std::shared_ptr<void> held = life_.hold();
-  const Status looked = co_await look_up(at);
+  const Status looked = co_await reads_.look_up(at);
   if (looking_for_ == at) looking_for_.reset();
   if (!looked) {
     log_warning("job={} step={} not looked for on storage: {}", facts_.shape.job, number(at.step),
@@ -154,14 +223,16 @@ asio::awaitable<void> JobStorage::run_look_for(format::StepId at) {
 bool JobStorage::is_published(format::StepId at) const {
   const auto is_it = [&](const agree::PublishedStep& step) { return step.at == at; };
   const auto is_of_it = [&](const format::Damage& damage) { return damage.id.at == at; };
-  const bool is_there = looked_up_ == at ||
+  const bool is_there = reads_.looked_up() == at ||
                         (published_ && std::any_of(published_->begin(), published_->end(), is_it));
   return is_there && std::none_of(damaged_.begin(), damaged_.end(), is_of_it);
 }
 
 std::size_t JobStorage::rejected_count() const {
-  return static_cast<std::size_t>(
-      std::count_if(rejected_.begin(), rejected_.end(), storage::is_damage));
+  std::ptrdiff_t count = 0;
+  for (const StoredPlace& place : places_)
+    count += std::ranges::count_if(place.rejected(), storage::is_damage);
+  return static_cast<std::size_t>(count);
 }
 
 void JobStorage::read_catalog() {
@@ -183,7 +254,7 @@ void JobStorage::forget_published() {
 void JobStorage::forget_catalog() {
   if (facts_.directory.empty()) return;
   published_.reset();
-  looked_up_.reset();
+  reads_.forget();
   std::erase_if(damaged_,
                 [](const format::Damage& damage) { return damage.code != Errc::corruption; });
   if (is_reading_catalog_) must_read_again_ = true;
@@ -202,16 +273,20 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
       read = co_await keep_marker();
       if (read) read = co_await refresh_catalog();
     }
-    unreadable_ = read ? "" : read.error().message();
     if (!read) {
+      // Also when the first place is gone, the second one may have what is needed.
+      places_.front().forget();
+      co_await refresh_second();
+      unreadable_ = read.error().message();
       log_warning("job={} storage cannot be read, memory only: {}", facts_.shape.job,
                   read.error().message());
-      published_.emplace();  // A restore from memory must not wait for a dead disk.
+      list_published();  // A restore from memory must not wait for a dead disk.
     }
     // Whoever reads it after our end must not miss what we know.
     if (!history_lost().empty()) history_due_.emplace();
   } while (must_read_again_);
   is_reading_catalog_ = false;
+  if (second_) second_->wake();
   life_.touch();
 }
 
@@ -226,13 +301,6 @@ void JobStorage::note_if_damaged(format::ShardId id, const Error& error, bool wa
   const Errc code = error.code();
   const bool is_damage = code == Errc::corruption || code == Errc::io;
   if (is_damage || (was_chosen && code == Errc::not_found)) note_damage(id, error);
-}
-
-std::string JobStorage::name_of(format::StepId at) const {
-  for (const storage::Checkpoint& checkpoint : checkpoints_) {
-    if (checkpoint.at == at) return checkpoint.name;
-  }
-  return {};
 }
 
 // Somebody may have cleared the directory, or moved another one there, while we train. Without the
@@ -258,75 +326,6 @@ Task<void> JobStorage::keep_marker() {
       fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
                   "of job {}, and not of run {}",
                   job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
-}
-
-// --- reading ---
-
-Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_of(format::ShardId id,
-                                                                       Digest digest) {
-  if (facts_.directory.empty()) co_return fail(Errc::not_found, "the job has no directory");
-  const std::string known = name_of(id.at);
-  if (!known.empty()) {
-    auto record = co_await record_in(known, id, digest);
-    // Else it was saved again since we looked, maybe under another name.
-    if (record || record.error().code() != Errc::not_found) co_return record;
-  }
-  CKPT_CO_CHECK(co_await look_up(id.at));
-  const std::string name = name_of(id.at);
-  if (name.empty()) {
-    co_return fail(Errc::not_found, fmt::format("step {} is not on storage", number(id.at.step)));
-  }
-  auto record = co_await record_in(name, id, digest);
-  co_return record;
-}
-
-Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_in(std::string name,
-                                                                       format::ShardId id,
-                                                                       Digest digest) {
-  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site(), name));
-  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, id.rank));
-  if (shard.record_digest != digest) {
-    co_return fail(Errc::not_found,
-                   fmt::format("{} holds another save of step {}", name, number(id.at.step)));
-  }
-  if (folders_.size() >= folders_max)
-    std::erase_if(folders_, [&](const auto& known) { return known.first.at != id.at; });
-  folders_[id] = shard.folder;
-  auto record = co_await storage::read_record(facts_.context.seams.files, site().at(name), manifest,
-                                              id.rank, facts_.context.seams.compute);
-  co_return record;
-}
-
-std::string JobStorage::files_of(const std::string& name, format::ShardId id) const {
-  const auto folder = folders_.find(id);
-  const bool has_folder = folder != folders_.end() && !folder->second.empty();
-  return has_folder ? os::join(site().at(name), folder->second) : site().at(name);
-}
-
-Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
-                            std::span<std::byte> target, BytesVerified verified) {
-  const std::string name = name_of(record->id.at);
-  if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
-  storage::TransferHooks hooks;
-  hooks.compute = facts_.context.seams.compute;
-  hooks.verified = std::move(verified);
-  const std::string directory = files_of(name, record->id);
-  auto read = co_await storage::read_shard(facts_.context.seams.files, directory, std::move(record),
-                                           target, std::move(hooks));
-  co_return read;
-}
-
-Task<void> JobStorage::read_chunks(std::shared_ptr<const format::ShardRecord> record,
-                                   std::vector<std::size_t> chunks,
-                                   gather::ShardSource::TakeChunk take,
-                                   const storage::TransferHooks& hooks) {
-  const std::string name = name_of(record->id.at);
-  if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage");
-  const std::string directory = files_of(name, record->id);
-  auto read =
-      co_await gather::read_stored_chunks(facts_.context.seams.files, directory, std::move(record),
-                                          std::move(chunks), std::move(take), hooks);
-  co_return read;
 }
 
 }  // namespace ckpt::node

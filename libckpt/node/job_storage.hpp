@@ -1,10 +1,10 @@
 // JobStorage: what one node does with a job's directory: its share of a flush, publishing when it
-// coordinates, and reading back.
+// coordinates, and what all places of the job hold.
 //
 // Nothing here decides: flushes and publications are ordered by the coordinator. A storage that
 // hangs holds up what is here and nothing else.
 //
-//   job_storage.cpp    opening, the catalog, reading back
+//   job_storage.cpp    opening, the catalog
 //   job_flush.cpp      our share of a flush, publishing
 //   job_timelines.cpp  the record of timelines, claims, what earlier attempts left
 //
@@ -13,7 +13,6 @@
 
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,15 +24,17 @@
 #include "base/log.hpp"
 #include "flush/flusher.hpp"
 #include "format/run_files.hpp"
-#include "gather/shard_source.hpp"
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
 #include "node/peers.hpp"
+#include "node/second_place.hpp"
 #include "node/slot_table.hpp"
-#include "storage/catalog_cache.hpp"
+#include "node/stored_place.hpp"
+#include "node/stored_reads.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
+#include "storage/run_directory.hpp"
 
 namespace ckpt::node {
 
@@ -49,7 +50,7 @@ class JobStorage {
   Task<format::RunId> open(std::string job, bool with_catalog);
   const agree::History& stored_history() const { return stored_.history; }
   const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
-  void set_retention(storage::RetentionRule rule) { retention_ = std::move(rule); }
+  void set_retention(storage::RetentionRule rule);
   void stop();
 
   // What storage holds; only the coordinator reads all of it. None: it is being read, or was never,
@@ -94,14 +95,11 @@ class JobStorage {
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }
 
-  // Errors: not_found, corruption, io.
-  Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
-  Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
-                  BytesVerified verified);
-  // Some Chunks of it, as gather::ShardSource says.
-  Task<void> read_chunks(std::shared_ptr<const format::ShardRecord> record,
-                         std::vector<std::size_t> chunks, gather::ShardSource::TakeChunk take,
-                         const storage::TransferHooks& hooks);
+  StoredReads& reads() { return reads_; }
+
+  // The second place; null: there is none. It copies while this node coordinates.
+  const SecondPlace* second() const { return second_ ? &*second_ : nullptr; }
+  void finish_copies();  // Nothing newer will come.
 
  private:
   struct Part {  // Of a flush: whose shard it is, and which of its writers we are.
@@ -139,18 +137,17 @@ class JobStorage {
   Task<void> keep_history(format::StepId to_publish);
   Task<std::uint64_t> claim_free_timeline(format::Start start);
   Task<void> keep_marker();
+  Task<format::RunMarker> open_marker(storage::RunOrder order);
+  Task<format::RunMarker> open_second_marker(storage::RunOrder order, bool is_known);
+  Task<format::Timelines> load_histories();
   Task<void> refresh_catalog();
-  Task<storage::Catalog> load_catalog(std::optional<Step> only);
+  Task<void> refresh_second();
   void adopt(storage::Catalog catalog);
-  void note_rejected(std::vector<storage::Rejected> rejected);
+  void list_published();
   asio::awaitable<void> run_look_for(format::StepId at);
-  Task<void> look_up(format::StepId at);
-  Task<std::shared_ptr<const format::ShardRecord>> record_in(std::string name, format::ShardId id,
-                                                             Digest digest);
+  SecondPlace::Hooks hooks_of_second();
+  Task<void> wait_for_flush();
   storage::Site site() const;
-  // Where the files of a shard lie whose record was read from the step's directory.
-  std::string files_of(const std::string& name, format::ShardId id) const;
-  std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
 
   const JobFacts& facts_;
   JobLife& life_;
@@ -163,17 +160,15 @@ class JobStorage {
   std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
   storage::RetentionRule retention_;
   std::optional<std::vector<agree::PublishedStep>> published_;
-  storage::CatalogCache cache_;
-  std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
-  std::optional<format::StepId> looked_up_;       // The newest one; none: it was not there.
+  std::deque<StoredPlace> places_;  // The nearest first; none: memory only.
+  std::optional<SecondPlace> second_;
+  StoredReads reads_;
   std::optional<format::StepId> looking_for_;
-  std::map<format::ShardId, std::string>
-      folders_;  // Of shards whose record was read: see Manifest.
   std::set<format::Damage> damaged_;
-  std::vector<storage::Rejected> rejected_;
   std::string unreadable_;
   std::string history_error_;
-  bool has_history_ = false;         // On storage, when it was last read or written.
+  bool has_history_ = false;  // In the first place, when it was last read or written.
+  bool has_second_history_ = false;
   std::optional<Time> aside_since_;  // Files are written aside, or removed there, since then.
   Signal aside_free_;
   std::optional<Time> history_due_;  // None: what we know is stored.

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/within.hpp"
 #include "os/path.hpp"
+#include "storage/merge_timelines.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/timeline_claim.hpp"
@@ -15,13 +17,40 @@ namespace {
 constexpr Duration history_again_after = std::chrono::seconds(5);
 // A few small files, which take milliseconds.
 constexpr Duration aside_long = std::chrono::seconds(10);
+// As in job_storage.cpp.
+constexpr Duration second_patience = std::chrono::seconds(5);
 
 }  // namespace
 
 // Since the job was opened here, others may have begun timelines that our memory knows nothing of.
 asio::awaitable<void> JobStorage::learn_history() {
-  auto timelines = co_await load_history();
+  auto timelines = co_await load_histories();
   if (timelines) learned_(*timelines);
+}
+
+// Of both places: the first one may be new, and the second one behind.
+Task<format::Timelines> JobStorage::load_histories() {
+  auto timelines = co_await load_history();
+  has_second_history_ = false;
+  if (!second_ || !timelines) co_return timelines;
+  const Time deadline = facts_.clock().after(second_patience);
+  auto there =
+      co_await within(facts_.context.executor, facts_.clock(), deadline,
+                      "read the timelines of " + facts_.second->directory,
+                      storage::load_timelines(places_[1].site(), stored_.run), life_.hold());
+  if (!there) {
+    second_->note_read(fail(std::move(there).error()));
+    co_return timelines;
+  }
+  auto merged = storage::merge(*timelines, *there);
+  // Which of its steps were abandoned cannot be known then.
+  places_[1].set_unusable(merged ? "" : merged.error().text());
+  if (!merged) {
+    second_->note_read(fail(std::move(merged).error()));
+    co_return timelines;
+  }
+  has_second_history_ = !there->history.empty();
+  co_return merged;
 }
 
 Task<format::Timelines> JobStorage::load_history() {
@@ -38,6 +67,8 @@ std::string JobStorage::history_lost() const {
   if (!history_error_.empty()) return history_error_;
   // Each start records its timeline before anybody trains on it.
   if (has_history_ || !published_ || published_->empty()) return {};
+  // A first place without checkpoints is new, and the second one's history is all there is.
+  if (has_second_history_ && places_.front().checkpoints().empty()) return {};
   return fmt::format("there is none in {}", os::display(facts_.directory));
 }
 
@@ -50,7 +81,8 @@ void JobStorage::store_history_later(const Error& error) {
 }
 
 std::string JobStorage::trouble(Time now) const {
-  if (!aside_since_ || now - *aside_since_ < aside_long) return {};
+  const std::string second = second_ ? second_->trouble(now) : std::string();
+  if (!aside_since_ || now - *aside_since_ < aside_long) return second;
   return fmt::format("storage has not answered a write of timelines for {} s",
                      std::chrono::duration_cast<std::chrono::seconds>(now - *aside_since_).count());
 }
@@ -174,6 +206,7 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
     discarded = co_await discard(std::move(stale));
   }
   if (discarded) discarded = co_await storage::discard_claims(site(), timeline);
+  if (second_) second_->begun();
   if (discarded) co_return;
   log_warning("job={} what earlier attempts left stays: {}", facts_.shape.job,
               discarded.error().message());

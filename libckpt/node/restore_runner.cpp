@@ -437,11 +437,11 @@ Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peers(format::ShardId id, D
 Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_storage(format::ShardId id, Digest digest,
                                                              SessionId for_whom) {
   CKPT_POINT("load.disk.read");
-  CKPT_CO_TRY(auto record, co_await storage_.record_of(id, digest));
+  CKPT_CO_TRY(auto record, co_await storage_.reads().record_of(id, digest));
   CKPT_CO_TRY(auto target, room_.take(id, record->bytes));
   BytesVerified filled = send_filling(for_whom, "storage", record->bytes);
   const std::span<std::byte> place = target->memory().bytes().first(record->bytes);
-  auto read = co_await storage_.read(record, place, std::move(filled));
+  auto read = co_await storage_.reads().read(record, place, std::move(filled));
   CKPT_POINT("load.verify");
   co_return sealed(std::move(target), std::move(read), std::move(record));
 }

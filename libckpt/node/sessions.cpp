@@ -43,20 +43,20 @@ Status Sessions::check(const AttachRequest& request) const {
                     "job has {}: start this trainer with the newest list",
                     request.rank, request.incarnation, facts_.shape.incarnation));
   }
-  if (request.dir != facts_.directory && are_closing()) {
+  if (request.dir != facts_.dir && are_closing()) {
     return fail(Errc::unavailable,
                 fmt::format("attach rank {}: job {} was closed, and is not over yet on this node: "
                             "its newest step is on its way to '{}', or other nodes have not heard "
                             "of the end; ckpt drop {} frees what it holds at once",
                             request.rank, facts_.shape.job, facts_.directory, facts_.shape.job));
   }
-  if (request.dir != facts_.directory) {
-    return fail(Errc::invalid_argument,
-                fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
-                            "the new run another job's name, or free what the old one still holds "
-                            "in memory: ckpt drop {}",
-                            request.rank, facts_.shape.job, facts_.directory, request.dir,
-                            facts_.shape.job));
+  if (request.dir != facts_.dir) {
+    return fail(
+        Errc::invalid_argument,
+        fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}'; give "
+                    "the new run another job's name, or free what the old one still holds "
+                    "in memory: ckpt drop {}",
+                    request.rank, facts_.shape.job, facts_.dir, request.dir, facts_.shape.job));
   }
   return {};
 }

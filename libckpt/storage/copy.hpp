@@ -15,6 +15,7 @@
 
 #include "format/manifest.hpp"
 #include "format/run_files.hpp"
+#include "storage/member_writer.hpp"
 #include "storage/site.hpp"
 
 namespace ckpt::storage {
@@ -28,6 +29,10 @@ struct CopyOrder {
   std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
   // Called after so many bytes more: copied, or found there.
   std::function<void(std::uint64_t bytes, bool was_there)> done;
+  TransferHooks
+      hooks;  // Of the copying: threads for checksums, bandwidth. `verified` is not called.
+  // What the history of both places has abandoned is not copied, and makes way for what is.
+  bool is_of_running_job = false;
 };
 
 struct Copied {
@@ -40,8 +45,5 @@ struct Copied {
 // source: names file and Chunk; or a copy that is there already), exhausted, cancelled, io. After
 // an error no checkpoint is there that was not before.
 Task<Copied> copy_checkpoint(Site target, CopyOrder order);
-
-// The entries of both, by timeline. Errors: invalid_argument (they differ about one).
-Result<format::Timelines> merge(const format::Timelines& one, const format::Timelines& other);
 
 }  // namespace ckpt::storage

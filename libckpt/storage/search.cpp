@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "storage/merge_timelines.hpp"
+#include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
@@ -128,6 +130,80 @@ Result<Candidates> among_runs(const std::string& path, const FoundRuns& found) {
                           passed.empty() ? ", nor in directories below it" : "; " + passed));
 }
 
+// Either place may know alone which steps were abandoned: the first one may be new, and the second
+// one behind.
+Task<void> mark_by_both(os::FileSystem& files, Clock& clock, std::vector<FoundRun>& runs) {
+  if (runs.size() != 2) co_return Status();
+  if (!runs[0].read.run || !runs[1].read.run) co_return Status();
+  const format::RunId run = *runs[0].read.run;
+  if (run != *runs[1].read.run) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("look for a checkpoint: {} and {} hold different runs",
+                               runs[0].directory, runs[1].directory));
+  }
+  const Site first(files, clock, runs[0].directory), second(files, clock, runs[1].directory);
+  CKPT_CO_TRY(const format::Timelines one, co_await load_timelines(first, run));
+  CKPT_CO_TRY(const format::Timelines other, co_await load_timelines(second, run));
+  CKPT_CO_TRY(const format::Timelines both, merge(one, other));
+  for (FoundRun& found : runs) {
+    for (Checkpoint& checkpoint : found.read.catalog.checkpoints)
+      checkpoint.is_abandoned =
+          checkpoint.run == run && format::is_abandoned(both.history, checkpoint.at);
+  }
+  co_return Status();
+}
+
+// A place that cannot be read is named, and the other one is used.
+Task<FoundRuns> find_in_places(os::FileSystem& files, Clock& clock, Places places) {
+  FoundRuns found;
+  std::optional<Error> first_error;
+  for (const std::string& directory : places.directories()) {
+    auto read = co_await read_run_catalog(Site(files, clock, directory));
+    if (read) {
+      found.runs.push_back({"", directory, std::move(*read)});
+    } else {
+      if (!first_error) first_error.emplace(read.error());
+      found.unreadable.push_back(fmt::format("{}: {}", directory, read.error().message()));
+    }
+  }
+  if (found.runs.empty()) co_return fail(std::move(*first_error).context("look for a checkpoint"));
+  const auto marked = co_await mark_by_both(files, clock, found.runs);
+  if (marked) co_return found;
+  if (marked.error().code() == Errc::invalid_argument) co_return fail(Error(marked.error()));
+  for (FoundRun& run : found.runs) run.read.history_problem = marked.error().message();
+  co_return found;
+}
+
+// Of both places together: the newest step first, and of one step the nearest place.
+Result<Candidates> among_places(const std::string& path, FoundRuns found) {
+  Candidates candidates;
+  candidates.passed_over = std::move(found.unreadable);
+  std::vector<std::tuple<format::StepId, std::size_t, std::string>> all;
+  Catalog together;
+  for (std::size_t place = 0; place < found.runs.size(); ++place) {
+    const FoundRun& run = found.runs[place];
+    if (has_lost_history(run.read)) return fail(lost_history(path, run.read.history_problem));
+    for (const std::string& passed : passed_over_in(run.read.catalog))
+      candidates.passed_over.push_back(os::join(run.directory, passed));
+    const Catalog& catalog = run.read.catalog;
+    for (const Checkpoint& checkpoint : living(catalog))
+      all.emplace_back(checkpoint.at, found.runs.size() - place,
+                       os::beneath(run.directory, checkpoint.name));
+    together.checkpoints.insert(together.checkpoints.end(), catalog.checkpoints.begin(),
+                                catalog.checkpoints.end());
+    together.rejected.insert(together.rejected.end(), catalog.rejected.begin(),
+                             catalog.rejected.end());
+  }
+  if (all.empty()) return fail(nothing_to_restore(path, together));
+  std::ranges::sort(all, std::greater());
+  for (std::size_t index = 0; index < all.size(); ++index) {
+    const bool is_copy = index > 0 && std::get<0>(all[index]) == std::get<0>(all[index - 1]);
+    if (is_copy) candidates.copies.insert(index);
+    candidates.directories.push_back(std::get<2>(all[index]));
+  }
+  return candidates;
+}
+
 }  // namespace
 
 std::string describe_passed_over(const std::vector<std::string>& passed_over) {
@@ -142,6 +218,11 @@ std::string describe_passed_over(const std::vector<std::string>& passed_over) {
 }
 
 Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path) {
+  CKPT_CO_TRY(Places places, parse_places(path));
+  if (places.second) {
+    auto both = co_await find_in_places(files, clock, std::move(places));
+    co_return both;
+  }
   const Site site(files, clock, path);
   auto read = co_await read_run_catalog(site);
   if (!read) co_return fail(std::move(read).error().context("look for a checkpoint"));
@@ -156,6 +237,11 @@ Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path)
 
 Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path) {
   Candidates candidates;
+  CKPT_CO_TRY(Places places, parse_places(path));
+  if (places.second) {
+    CKPT_CO_TRY(FoundRuns both, co_await find_in_places(files, clock, std::move(places)));
+    co_return among_places(path, std::move(both));
+  }
   const auto itself = co_await read_manifest_at(files, os::join(path, "."));
   if (itself) {
     candidates.directories = {path};

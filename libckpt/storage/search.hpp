@@ -2,10 +2,12 @@
 //
 // A path is a checkpoint, the directory of a run, or a parent of such directories. Of a run, the
 // newest checkpoint counts that is whole and that no restore has abandoned; of several runs, the
-// one that was published last.
+// one that was published last. Two places of one run (places.hpp) are searched together: a step
+// that both have counts once, and is read from the first, or else from the second.
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,12 +31,14 @@ struct FoundRuns {
   std::vector<FoundRun> runs;
   std::vector<std::string> unreadable;  // Directories with the reason, in one line each.
 };
-// The run whose directory the path is, or all runs below it, by name. Errors: not_found (no such
-// directory), exhausted (too many directories below it), io.
+// The run whose directory the path is, or all runs below it, by name; of two places, the run of
+// both. Errors: not_found (no such directory), invalid_argument (the places are of different runs),
+// exhausted (too many directories below it), io.
 Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path);
 
 struct Candidates {
   std::vector<std::string> directories;  // The best first; never empty.
+  std::set<std::size_t> copies;  // Which of them are the checkpoint before it, in another place.
   // What would have come before the first one, each with its reason: "step-9: chunk 3 ...".
   std::vector<std::string> passed_over;
 };

@@ -59,6 +59,7 @@ def init(
     """Opens a session for this rank of `job`; the node's daemon is started when none runs.
 
     dir: where checkpoints are published: a directory, or "s3://bucket/prefix"; none: memory only.
+        Two places: "/nvme/run, s3://bucket/run every 10"; the second one gets copies.
     guard: an optimizer, or several, for Session.guard.
     save_mem_interval: steps, or a time as "60s"; every step by default.
     save_storage_interval: likewise; "30min" by default when there is a directory, or "never".

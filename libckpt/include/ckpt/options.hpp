@@ -61,7 +61,7 @@ enum class GpuGap : std::uint8_t { none, memset, write_value, copy };
 struct Options {
   // Identity.
   std::string job;  // Required: 1 to 128 of [A-Za-z0-9._-].
-  std::string dir;  // Checkpoints on storage, also s3://bucket/prefix; empty: memory only.
+  std::string dir;  // Storage: a path, s3://bucket/run, or two: "/nvme, s3://b/run every 10".
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::vector<Node> nodes;  // All nodes of the job, the same list on every rank; empty: one node.

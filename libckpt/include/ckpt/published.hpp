@@ -33,10 +33,10 @@ struct Published {
   std::string history_lost;
 };
 
-// Lists the checkpoints of the run whose directory the path is, or of all runs below it; of a
-// directory that no run has marked, those that lie in it. The path of one checkpoint lists that
-// one. Errors: not_found (no such directory), corruption (of the named checkpoint), exhausted (too
-// many directories), io.
+// Lists the checkpoints of the run whose directory the path is (of two places: both copies), or of
+// all runs below it; of a directory that no run has marked, those that lie in it. The path of one
+// checkpoint lists that one. Errors: not_found (no such directory), corruption (of the named
+// checkpoint), invalid_argument (places of two runs), exhausted (too many directories), io.
 CKPT_EXPORT Result<Published> list_published(std::string_view path);
 
 // The size of a Slot that takes what the rank has in the newest checkpoint, by its name; 0: there

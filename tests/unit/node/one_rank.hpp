@@ -20,7 +20,7 @@
 
 namespace ckpt::test {
 
-class OneRank final : public Rank {
+class OneRank : public Rank {
  public:
   explicit OneRank(MemoryDisk& used, std::uint64_t bytes = 3 * KiB,
                    node::EngineOptions options = {})

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # Of "s3://bucket", and of what the library refuses.
+PLACES = re.compile(r",(?=[ \t/]|$|[^/ ,\t]+://)")  # Between two places, which the library reads.
 TRUE = ("1", "true", "yes", "on")
 SPACES = " \t\n\r\v\f"
 
@@ -34,9 +35,9 @@ def directory(options):
 
 
 def absolute(path):
-    """A path of files made absolute; that of a bucket, or with another scheme, as it is."""
+    """A path of files made absolute; a bucket's, another scheme's, or two places as they are."""
     path = os.fspath(path)
-    return path if SCHEME.match(path) else os.path.abspath(path)
+    return path if SCHEME.match(path) or PLACES.search(path) else os.path.abspath(path)
 
 
 def storage_interval(options):

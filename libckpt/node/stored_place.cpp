@@ -1,0 +1,62 @@
+#include "node/stored_place.hpp"
+
+#include <algorithm>
+
+#include "base/log.hpp"
+
+namespace ckpt::node {
+
+storage::Site StoredPlace::site() const {
+  const Seams& seams = facts_.context.seams;
+  return storage::Site(seams.files, seams.clock, directory_, seams.compute);
+}
+
+void StoredPlace::set_unusable(std::string why) {
+  unusable_ = std::move(why);
+  if (!unusable_.empty()) forget();
+}
+
+Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
+  if (!unusable_.empty()) co_return fail(Errc::invalid_argument, unusable_);
+  storage::CatalogOptions options;
+  options.run = run_;
+  options.only = only;
+  options.cache = &cache_;
+  auto catalog = co_await storage::read_catalog(site(), options);
+  co_return catalog;
+}
+
+void StoredPlace::adopt(storage::Catalog catalog) {
+  checkpoints_ = std::move(catalog.checkpoints);
+  note_rejected(std::move(catalog.rejected));
+}
+
+void StoredPlace::note_rejected(std::vector<storage::Rejected> rejected) {
+  for (const storage::Rejected& one : rejected) {
+    // The catalog is read again after every save; what was said once is not said again.
+    const bool is_known =
+        std::any_of(rejected_.begin(), rejected_.end(), [&](const storage::Rejected& known) {
+          return known.name == one.name && known.reason == one.reason;
+        });
+    if (is_known) continue;
+    log_warning("job={} {} is not used: {}", facts_.shape.job, one.name, one.reason);
+  }
+  rejected_ = std::move(rejected);
+}
+
+Task<void> StoredPlace::look_up(format::StepId at) {
+  CKPT_CO_TRY(storage::Catalog catalog, co_await load(at.step));
+  std::erase_if(checkpoints_,
+                [&](const storage::Checkpoint& known) { return known.at.step == at.step; });
+  for (storage::Checkpoint& found : catalog.checkpoints) checkpoints_.push_back(std::move(found));
+  for (const storage::Rejected& rejected : catalog.rejected)
+    log_warning("job={} {} is not used: {}", facts_.shape.job, rejected.name, rejected.reason);
+  co_return Status{};
+}
+
+std::string StoredPlace::name_of(format::StepId at) const {
+  const auto found = std::ranges::find(checkpoints_, at, &storage::Checkpoint::at);
+  return found == checkpoints_.end() ? std::string() : found->name;
+}
+
+}  // namespace ckpt::node

@@ -1,0 +1,50 @@
+// StoredPlace: what this node knows of one of the job's directories.
+//
+// Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "node/job_facts.hpp"
+#include "storage/catalog.hpp"
+#include "storage/catalog_cache.hpp"
+#include "storage/site.hpp"
+
+namespace ckpt::node {
+
+class StoredPlace {
+ public:
+  StoredPlace(const JobFacts& facts, std::string directory)
+      : facts_(facts), directory_(std::move(directory)) {}
+
+  const std::string& directory() const { return directory_; }
+  storage::Site site() const;
+  void set_run(format::RunId run) { run_ = run; }
+  // Nothing of it may be used, as long as there is a reason; empty: it may.
+  void set_unusable(std::string why);
+
+  // Errors of both: those of storage::read_catalog; invalid_argument (it is unusable).
+  Task<storage::Catalog> load(std::optional<Step> only);
+  Task<void> look_up(format::StepId at);  // What is known of other steps stays.
+  void adopt(storage::Catalog catalog);   // Of all steps.
+  void forget() { checkpoints_.clear(); }
+
+  const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
+  const std::vector<storage::Rejected>& rejected() const { return rejected_; }
+  std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
+
+ private:
+  void note_rejected(std::vector<storage::Rejected> rejected);
+
+  const JobFacts& facts_;
+  const std::string directory_;
+  format::RunId run_;
+  std::string unusable_;
+  storage::CatalogCache cache_;
+  std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
+  std::vector<storage::Rejected> rejected_;
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,152 @@
+#include "node/stored_reads.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "gather/stored_shards.hpp"
+#include "storage/member_reader.hpp"
+#include "storage/part_reader.hpp"
+
+namespace ckpt::node {
+
+namespace {
+
+using Record = std::shared_ptr<const format::ShardRecord>;
+
+// Of the shards that this node has restored from storage.
+constexpr std::size_t locations_max = 4096;
+
+}  // namespace
+
+Task<void> StoredReads::look_up(format::StepId at) {
+  looked_up_.reset();
+  std::optional<Error> first;
+  for (StoredPlace& place : places_) {
+    const Status looked = co_await place.look_up(at);
+    if (!looked && !first) first.emplace(looked.error());
+    if (!looked || place.name_of(at).empty()) continue;
+    looked_up_ = at;
+    co_return Status();
+  }
+  if (first) co_return fail(std::move(*first));
+  co_return Status();
+}
+
+void StoredReads::forget() {
+  looked_up_.reset();
+  std::erase_if(bad_, [](const auto& each) { return each.second != Errc::corruption; });
+}
+
+Task<Record> StoredReads::record_of(format::ShardId id, Digest digest) {
+  std::optional<Error> first;
+  for (std::size_t place = 0; place < places_.size(); ++place) {
+    if (bad_.contains({id, place})) continue;
+    auto record = co_await record_at(place, id, digest);
+    if (record && first && first->code() != Errc::not_found)
+      log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job,
+                  number(id.at.step), id.rank, places_[place].directory(), first->message());
+    if (record) co_return record;
+    // That it was not there explains less than why it could not be read.
+    if (!first || first->code() == Errc::not_found) first.emplace(record.error());
+  }
+  if (!first) first.emplace(Errc::not_found, "no place has a good copy of it");
+  co_return fail(std::move(*first));
+}
+
+Task<Record> StoredReads::record_at(std::size_t place, format::ShardId id, Digest digest) {
+  const std::string known = places_[place].name_of(id.at);
+  if (!known.empty()) {
+    auto record = co_await record_in(place, known, id, digest);
+    // Else it was saved again since we looked, maybe under another name.
+    if (record || record.error().code() != Errc::not_found) co_return record;
+  }
+  CKPT_CO_CHECK(co_await places_[place].look_up(id.at));
+  const std::string name = places_[place].name_of(id.at);
+  if (name.empty()) {
+    co_return fail(Errc::not_found, fmt::format("step {} is not on storage", number(id.at.step)));
+  }
+  looked_up_ = id.at;
+  auto record = co_await record_in(place, name, id, digest);
+  co_return record;
+}
+
+Task<Record> StoredReads::record_in(std::size_t place, std::string name, format::ShardId id,
+                                    Digest digest) {
+  const storage::Site site = places_[place].site();
+  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, name));
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, id.rank));
+  if (shard.record_digest != digest) {
+    co_return fail(Errc::not_found,
+                   fmt::format("{} holds another save of step {}", name, number(id.at.step)));
+  }
+  if (locations_.size() >= locations_max)
+    std::erase_if(locations_, [&](const auto& known) { return known.first.at != id.at; });
+  Location location;
+  location.place = place;
+  location.directory = storage::shard_directory(site.at(name), shard);
+  location.digest = digest;
+  locations_.insert_or_assign(id, std::move(location));
+  auto record =
+      co_await storage::read_record(site.files(), site.at(name), manifest, id.rank, site.compute());
+  co_return record;
+}
+
+Result<StoredReads::Location> StoredReads::location_of(format::ShardId id) const {
+  const auto found = locations_.find(id);
+  if (found == locations_.end()) return fail(Errc::not_found, "the step is not on storage");
+  return found->second;
+}
+
+// True: another place has the shard, and is where it is read from now.
+Task<bool> StoredReads::turn_away(format::ShardId id, Error error) {
+  const auto location = location_of(id);
+  const bool may_be_elsewhere = error.code() == Errc::corruption || error.code() == Errc::io ||
+                                error.code() == Errc::not_found;
+  if (!location || places_.size() == 1 || !may_be_elsewhere) co_return false;
+  bad_.emplace(Bad{id, location->place}, error.code());
+  const auto record = co_await record_of(id, location->digest);
+  if (!record) co_return false;
+  const auto now = location_of(id);
+  if (!now) co_return false;
+  log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job, number(id.at.step),
+              id.rank, os::display(now->directory), error.message());
+  co_return true;
+}
+
+Task<void> StoredReads::read(Record record, std::span<std::byte> target, BytesVerified verified) {
+  while (true) {
+    CKPT_CO_TRY(const Location location, location_of(record->id));
+    storage::TransferHooks hooks;
+    hooks.compute = facts_.context.seams.compute;
+    hooks.verified = verified;
+    Status read = co_await storage::read_shard(facts_.context.seams.files, location.directory,
+                                               record, target, std::move(hooks));
+    if (read) co_return read;
+    const auto turned = co_await turn_away(record->id, read.error());
+    if (!turned || !*turned) co_return read;
+  }
+}
+
+Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chunks,
+                                    gather::ShardSource::TakeChunk take,
+                                    const storage::TransferHooks& hooks) {
+  std::set<std::size_t> left(chunks.begin(), chunks.end());
+  const gather::ShardSource::TakeChunk take_once = [&](std::size_t index,
+                                                       std::span<const std::byte> bytes) {
+    if (left.erase(index) > 0) take(index, bytes);
+  };
+  while (true) {
+    CKPT_CO_TRY(const Location location, location_of(record->id));
+    std::vector<std::size_t> wanted(left.begin(), left.end());
+    Status read =
+        co_await gather::read_stored_chunks(facts_.context.seams.files, location.directory, record,
+                                            std::move(wanted), take_once, hooks);
+    if (read) co_return read;
+    const auto turned = co_await turn_away(record->id, read.error());
+    if (!turned || !*turned) co_return read;
+  }
+}
+
+}  // namespace ckpt::node

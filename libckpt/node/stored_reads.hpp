@@ -1,0 +1,70 @@
+// StoredReads: shards read back from storage, from the nearest place that has a good copy.
+//
+// The places hold the same bytes of a step. A place whose copy of a shard turns out to be bad is
+// not asked for that shard again, and the next one is.
+//
+// Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gather/shard_source.hpp"
+#include "node/job_facts.hpp"
+#include "node/stored_place.hpp"
+
+namespace ckpt::node {
+
+class StoredReads {
+ public:
+  StoredReads(const JobFacts& facts, std::deque<StoredPlace>& places)
+      : facts_(facts), places_(places) {}
+
+  // Reads what the places have of this step alone, until one has it.
+  Task<void> look_up(format::StepId at);
+  // The newest step that was looked up; none: it was not there.
+  const std::optional<format::StepId>& looked_up() const { return looked_up_; }
+  void forget();  // What could not be read may be read again; damage stays.
+
+  // Errors: not_found, corruption, io.
+  Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
+  // After record_of. Errors: as record_of.
+  Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
+                  BytesVerified verified);
+  // Some Chunks of it, as gather::ShardSource says.
+  Task<void> read_chunks(std::shared_ptr<const format::ShardRecord> record,
+                         std::vector<std::size_t> chunks, gather::ShardSource::TakeChunk take,
+                         const storage::TransferHooks& hooks);
+
+ private:
+  struct Location {  // Of a shard whose record was read.
+    std::size_t place = 0;
+    std::string directory;
+    Digest digest;
+  };
+  struct Bad {
+    format::ShardId id;
+    std::size_t place = 0;
+    auto operator<=>(const Bad&) const = default;
+  };
+  Task<std::shared_ptr<const format::ShardRecord>> record_at(std::size_t place, format::ShardId id,
+                                                             Digest digest);
+  Task<std::shared_ptr<const format::ShardRecord>> record_in(std::size_t place, std::string name,
+                                                             format::ShardId id, Digest digest);
+  Result<Location> location_of(format::ShardId id) const;
+  Task<bool> turn_away(format::ShardId id, Error error);
+
+  const JobFacts& facts_;
+  std::deque<StoredPlace>& places_;
+  std::optional<format::StepId> looked_up_;
+  std::map<format::ShardId, Location> locations_;
+  std::map<Bad, Errc> bad_;
+};
+
+}  // namespace ckpt::node

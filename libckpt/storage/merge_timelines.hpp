@@ -1,0 +1,19 @@
+// MergeTimelines: the histories of two directories that hold checkpoints of one run.
+#pragma once
+
+#include <cstdint>
+
+#include "format/run_files.hpp"
+#include "storage/site.hpp"
+
+namespace ckpt::storage {
+
+// The entries of both, by timeline. Errors: invalid_argument (they differ about one: the job went
+// on from both).
+Result<format::Timelines> merge(const format::Timelines& one, const format::Timelines& other);
+
+// Stores what is there and ours, and returns it. `attempt` is random. Errors: those of merge and of
+// load_timelines, exhausted, io.
+Task<format::Timelines> add_timelines(Site site, format::Timelines ours, std::uint64_t attempt);
+
+}  // namespace ckpt::storage
