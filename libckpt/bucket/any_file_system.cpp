@@ -3,16 +3,13 @@
 #include <optional>
 
 #include "base/log.hpp"
-#include "bucket/bucket_file_system.hpp"
 #include "bucket/curl_transport.hpp"
 
 namespace ckpt::bucket {
 
 namespace {
 
-using Opened = Result<std::unique_ptr<BucketFileSystem>>;
-
-Opened open_buckets(Clock& clock, os::DiskPriority priority) {
+Result<std::unique_ptr<BucketFileSystem>> open_buckets(Clock& clock, os::DiskPriority priority) {
   const Environment environment = Environment::of_process();
   CKPT_TRY(Settings settings, Settings::read(environment));
   CKPT_TRY(auto transport, make_curl_transport(settings.ca_file));
@@ -24,8 +21,8 @@ Opened open_buckets(Clock& clock, os::DiskPriority priority) {
 
 class AnyFileSystem final : public os::FileSystem, public os::Objects {
  public:
-  AnyFileSystem(std::unique_ptr<os::FileSystem> disk, Clock& clock, os::DiskPriority priority)
-      : disk_(std::move(disk)), clock_(clock), priority_(priority) {}
+  AnyFileSystem(std::unique_ptr<os::FileSystem> disk, OpenBuckets open)
+      : disk_(std::move(disk)), open_(std::move(open)) {}
 
   Task<std::unique_ptr<os::File>> create(std::string path, os::Caching caching) override {
     CKPT_CO_TRY(os::FileSystem* const files, files_of(path));
@@ -126,7 +123,7 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
 
  private:
   Result<BucketFileSystem*> buckets() {
-    if (!buckets_) buckets_.emplace(open_buckets(clock_, priority_));
+    if (!buckets_) buckets_.emplace(open_());
     if (!*buckets_) return fail(buckets_->error());
     return (*buckets_)->get();
   }
@@ -139,16 +136,22 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
   }
 
   std::unique_ptr<os::FileSystem> disk_;
-  Clock& clock_;
-  const os::DiskPriority priority_;
-  std::optional<Opened> buckets_;  // None: no bucket was asked for yet.
+  const OpenBuckets open_;
+  std::optional<Result<std::unique_ptr<BucketFileSystem>>>
+      buckets_;  // None: no bucket was asked for yet.
 };
 
 }  // namespace
 
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
                                              os::DiskPriority priority) {
-  return std::make_unique<AnyFileSystem>(std::move(disk), clock, priority);
+  return with_buckets(std::move(disk),
+                      [&clock, priority] { return open_buckets(clock, priority); });
+}
+
+std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk,
+                                             OpenBuckets open) {
+  return std::make_unique<AnyFileSystem>(std::move(disk), std::move(open));
 }
 
 }  // namespace ckpt::bucket

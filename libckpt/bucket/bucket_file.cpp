@@ -88,12 +88,17 @@ std::uint64_t ObjectWriter::bytes_of_part(std::size_t index) const {
 }
 
 Task<void> ObjectWriter::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  copies_.emplace_back(bytes.begin(), bytes.end());
-  Status done = co_await write_lasting_at(offset, std::span<const std::byte>(copies_.back()));
+  Status done = co_await write_pieces(offset, bytes, Lasting::copied);
   co_return done;
 }
 
 Task<void> ObjectWriter::write_lasting_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  Status done = co_await write_pieces(offset, bytes, Lasting::yes);
+  co_return done;
+}
+
+Task<void> ObjectWriter::write_pieces(std::uint64_t offset, std::span<const std::byte> bytes,
+                                      Lasting lasting) {
   const bool is_inside = offset <= bytes_ && bytes.size() <= bytes_ - offset;
   if (part_bytes_ == 0 || is_complete_ || !is_inside) {
     co_return fail(Errc::invalid_argument,
@@ -103,8 +108,12 @@ Task<void> ObjectWriter::write_lasting_at(std::uint64_t offset, std::span<const 
   while (!bytes.empty()) {
     const auto index = static_cast<std::size_t>(offset / part_bytes_);
     const std::uint64_t end = index * part_bytes_ + bytes_of_part(index);
-    const auto piece = bytes.first(std::min<std::uint64_t>(bytes.size(), end - offset));
+    auto piece = bytes.first(std::min<std::uint64_t>(bytes.size(), end - offset));
     Part& part = parts_[index];
+    if (lasting == Lasting::copied) {
+      part.copies.emplace_back(piece.begin(), piece.end());
+      piece = part.copies.back();
+    }
     if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
       co_return fail(
           Errc::invalid_argument,
@@ -140,6 +149,8 @@ Task<void> ObjectWriter::send_part(std::size_t index) {
   }
   CKPT_CO_TRY(uploaded_[index],
               co_await client_.put_part(place_, std::move(order), std::move(pieces)));
+  part.pieces.clear();
+  part.copies.clear();
   co_return Status();
 }
 
@@ -162,7 +173,7 @@ Task<void> ObjectWriter::sync_data() {
     CKPT_CO_CHECK(co_await client_.complete_upload(place_, upload_, uploaded_, bytes_));
   }
   is_complete_ = true;
-  copies_.clear();
+  parts_.front().copies.clear();
   co_return Status();
 }
 

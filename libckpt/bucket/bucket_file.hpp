@@ -6,7 +6,8 @@
 //
 //   create -> allocate (the size) -> write_lasting_at ... -> sync_data: now the object exists
 //
-// Memory: `write_at` copies its bytes, since they may change before their part is whole.
+// Memory: `write_at` copies its bytes, since they may change before their part is whole; a part
+// that was sent frees them.
 #pragma once
 
 #include <map>
@@ -63,10 +64,13 @@ class ObjectWriter final : public os::File {
  private:
   struct Part {
     std::map<std::uint64_t, std::span<const std::byte>> pieces;  // By offset in the object.
+    std::vector<std::vector<std::byte>> copies;  // Of what write_at was given, until it is sent.
     std::uint64_t bytes = 0;
     bool is_sent = false;
   };
   std::uint64_t bytes_of_part(std::size_t index) const;
+  enum class Lasting : std::uint8_t { yes, copied };
+  Task<void> write_pieces(std::uint64_t offset, std::span<const std::byte> bytes, Lasting lasting);
   Task<void> send_part(std::size_t index);
   Pieces pieces_of(const Part& part) const;
 
@@ -77,7 +81,6 @@ class ObjectWriter final : public os::File {
   std::string upload_;            // Empty: the object has one part.
   std::vector<Part> parts_;
   std::vector<UploadedPart> uploaded_;
-  std::vector<std::vector<std::byte>> copies_;  // Of what write_at was given.
   bool is_complete_ = false;
 };
 

@@ -75,15 +75,19 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
 void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
   CopyOptions& given = arguments.copied;
   CLI::App* command =
-      subcommand(app, commands, arguments, "cp", "Copy a checkpoint into another directory",
-                 [](const Arguments& all) {
+      subcommand(app, commands, arguments, "cp",
+                 "Copy a checkpoint into another directory or bucket", [](const Arguments& all) {
                    CopyOptions options = all.copied;
                    options.json = all.json;
                    return copy(options);
                  });
-  command->add_option("FROM", given.from, "One checkpoint (step-...), or a directory of them")
+  command
+      ->add_option("FROM", given.from,
+                   "One checkpoint (step-...), or a directory of them; each may be in a bucket")
       ->required();
-  command->add_option("TO", given.to, "The directory to copy into; made if its parent is there")
+  command
+      ->add_option("TO", given.to,
+                   "The directory to copy into, made if its parent is there; or s3://bucket/prefix")
       ->required();
   command->footer(
       "The copy is the same checkpoint: its run, its timelines and its bytes. So the job can go "
@@ -91,10 +95,12 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
       "in TO, and TO may get further checkpoints of the same run. Of a directory it copies the\n"
       "newest whole checkpoint. Each chunk is compared with its checksum while it is copied, and\n"
       "the copy appears under its name when all of it is synced. After an interruption or a full\n"
-      "disk, the same command goes on: ranks that are there and whole are not copied again.\n"
+      "disk, the same command goes on: ranks that are there and whole are not copied again. Two\n"
+      "copies of one checkpoint at a time do no harm; into a bucket, both succeed.\n"
       "Refused: a damaged source; a TO of another run; another checkpoint of that name.\n\n"
       "Examples:\n  ckpt cp /nvme/gpt2 /archive/gpt2\n"
-      "  ckpt cp /ckpt/gpt2/step-000000900 /archive/gpt2");
+      "  ckpt cp /ckpt/gpt2/step-000000900 /archive/gpt2\n"
+      "  ckpt cp /nvme/gpt2 s3://archive/gpt2");
 }
 
 Result<Outcome> import_given(const Arguments& given) {

@@ -142,8 +142,7 @@ Task<void> take_back(Site site, std::string path, std::vector<std::byte> ours,
 }
 
 // Step 5.
-Task<void> after_publishing(Site site, PublishOrder order, PublishedStep published,
-                            std::optional<Standing> before) {
+Task<void> announce(Site site, PublishOrder order, PublishedStep published) {
   Event event;
   event.operation = "save";
   event.path = published.name;
@@ -158,19 +157,23 @@ Task<void> after_publishing(Site site, PublishOrder order, PublishedStep publish
       site.at(latest_name), bytes_of_text(published.name + "\n"), replace);
   CKPT_POINT("latest.after");
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
-  if (!before) co_return Status();
+  co_return Status();
+}
+
+// Step 5.
+Task<void> discard_replaced(Site site, PublishOrder order, std::string name,
+                            const Standing& before) {
   std::set<std::string> replaced;
-  for (const format::ManifestShard& shard : before->manifest.shards) {
-    const auto work = parse_attempt_folder(before->manifest.at.step,
+  for (const format::ManifestShard& shard : before.manifest.shards) {
+    const auto work = parse_attempt_folder(before.manifest.at.step,
                                            shard.folder.substr(0, shard.folder.find('/')));
     if (work) replaced.insert(work_directory_name(work->at, work->attempt));
   }
-  for (const std::string& name : replaced) {
+  for (const std::string& work_name : replaced) {
     const auto discarded = co_await discard_attempt(
-        site, name, fmt::format("saved again in timeline {}", order.at.timeline));
+        site, work_name, fmt::format("saved again in timeline {}", order.at.timeline));
     if (!discarded)
-      log_warning("storage: remove what {} replaced: {}", published.name,
-                  discarded.error().message());
+      log_warning("storage: remove what {} replaced: {}", name, discarded.error().message());
   }
   co_return Status();
 }
@@ -222,7 +225,8 @@ Task<PublishedStep> publish_in_bucket(Site site, PublishOrder order,
   CKPT_POINT("flush.published");
 
   // Step 5.
-  CKPT_CO_CHECK(co_await after_publishing(site, order, published, std::move(before)));
+  if (!order.is_copy) CKPT_CO_CHECK(co_await announce(site, order, published));
+  if (before) CKPT_CO_CHECK(co_await discard_replaced(site, order, published.name, *before));
   co_return published;
 }
 

@@ -7,6 +7,9 @@
 //   4. The manifest is written as it is, and synced; the work directory is synced.
 //   5. The work directory is renamed to the step's name, and the parent is synced.
 //   6. The copy is logged, and `latest` replaced.
+// In a bucket nothing is renamed or removed: the files lie in the folder of an attempt that follows
+// from the checkpoint alone. So two copies at once put the same bytes under the same names, and the
+// one that puts the manifest first is found by the other.
 #include "storage/copy.hpp"
 
 #include <fmt/format.h>
@@ -15,6 +18,8 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "storage/attempt.hpp"
+#include "storage/bucket_publish.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/member_reader.hpp"
@@ -36,12 +41,24 @@ std::string label(const CopyOrder& order) {
   return fmt::format("copy step {}", number(order.manifest->at.step));
 }
 
-// One half names the checkpoint, so that a later copy finds the work directory; the other one is
-// random, so that no two copies share one.
-std::uint64_t attempt_of(const CopyOrder& order) {
+// One half names the checkpoint, so that a later copy finds what an earlier one left. On a disk,
+// the other half is random, so that no two copies share a directory.
+std::uint64_t attempt_of(const CopyOrder& order, std::uint64_t other_half) {
   const Digest digest = order.manifest->shards.front().record_digest;
   const std::uint64_t checkpoint = digest.high ^ order.manifest->created_unix_seconds;
-  return checkpoint << 32 | (order.attempt & UINT32_MAX);
+  return checkpoint << 32 | (other_half & UINT32_MAX);
+}
+
+// The same checkpoint, whose files lie in this folder beside the manifest; empty: beside it.
+format::Manifest in_folder(const CopyOrder& order, const std::string& folder) {
+  format::Manifest manifest = *order.manifest;
+  for (format::ManifestShard& shard : manifest.shards) shard.folder = folder;
+  return manifest;
+}
+
+// Where the source has the files of a rank.
+std::string source_of(const CopyOrder& order, std::uint32_t rank) {
+  return shard_directory(order.source, order.manifest->shards.at(rank));
 }
 
 // Takes over what an earlier copy left. If that one still runs, it loses its directory by the
@@ -51,7 +68,7 @@ Task<void> take_work_directory(Site target, const CopyOrder& order, std::string 
   for (const os::DirectoryEntry& entry : entries) {
     const auto work = parse_work_directory(entry.name);
     const bool is_ours = work && work->at == order.manifest->at &&
-                         work->attempt >> 32 == attempt_of(order) >> 32 &&
+                         work->attempt >> 32 == attempt_of(order, 0) >> 32 &&
                          entry.kind == os::EntryKind::directory;
     if (!is_ours) continue;
     constexpr auto no_replace = os::RenameMode::no_replace;
@@ -94,6 +111,7 @@ Task<void> prepare_target(Site target, const CopyOrder& order) {
 Task<bool> is_published(Site target, const CopyOrder& order, std::string name) {
   const auto there = co_await read_manifest(target, name);
   if (!there && there.error().code() == Errc::not_found) {
+    if (target.objects() != nullptr) co_return false;  // Objects without a manifest: attempts.
     const auto status = co_await target.files().status(target.at(name));
     if (!status && status.error().code() == Errc::not_found) co_return false;
   }
@@ -147,23 +165,36 @@ Task<void> copy_chunk(CopyingRank& rank, std::size_t index) {
   co_return Status();
 }
 
-Task<void> remove_if_there(os::FileSystem& files, std::string path) {
-  Status removed = co_await files.remove_file(path);
+// A file cannot be created over another one. An object can, and must not be missed in between: the
+// copy beside this one may have published it.
+Task<void> make_way(Site target, std::string path) {
+  if (target.objects() != nullptr) co_return Status();
+  Status removed = co_await target.files().remove_file(path);
   if (!removed && removed.error().code() == Errc::not_found) removed = Status();
   co_return removed;
+}
+
+Task<void> put_part(Site target, std::string path, std::vector<std::byte> part) {
+  if (target.objects() != nullptr) {
+    const os::PutCondition replace(os::PutMode::replace);
+    Status put = co_await target.objects()->put_small(path, std::move(part), replace);
+    co_return put;
+  }
+  Status written = co_await target.files().write_small(path, std::move(part));
+  co_return written;
 }
 
 // Step 3, for a rank that is not there yet, or not as a whole. Its part is written last.
 Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory, Record record) {
   const std::string part_name = format::part_name(record->id.rank);
   const bool has_part = !order.manifest->shards[record->id.rank].embedded;
-  if (has_part)
-    CKPT_CO_CHECK(co_await remove_if_there(target.files(), os::join(directory, part_name)));
+  if (has_part) CKPT_CO_CHECK(co_await make_way(target, os::join(directory, part_name)));
+  const std::string source = source_of(order, record->id.rank);
   CopyingRank rank{order, nullptr, {}};
-  CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), order.source, record));
+  CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), source, record));
   for (std::size_t index = 0; index < rank.source->members().size(); ++index) {
     const std::string path = os::join(directory, record->layout.members[index].file_name);
-    CKPT_CO_CHECK(co_await remove_if_there(target.files(), path));
+    CKPT_CO_CHECK(co_await make_way(target, path));
     CKPT_CO_TRY(auto file, co_await target.files().create(path, os::Caching::direct));
     CKPT_CO_CHECK(co_await file->allocate(rank.source->members()[index].bytes));
     rank.opened.push_back(std::move(file));
@@ -179,13 +210,12 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   }
   (void)co_await rank.source->close();  // Every byte was verified.
   if (!has_part) co_return Status();
-  CKPT_CO_TRY(auto part, co_await target.files().read_small(os::join(order.source, part_name),
+  CKPT_CO_TRY(auto part, co_await target.files().read_small(os::join(source, part_name),
                                                             format::part_bytes_max));
   const format::PartSeal& seal = order.manifest->shards[record->id.rank].part;
   CKPT_CO_CHECK(
       format::decode_shard_part(part, seal));  // It was read before, and may have changed.
-  Status written =
-      co_await target.files().write_small(os::join(directory, part_name), std::move(part));
+  Status written = co_await put_part(target, os::join(directory, part_name), std::move(part));
   co_return written;
 }
 
@@ -193,8 +223,8 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
 Task<bool> is_rank_there(Site target, const CopyOrder& order, std::string directory,
                          Record record) {
   if (order.manifest->shards[record->id.rank].embedded) co_return false;
-  const auto there =
-      co_await read_record(target.files(), directory, order.manifest, record->id.rank);
+  auto manifest = std::make_shared<const format::Manifest>(in_folder(order, ""));
+  const auto there = co_await read_record(target.files(), directory, manifest, record->id.rank);
   if (!there) co_return false;
   const auto copied = co_await ShardFiles::open(target.files(), directory, record);
   if (!copied) co_return false;
@@ -210,12 +240,8 @@ Task<bool> is_rank_there(Site target, const CopyOrder& order, std::string direct
   co_return true;
 }
 
-// Steps 3 and 4.
-Task<void> fill(Site target, const CopyOrder& order, std::string work_name) {
-  const std::string directory = target.at(work_name);
-  CKPT_CO_CHECK(co_await take_work_directory(target, order, work_name));
-  const std::string manifest_path = os::join(directory, format::manifest_name);
-  CKPT_CO_CHECK(co_await remove_if_there(target.files(), manifest_path));
+// Step 3. `directory` is the attempt's.
+Task<void> copy_ranks(Site target, const CopyOrder& order, std::string directory) {
   for (std::uint32_t rank = 0; rank < order.manifest->world_size; ++rank) {
     CKPT_CO_TRY(const Record record,
                 co_await read_record(target.files(), order.source, order.manifest, rank));
@@ -223,6 +249,11 @@ Task<void> fill(Site target, const CopyOrder& order, std::string work_name) {
     if (is_there && order.done) order.done(record->bytes, true);
     if (!is_there) CKPT_CO_CHECK(co_await copy_rank(target, order, directory, record));
   }
+  co_return Status();
+}
+
+// The source's manifest, once more: the job may have saved the step again.
+Task<std::vector<std::byte>> read_manifest_again(Site target, const CopyOrder& order) {
   CKPT_CO_TRY(auto text,
               co_await target.files().read_small(os::join(order.source, format::manifest_name),
                                                  format::manifest_bytes_max));
@@ -232,9 +263,80 @@ Task<void> fill(Site target, const CopyOrder& order, std::string work_name) {
     co_return fail(Errc::unavailable,
                    label(order) + ": its job has saved it again meanwhile; copy again");
   }
+  co_return text;
+}
+
+// Steps 3 and 4.
+Task<void> fill(Site target, const CopyOrder& order, std::string work_name) {
+  const std::string directory = target.at(work_name);
+  CKPT_CO_CHECK(co_await take_work_directory(target, order, work_name));
+  const std::string manifest_path = os::join(directory, format::manifest_name);
+  CKPT_CO_CHECK(co_await make_way(target, manifest_path));
+  CKPT_CO_CHECK(co_await copy_ranks(target, order, directory));
+  CKPT_CO_TRY(auto text, co_await read_manifest_again(target, order));
+  const bool has_folders = std::ranges::any_of(
+      order.manifest->shards, [](const auto& shard) { return !shard.folder.empty(); });
+  if (has_folders) {  // It was in a bucket: here the files lie beside the manifest.
+    CKPT_CO_TRY(const std::string own, format::render(in_folder(order, "")));
+    const auto bytes = std::as_bytes(std::span(own));
+    text.assign(bytes.begin(), bytes.end());
+  }
   CKPT_CO_CHECK(co_await target.files().write_small(manifest_path, std::move(text)));
   Status synced = co_await target.files().sync_directory(directory);
   co_return synced;
+}
+
+// The name of this checkpoint's attempt in a bucket: the first one that nobody has discarded. A
+// discarder that died leaves its mark, and then nothing is ever published under that name.
+Task<std::string> choose_attempt(Site target, const CopyOrder& order) {
+  constexpr std::uint64_t attempts_max = 100;
+  for (std::uint64_t number = 0; number < attempts_max; ++number) {
+    std::string work = work_directory_name(order.manifest->at, attempt_of(order, number));
+    const std::string mark = os::join(attempt_path(target, work), discarded_name);
+    const auto there = co_await target.files().status(mark);
+    if (!there && there.error().code() == Errc::not_found) co_return work;
+    if (!there) co_return fail(Error(there.error()));
+  }
+  co_return fail(Errc::exhausted,
+                 fmt::format("{} to {}: {} discarded attempts of it are left there: `ckpt gc` "
+                             "removes them",
+                             label(order), target.directory(), attempts_max));
+}
+
+// Uploads that an earlier copy of this checkpoint began and did not end.
+Task<void> abort_uploads(Site target, std::string directory) {
+  CKPT_CO_TRY(const auto uploads, co_await target.objects()->list_uploads_below(directory));
+  for (const os::Upload& upload : uploads) {
+    const std::string path = os::join(directory, upload.name);
+    CKPT_CO_CHECK(co_await target.objects()->abort_upload(path, upload.id));
+  }
+  co_return Status();
+}
+
+// Steps 3 to 5, in a bucket.
+Task<void> copy_to_bucket(Site target, const CopyOrder& order) {
+  const format::Manifest& manifest = *order.manifest;
+  if (manifest.shards.front().embedded) {
+    co_return fail(Errc::unsupported,
+                   label(order) + ": it has the first format, which only directories have");
+  }
+  CKPT_CO_TRY(const std::string work, co_await choose_attempt(target, order));
+  const std::string directory = attempt_path(target, work);
+  CKPT_CO_CHECK(co_await copy_ranks(target, order, directory));
+  CKPT_CO_CHECK(co_await read_manifest_again(target, order));
+  const std::string folder = shard_folder(parse_work_directory(work).value(), 0);
+  PublishOrder publish;
+  publish.work_name = work;
+  publish.job = manifest.job;
+  publish.run = manifest.run;
+  publish.at = manifest.at;
+  publish.world_size = manifest.world_size;
+  publish.is_copy = true;
+  auto own = std::make_shared<const format::Manifest>(in_folder(order, folder));
+  CKPT_CO_CHECK(co_await publish_in_bucket(target, std::move(publish), std::move(own)));
+  const Status aborted = co_await abort_uploads(target, directory);
+  if (!aborted) log_warning("storage: {}: {}", label(order), aborted.error().message());
+  co_return Status();
 }
 
 // Step 6. Failures change nothing: the copy is durable.
@@ -291,8 +393,21 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
   CKPT_CO_TRY(copied.was_there, co_await is_published(target, order, copied.name));
   if (copied.was_there) co_return copied;
 
+  if (target.objects() != nullptr) {
+    Status done = co_await copy_to_bucket(target, order);
+    if (!done) {  // The copy beside this one may have published it, and ended our uploads.
+      const auto published = co_await is_published(target, order, copied.name);
+      copied.was_there = published && *published;
+      if (!copied.was_there) co_return fail(std::move(done).error());
+      co_return copied;
+    }
+    CKPT_CO_CHECK(co_await after_copying(target, order, copied.name));
+    co_return copied;
+  }
+
   // Steps 3 and 4.
-  const std::string work = work_directory_name(order.manifest->at, attempt_of(order));
+  const std::string work =
+      work_directory_name(order.manifest->at, attempt_of(order, order.attempt));
   CKPT_CO_CHECK(co_await fill(target, order, work));
 
   // Step 5.

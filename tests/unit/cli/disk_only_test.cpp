@@ -19,12 +19,6 @@ void require_refused(const Result<Outcome>& outcome) {
 
 TEST_CASE("disk only: a bucket is refused by name", "[unit][cli]") {
   const std::string bucket = "s3://bucket/run", directory = "/nonexistent/run";
-  CopyOptions copied;
-  copied.from = bucket;
-  copied.to = directory;
-  require_refused(copy(copied));
-  std::swap(copied.from, copied.to);
-  require_refused(copy(copied));
   GcOptions collected;
   collected.dir = bucket;
   require_refused(collect_garbage(collected));
