@@ -19,8 +19,8 @@ namespace ckpt::bucket {
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
                                              os::DiskPriority priority);
 
-// `open` is called at the first path of a bucket, once.
-using OpenBuckets = std::function<Result<std::unique_ptr<BucketFileSystem>>()>;
+// `open` is called at the first path of a scheme, once.
+using OpenBuckets = std::function<Result<std::unique_ptr<BucketFileSystem>>(Scheme)>;
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk,
                                              OpenBuckets open);
 

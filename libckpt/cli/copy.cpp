@@ -6,6 +6,7 @@
 #include "base/random.hpp"
 #include "bucket/place.hpp"
 #include "cli/commands.hpp"
+#include "cli/same_place.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
@@ -38,15 +39,6 @@ Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run,
   if (timelines.history.empty())
     co_return fail(Errc::corruption, "there is no history of timelines in " + run.directory());
   co_return std::make_shared<const format::Timelines>(std::move(timelines));
-}
-
-bool is_same_place(const std::string& one, const std::string& other) {
-  if (bucket::is_bucket_path(one) || bucket::is_bucket_path(other)) {
-    const auto left = bucket::normal_path(one), right = bucket::normal_path(other);
-    return left && right && *left == *right;
-  }
-  std::error_code error;
-  return std::filesystem::equivalent(one, other, error) && !error;
 }
 
 Status check_places(const CopyOptions& given, const std::string& run) {

@@ -48,7 +48,8 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
         CKPT_TRY(auto rule, rule_of(all.gc));
         return collect_garbage({all.dir, std::move(rule), all.dry_run, all.runtime_dir});
       });
-  command->add_option("DIR", arguments.dir, "The job's directory (option `dir`)")->required();
+  command->add_option("DIR", arguments.dir, "The job's directory or bucket (option `dir`)")
+      ->required();
   command->add_option("--keep", given.words.max_ckpt_num,
                       "How many of the newest checkpoints stay (max_ckpt_num); default: all");
   command->add_option("--keep-every", given.keep_every,
@@ -63,7 +64,8 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->footer(
       "Without --keep no checkpoint is removed. An attempt is a hidden directory of a save or a\n"
       "removal; it counts as left when nothing in it has changed for an hour, and no daemon of\n"
-      "this node works in DIR. Before a checkpoint goes, the newest of those that stay is read as\n"
+      "this node works in DIR. In a bucket it is the objects and uploads of a save, and an upload\n"
+      "counts for a day. Before a checkpoint goes, the newest of those that stay is read as\n"
       "a whole; if none of them is whole, nothing is removed. Files that libckpt did not make "
       "stay\n"
       "as they are. Each removal is logged in .libckpt/log.jsonl first. May run beside a "
@@ -120,9 +122,10 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
                                  "Make a checkpoint of safetensors or torch files", import_given);
   // One list: the parser would give a list before another argument all there is.
   command
-      ->add_option("FROM...TO", arguments.paths,
-                   "Files, an index.json or a directory of a model; last, a new directory, whose "
-                   "parent must be there")
+      ->add_option(
+          "FROM...TO", arguments.paths,
+          "Files, an index.json or a directory of a model, on disks or in buckets; last, a "
+          "new directory, whose parent must be there, or s3://bucket/prefix")
       ->required();
   command->add_option("--job", given.job, "The job's name; default: the name of TO");
   command->add_option("--prefix", given.prefix, "What each tensor's name gets before it")

@@ -21,7 +21,10 @@ using Instead = std::optional<Result<bucket::Response>>;
 
 class CopyInBucket : public BucketFixture {
  public:
-  CopyInBucket() { disk.put_directory("/scratch"); }
+  CopyInBucket() {
+    disk.put_directory("/scratch");
+    google.is_google = true;
+  }
 
   void save_source(std::vector<std::uint64_t> steps) {
     storage::RunOrder order;
@@ -99,13 +102,13 @@ class CopyInBucket : public BucketFixture {
   }
 
   MemoryDisk disk{1};
+  MemoryServer google;
   std::unique_ptr<os::FileSystem> all = bucket::with_buckets(
       std::make_unique<MemoryFileSystem>(disk),
-      [this]() -> Result<std::unique_ptr<bucket::BucketFileSystem>> {
-        return std::make_unique<bucket::BucketFileSystem>(std::make_unique<bucket::Client>(
-            clock, bucket::Settings{},
-            environment_with({{"AWS_ACCESS_KEY_ID", "key"}, {"AWS_SECRET_ACCESS_KEY", "secret"}}),
-            server.transport(), os::DiskPriority::normal));
+      [this](bucket::Scheme scheme) -> Result<std::unique_ptr<bucket::BucketFileSystem>> {
+        const bool is_google = scheme == bucket::Scheme::gs;
+        return std::make_unique<bucket::BucketFileSystem>(
+            client_of(is_google ? google : server, clock, scheme));
       });
   storage::Site source{*all, clock, "/scratch/job"};
   storage::Site target{*all, clock, "s3://bucket/copy"};
@@ -121,7 +124,9 @@ TEST_CASE_METHOD(CopyInBucket, "copy in bucket: is the same checkpoint, whatever
   const auto [from, to] =
       GENERATE(table<std::string, std::string>({{"/scratch/job", "s3://bucket/copy"},
                                                 {"s3://bucket/job", "/scratch/copy"},
-                                                {"s3://bucket/job", "s3://bucket/copy"}}));
+                                                {"s3://bucket/job", "s3://bucket/copy"},
+                                                {"s3://bucket/job", "gs://bucket/copy"},
+                                                {"gs://bucket/job", "/scratch/copy"}}));
   CAPTURE(from, to);
   source = storage::Site(*all, clock, from);
   target = storage::Site(*all, clock, to);
