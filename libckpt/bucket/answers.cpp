@@ -7,6 +7,8 @@
 #include <charconv>
 #include <sstream>
 
+#include "bucket/http_time.hpp"
+
 namespace ckpt::bucket {
 
 namespace {
@@ -73,6 +75,7 @@ Result<ListedPage> parse_list(std::string_view text) {
       ListedObject object;
       object.key = text_in(child, "Key");
       CKPT_TRY(object.bytes, number_in(child, "Size"));
+      object.modified = parse_iso_time(text_in(child, "LastModified"));
       if (object.key.empty()) return fail(Errc::io, "read a listing: an object without a key");
       page.objects.push_back(std::move(object));
     } else if (name == "CommonPrefixes") {
@@ -91,7 +94,8 @@ Result<UploadsPage> parse_uploads(std::string_view text) {
   UploadsPage page;
   for (const auto& [name, child] : tree) {
     if (name != "Upload") continue;
-    page.uploads.push_back({text_in(child, "Key"), text_in(child, "UploadId")});
+    page.uploads.push_back({text_in(child, "Key"), text_in(child, "UploadId"),
+                            parse_iso_time(text_in(child, "Initiated"))});
   }
   if (!is_yes(text_in(tree, "IsTruncated"))) return page;
   page.next_key = text_in(tree, "NextKeyMarker");

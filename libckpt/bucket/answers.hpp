@@ -3,8 +3,10 @@
 // A server is not trusted to be one: deep nesting and missing fields are errors, not crashes.
 #pragma once
 
+#include <chrono>
 #include <ckpt/result.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,7 @@ namespace ckpt::bucket {
 struct ListedObject {
   std::string key;
   std::uint64_t bytes = 0;
+  std::optional<std::chrono::system_clock::time_point> modified;
 };
 struct ListedPage {
   std::vector<ListedObject> objects;
@@ -27,6 +30,7 @@ Result<ListedPage> parse_list(std::string_view text);
 struct StartedUpload {
   std::string key;
   std::string id;
+  std::optional<std::chrono::system_clock::time_point> begun;
 };
 struct UploadsPage {
   std::vector<StartedUpload> uploads;

@@ -1,22 +1,22 @@
 #include "bucket/any_file_system.hpp"
 
+#include <array>
 #include <optional>
 
 #include "base/log.hpp"
-#include "bucket/bucket_file_system.hpp"
 #include "bucket/curl_transport.hpp"
 
 namespace ckpt::bucket {
 
 namespace {
 
-using Opened = Result<std::unique_ptr<BucketFileSystem>>;
-
-Opened open_buckets(Clock& clock, os::DiskPriority priority) {
+Result<std::unique_ptr<BucketFileSystem>> open_buckets(Scheme scheme, Clock& clock,
+                                                       os::DiskPriority priority) {
   const Environment environment = Environment::of_process();
-  CKPT_TRY(Settings settings, Settings::read(environment));
+  CKPT_TRY(Settings settings, Settings::read(environment, scheme));
   CKPT_TRY(auto transport, make_curl_transport(settings.ca_file));
-  log(LogLevel::debug, "s3: buckets are those of {}", settings.describe());
+  log(LogLevel::debug, "s3: buckets of {} are those of {}", dialect_of(scheme).scheme,
+      settings.describe());
   auto client = std::make_unique<Client>(clock, std::move(settings), environment,
                                          std::move(transport), priority);
   return std::make_unique<BucketFileSystem>(std::move(client));
@@ -24,8 +24,8 @@ Opened open_buckets(Clock& clock, os::DiskPriority priority) {
 
 class AnyFileSystem final : public os::FileSystem, public os::Objects {
  public:
-  AnyFileSystem(std::unique_ptr<os::FileSystem> disk, Clock& clock, os::DiskPriority priority)
-      : disk_(std::move(disk)), clock_(clock), priority_(priority) {}
+  AnyFileSystem(std::unique_ptr<os::FileSystem> disk, OpenBuckets open)
+      : disk_(std::move(disk)), open_(std::move(open)) {}
 
   Task<std::unique_ptr<os::File>> create(std::string path, os::Caching caching) override {
     CKPT_CO_TRY(os::FileSystem* const files, files_of(path));
@@ -98,57 +98,66 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
     return is_bucket_path(path) ? this : nullptr;
   }
   Task<os::TaggedBytes> read_tagged(std::string path, std::uint64_t bytes_max) override {
-    CKPT_CO_TRY(BucketFileSystem* const files, buckets());
+    CKPT_CO_TRY(BucketFileSystem* const files, buckets_of(path));
     auto found = co_await files->read_tagged(std::move(path), bytes_max);
     co_return found;
   }
   Task<void> put_small(std::string path, std::vector<std::byte> bytes,
                        os::PutCondition condition) override {
-    CKPT_CO_TRY(BucketFileSystem* const files, buckets());
+    CKPT_CO_TRY(BucketFileSystem* const files, buckets_of(path));
     Status done = co_await files->put_small(std::move(path), std::move(bytes), condition);
     co_return done;
   }
   Task<std::vector<os::ObjectEntry>> list_below(std::string path) override {
-    CKPT_CO_TRY(BucketFileSystem* const files, buckets());
+    CKPT_CO_TRY(BucketFileSystem* const files, buckets_of(path));
     auto entries = co_await files->list_below(std::move(path));
     co_return entries;
   }
   Task<std::vector<os::Upload>> list_uploads_below(std::string path) override {
-    CKPT_CO_TRY(BucketFileSystem* const files, buckets());
+    CKPT_CO_TRY(BucketFileSystem* const files, buckets_of(path));
     auto uploads = co_await files->list_uploads_below(std::move(path));
     co_return uploads;
   }
   Task<void> abort_upload(std::string path, std::string id) override {
-    CKPT_CO_TRY(BucketFileSystem* const files, buckets());
+    CKPT_CO_TRY(BucketFileSystem* const files, buckets_of(path));
     Status done = co_await files->abort_upload(std::move(path), std::move(id));
     co_return done;
   }
 
  private:
-  Result<BucketFileSystem*> buckets() {
-    if (!buckets_) buckets_.emplace(open_buckets(clock_, priority_));
-    if (!*buckets_) return fail(buckets_->error());
-    return (*buckets_)->get();
+  Result<BucketFileSystem*> buckets_of(std::string_view path) {
+    CKPT_TRY(const Place place, parse_place(path));
+    Opened& opened = opened_[static_cast<std::size_t>(place.scheme)];
+    if (!opened) opened.emplace(open_(place.scheme));
+    if (!*opened) return fail(opened->error());
+    return (*opened)->get();
   }
   // Errors: those of check_path, and of what buckets need.
   Result<os::FileSystem*> files_of(std::string_view path) {
     CKPT_CHECK(check_path(path));
     if (!is_bucket_path(path)) return disk_.get();
-    CKPT_TRY(BucketFileSystem* const files, buckets());
+    CKPT_TRY(BucketFileSystem* const files, buckets_of(path));
     return files;
   }
 
   std::unique_ptr<os::FileSystem> disk_;
-  Clock& clock_;
-  const os::DiskPriority priority_;
-  std::optional<Opened> buckets_;  // None: no bucket was asked for yet.
+  const OpenBuckets open_;
+  using Opened = std::optional<Result<std::unique_ptr<BucketFileSystem>>>;
+  std::array<Opened, 2> opened_;  // By scheme. None: no such bucket was asked for yet.
 };
 
 }  // namespace
 
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
                                              os::DiskPriority priority) {
-  return std::make_unique<AnyFileSystem>(std::move(disk), clock, priority);
+  return with_buckets(std::move(disk), [&clock, priority](Scheme scheme) {
+    return open_buckets(scheme, clock, priority);
+  });
+}
+
+std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk,
+                                             OpenBuckets open) {
+  return std::make_unique<AnyFileSystem>(std::move(disk), std::move(open));
 }
 
 }  // namespace ckpt::bucket

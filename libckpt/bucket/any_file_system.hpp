@@ -6,9 +6,11 @@
 // Threads:  one executor. Lifetime: as the disk's; `clock` outlives it.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/clock.hpp"
+#include "bucket/bucket_file_system.hpp"
 #include "os/disk_threads.hpp"
 #include "os/file_system.hpp"
 
@@ -16,5 +18,10 @@ namespace ckpt::bucket {
 
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
                                              os::DiskPriority priority);
+
+// `open` is called at the first path of a scheme, once.
+using OpenBuckets = std::function<Result<std::unique_ptr<BucketFileSystem>>(Scheme)>;
+std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk,
+                                             OpenBuckets open);
 
 }  // namespace ckpt::bucket

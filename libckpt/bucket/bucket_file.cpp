@@ -13,12 +13,9 @@ namespace {
 
 constexpr std::uint64_t chunk_bytes = 4 * MiB;
 
-std::string shown(const Place& place) {
-  return "s3://" + place.bucket + "/" + place.key;
-}
-
 Unexpected cannot(const Place& place, std::string_view what) {
-  return fail(Errc::unsupported, fmt::format("{} {}: a bucket cannot do this", what, shown(place)));
+  return fail(Errc::unsupported,
+              fmt::format("{} {}: a bucket cannot do this", what, to_text(place)));
 }
 
 }  // namespace
@@ -35,7 +32,7 @@ Task<void> ObjectReader::read_at(std::uint64_t offset, std::span<std::byte> byte
   if (offset > facts_.bytes || bytes.size() > facts_.bytes - offset) {
     co_return fail(Errc::corruption,
                    fmt::format("read {} bytes at {} of {}: it ends at {}", bytes.size(), offset,
-                               shown(place_), facts_.bytes));
+                               to_text(place_), facts_.bytes));
   }
   Status done = co_await client_.read_range(place_, facts_.tag, offset, bytes);
   co_return done;
@@ -103,7 +100,7 @@ Task<void> ObjectWriter::write_pieces(std::uint64_t offset, std::span<const std:
   if (part_bytes_ == 0 || is_complete_ || !is_inside) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("write {} bytes at {} of {}: it was to have {} bytes", bytes.size(),
-                               offset, shown(place_), bytes_));
+                               offset, to_text(place_), bytes_));
   }
   while (!bytes.empty()) {
     const auto index = static_cast<std::size_t>(offset / part_bytes_);
@@ -115,9 +112,9 @@ Task<void> ObjectWriter::write_pieces(std::uint64_t offset, std::span<const std:
       piece = part.copies.back();
     }
     if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
-      co_return fail(
-          Errc::invalid_argument,
-          fmt::format("write at {} of {}: these bytes were written before", offset, shown(place_)));
+      co_return fail(Errc::invalid_argument,
+                     fmt::format("write at {} of {}: these bytes were written before", offset,
+                                 to_text(place_)));
     }
     part.bytes += piece.size();
     offset += piece.size();
@@ -163,7 +160,7 @@ Task<void> ObjectWriter::sync_data() {
     if (!is_whole) {
       co_return fail(
           Errc::invalid_argument,
-          fmt::format("complete {}: bytes of its part {} are missing", shown(place_), index + 1));
+          fmt::format("complete {}: bytes of its part {} are missing", to_text(place_), index + 1));
     }
   }
   if (upload_.empty()) {

@@ -13,10 +13,6 @@ namespace {
 // Below these, directories and uploads have no end.
 constexpr std::size_t entries_max = 1'000'000;
 
-std::string prefix_of(const Place& place) {
-  return place.key.empty() ? "" : place.key + "/";
-}
-
 std::uint64_t number_of(std::string_view text) {
   return digest_of(std::as_bytes(std::span(text))).low | 1;  // Never 0.
 }
@@ -88,18 +84,18 @@ Task<void> BucketFileSystem::sync_directory(std::string path) {
 Task<std::vector<os::DirectoryEntry>> BucketFileSystem::list(std::string path) {
   CKPT_CO_TRY(const Place place, parse_place(path));
   ListOrder order;
-  order.bucket = place.bucket;
-  order.prefix = prefix_of(place);
+  order.below = place;
+  const std::string below = prefix_of(place);
   std::map<std::string, os::EntryKind> entries;
   do {
     CKPT_CO_TRY(const ListedPage page, co_await client_->list(order));
     for (const ListedObject& object : page.objects) {
-      std::string name = object.key.substr(std::min(order.prefix.size(), object.key.size()));
+      std::string name = object.key.substr(std::min(below.size(), object.key.size()));
       if (!name.empty()) entries.emplace(std::move(name), os::EntryKind::file);
     }
     for (const std::string& prefix : page.prefixes) {
-      if (prefix.size() <= order.prefix.size() + 1) continue;
-      std::string name = prefix.substr(order.prefix.size());
+      if (prefix.size() <= below.size() + 1) continue;
+      std::string name = prefix.substr(below.size());
       name.pop_back();
       // "a" and "a/b" may both be there: what has something below it counts as a directory.
       entries.insert_or_assign(std::move(name), os::EntryKind::directory);
@@ -130,8 +126,7 @@ Task<os::FileStatus> BucketFileSystem::status(std::string path) {
     if (facts.error().code() != Errc::not_found) co_return fail(std::move(facts).error());
   }
   ListOrder order;
-  order.bucket = place.bucket;
-  order.prefix = prefix_of(place);
+  order.below = place;
   order.keys_max = 1;
   CKPT_CO_TRY(const ListedPage page, co_await client_->list(order));
   const bool is_there = place.key.empty() || !page.objects.empty() || !page.prefixes.empty();
@@ -165,16 +160,17 @@ Task<void> BucketFileSystem::put_small(std::string path, std::vector<std::byte> 
 Task<std::vector<os::ObjectEntry>> BucketFileSystem::list_below(std::string path) {
   CKPT_CO_TRY(const Place place, parse_place(path));
   ListOrder order;
-  order.bucket = place.bucket;
-  order.prefix = prefix_of(place);
+  order.below = place;
   order.is_deep = true;
+  const std::string below = prefix_of(place);
   std::vector<os::ObjectEntry> entries;
   do {
     CKPT_CO_TRY(const ListedPage page, co_await client_->list(order));
     for (const ListedObject& object : page.objects) {
       os::ObjectEntry entry;
-      entry.name = object.key.substr(std::min(order.prefix.size(), object.key.size()));
+      entry.name = object.key.substr(std::min(below.size(), object.key.size()));
       entry.bytes = object.bytes;
+      entry.age = client_->age_of(object.modified);
       if (!entry.name.empty()) entries.push_back(std::move(entry));
     }
     if (entries.size() > entries_max) co_return too_many(path);
@@ -188,17 +184,18 @@ Task<std::vector<os::ObjectEntry>> BucketFileSystem::list_below(std::string path
 }
 
 Task<std::vector<os::Upload>> BucketFileSystem::list_uploads_below(std::string path) {
-  CKPT_CO_TRY(Place place, parse_place(path));
-  place.key = prefix_of(place);
+  CKPT_CO_TRY(const Place place, parse_place(path));
+  const std::string below = prefix_of(place);
   std::vector<os::Upload> found;
   UploadsPage page;
   do {
     CKPT_CO_TRY(page, co_await client_->list_uploads(place, page));
     for (const StartedUpload& started : page.uploads) {
-      if (!started.key.starts_with(place.key)) continue;
+      if (!started.key.starts_with(below)) continue;
       os::Upload upload;
-      upload.name = started.key.substr(place.key.size());
+      upload.name = started.key.substr(below.size());
       upload.id = started.id;
+      upload.age = client_->age_of(started.begun);
       found.push_back(std::move(upload));
     }
     if (found.size() > entries_max) co_return too_many(path);

@@ -9,6 +9,7 @@
 #include "base/assert.hpp"
 #include "base/checksum.hpp"
 #include "base/log.hpp"
+#include "bucket/crc32c.hpp"
 #include "bucket/http_time.hpp"
 #include "bucket/retry.hpp"
 
@@ -17,11 +18,6 @@ namespace ckpt::bucket {
 namespace {
 
 constexpr int corrected_tries_max = 3;
-constexpr std::string_view checksum_header = "x-amz-checksum-crc32";
-
-std::string shown(const Place& place) {
-  return "s3://" + place.bucket + "/" + place.key;
-}
 
 std::string base64_of(Crc32 crc) {
   constexpr std::string_view digits =
@@ -33,26 +29,10 @@ std::string base64_of(Crc32 crc) {
   return text + "==";
 }
 
-Crc32 crc_of(const Pieces& pieces) {
-  Crc32 crc = 0;
-  for (const auto piece : pieces) crc = crc32(piece, crc);
-  return crc;
-}
-
 std::uint64_t number_of(std::string_view text) {
   std::uint64_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
-}
-
-ObjectFacts facts_of(const Response& response) {
-  ObjectFacts facts;
-  facts.bytes = number_of(response.header("content-length"));
-  facts.tag = response.header("etag");
-  if (const auto when = parse_http_time(response.header("last-modified")))
-    facts.modified_ns =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(when->time_since_epoch()).count();
-  return facts;
 }
 
 bool has_bytes(const os::TaggedBytes& found, const Pieces& pieces) {
@@ -73,7 +53,7 @@ Client::Client(Clock& clock, Settings settings, Environment environment,
     : clock_(clock),
       settings_(std::move(settings)),
       transport_(std::move(transport)),
-      credentials_(std::move(environment), settings_.region, *transport_),
+      credentials_(std::move(environment), settings_, *transport_),
       random_(random_from_system()),
       threads_(request_threads, priority, "ckptd-s3") {}
 
@@ -90,6 +70,23 @@ Request Client::request_for(const Place& place, std::string method) const {
   return request;
 }
 
+std::string Client::checksum_of(const Pieces& pieces) const {
+  Crc32 crc = 0;
+  const bool has_crc32 = dialect().has_crc32;
+  for (const auto piece : pieces) crc = has_crc32 ? crc32(piece, crc) : crc32c(piece, crc);
+  return (has_crc32 ? "" : "crc32c=") + base64_of(crc);
+}
+
+ObjectFacts Client::facts_of(const Response& response) const {
+  ObjectFacts facts;
+  facts.bytes = number_of(response.header("content-length"));
+  facts.tag = response.header(dialect().tag_header);
+  if (const auto when = parse_http_time(response.header("last-modified")))
+    facts.modified_ns =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(when->time_since_epoch()).count();
+  return facts;
+}
+
 WallTime Client::server_time() const {
   return clock_.wall_time() +
          std::chrono::duration_cast<std::chrono::system_clock::duration>(clock_offset_);
@@ -99,20 +96,30 @@ Result<Client::Sent> Client::perform(Request request, WallTime now) {
   Sent sent;
   CKPT_TRY(sent.used, credentials_.at(now));
   for (Header& header : request.headers)
-    if (header.name == checksum_header && header.value.empty())
-      header.value = base64_of(crc_of(request.body));
+    if (header.name == dialect().checksum_header && header.value.empty())
+      header.value = checksum_of(request.body);
   SigningScope scope;
   scope.region = settings_.region;
+  scope.service = dialect().service;
+  scope.dialect = dialect();
   scope.time = now;
   sign(request, sent.used.keys, scope);
   CKPT_TRY(sent.response, transport_->perform(request));
   return sent;
 }
 
-void Client::set_clock(const Response& response) {
+void Client::note_time(const Response& response) {
   const auto theirs = parse_http_time(response.header("date"));
-  if (!theirs) return;
-  clock_offset_ = std::chrono::duration_cast<Duration>(*theirs - clock_.wall_time());
+  if (theirs) seen_offset_ = std::chrono::duration_cast<Duration>(*theirs - clock_.wall_time());
+}
+
+std::optional<Duration> Client::age_of(std::optional<WallTime> time) const {
+  if (!time) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(clock_.wall_time() - *time) + seen_offset_;
+}
+
+void Client::set_clock() {
+  clock_offset_ = seen_offset_;
   log_warning("s3: this machine's clock is off by {} s against the server's, whose time is used",
               std::chrono::duration_cast<std::chrono::seconds>(clock_offset_).count());
 }
@@ -145,6 +152,7 @@ Error Client::error_of(const Sent& sent, const std::string& doing) const {
 // Good answers, and bad ones that no other try would change.
 Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   bool is_unsure = false;
+  int stalls = 0;
   for (int tries = 1;; ++tries) {
     std::function<Result<Sent>()> work = [this, request, now = server_time()] {
       return perform(request, now);
@@ -152,6 +160,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
     auto sent = co_await threads_.run<Sent>(std::move(work));
     Reaction reaction = Reaction::give_up;
     if (sent) {
+      note_time(sent->response);
       // A completed upload may be answered with 200 and an error in the text.
       const ServerError said =
           request.target.empty() ? parse_error(sent->response.body) : ServerError();
@@ -161,7 +170,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
       const bool is_other = reaction == Reaction::renew_keys || reaction == Reaction::set_clock;
       if (is_other && tries >= corrected_tries_max) reaction = Reaction::give_up;
       if (reaction == Reaction::renew_keys) credentials_.forget(sent->used);
-      if (reaction == Reaction::set_clock) set_clock(sent->response);
+      if (reaction == Reaction::set_clock) set_clock();
       if (is_good || reaction == Reaction::give_up || tries == tries_max) {
         sent->is_unsure = is_unsure;
         if (!is_good && sent->response.is_good()) sent->response.status = 500;
@@ -171,7 +180,8 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
     } else {
       reaction = reaction_to(sent.error());
       if (reaction == Reaction::give_up) co_return fail(std::move(sent).error().context(doing));
-      if (tries == tries_max) {
+      if (sent.error().cause() == std::errc::timed_out) ++stalls;
+      if (tries == tries_max || stalls == stalls_max) {
         co_return fail(Errc::io, fmt::format("{}: {} tries failed, the last one because {}", doing,
                                              tries, sent.error().text()));
       }
@@ -191,14 +201,14 @@ Task<Client::Sent> Client::send(Request request, std::string doing) {
 }
 
 Task<ObjectFacts> Client::head(Place place) {
-  auto sent = co_await send(request_for(place, "HEAD"), "look at " + shown(place));
+  auto sent = co_await send(request_for(place, "HEAD"), "look at " + to_text(place));
   if (!sent) co_return fail(std::move(sent).error());
   co_return facts_of(sent->response);
 }
 
 Task<os::TaggedBytes> Client::get(Place place, std::uint64_t bytes_max) {
   constexpr int rounds_max = 5;  // Records are small, and replaced once in minutes.
-  const std::string doing = "read " + shown(place);
+  const std::string doing = "read " + to_text(place);
   for (int round = 1;; ++round) {
     CKPT_CO_TRY(const ObjectFacts facts, co_await head(place));
     if (facts.bytes > bytes_max) {
@@ -221,13 +231,13 @@ Task<void> Client::read_range(Place place, std::string tag, std::uint64_t offset
                               std::span<std::byte> target) {
   CKPT_ASSERT(!target.empty());
   const std::string doing =
-      fmt::format("read {} bytes at {} of {}", target.size(), offset, shown(place));
+      fmt::format("read {} bytes at {} of {}", target.size(), offset, to_text(place));
   Request request = request_for(place, "GET");
   request.range.emplace();
   request.range->offset = offset;
   request.range->bytes = target.size();
   request.target = target;
-  if (!tag.empty()) request.headers.push_back({"if-match", tag});
+  if (!tag.empty()) request.headers.push_back({std::string(dialect().if_unchanged_header), tag});
   auto sent = co_await send(std::move(request), doing);
   if (!sent) {
     const bool is_other =
@@ -243,13 +253,15 @@ Task<void> Client::read_range(Place place, std::string tag, std::uint64_t offset
 }
 
 Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
-  const std::string doing = "write " + shown(place);
+  const std::string doing = "write " + to_text(place);
   Request request = request_for(place, "PUT");
   request.body = pieces;
-  request.headers.push_back({std::string(checksum_header), ""});
-  if (condition.mode() == os::PutMode::if_absent) request.headers.push_back({"if-none-match", "*"});
+  request.headers.push_back({std::string(dialect().checksum_header), ""});
+  if (condition.mode() == os::PutMode::if_absent)
+    request.headers.push_back(
+        {std::string(dialect().if_absent_header), std::string(dialect().absent_tag)});
   if (condition.mode() == os::PutMode::if_unchanged)
-    request.headers.push_back({"if-match", condition.tag()});
+    request.headers.push_back({std::string(dialect().if_unchanged_header), condition.tag()});
   auto sent = co_await send_any(std::move(request), doing);
   if (!sent) co_return fail(std::move(sent).error());
   if (sent->response.is_good()) co_return Status();
@@ -269,18 +281,19 @@ Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
 }
 
 Task<void> Client::remove(Place place) {
-  auto sent = co_await send(request_for(place, "DELETE"), "remove " + shown(place));
+  auto sent = co_await send(request_for(place, "DELETE"), "remove " + to_text(place));
   if (!sent && sent.error().code() != Errc::not_found) co_return fail(std::move(sent).error());
   co_return Status();
 }
 
 Task<ListedPage> Client::list(ListOrder order) {
-  Place root;
-  root.bucket = order.bucket;
-  const std::string doing = "list s3://" + order.bucket + "/" + order.prefix;
+  Place root = order.below;
+  root.key.clear();
+  const std::string doing = "list " + to_text(order.below);
   Request request = request_for(root, "GET");
-  request.query = {
-      {"list-type", "2"}, {"prefix", order.prefix}, {"max-keys", std::to_string(order.keys_max)}};
+  request.query = {{"list-type", "2"},
+                   {"prefix", prefix_of(order.below)},
+                   {"max-keys", std::to_string(order.keys_max)}};
   if (!order.is_deep) request.query.emplace_back("delimiter", "/");
   if (!order.token.empty()) request.query.emplace_back("continuation-token", order.token);
   auto sent = co_await send(std::move(request), doing);
@@ -291,10 +304,10 @@ Task<ListedPage> Client::list(ListOrder order) {
 }
 
 Task<std::string> Client::start_upload(Place place) {
-  const std::string doing = "begin to upload " + shown(place);
+  const std::string doing = "begin to upload " + to_text(place);
   Request request = request_for(place, "POST");
   request.query.emplace_back("uploads", "");
-  request.headers.push_back({"x-amz-checksum-algorithm", "CRC32"});
+  if (dialect().has_crc32) request.headers.push_back({"x-amz-checksum-algorithm", "CRC32"});
   auto sent = co_await send(std::move(request), doing);
   if (!sent) co_return fail(std::move(sent).error());
   auto id = parse_upload_id(sent->response.body);
@@ -305,21 +318,21 @@ Task<std::string> Client::start_upload(Place place) {
 Task<UploadedPart> Client::put_part(Place place, PartOrder order, Pieces pieces) {
   Request request = request_for(place, "PUT");
   request.query = {{"partNumber", std::to_string(order.index + 1)}, {"uploadId", order.upload}};
-  request.headers.push_back({std::string(checksum_header), ""});
+  request.headers.push_back({std::string(dialect().checksum_header), ""});
   request.body = pieces;
   auto sent = co_await send(std::move(request),
-                            fmt::format("upload part {} of {}", order.index + 1, shown(place)));
+                            fmt::format("upload part {} of {}", order.index + 1, to_text(place)));
   if (!sent) co_return fail(std::move(sent).error());
   UploadedPart part;
   part.tag = sent->response.header("etag");
   // Servers that do not know the checksum do not want to see it again.
-  part.checksum = sent->response.header(checksum_header);
+  if (dialect().has_crc32) part.checksum = sent->response.header(dialect().checksum_header);
   co_return part;
 }
 
 Task<void> Client::complete_upload(Place place, std::string upload, std::vector<UploadedPart> parts,
                                    std::uint64_t bytes) {
-  const std::string doing = "complete the upload of " + shown(place);
+  const std::string doing = "complete the upload of " + to_text(place);
   const std::string text = render_parts(parts);
   Request request = request_for(place, "POST");
   request.query.emplace_back("uploadId", upload);
@@ -338,7 +351,7 @@ Task<void> Client::complete_upload(Place place, std::string upload, std::vector<
 Task<void> Client::abort_upload(Place place, std::string upload) {
   Request request = request_for(place, "DELETE");
   request.query.emplace_back("uploadId", upload);
-  auto sent = co_await send(std::move(request), "abort an upload of " + shown(place));
+  auto sent = co_await send(std::move(request), "abort an upload of " + to_text(place));
   if (!sent && sent.error().code() != Errc::not_found) co_return fail(std::move(sent).error());
   co_return Status();
 }
@@ -349,15 +362,15 @@ void Client::abort_in_background(const Place& place, const std::string& upload) 
   // One try: the next timeline aborts what is left.
   const bool is_queued =
       threads_.post([this, request, now = server_time()] { (void)perform(request, now); });
-  if (!is_queued) log(LogLevel::debug, "s3: an upload of {} is left behind", shown(place));
+  if (!is_queued) log(LogLevel::debug, "s3: an upload of {} is left behind", to_text(place));
 }
 
 Task<UploadsPage> Client::list_uploads(Place prefix, UploadsPage before) {
-  Place root;
-  root.bucket = prefix.bucket;
-  const std::string doing = "list the uploads below " + shown(prefix);
+  Place root = prefix;
+  root.key.clear();
+  const std::string doing = "list the uploads below " + to_text(prefix);
   Request request = request_for(root, "GET");
-  request.query = {{"uploads", ""}, {"prefix", prefix.key}};
+  request.query = {{"uploads", ""}, {"prefix", prefix_of(prefix)}};
   if (!before.next_key.empty()) {
     request.query.emplace_back("key-marker", before.next_key);
     request.query.emplace_back("upload-id-marker", before.next_id);

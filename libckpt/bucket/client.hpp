@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,7 @@ struct ObjectFacts {
   std::int64_t modified_ns = 0;
 };
 struct ListOrder {
-  std::string bucket;
-  std::string prefix;
+  Place below;  // Everything whose name begins with this key and a slash; without a key: all.
   bool is_deep = false;  // Else what follows the next slash is summed up as prefixes.
   std::uint32_t keys_max = 1000;
   std::string token;  // Of the page before.
@@ -71,6 +71,9 @@ class Client {
   void abort_in_background(const Place& place, const std::string& upload);
   Task<UploadsPage> list_uploads(Place prefix, UploadsPage before);
 
+  // How long ago this was, by the server's clock as of its last answer.
+  std::optional<Duration> age_of(std::optional<WallTime> time) const;
+
   const Settings& settings() const { return settings_; }
 
  private:
@@ -80,6 +83,9 @@ class Client {
     bool is_unsure = false;  // An earlier try may have been carried out.
   };
   Request request_for(const Place& place, std::string method) const;
+  const Dialect& dialect() const { return dialect_of(settings_.scheme); }
+  std::string checksum_of(const Pieces& pieces) const;  // The value of its header.
+  ObjectFacts facts_of(const Response& response) const;
   Result<Sent> perform(Request request, WallTime now);
   // Returns good answers. `doing` is what the error says was tried.
   Task<Sent> send(Request request, std::string doing);
@@ -87,14 +93,16 @@ class Client {
   Error error_of(const Sent& sent, const std::string& doing) const;
   // The server's time, as far as we know.
   WallTime server_time() const;
-  void set_clock(const Response& response);
+  void note_time(const Response& response);
+  void set_clock();
 
   Clock& clock_;
   const Settings settings_;
   const std::unique_ptr<Transport> transport_;
   CredentialSource credentials_;
   Random random_;
-  Duration clock_offset_{};  // The server's time, less ours.
+  Duration seen_offset_{};   // The server's time, less ours, in its last answer.
+  Duration clock_offset_{};  // The same, when the server first refused our time. Requests have it.
   os::DiskThreads threads_;
 };
 

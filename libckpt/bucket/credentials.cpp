@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "bucket/answers.hpp"
+#include "bucket/http_time.hpp"
 
 namespace ckpt::bucket {
 
@@ -146,19 +146,6 @@ Found from_instance(const Environment& environment, Transport& transport) {
 
 }  // namespace
 
-std::optional<WallTime> parse_iso_time(std::string_view text) {
-  std::tm parts{};
-  const std::string copy(text);
-  int read = 0;
-  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &parts.tm_year, &parts.tm_mon,
-                  &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &parts.tm_sec, &read) != 6)
-    return std::nullopt;
-  if (!copy.ends_with('Z')) return std::nullopt;
-  parts.tm_year -= 1900;
-  parts.tm_mon -= 1;
-  return std::chrono::system_clock::from_time_t(::timegm(&parts));
-}
-
 Result<Credentials> find_credentials(const Environment& environment, const std::string& region,
                                      Transport& transport) {
   const std::array<std::function<Found()>, 5> places{
@@ -178,11 +165,22 @@ Result<Credentials> find_credentials(const Environment& environment, const std::
                   "), from a web identity, a container or an instance");
 }
 
+Result<Credentials> find_google_credentials(const Environment& environment) {
+  const auto access_key = environment.variable("LIBCKPT_GS_ACCESS_KEY_ID");
+  const auto secret_key = environment.variable("LIBCKPT_GS_SECRET_ACCESS_KEY");
+  if (access_key && secret_key) return with_keys(*access_key, *secret_key, "", "the environment");
+  return fail(
+      Errc::io,
+      "find keys for Google Cloud Storage: LIBCKPT_GS_ACCESS_KEY_ID and "
+      "LIBCKPT_GS_SECRET_ACCESS_KEY are not set: they are an HMAC key of a service account");
+}
+
 Result<Credentials> CredentialSource::at(WallTime now) {
   const std::lock_guard lock(mutex_);
   const bool is_old = known_ && known_->expires && *known_->expires < now + renewed_before;
   if (known_ && !is_old) return *known_;
-  auto found = find_credentials(environment_, region_, transport_);
+  auto found = scheme_ == Scheme::gs ? find_google_credentials(environment_)
+                                     : find_credentials(environment_, region_, transport_);
   if (!found) {
     // Better ones cannot be had now: those that have not ended yet still do.
     if (known_ && known_->expires > now) return *known_;

@@ -12,6 +12,7 @@
 
 #include "bucket/environment.hpp"
 #include "bucket/request.hpp"
+#include "bucket/settings.hpp"
 #include "bucket/signature.hpp"
 
 namespace ckpt::bucket {
@@ -24,18 +25,21 @@ struct Credentials {
   std::string origin;  // "the environment": for errors.
 };
 
-// "2026-11-26T06:37:10Z", with or without a fraction. None: it is something else.
-std::optional<WallTime> parse_iso_time(std::string_view text);
-
 // Errors: not_found (lists where it looked), unavailable (a service did not answer), io (a service
 // refused).
+// For Google: only LIBCKPT_GS_ACCESS_KEY_ID and LIBCKPT_GS_SECRET_ACCESS_KEY. Errors: not_found.
+Result<Credentials> find_google_credentials(const Environment& environment);
+
 Result<Credentials> find_credentials(const Environment& environment, const std::string& region,
                                      Transport& transport);
 
 class CredentialSource {
  public:
-  CredentialSource(Environment environment, std::string region, Transport& transport)
-      : environment_(std::move(environment)), region_(std::move(region)), transport_(transport) {}
+  CredentialSource(Environment environment, const Settings& settings, Transport& transport)
+      : environment_(std::move(environment)),
+        region_(settings.region),
+        scheme_(settings.scheme),
+        transport_(transport) {}
 
   // Those found before, unless they expire within minutes.
   Result<Credentials> at(WallTime now);
@@ -45,6 +49,7 @@ class CredentialSource {
  private:
   const Environment environment_;
   const std::string region_;
+  const Scheme scheme_;
   Transport& transport_;
   std::mutex mutex_;
   std::optional<Credentials> known_;

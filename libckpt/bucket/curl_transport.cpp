@@ -215,6 +215,14 @@ class CurlTransport final : public Transport {
     if (is_stopped_.load()) return fail(Errc::cancelled, "the daemon is stopping");
     if (exchange.is_overlong)
       return fail(Errc::unavailable, where + " sent more bytes than were asked for");
+    if (code == CURLE_OPERATION_TIMEDOUT) {
+      return fail(
+          Errc::unavailable,
+          fmt::format("{}: no connection within {} s, or less than {} bytes per second for "
+                      "{} s",
+                      where, connect_ms_max / 1000, slow_bytes_per_second, slow_seconds_max),
+          std::make_error_code(std::errc::timed_out));
+    }
     if (code != CURLE_OK) {
       const Errc kind = is_worth_another_try(code) ? Errc::unavailable : Errc::io;
       return fail(kind, fmt::format("{}: {}", where, curl_.easy_strerror(code)));

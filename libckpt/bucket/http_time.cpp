@@ -21,4 +21,17 @@ std::optional<std::chrono::system_clock::time_point> parse_http_time(std::string
   return std::chrono::system_clock::from_time_t(::timegm(&parts));
 }
 
+std::optional<std::chrono::system_clock::time_point> parse_iso_time(std::string_view text) {
+  std::tm parts{};
+  const std::string copy(text);
+  int read = 0;
+  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &parts.tm_year, &parts.tm_mon,
+                  &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &parts.tm_sec, &read) != 6)
+    return std::nullopt;
+  if (!copy.ends_with('Z')) return std::nullopt;
+  parts.tm_year -= 1900;
+  parts.tm_mon -= 1;
+  return std::chrono::system_clock::from_time_t(::timegm(&parts));
+}
+
 }  // namespace ckpt::bucket

@@ -11,8 +11,6 @@ namespace ckpt::bucket {
 
 namespace {
 
-constexpr std::string_view scheme = "s3://";
-
 // S3's own rules for names; they also keep a name from changing the host that is called.
 bool is_bucket_name(std::string_view name) {
   const auto is_plain = [](char letter) {
@@ -36,31 +34,42 @@ std::string_view scheme_of(std::string_view path) {
 }
 
 std::string_view advice_for(std::string_view name) {
-  if (name == "gs" || name == "gcs") {
-    return "use s3:// with Google's interoperable interface "
-           "(AWS_ENDPOINT_URL_S3=https://storage.googleapis.com, and HMAC keys)";
-  }
+  if (name == "gcs") return "write gs:// instead";
   if (name == "az" || name == "abfs" || name == "abfss" || name == "wasb" || name == "wasbs") {
     return "mount the container and name the mounted directory, or use an S3 gateway with s3://";
   }
   if (name == "s3a" || name == "s3n") return "write s3:// instead";
   if (name == "file") return "write the plain path instead";
-  return "use a directory, or s3://bucket/prefix";
+  return "use a directory, s3://bucket/prefix or gs://bucket/prefix";
 }
 
 }  // namespace
 
+const Dialect& dialect_of(Scheme scheme) {
+  return scheme == Scheme::gs ? google : amazon;
+}
+
 bool is_bucket_path(std::string_view path) {
-  return path.starts_with(scheme);
+  return path.starts_with(amazon.scheme) || path.starts_with(google.scheme);
+}
+
+std::string to_text(const Place& place) {
+  const std::string text = std::string(dialect_of(place.scheme).scheme) + place.bucket;
+  return place.key.empty() ? text : text + "/" + place.key;
+}
+
+std::string prefix_of(const Place& place) {
+  return place.key.empty() ? "" : place.key + "/";
 }
 
 Result<Place> parse_place(std::string_view path) {
   const auto problem = [&](std::string_view what) {
     return fail(Errc::invalid_argument, fmt::format("the path {}: {}", os::display(path), what));
   };
-  if (!is_bucket_path(path)) return problem("it does not begin with s3://");
-  std::string_view rest = path.substr(scheme.size());
+  if (!is_bucket_path(path)) return problem("it does not begin with s3:// or gs://");
   Place place;
+  if (path.starts_with(google.scheme)) place.scheme = Scheme::gs;
+  std::string_view rest = path.substr(dialect_of(place.scheme).scheme.size());
   place.bucket = rest.substr(0, rest.find('/'));
   rest.remove_prefix(place.bucket.size());
   if (!is_bucket_name(place.bucket)) {
@@ -86,11 +95,11 @@ Status check_path(std::string_view path) {
     CKPT_CHECK(parse_place(path));
     return {};
   }
-  if (path.starts_with("s3:/")) {
+  if (path.starts_with("s3:/") || path.starts_with("gs:/")) {
     return fail(Errc::invalid_argument,
-                fmt::format("the path {}: s3:// has two slashes (a pathlib.Path drops one of them: "
+                fmt::format("the path {}: {}// has two slashes (a pathlib.Path drops one of them: "
                             "give a string)",
-                            path));
+                            path, path.substr(0, 3)));
   }
   const std::string_view name = scheme_of(path);
   if (name.empty()) return {};
@@ -100,9 +109,7 @@ Status check_path(std::string_view path) {
 
 Result<std::string> normal_path(std::string_view path) {
   CKPT_TRY(const Place place, parse_place(path));
-  std::string text = std::string(scheme) + place.bucket;
-  if (!place.key.empty()) text += "/" + place.key;
-  return text;
+  return to_text(place);
 }
 
 }  // namespace ckpt::bucket

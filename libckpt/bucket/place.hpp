@@ -1,20 +1,30 @@
-// Place: where "s3://bucket/prefix" lies; paths with any other scheme are refused.
+// Place: where "s3://bucket/prefix" or "gs://bucket/prefix" lies; other schemes are refused.
 #pragma once
 
 #include <ckpt/result.hpp>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "bucket/dialect.hpp"
+
 namespace ckpt::bucket {
+
+enum class Scheme : std::uint8_t { s3, gs };
+const Dialect& dialect_of(Scheme scheme);
 
 struct Place {
   std::string bucket;
   std::string key;  // No slash in front or behind; empty: the whole bucket.
+  Scheme scheme = Scheme::s3;
   bool operator==(const Place&) const = default;
 };
 
-// Returns true for "s3://..." alone: other schemes are no bucket, and check_path refuses them.
+// Returns true for "s3://..." and "gs://..." alone: check_path refuses other schemes.
 bool is_bucket_path(std::string_view path);
+
+std::string to_text(const Place& place);    // "s3://bucket/key"
+std::string prefix_of(const Place& place);  // Of the keys below it: "key/", or nothing.
 
 // Errors: invalid_argument (no bucket path, a name that no bucket can have, ".." in it).
 Result<Place> parse_place(std::string_view path);

@@ -13,6 +13,10 @@ namespace ckpt::bucket {
 // (the next flush, the next catalog) have longer pauses.
 inline constexpr int tries_max = 8;
 
+// A try in which nothing moves takes up to 20 s (curl_transport.cpp), so that a server that accepts
+// and never answers is given up within about a minute. Transfers that move, however slowly, go on.
+inline constexpr int stalls_max = 3;
+
 enum class Reaction : std::uint8_t {
   give_up,
   try_again,

@@ -4,7 +4,23 @@
 
 namespace ckpt::bucket {
 
-Result<Settings> Settings::read(const Environment& environment) {
+namespace {
+
+Result<Settings> read_google(const Environment& environment) {
+  Settings settings;
+  settings.scheme = Scheme::gs;
+  settings.region = "auto";  // Google asks for a location in the signature, and takes any.
+  const auto url = environment.variable("LIBCKPT_GS_ENDPOINT");
+  CKPT_TRY(settings.endpoint, parse_origin(url.value_or("https://storage.googleapis.com")));
+  settings.is_path_style = true;
+  settings.ca_file = environment.variable("AWS_CA_BUNDLE").value_or("");
+  return settings;
+}
+
+}  // namespace
+
+Result<Settings> Settings::read(const Environment& environment, Scheme scheme) {
+  if (scheme == Scheme::gs) return read_google(environment);
   const Section profile = read_profile(environment);
   const auto first_of = [&](std::initializer_list<const char*> variables,
                             const char* key) -> std::optional<std::string> {

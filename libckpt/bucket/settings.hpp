@@ -5,11 +5,13 @@
 #include <string>
 
 #include "bucket/environment.hpp"
+#include "bucket/place.hpp"
 #include "bucket/request.hpp"
 
 namespace ckpt::bucket {
 
 struct Settings {
+  Scheme scheme = Scheme::s3;
   std::string region = "us-east-1";
   std::optional<Origin> endpoint;  // None: Amazon's own, of the region.
   bool is_path_style = false;      // "host/bucket/key" rather than "bucket.host/key".
@@ -17,8 +19,8 @@ struct Settings {
 
   // The order is that of the AWS tools: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION,
   // AWS_DEFAULT_REGION, AWS_CA_BUNDLE, then the profile. LIBCKPT_S3_ADDRESSING is ours: `path` or
-  // `virtual`. Errors: invalid_argument.
-  static Result<Settings> read(const Environment& environment);
+  // `virtual`. For Google, LIBCKPT_GS_ENDPOINT and AWS_CA_BUNDLE alone. Errors: invalid_argument.
+  static Result<Settings> read(const Environment& environment, Scheme scheme = Scheme::s3);
 
   // The server of a bucket, with what goes before every key.
   Origin origin_of(const std::string& bucket) const;

@@ -89,24 +89,26 @@ void sign(Request& request, const Keys& keys, const SigningScope& scope) {
   const std::string body_hash = request.body_bytes() <= hashed_body_bytes_max
                                     ? hex(sha256_of(request.body))
                                     : "UNSIGNED-PAYLOAD";
-  request.headers.push_back({"x-amz-date", when});
-  if (scope.service == "s3") request.headers.push_back({"x-amz-content-sha256", body_hash});
+  const Dialect& dialect = scope.dialect;
+  const std::string end(dialect.scope_end);
+  request.headers.push_back({std::string(dialect.date_header), when});
+  if (scope.service == dialect.service)
+    request.headers.push_back({std::string(dialect.body_hash_header), body_hash});
   if (!keys.session_token.empty())
-    request.headers.push_back({"x-amz-security-token", keys.session_token});
+    request.headers.push_back({std::string(dialect.token_header), keys.session_token});
 
   const Canonical canonical = canonical_form(request, body_hash);
-  const std::string area = day + "/" + scope.region + "/" + scope.service + "/aws4_request";
-  const std::string to_sign =
-      "AWS4-HMAC-SHA256\n" + when + "\n" + area + "\n" + sha256_hex(canonical.text);
-  Hash key = hmac("AWS4" + keys.secret_key, day);
+  const std::string area = day + "/" + scope.region + "/" + scope.service + "/" + end;
+  const std::string to_sign = std::string(dialect.algorithm) + "\n" + when + "\n" + area + "\n" +
+                              sha256_hex(canonical.text);
+  Hash key = hmac(std::string(dialect.key_prefix) + keys.secret_key, day);
   key = hmac(bytes_of(key), scope.region);
   key = hmac(bytes_of(key), scope.service);
-  key = hmac(bytes_of(key), "aws4_request");
+  key = hmac(bytes_of(key), end);
   request.headers.push_back(
-      {"authorization",
-       fmt::format("AWS4-HMAC-SHA256 Credential={}/{}, SignedHeaders={}, Signature={}",
-                   keys.access_key, area, canonical.signed_names,
-                   hex(hmac(bytes_of(key), to_sign)))});
+      {"authorization", fmt::format("{} Credential={}/{}, SignedHeaders={}, Signature={}",
+                                    dialect.algorithm, keys.access_key, area,
+                                    canonical.signed_names, hex(hmac(bytes_of(key), to_sign)))});
 }
 
 }  // namespace ckpt::bucket

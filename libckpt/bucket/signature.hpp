@@ -8,6 +8,7 @@
 #include <chrono>
 #include <string>
 
+#include "bucket/dialect.hpp"
 #include "bucket/request.hpp"
 
 namespace ckpt::bucket {
@@ -20,12 +21,13 @@ struct Keys {
 
 struct SigningScope {
   std::string region;
-  std::string service = "s3";
+  std::string service = "s3";  // "sts" with Amazon's dialect; Google's dialect has its own.
+  Dialect dialect = amazon;
   std::chrono::system_clock::time_point time;
 };
 
-// Adds the headers x-amz-date, x-amz-content-sha256, x-amz-security-token and authorization; the
-// transport sends `host`, which is covered too.
+// Adds the headers x-amz-date, x-amz-content-sha256, x-amz-security-token (or x-goog-...) and
+// authorization; the transport sends `host`, which is covered too.
 void sign(Request& request, const Keys& keys, const SigningScope& scope);
 
 std::string sha256_hex(std::string_view text);

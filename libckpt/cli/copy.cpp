@@ -4,8 +4,9 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
+#include "bucket/place.hpp"
 #include "cli/commands.hpp"
-#include "cli/disk_only.hpp"
+#include "cli/same_place.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
@@ -21,6 +22,7 @@ namespace {
 
 // The run's directory that the checkpoint lies in, if it is of that run.
 std::string parent_of(const std::string& path) {
+  if (bucket::is_bucket_path(path)) return path.substr(0, path.rfind('/'));
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   return error ? std::string() : real.parent_path().string();
@@ -43,10 +45,9 @@ Status check_places(const CopyOptions& given, const std::string& run) {
   for (const auto& [path, name] : {std::pair(given.from, "FROM"), std::pair(given.to, "TO")}) {
     if (path.empty())
       return fail(Errc::invalid_argument, fmt::format("copy: {} is empty: name a directory", name));
-    CKPT_CHECK(check_on_disk("copy", path));
+    CKPT_CHECK(bucket::check_path(path));
   }
-  std::error_code error;
-  if (!std::filesystem::equivalent(run, given.to, error) || error) return {};
+  if (!is_same_place(run, given.to)) return {};
   return fail(Errc::invalid_argument,
               fmt::format("copy {} to {}: it lies there already", given.from, given.to));
 }

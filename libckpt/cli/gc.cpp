@@ -6,17 +6,17 @@
 //   3. The surplus is chosen as a daemon would choose it.
 //   4. Of the checkpoints that stay, one is read as a whole: damage must not make the last good one
 //      go.
-//   5. Each is removed: logged, hidden by a rename, then its files.
+//   5. Each is removed: logged, hidden by a rename (in a bucket: without its manifest), then its
+//   files.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "arena/arena_limits.hpp"
 #include "cli/commands.hpp"
 #include "cli/daemon_talk.hpp"
-#include "cli/disk_only.hpp"
 #include "cli/json_read.hpp"
+#include "cli/same_place.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "storage/left_attempts.hpp"
@@ -60,11 +60,6 @@ Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
                           directory, storage::run_marker_name));
 }
 
-bool is_same_directory(const std::string& one, const std::string& other) {
-  std::error_code error;
-  return std::filesystem::equivalent(one, other, error) && !error;
-}
-
 // Step 2. A daemon of another node cannot be asked; the age of attempts speaks for it.
 Result<bool> is_in_use(const std::string& runtime_dir, const std::string& directory) {
   const auto answer = ask_daemon(runtime_dir, wire::control::AskStatus{}, answer_time);
@@ -73,9 +68,8 @@ Result<bool> is_in_use(const std::string& runtime_dir, const std::string& direct
     return fail(Error(answer.error()).context("find out whether the daemon works in " + directory));
   CKPT_TRY(const Json status, parse_answer(*answer));
   const Json jobs = list_in(status, "jobs");
-  return std::ranges::any_of(jobs, [&](const Json& job) {
-    return is_same_directory(text_in(job, "directory"), directory);
-  });
+  return std::ranges::any_of(
+      jobs, [&](const Json& job) { return is_same_place(text_in(job, "directory"), directory); });
 }
 
 // Step 3.
@@ -207,7 +201,6 @@ Outcome told(const GcOptions& given, const Plan& plan) {
 Result<Outcome> collect_garbage(const GcOptions& given) {
   if (given.dir.empty())
     return fail(Errc::invalid_argument, "collect garbage in \"\": name the directory");
-  CKPT_CHECK(check_on_disk("collect garbage in", given.dir));
   Workplace workplace;
   const storage::Site site(workplace.files(), workplace.clock(), given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));

@@ -35,9 +35,14 @@ struct Model {
   std::set<std::string> names;
 };
 
+Unexpected no_model(const std::string& path) {
+  return fail(Errc::invalid_argument,
+              fmt::format("import {}: it has neither of {}: name the file itself", path,
+                          fmt::join(model_names, ", ")));
+}
+
 // The file behind links, as they lie in a cache of models. A directory: the model in it.
-Result<std::string> model_file(const std::string& path) {
-  if (path.empty()) return fail(Errc::invalid_argument, "import \"\": name a file");
+Result<std::string> file_on_disk(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   if (error) return fail(Errc::not_found, fmt::format("import {}: {}", path, error.message()));
@@ -46,9 +51,21 @@ Result<std::string> model_file(const std::string& path) {
     const std::filesystem::path found = std::filesystem::canonical(real / name, error);
     if (!error) return found.string();
   }
-  return fail(Errc::invalid_argument,
-              fmt::format("import {}: it has neither of {}: name the file itself", path,
-                          fmt::join(model_names, ", ")));
+  return no_model(path);
+}
+
+Task<std::string> model_file(os::FileSystem& files, std::string path) {
+  if (path.empty()) co_return fail(Errc::invalid_argument, "import \"\": name a file");
+  if (files.objects(path) == nullptr) co_return file_on_disk(path);
+  CKPT_CO_TRY(const os::FileStatus there, co_await files.status(path));
+  if (there.kind == os::EntryKind::file) co_return path;
+  for (const char* name : model_names) {
+    std::string found = os::join(path, name);
+    const auto status = co_await files.status(found);
+    if (status) co_return found;
+    if (status.error().code() != Errc::not_found) co_return fail(Error(status.error()));
+  }
+  co_return no_model(path);
 }
 
 Status add(Model& model, ImportTensor tensor) {
@@ -236,7 +253,8 @@ Task<void> add_index(Model& model, std::string path, std::string directory) {
                                      reinterpret_cast<const char*>(bytes.data()), bytes.size())));
   for (const std::string& name : index.files) {
     const std::size_t before = model.source.tensors.size();
-    CKPT_CO_TRY(const std::string file, model_file(os::join(directory, name)));
+    CKPT_CO_TRY(const std::string file,
+                co_await model_file(model.files, os::join(directory, name)));
     Status added = co_await add_file(model, file);
     if (!added) co_return fail(std::move(added).error().context(name));
     for (std::size_t at = before; at < model.source.tensors.size(); ++at) {
@@ -262,10 +280,11 @@ Task<std::shared_ptr<ImportSource>> open_import(os::FileSystem& files,
                                                 std::string prefix) {
   Model model{files, std::move(prefix), {}, {}};
   for (const std::string& given : paths) {
-    CKPT_CO_TRY(const std::string path, model_file(given));
+    CKPT_CO_TRY(const std::string path, co_await model_file(files, given));
     // Beside the index as it was named: behind a link lie other names.
     std::string directory = std::filesystem::path(given).parent_path().string();
-    if (std::filesystem::is_directory(given)) directory = given;
+    const bool is_in_bucket = files.objects(given) != nullptr;
+    if (is_in_bucket ? path != given : std::filesystem::is_directory(given)) directory = given;
     if (directory.empty()) directory = ".";
     Status added;
     if (is_index(path) || is_index(given)) {

@@ -11,6 +11,7 @@
 #include "base/units.hpp"
 #include "cli/item_forms.hpp"
 #include "format/shard_part.hpp"
+#include "storage/attempt.hpp"
 #include "storage/catalog.hpp"
 #include "storage/chunk_map.hpp"
 #include "storage/page_buffer.hpp"
@@ -192,7 +193,7 @@ Task<storage::PublishedStep> write_import(storage::Site site,
   CKPT_CO_TRY(publish.work_name,
               co_await storage::make_work_directory(site, publish.at, order.attempt));
   const std::string work_name = publish.work_name;
-  Status written = co_await write_files(site, site.at(work_name), image, order);
+  Status written = co_await write_files(site, storage::attempt_path(site, work_name), image, order);
   Result<storage::PublishedStep> published = storage::PublishedStep();
   if (written) {
     publish.digests = {format::digest_of(image.part.record)};

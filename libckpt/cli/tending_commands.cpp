@@ -50,7 +50,8 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
         CKPT_TRY(auto rule, rule_of(all.gc));
         return collect_garbage({all.dir, std::move(rule), all.dry_run, all.runtime_dir});
       });
-  command->add_option("DIR", arguments.dir, "The job's directory (option `dir`)")->required();
+  command->add_option("DIR", arguments.dir, "The job's directory or bucket (option `dir`)")
+      ->required();
   command->add_option("--keep", given.words.max_ckpt_num,
                       "How many of the newest checkpoints stay (max_ckpt_num); default: all");
   command->add_option("--keep-every", given.keep_every,
@@ -65,7 +66,8 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->footer(
       "Without --keep no checkpoint is removed. An attempt is a hidden directory of a save or a\n"
       "removal; it counts as left when nothing in it has changed for an hour, and no daemon of\n"
-      "this node works in DIR. Before a checkpoint goes, the newest of those that stay is read as\n"
+      "this node works in DIR. In a bucket it is the objects and uploads of a save, and an upload\n"
+      "counts for a day. Before a checkpoint goes, the newest of those that stay is read as\n"
       "a whole; if none of them is whole, nothing is removed. Files that libckpt did not make "
       "stay\n"
       "as they are. Each removal is logged in .libckpt/log.jsonl first. May run beside a "
@@ -77,15 +79,19 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
 void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
   CopyOptions& given = arguments.copied;
   CLI::App* command =
-      subcommand(app, commands, arguments, "cp", "Copy a checkpoint into another directory",
-                 [](const Arguments& all) {
+      subcommand(app, commands, arguments, "cp",
+                 "Copy a checkpoint into another directory or bucket", [](const Arguments& all) {
                    CopyOptions options = all.copied;
                    options.json = all.json;
                    return copy(options);
                  });
-  command->add_option("FROM", given.from, "One checkpoint (step-...), or a directory of them")
+  command
+      ->add_option("FROM", given.from,
+                   "One checkpoint (step-...), or a directory of them; each may be in a bucket")
       ->required();
-  command->add_option("TO", given.to, "The directory to copy into; made if its parent is there")
+  command
+      ->add_option("TO", given.to,
+                   "The directory to copy into, made if its parent is there; or s3://bucket/prefix")
       ->required();
   command->footer(
       "The copy is the same checkpoint: its run, its timelines and its bytes. So the job can go "
@@ -93,10 +99,12 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
       "in TO, and TO may get further checkpoints of the same run. Of a directory it copies the\n"
       "newest whole checkpoint. Each chunk is compared with its checksum while it is copied, and\n"
       "the copy appears under its name when all of it is synced. After an interruption or a full\n"
-      "disk, the same command goes on: ranks that are there and whole are not copied again.\n"
+      "disk, the same command goes on: ranks that are there and whole are not copied again. Two\n"
+      "copies of one checkpoint at a time do no harm; into a bucket, both succeed.\n"
       "Refused: a damaged source; a TO of another run; another checkpoint of that name.\n\n"
       "Examples:\n  ckpt cp /nvme/gpt2 /archive/gpt2\n"
-      "  ckpt cp /ckpt/gpt2/step-000000900 /archive/gpt2");
+      "  ckpt cp /ckpt/gpt2/step-000000900 /archive/gpt2\n"
+      "  ckpt cp /nvme/gpt2 s3://archive/gpt2");
 }
 
 Result<Outcome> import_given(const Arguments& given) {
@@ -116,9 +124,10 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
                                  "Make a checkpoint of safetensors or torch files", import_given);
   // One list: the parser would give a list before another argument all there is.
   command
-      ->add_option("FROM...TO", arguments.paths,
-                   "Files, an index.json or a directory of a model; last, a new directory, whose "
-                   "parent must be there")
+      ->add_option(
+          "FROM...TO", arguments.paths,
+          "Files, an index.json or a directory of a model, on disks or in buckets; last, a "
+          "new directory, whose parent must be there, or s3://bucket/prefix")
       ->required();
   command->add_option("--job", given.job, "The job's name; default: the name of TO");
   command->add_option("--prefix", given.prefix, "What each tensor's name gets before it")

@@ -26,8 +26,8 @@ class HeardNodes {
   // one that ran before. The number may come before the report, whose Start is fetched first.
   void stated(const std::string& node, std::uint64_t boot, std::uint64_t number);
 
-  // The report that `node` states to us, if it speaks of the same run, list of nodes and members as we do;
-  // null: there is none.
+  // The report that `node` states to us, if it speaks of the same run, list of nodes and members as
+  // we do; null: there is none.
   const format::NodeReport* report_of(const std::string& node, const agree::JobShape& shape,
                                       const Digest& members) const;
   const format::Decree* decree_of(const std::string& node, const agree::JobShape& shape,

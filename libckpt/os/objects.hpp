@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/task.hpp"
 
 namespace ckpt::os {
@@ -38,10 +40,12 @@ struct TaggedBytes {
 struct ObjectEntry {
   std::string name;  // Below the path that was asked for: "t2.0011/rank-00000.part".
   std::uint64_t bytes = 0;
+  std::optional<Duration> age;  // Since it was written, by the server's clock. None: not known.
 };
 struct Upload {
   std::string name;  // As in ObjectEntry.
   std::string id;
+  std::optional<Duration> age;  // Since it was begun.
 };
 
 class Objects {

@@ -29,19 +29,6 @@ Task<void> remove_all(Site site, std::vector<std::string> paths) {
   co_return done;
 }
 
-// Returns true if the step's manifest names the attempt. Errors: one that cannot be read may name
-// it, too.
-Task<bool> is_named(Site site, WorkDirectory work) {
-  const std::string name = step_directory_name(work.at.step);
-  const auto manifest = co_await read_manifest(site, name);
-  if (!manifest && manifest.error().code() == Errc::not_found) co_return false;
-  if (!manifest) co_return fail(manifest.error());
-  const std::string folder = attempt_folder(work);
-  co_return std::ranges::any_of((*manifest)->shards, [&](const format::ManifestShard& shard) {
-    return shard.folder == folder || shard.folder.starts_with(folder + "/");
-  });
-}
-
 // "rank-00000.part", "turn-1/rank-00000.part": what an attempt writes.
 bool is_file_of_attempt(std::string_view name) {
   const auto slash = name.find('/');
@@ -93,7 +80,7 @@ Task<bool> discard_attempt(Site site, std::string work_name, std::string reason)
   }
   const std::string directory = attempt_path(site, work_name);
   // First without a mark: most of those that are looked at belong to a checkpoint.
-  CKPT_CO_TRY(const bool is_published, co_await is_named(site, *work));
+  CKPT_CO_TRY(const bool is_published, co_await is_published_attempt(site, *work));
   if (is_published) co_return false;
   CKPT_CO_TRY(const auto there, co_await site.objects()->list_below(directory));
   if (there.empty()) {
@@ -103,7 +90,7 @@ Task<bool> discard_attempt(Site site, std::string work_name, std::string reason)
   const std::string mark = os::join(directory, discarded_name);
   const os::PutCondition replace(os::PutMode::replace);
   CKPT_CO_CHECK(co_await site.objects()->put_small(mark, std::vector<std::byte>(), replace));
-  CKPT_CO_TRY(const bool was_published, co_await is_named(site, *work));
+  CKPT_CO_TRY(const bool was_published, co_await is_published_attempt(site, *work));
   if (was_published) {
     CKPT_CO_CHECK(co_await site.files().remove_file(mark));
     co_return false;
@@ -128,8 +115,18 @@ Task<bool> discard_attempt(Site site, std::string work_name, std::string reason)
   co_return true;
 }
 
-Task<std::vector<std::string>> discard_stale_in_bucket(
-    Site site, std::function<bool(std::string work_name)> is_stale) {
+Task<bool> is_published_attempt(Site site, WorkDirectory work) {
+  const std::string name = step_directory_name(work.at.step);
+  const auto manifest = co_await read_manifest(site, name);
+  if (!manifest && manifest.error().code() == Errc::not_found) co_return false;
+  if (!manifest) co_return fail(manifest.error());
+  const std::string folder = attempt_folder(work);
+  co_return std::ranges::any_of((*manifest)->shards, [&](const format::ManifestShard& shard) {
+    return shard.folder == folder || shard.folder.starts_with(folder + "/");
+  });
+}
+
+Task<std::vector<std::string>> find_attempts(Site site) {
   std::set<std::string> found;
   const auto add = [&](Step step, std::string_view folder) {
     const auto work = parse_attempt_folder(step, folder);
@@ -151,6 +148,12 @@ Task<std::vector<std::string>> discard_stale_in_bucket(
     const std::string_view rest = name.substr(name.find('/') + 1);
     add(step->step, rest.substr(0, rest.find('/')));
   }
+  co_return std::vector<std::string>(found.begin(), found.end());
+}
+
+Task<std::vector<std::string>> discard_stale_in_bucket(
+    Site site, std::function<bool(std::string work_name)> is_stale) {
+  CKPT_CO_TRY(const auto found, co_await find_attempts(site));
   std::vector<std::string> removed;
   for (const std::string& work_name : found) {
     if (!is_stale(work_name)) continue;

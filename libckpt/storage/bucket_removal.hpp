@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "storage/removal.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
 
@@ -21,6 +22,13 @@ Task<void> remove_from_bucket(Site site, std::string name,
 
 // Returns false if a manifest names the attempt: it is a checkpoint, and stays.
 Task<bool> discard_attempt(Site site, std::string work_name, std::string reason);
+
+// The names of all attempts that have objects or uploads; some are checkpoints.
+Task<std::vector<std::string>> find_attempts(Site site);
+
+// Returns true if the step's manifest names the attempt. Errors: one that cannot be read may name
+// it, too.
+Task<bool> is_published_attempt(Site site, WorkDirectory work);
 
 Task<std::vector<std::string>> discard_stale_in_bucket(
     Site site, std::function<bool(std::string work_name)> is_stale);

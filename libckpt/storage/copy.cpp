@@ -261,6 +261,7 @@ Task<void> copy_ranks(Site target, const CopyOrder& order, std::string directory
     CKPT_CO_TRY(const bool is_there, co_await is_rank_there(target, order, directory, record));
     if (is_there && order.done) order.done(record->bytes, true);
     if (!is_there) CKPT_CO_CHECK(co_await copy_rank(target, order, directory, record));
+    CKPT_CO_CHECK(check_cancelled(order));  // All of a small rank's Chunks were on their way.
   }
   co_return Status();
 }

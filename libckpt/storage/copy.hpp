@@ -6,6 +6,7 @@
 // The manifest is that of the source, so the copy is the same checkpoint: same run, timeline and
 // step. A copy that ended early leaves its work directory, and the next one of the same checkpoint
 // goes on there: a rank whose part is there, and whose files are whole, is not copied again.
+// Source and target may be in buckets; there the manifest differs by the folders that it names.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "storage/attempt.hpp"
+#include "storage/bucket_removal.hpp"
+
 namespace ckpt::storage {
 
 namespace {
@@ -32,9 +35,49 @@ Task<std::optional<Content>> measure(Site site, std::string name) {
   co_return content;
 }
 
+bool is_old(std::optional<Duration> age, Duration left_after) {
+  return age && *age >= left_after;
+}
+
+// None: it is a checkpoint, or gone.
+Task<std::optional<Attempt>> measure_in_bucket(Site site, std::string name) {
+  const WorkDirectory work = parse_work_directory(name).value();
+  CKPT_CO_TRY(const bool is_published, co_await is_published_attempt(site, work));
+  if (is_published) co_return std::optional<Attempt>();
+  const std::string directory = attempt_path(site, name);
+  CKPT_CO_TRY(const auto objects, co_await site.objects()->list_below(directory));
+  CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(directory));
+  if (objects.empty() && uploads.empty()) co_return std::optional<Attempt>();
+  Attempt attempt;
+  attempt.name = name;
+  attempt.at = work.at;
+  attempt.is_left = true;
+  for (const os::ObjectEntry& object : objects) {
+    attempt.bytes += object.bytes;
+    attempt.is_left = attempt.is_left && is_old(object.age, attempt_left_after);
+  }
+  for (const os::Upload& upload : uploads)
+    attempt.is_left = attempt.is_left && is_old(upload.age, upload_left_after);
+  co_return std::optional<Attempt>(std::move(attempt));
+}
+
+Task<std::vector<Attempt>> list_in_bucket(Site site) {
+  std::vector<Attempt> found;
+  CKPT_CO_TRY(const auto names, co_await find_attempts(site));
+  for (const std::string& name : names) {
+    CKPT_CO_TRY(auto attempt, co_await measure_in_bucket(site, name));
+    if (attempt) found.push_back(std::move(*attempt));
+  }
+  co_return found;
+}
+
 }  // namespace
 
 Task<std::vector<Attempt>> list_attempts(Site site) {
+  if (site.objects() != nullptr) {
+    auto listed = co_await list_in_bucket(site);
+    co_return listed;
+  }
   std::vector<Attempt> found;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
   const std::chrono::nanoseconds now = site.clock().wall_time().time_since_epoch();

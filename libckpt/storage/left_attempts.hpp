@@ -1,5 +1,5 @@
-// LeftAttempts: work directories that nobody will finish: what remains of flushes and deletions
-// that a death ended.
+// LeftAttempts: work directories, and attempts in buckets, that nobody will finish: what remains of
+// flushes and deletions that a death ended.
 //
 // Nothing in a directory says whether a process of some node still writes there. So it counts as
 // left when nothing in it has changed for a while.
@@ -17,6 +17,8 @@ namespace ckpt::storage {
 
 // Longer than any stall after which a flush goes on; clocks of nodes differ by less.
 inline constexpr Duration attempt_left_after = std::chrono::hours(1);
+// A bucket says only when an upload was begun. One object is larger than a day's upload nowhere.
+inline constexpr Duration upload_left_after = std::chrono::hours(24);
 
 struct Attempt {
   std::string name;
@@ -25,7 +27,8 @@ struct Attempt {
   bool is_left = false;  // False: it has changed lately.
 };
 
-// All work directories, sorted by name; changes nothing. Errors: not_found, io.
+// All work directories, or all attempts in a bucket that are no checkpoints, sorted by name;
+// changes nothing. Errors: not_found, io; in a bucket also those of a manifest that cannot be read.
 Task<std::vector<Attempt>> list_attempts(Site site);
 
 }  // namespace ckpt::storage

@@ -160,7 +160,8 @@ Task<void> prove_conditions(Site site, std::uint64_t attempt) {
   if (!second && second.error().cause() == std::errc::file_exists) co_return Status();
   if (!second) co_return fail(Error(second.error()));
   co_return fail(Errc::unsupported, "open " + site.directory() +
-                                        ": its server ignores conditional writes (If-None-Match), "
+                                        ": its server ignores conditional writes (If-None-Match, "
+                                        "or Google's x-goog-if-generation-match), "
                                         "without which checkpoints are not safe there");
 }
 

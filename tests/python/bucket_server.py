@@ -25,7 +25,8 @@ class Proxy(http.server.ThreadingHTTPServer):
     """`fault(method, path)` names what becomes of a request; None: it is carried out.
 
     "refuse": 503. "reset": the connection ends. "lose": carried out, and then the connection ends.
-    "truncate": the answer ends in its middle. "drip": it comes a few bytes at a time.
+    "truncate": the answer ends in its middle. "drip": it comes a few bytes at a time. "hang": none
+    comes until `released` is set.
     """
 
     daemon_threads = True
@@ -33,6 +34,8 @@ class Proxy(http.server.ThreadingHTTPServer):
     def __init__(self, target):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.fault, self.seen = target, lambda method, path: None, []
+        self.dialect = None  # Of google_dialect: then Google is imitated.
+        self.released = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -50,18 +53,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault == "reset":
             self.close_connection = True
             return
+        if fault == "hang":
+            self.server.released.wait()
+            self.close_connection = True
+            return
         if fault == "refuse":
             self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
             return
+        if self.server.dialect is None:
+            self._carry_out(body, dict(self.headers), fault)
+            return
+        with self.server.dialect.lock:
+            refused = self.server.dialect.refusal(self.command, self.path, self.headers, body)
+            if refused:
+                self._answer(refused[0], [], f"<Error><Code>{refused[1]}</Code></Error>".encode())
+                return
+            self._carry_out(body, self.server.dialect.passed_on(self.headers), fault)
+
+    def _carry_out(self, body, headers, fault):
         there = http.client.HTTPConnection(*self.server.target, timeout=60)
-        there.request(self.command, self.path, body, dict(self.headers))
+        there.request(self.command, self.path, body, headers)
         found = there.getresponse()
         content = found.read()
         there.close()
+        more = []
+        if self.server.dialect is not None:
+            more = self.server.dialect.answered(self.command, self.path, found.status)
         if fault == "lose":
             self.close_connection = True
             return
-        self._answer(found.status, found.getheaders(), content, fault)
+        self._answer(found.status, [*found.getheaders(), *more], content, fault)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_one
 
@@ -113,6 +134,7 @@ class BucketServer:
         return self.client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
 
     def stop(self):
+        self.proxy.released.set()
         self.proxy.shutdown()
         self.proxy.server_close()
         self._stop()
@@ -178,6 +200,32 @@ def free_ports(count):
     for each in sockets:
         each.close()
     return found
+
+
+def serve(start, monkeypatch, directory):
+    """What a fixture yields from: the server, for which the environment is set."""
+    server = BucketServer(lambda: start(directory))
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server.proxy.url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    yield server
+    server.stop()
+
+
+def command(programs):
+    """Runs `ckpt` with arguments, and returns what it printed."""
+
+    def run(*arguments, status=0):
+        done = subprocess.run(
+            [programs / "ckpt", *arguments],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + (done.stderr if status else "")
+
+    return run
 
 
 def is_part_of_upload(method, path):

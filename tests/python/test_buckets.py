@@ -10,6 +10,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import time
 
 import bucket_server
 import numpy
@@ -26,25 +27,12 @@ ELEMENTS = 5_000_000  # 20 MB: three parts of an upload.
 @pytest.fixture
 def server(request, monkeypatch, tmp_path):
     start = getattr(request, "param", bucket_server.start_moto)
-    server = bucket_server.BucketServer(lambda: start(tmp_path))
-    for name, value in {**bucket_server.KEYS, "AWS_ENDPOINT_URL": server.proxy.url}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    yield server
-    server.stop()
+    yield from bucket_server.serve(start, monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def ckpt(programs):
-    def run(*arguments, status=0):
-        command = [programs / "ckpt", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout
-
-    return run
+    return bucket_server.command(programs)
 
 
 def items_of(step, elements=ELEMENTS):
@@ -216,9 +204,9 @@ def test_the_example_of_the_guide_runs_as_it_stands(server, runtime, ckpt, tmp_p
     assert "keeps conditions" in ckpt("doctor", "--dir", "s3://bucket/my-run")
 
 
-@pytest.mark.parametrize("path", ["gs://bucket/run", "az://container/run", "s3:/bucket/run"])
+@pytest.mark.parametrize("path", ["gcs://bucket/run", "az://container/run", "s3:/bucket/run"])
 def test_other_schemes_are_refused_with_what_to_use(runtime, path):
-    with pytest.raises(errors.InvalidArgument, match="use|two slashes|mount"):
+    with pytest.raises(errors.InvalidArgument, match="write|two slashes|mount"):
         libckpt.init("job", path, raise_on_error=True)
 
 
@@ -233,6 +221,20 @@ def test_a_restore_takes_a_path_in_a_bucket(server, job):
         assert other.restore_or({}, -1, path=f"{DIR}/step-000000001") == 1
         with pytest.raises(errors.NotFound, match="s3://bucket/nothing"):
             other.restore(path="s3://bucket/nothing")
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_is_given_up(server, ckpt):
+    server.proxy.fault = lambda method, path: "hang"
+    assert "bytes per second" in ckpt("ls", DIR, status=1)  # Within the command's own limit.
+    assert len(server.proxy.seen) == 3
+
+
+def test_flush_rate_holds_for_buckets(server, job):
+    session = job(dir=DIR, save_storage_interval=1, flush_rate=10_000_000)
+    begin = time.monotonic()
+    save_all(session, (1,))
+    assert time.monotonic() - begin >= 1  # 20 MB, less what may go at once.
 
 
 def test_a_loaded_path_may_lie_in_a_bucket(server, job):

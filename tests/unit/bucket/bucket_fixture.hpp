@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bucket/bucket_file.hpp"
 #include "bucket/bucket_file_system.hpp"
 #include "support/fake_clock.hpp"
 #include "unit/bucket/memory_server.hpp"
@@ -36,6 +37,17 @@ inline std::vector<std::byte> bytes_of(std::string_view text) {
 }
 inline std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline std::unique_ptr<bucket::Client> client_of(MemoryServer& server, Clock& clock,
+                                                 bucket::Scheme scheme = bucket::Scheme::s3) {
+  const auto environment = environment_with({{"AWS_ACCESS_KEY_ID", "key"},
+                                             {"AWS_SECRET_ACCESS_KEY", "secret"},
+                                             {"LIBCKPT_GS_ACCESS_KEY_ID", "key"},
+                                             {"LIBCKPT_GS_SECRET_ACCESS_KEY", "secret"}});
+  return std::make_unique<bucket::Client>(clock, *bucket::Settings::read(environment, scheme),
+                                          environment, server.transport(),
+                                          os::DiskPriority::normal);
 }
 
 class BucketFixture {
@@ -69,10 +81,7 @@ class BucketFixture {
   asio::io_context context;
   FakeClock clock{context};
   MemoryServer server;
-  bucket::BucketFileSystem files{std::make_unique<bucket::Client>(
-      clock, bucket::Settings{},
-      environment_with({{"AWS_ACCESS_KEY_ID", "key"}, {"AWS_SECRET_ACCESS_KEY", "secret"}}),
-      server.transport(), os::DiskPriority::normal)};
+  bucket::BucketFileSystem files{client_of(server, clock)};
 };
 
 }  // namespace ckpt::test

@@ -3,6 +3,7 @@
 //         and carries out what it then says nothing of.
 #include <catch2/catch.hpp>
 
+#include "bucket/retry.hpp"
 #include "unit/bucket/bucket_fixture.hpp"
 
 namespace ckpt::test {
@@ -106,6 +107,19 @@ TEST_CASE_METHOD(BucketFixture, "client: trouble that passes is waited for, and 
     CHECK(read.error().text().find("the environment") != std::string::npos);
     CHECK(server.log.size() == 1);
   }
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: a server that never answers is given up after three tries",
+                 "[unit][bucket]") {
+  server.before = [](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+    return Result<bucket::Response>(
+        fail(Errc::unavailable, "nothing moved", std::make_error_code(std::errc::timed_out)));
+  };
+  const auto read = run(files.status("s3://bucket/a"));
+  REQUIRE_FALSE(read.has_value());
+  CHECK(read.error().code() == Errc::io);
+  CHECK_THAT(read.error().message(), Catch::Contains("nothing moved"));
+  CHECK(server.log.size() == bucket::stalls_max);
 }
 
 TEST_CASE_METHOD(BucketFixture, "client: a clock that is off is corrected by the server's",

@@ -1,5 +1,7 @@
 #include "unit/bucket/memory_server.hpp"
 
+#include "bucket/crc32c.hpp"
+
 namespace ckpt::test {
 
 namespace {
@@ -21,9 +23,47 @@ std::string body_of(const bucket::Request& request) {
   return body;
 }
 
+// Of four bytes.
+std::string base64_of(const std::string& bytes) {
+  constexpr std::string_view digits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::uint64_t bits = 0;
+  for (const char byte : bytes) bits = bits << 8 | static_cast<unsigned char>(byte);
+  bits <<= 4;
+  std::string text;
+  for (int shift = 30; shift >= 0; shift -= 6) text += digits[(bits >> shift) & 63];
+  return text + "==";
+}
+
 }  // namespace
 
+std::optional<MemoryServer::Response> MemoryServer::refuse(const Request& request) const {
+  for (const auto& sent : request.headers)
+    if (sent.name.starts_with("x-amz-")) return error(400, "InvalidArgument");
+  if (!header(request, "authorization").starts_with("GOOG4-HMAC-SHA256 "))
+    return error(403, "SignatureDoesNotMatch");
+  if (header(request, "x-goog-date").empty() || header(request, "x-goog-content-sha256").empty())
+    return error(403, "AccessDenied");
+  if (request.method == "PUT" && !request.body.empty()) {
+    std::uint32_t crc = 0;
+    for (const auto piece : request.body) crc = bucket::crc32c(piece, crc);
+    const std::string bytes{static_cast<char>(crc >> 24), static_cast<char>(crc >> 16),
+                            static_cast<char>(crc >> 8), static_cast<char>(crc)};
+    const std::string sent = header(request, "x-goog-hash");
+    if (sent != "crc32c=" + base64_of(bytes)) return error(400, "BadDigest");
+  }
+  const std::string wanted = header(request, "x-goog-if-generation-match");
+  if (wanted.empty()) return std::nullopt;
+  const auto found = objects.find(request.key);
+  const std::string there = found == objects.end() ? "0" : generation_of(found->second);
+  if (there != wanted) return error(412, "PreconditionFailed");
+  return std::nullopt;
+}
+
 MemoryServer::Response MemoryServer::carry_out(const Request& request) {
+  if (is_google) {
+    if (auto refused = refuse(request)) return *refused;
+  }
   const auto upload = parameter(request, "uploadId");
   if (request.key.empty())
     return parameter(request, "uploads") ? list_uploads(request) : list(request);
@@ -31,8 +71,8 @@ MemoryServer::Response MemoryServer::carry_out(const Request& request) {
   if (request.method == "POST") return upload ? complete(*upload) : begin(request);
   if (request.method == "DELETE") {
     if (upload) return uploads.erase(*upload) > 0 ? answer(204) : error(404, "NoSuchUpload");
-    objects.erase(request.key);
-    return answer(204);
+    const bool was_there = objects.erase(request.key) > 0;
+    return was_there || !is_google ? answer(204) : error(404, "NoSuchKey");
   }
   return read(request);
 }
@@ -46,6 +86,7 @@ MemoryServer::Response MemoryServer::read(const Request& request) {
   if (!wanted.empty() && wanted != tag_of(content)) return error(412, "PreconditionFailed");
   Response response = answer(200);
   response.headers.push_back({"etag", tag_of(content)});
+  if (is_google) response.headers.push_back({"x-goog-generation", generation_of(content)});
   response.headers.push_back({"last-modified", time});
   if (request.method == "HEAD") {
     response.headers.push_back({"content-length", std::to_string(content.size())});
@@ -66,7 +107,7 @@ MemoryServer::Response MemoryServer::put(const Request& request) {
   const auto found = objects.find(request.key);
   const std::string wanted = header(request, "if-match");
   const bool must_be_absent = header(request, "if-none-match") == "*";
-  if (!ignores_conditions) {
+  if (!ignores_conditions && !is_google) {  // Google ignores these conditions of writes.
     if (must_be_absent && found != objects.end()) return error(412, "PreconditionFailed");
     if (!wanted.empty() && found == objects.end()) return error(404, "NoSuchKey");
     if (!wanted.empty() && wanted != tag_of(found->second)) return error(412, "PreconditionFailed");
@@ -128,8 +169,10 @@ MemoryServer::Response MemoryServer::list(const Request& request) {
     ++count;
     last = key;
     last_prefix = summed;
-    text += summed.empty() ? fmt::format("<Contents><Key>{}</Key><Size>{}</Size></Contents>", key,
-                                         content.size())
+    text += summed.empty() ? fmt::format(
+                                 "<Contents><Key>{}</Key><Size>{}</Size>"
+                                 "<LastModified>{}</LastModified></Contents>",
+                                 key, content.size(), written)
                            : "<CommonPrefixes><Prefix>" + summed + "</Prefix></CommonPrefixes>";
   }
   const std::string token =
@@ -143,7 +186,8 @@ MemoryServer::Response MemoryServer::list_uploads(const Request& request) {
   std::string text;
   for (const auto& [id, key] : uploads) {
     if (key.starts_with(prefix))
-      text += "<Upload><Key>" + key + "</Key><UploadId>" + id + "</UploadId></Upload>";
+      text += "<Upload><Key>" + key + "</Key><UploadId>" + id + "</UploadId><Initiated>" + written +
+              "</Initiated></Upload>";
   }
   return answer(200, "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>" + text +
                          "</ListMultipartUploadsResult>");

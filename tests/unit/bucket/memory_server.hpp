@@ -38,7 +38,9 @@ class MemoryServer {
   std::vector<std::string> log;                // "PUT a/b", in their order.
   std::size_t page_keys_max = 1000;
   bool ignores_conditions = false;
+  bool is_google = false;  // It speaks Google's dialect, and refuses what is Amazon's alone.
   std::string time = "Thu, 26 Nov 2026 06:37:10 GMT";
+  std::string written = "2026-11-26T06:37:10.000Z";  // Each object, and the start of each upload.
 
   static Response answer(int status, std::string body = {}) {
     Response response;
@@ -52,6 +54,9 @@ class MemoryServer {
                               "</Error>");
   }
   static Result<Response> broken() { return fail(Errc::unavailable, "the connection broke"); }
+  static std::string generation_of(const std::string& content) {
+    return fmt::format("{}", std::hash<std::string>{}(content) | 1);
+  }
   static std::string tag_of(const std::string& content) {
     return fmt::format("\"{:x}-{}\"", std::hash<std::string>{}(content), content.size());
   }
@@ -80,6 +85,8 @@ class MemoryServer {
   }
 
   Response carry_out(const Request& request);
+  // As Google does, or would do: nothing if the request is well.
+  std::optional<Response> refuse(const Request& request) const;
   Response read(const Request& request);
   Response put(const Request& request);
   Response begin(const Request& request);

@@ -5,6 +5,7 @@
 
 #include "bucket/answers.hpp"
 #include "bucket/bucket_file.hpp"
+#include "bucket/crc32c.hpp"
 #include "bucket/credentials.hpp"
 #include "bucket/http_time.hpp"
 #include "bucket/place.hpp"
@@ -42,11 +43,12 @@ TEST_CASE("place: what no bucket can have is refused", "[unit][bucket]") {
 
 TEST_CASE("place: another scheme is refused with what to use instead", "[unit][bucket]") {
   const auto [path, advice] = GENERATE(table<std::string, std::string>({
-      {"gs://bucket/x", "HMAC"},
+      {"gcs://bucket/x", "gs://"},
       {"az://container/x", "mount"},
       {"s3a://bucket/x", "s3://"},
       {"hdfs://host/x", "directory"},
-      {"s3:/bucket/x", "two slashes"},
+      {"s3:/bucket/x", "s3:// has two slashes"},
+      {"gs:/bucket/x", "gs:// has two slashes"},
       {"file:///x", "plain path"},
   }));
   const Status checked = check_path(path);
@@ -112,6 +114,61 @@ TEST_CASE("signature: the examples of AWS come out", "[unit][bucket]") {
     sign(request, keys, scope);
     REQUIRE(request.headers.back().value.find("x-amz-security-token") != std::string::npos);
   }
+}
+
+// Computed apart from this code, by the steps of Google's page on canonical requests.
+TEST_CASE("signature: Google's differs by its words", "[unit][bucket]") {
+  Request request;
+  request.origin.host = "storage.googleapis.com";
+  request.origin.path = "/bucket";
+  request.key = "a b";
+  request.query = {{"prefix", "J"}};
+  SigningScope scope;
+  scope.region = "auto";
+  scope.service = google.service;
+  scope.dialect = google;
+  scope.time = parse_http_time("Fri, 24 May 2013 00:00:00 GMT").value();
+  Keys keys;
+  keys.access_key = "GOOG1EXAMPLE";
+  keys.secret_key = "secret";
+  sign(request, keys, scope);
+  CHECK(request.headers.back().value ==
+        "GOOG4-HMAC-SHA256 Credential=GOOG1EXAMPLE/20130524/auto/storage/goog4_request, "
+        "SignedHeaders=host;x-goog-content-sha256;x-goog-date, "
+        "Signature=ace63feb6d2c8c4a8e11dc78edad7e302e48e4cb48a3ca1730ae447aa4cdb427");
+}
+
+TEST_CASE("crc32c: the known value comes out, at once and in pieces", "[unit][bucket]") {
+  const std::string_view text = "123456789";
+  const auto bytes = std::as_bytes(std::span(text));
+  CHECK(crc32c(bytes) == 0xe3069283u);
+  CHECK(crc32c(bytes.subspan(4), crc32c(bytes.first(4))) == 0xe3069283u);
+  CHECK(crc32c({}) == 0);
+}
+
+TEST_CASE("settings: Google's have a place and an endpoint of their own", "[unit][bucket]") {
+  const auto settings = Settings::read(
+      environment_with({{"AWS_ENDPOINT_URL", "http://s3"}, {"AWS_REGION", "eu"}}), Scheme::gs);
+  REQUIRE(settings.has_value());
+  CHECK(settings->describe() == "https://storage.googleapis.com");
+  CHECK(settings->origin_of("b") == Origin{"https", "storage.googleapis.com", "/b"});
+  CHECK(settings->region == "auto");
+  const auto other =
+      Settings::read(environment_with({{"LIBCKPT_GS_ENDPOINT", "http://h:1"}}), Scheme::gs);
+  CHECK(other->describe() == "http://h:1");
+  CHECK_FALSE(Settings::read(environment_with({{"LIBCKPT_GS_ENDPOINT", "h"}}), Scheme::gs));
+}
+
+TEST_CASE("credentials: Google's keys are an HMAC key of two variables", "[unit][bucket]") {
+  const auto found = find_google_credentials(
+      environment_with({{"LIBCKPT_GS_ACCESS_KEY_ID", "a"}, {"LIBCKPT_GS_SECRET_ACCESS_KEY", "b"}}));
+  REQUIRE(found.has_value());
+  CHECK(found->keys.access_key == "a");
+  CHECK(found->keys.secret_key == "b");
+  const auto none = find_google_credentials(
+      environment_with({{"AWS_ACCESS_KEY_ID", "a"}, {"AWS_SECRET_ACCESS_KEY", "b"}}));
+  REQUIRE_FALSE(none.has_value());
+  CHECK_THAT(none.error().message(), Catch::Contains("LIBCKPT_GS_SECRET_ACCESS_KEY"));
 }
 
 TEST_CASE("answers: a listing is read, and one that was cut off is refused", "[unit][bucket]") {
@@ -323,7 +380,7 @@ TEST_CASE("keys: those that end soon are looked for again", "[unit][bucket]") {
   };
   services.answers[url] = text("one", "2026-11-26T07:00:00Z");
   CredentialSource source(environment_with({{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/keys"}}),
-                          "r", services);
+                          Settings(), services);
   const auto at = [](const char* time) { return parse_iso_time(time).value(); };
   REQUIRE(source.at(at("2026-11-26T06:00:00Z"))->keys.access_key == "one");
   services.answers[url] = text("two", "2026-11-26T08:00:00Z");

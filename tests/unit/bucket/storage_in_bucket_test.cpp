@@ -6,6 +6,7 @@
 
 #include "storage/attempt.hpp"
 #include "storage/event_log.hpp"
+#include "storage/left_attempts.hpp"
 #include "storage/timeline_claim.hpp"
 #include "unit/bucket/bucket_fixture.hpp"
 #include "unit/storage/storage_fixture.hpp"
@@ -116,6 +117,8 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a saved step reads back byte for byte",
   CHECK(server.objects["run/latest"] == "step-000000008\n");
   CHECK(objects_in("/.libckpt/log/") == 2);
   CHECK(server.uploads.empty());
+  server.time = "Sat, 28 Nov 2026 06:37:10 GMT";
+  CHECK(must(storage::list_attempts(site)).empty());
 }
 
 TEST_CASE_METHOD(StepsInBucket, "bucket: a part of a later turn lies in its own folder",

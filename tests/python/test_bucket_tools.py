@@ -1,0 +1,176 @@
+"""Goal: `ckpt cp`, `gc` and `import` work with buckets as with directories, also when a copy is
+interrupted, the server fails, or two copies run at once.
+
+Method: moto's server (and SeaweedFS), with a proxy in front that fails or holds requests; the
+copies are verified by `ckpt verify` and restored.
+"""
+
+import re
+import signal
+import subprocess
+import threading
+
+import bucket_server
+import numpy
+import pytest
+
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+DIR = "s3://bucket/jobs/run"
+ELEMENTS = 5_000_000
+SEAWEEDFS = pytest.param(bucket_server.start_seaweedfs, marks=pytest.mark.slow)
+BOTH = [bucket_server.start_moto, SEAWEEDFS]
+
+
+@pytest.fixture
+def server(request, monkeypatch, tmp_path):
+    start = getattr(request, "param", bucket_server.start_moto)
+    yield from bucket_server.serve(start, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def ckpt(programs):
+    return bucket_server.command(programs)
+
+
+def save(job, where, steps):
+    session = job(dir=where, save_storage_interval=1)
+    for step in steps:
+        session.save(step, {"weights": numpy.arange(ELEMENTS, dtype=numpy.float32) + step})
+        session.wait(step, "durable", 120)
+    session.close()
+
+
+def assert_restores(job, where, step):
+    found = job(dir=str(where), save_storage_interval=1).restore()
+    assert found.step == step
+    expected = numpy.arange(ELEMENTS, dtype=numpy.float32) + step
+    assert numpy.array_equal(found.items["weights"], expected)
+
+
+@pytest.mark.parametrize("server", BOTH, indirect=True)
+def test_a_copy_goes_to_a_bucket_to_another_one_and_back(server, job, ckpt, tmp_path):
+    there, other, back = "s3://bucket/there", "s3://bucket/other/", tmp_path / "back"
+    save(job, str(tmp_path / "run"), (1, 2))
+    assert "whole" in ckpt("cp", str(tmp_path / "run"), there)
+    assert "step-000000001" in ckpt("cp", str(tmp_path / "run" / "step-000000001"), there)
+    assert ckpt("verify", there).count("good ") == 2
+    ckpt("cp", there, other)
+    ckpt("cp", f"{other}step-000000002", str(back))
+    assert "there already" in ckpt("cp", there, str(back))
+    assert "lies there already" in ckpt("cp", there, there, status=2)
+    assert ckpt("verify", str(back)).count("good ") == 1
+    files = {path.name for path in (back / "step-000000002").iterdir()}
+    assert files == {path.name for path in (tmp_path / "run" / "step-000000002").iterdir()}
+    assert server.uploads() == []
+    ckpt("stop")
+    assert_restores(job, there, 2)
+
+
+def test_an_interrupted_copy_ends_soon_and_goes_on(server, job, ckpt, programs, tmp_path):
+    save(job, str(tmp_path / "run"), (1,))
+    held, parts = threading.Event(), []
+
+    def fault(method, path):
+        if bucket_server.is_part_of_upload(method, path):
+            parts.append(path)
+            held.set()
+            return "refuse"
+        return None
+
+    server.proxy.fault = fault
+    command = [programs / "ckpt", "cp", str(tmp_path / "run"), DIR]
+    copying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert held.wait(60)
+    copying.send_signal(signal.SIGINT)
+    server.proxy.fault = lambda method, path: None
+    _, told = copying.communicate(timeout=60)
+    assert copying.returncode == 1
+    assert "interrupted" in told and "goes on" in told
+    assert not [key for key in server.keys() if key.endswith("manifest.json")]
+    ckpt("cp", str(tmp_path / "run"), DIR)
+    assert ckpt("verify", DIR).count("good ") == 1
+    assert server.uploads() == []
+
+
+def test_a_killed_copy_leaves_no_upload_when_the_next_one_is_done(
+    server, job, ckpt, programs, tmp_path
+):
+    save(job, str(tmp_path / "run"), (1,))
+    seen = threading.Event()
+
+    def fault(method, path):
+        if bucket_server.is_part_of_upload(method, path):
+            seen.set()
+            return "refuse"
+        return None
+
+    server.proxy.fault = fault
+    command = [programs / "ckpt", "cp", str(tmp_path / "run"), DIR]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as copying:
+        assert seen.wait(60)
+        copying.kill()
+    assert len(server.uploads()) == 1
+    server.proxy.fault = lambda method, path: None
+    ckpt("cp", str(tmp_path / "run"), DIR)
+    assert server.uploads() == []
+    assert ckpt("verify", DIR).count("good ") == 1
+
+
+@pytest.mark.parametrize("server", BOTH, indirect=True)
+def test_of_two_copies_at_once_both_succeed(server, job, ckpt, programs, tmp_path):
+    save(job, str(tmp_path / "run"), (1,))
+    command = [programs / "ckpt", "cp", str(tmp_path / "run"), DIR]
+    copies = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [copy.communicate(timeout=120)[1] for copy in copies]
+    assert [copy.returncode for copy in copies] == [0, 0], told
+    assert ckpt("verify", DIR).count("good ") == 1
+    assert server.uploads() == []
+    folders = {key.split("/")[3] for key in server.keys("jobs/run/step-000000001/t")}
+    assert len(folders) == 1
+
+
+@pytest.mark.parametrize("server", BOTH, indirect=True)
+def test_garbage_in_a_bucket_is_shown_and_then_removed(server, job, ckpt):
+    save(job, DIR, (1, 2, 3))
+    ckpt("stop")
+    left = "jobs/run/step-000000004/t1.00000000000000aa/rank-00000.safetensors"
+    server.client.put_object(Bucket="bucket", Key=left, Body=b"half")
+    server.client.put_object(Bucket="bucket", Key="jobs/run/notes.txt", Body=b"mine")
+    before = server.keys()
+    shown = ckpt("gc", DIR, "--keep", "2", "--dry-run")
+    assert "Would remove 1 checkpoint and no attempts" in shown
+    assert "1 attempt to save, of the last hour" in shown
+    assert server.keys() == before
+    assert "Removed 1 checkpoint" in ckpt("gc", DIR, "--keep", "2")
+    after = server.keys()
+    assert left in after and "jobs/run/notes.txt" in after
+    assert not [key for key in after if "step-000000001" in key]
+    assert ckpt("verify", DIR).count("good ") == 2
+    ckpt("gc", "s3://bucket/elsewhere", "--keep", "2", status=1)
+
+
+def test_attempts_in_a_bucket_that_a_daemon_here_serves_are_its_own(server, job, ckpt):
+    session = job(dir=DIR, save_storage_interval=1)
+    session.save(1, {"weights": numpy.zeros(10)})
+    session.wait(1, "durable", 60)
+    left = "jobs/run/step-000000004/t1.00000000000000aa/rank-00000.safetensors"
+    server.client.put_object(Bucket="bucket", Key=left, Body=b"half")
+    assert "daemon of this node works here" in ckpt("gc", DIR + "/")
+    session.close()
+
+
+def test_models_are_imported_from_and_into_a_bucket(server, job, ckpt, tmp_path):
+    weights = {"weights": numpy.arange(ELEMENTS, dtype=numpy.float32)}
+    safetensors_numpy.save_file(weights, tmp_path / "model.safetensors")
+    server.client.upload_file(str(tmp_path / "model.safetensors"), "bucket", "m/model.safetensors")
+    told = ckpt("import", str(tmp_path / "model.safetensors"), "s3://bucket/one")
+    assert re.search(r"1 tensor of .* from 1 file, as job one", told)
+    ckpt("import", "s3://bucket/m/", "s3://bucket/two", "--job", "llama")
+    ckpt("import", "s3://bucket/m/model.safetensors", str(tmp_path / "three"))
+    for where in ("s3://bucket/one", "s3://bucket/two", str(tmp_path / "three")):
+        assert ckpt("verify", where).count("good ") == 1
+    assert ckpt("diff", "s3://bucket/two", str(tmp_path / "three"))
+    ckpt("import", "s3://bucket/none", "s3://bucket/four", status=1)
+    ckpt("import", "s3://bucket/m", "s3://bucket/one", status=2)
+    assert server.uploads() == []
