@@ -42,6 +42,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       replication_(facts_, *this, slots_, peers_, giving_way_),
       storage_(facts_, *this, slots_, giving_way_, peers_,
                [this](const format::Timelines& stored) { agreement_.learn(stored); }),
+      healing_(facts_, *this, slots_, peers_, replication_, storage_),
       captures_(facts_, *this, ranks_, slots_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
@@ -60,6 +61,7 @@ Task<void> Job::open(bool is_first) {
   agreement_.open();
   is_opened_ = true;
   facts_.context.spawn(heartbeat());
+  healing_.open();
   log_info("job={} node={} run={} dir={} opened", facts_.shape.job, facts_.node,
            to_hex(facts_.shape.run), facts_.directory.empty() ? "none" : facts_.directory);
   co_return Status{};
@@ -161,6 +163,7 @@ void Job::update() {
   send_notices();
   check_invariants();
   replication_.wake();
+  healing_.wake();
   peers_.wake(agreement_.report());
   changed_.notify_all();
 }
@@ -213,6 +216,7 @@ Task<void> Job::stop(Time deadline) {
   stopped_.close();
   peers_.stop();
   replication_.stop();
+  healing_.stop();
   storage_.stop();
   auto drained = co_await gate_.drained(facts_.clock(), deadline);
   if (!drained) co_return fail(std::move(drained).error());

@@ -11,6 +11,7 @@
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
 #include "storage/part_reader.hpp"
+#include "storage/rewrite.hpp"
 #include "storage/run_directory.hpp"
 
 namespace ckpt::node {
@@ -327,6 +328,20 @@ Task<void> JobStorage::read_chunks(std::shared_ptr<const format::ShardRecord> re
       co_await gather::read_stored_chunks(facts_.context.seams.files, directory, std::move(record),
                                           std::move(chunks), std::move(take), hooks);
   co_return read;
+}
+
+Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
+  const format::ShardId id = source.record->id;
+  if (name_of(id.at).empty()) CKPT_CO_CHECK(co_await look_up(id.at));
+  std::string name = name_of(id.at);
+  if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
+  source.turn = static_cast<std::uint32_t>(facts_.context.random.next() >> 33) + 1;
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  CKPT_CO_CHECK(co_await storage::rewrite_shard(site(), std::move(name), std::move(source),
+                                                std::move(hooks)));
+  std::erase_if(damaged_, [&](const format::Damage& damage) { return damage.id == id; });
+  co_return Status{};
 }
 
 }  // namespace ckpt::node

@@ -34,6 +34,7 @@ class Session:
         *,
         arrays: Iterable[Array] = (),
         metrics: Mapping[str, SupportsFloat] | None = None,
+        common: Iterable[str] = (),
     ) -> Ticket: ...
     def save(
         self,
@@ -43,6 +44,7 @@ class Session:
         *,
         arrays: Iterable[Array] = (),
         metrics: Mapping[str, SupportsFloat] | None = None,
+        common: Iterable[str] = (),
     ) -> Ticket: ...
     def finish_capture(self) -> None: ...
     def agree(self, what: str, error: Exception | None) -> None: ...
