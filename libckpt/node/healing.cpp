@@ -35,8 +35,7 @@ Healing::Healing(const JobFacts& facts, JobLife& life, SlotTable& slots, Peers& 
       stopped_(facts.clock()) {}
 
 void Healing::open() {
-  if (facts_.context.options.verify_every > Duration{})
-    facts_.context.spawn(verify_now_and_then());
+  if (facts_.context.options.verify_every > Duration{}) facts_.context.spawn(verify_now_and_then());
 }
 
 void Healing::stop() {
@@ -161,9 +160,10 @@ asio::awaitable<void> Healing::heal_copies() {
     if (entry == lost_.end() || entry->second.digest != lost.digest) continue;
     if (from) {
       lost_.erase(entry);
-      count(healed_.copies,
-            fmt::format("the copy of step {} rank {} on node {} was damaged, and came again from {}",
-                        number(id.at.step), id.rank, facts_.node, *from));
+      count(
+          healed_.copies,
+          fmt::format("the copy of step {} rank {} on node {} was damaged, and came again from {}",
+                      number(id.at.step), id.rank, facts_.node, *from));
     } else if (++entry->second.tries == tries_max) {
       log_warning("job={} step={} rank={} its damaged copy could not be replaced: {}",
                   facts_.shape.job, number(id.at.step), id.rank, from.error().message());
@@ -197,8 +197,7 @@ Task<std::string> Healing::heal_copy(format::ShardId id, Digest digest) {
 }
 
 // Memory that is missing is made in the background.
-Task<std::shared_ptr<Slot>> Healing::take_slot(
-    std::shared_ptr<const format::ShardRecord> record) {
+Task<std::shared_ptr<Slot>> Healing::take_slot(std::shared_ptr<const format::ShardRecord> record) {
   const Time deadline = facts_.clock().after(slot_wait_max);
   const auto& all_own = slots_.all_own();
   const bool is_own = all_own.contains(record->id.rank);
@@ -225,11 +224,13 @@ Task<std::string> Healing::fill(std::shared_ptr<const format::ShardRecord> recor
   const std::span<std::byte> bytes = slot->memory().bytes().first(record->bytes);
   std::string from = holders.empty() ? "storage" : "node " + holders.front();
   Status filled;
+  BytesVerified verified;
   if (holders.empty()) {
-    filled = co_await storage_.read(record, bytes, {});
+    filled = co_await storage_.read(record, bytes, std::move(verified));
   } else {
     replicate::ChunkSet have(record->chunk_crcs.size());
-    filled = co_await replication_.fetch(std::move(holders), record, bytes, std::move(have), {});
+    filled = co_await replication_.fetch(std::move(holders), record, bytes, std::move(have),
+                                         std::move(verified));
   }
   if (!filled || memory != memory_ || !is_wanted(id, digest)) {
     slot->abandon();

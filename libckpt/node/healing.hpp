@@ -70,7 +70,7 @@ class Healing {
   JobStorage& storage_;
   Signal stopped_;  // Only closed.
   Healed healed_;
-  std::map<format::ShardId, Lost> lost_;           // Copies.
+  std::map<format::ShardId, Lost> lost_;            // Copies.
   std::map<format::ShardId, std::uint32_t> files_;  // Tries, of files that were found damaged.
   std::set<std::uint32_t> own_healed_;              // Ranks of this node with one Slot more.
   std::uint64_t memory_ = 0;                        // Grows when it is freed.

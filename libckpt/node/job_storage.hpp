@@ -70,7 +70,8 @@ class JobStorage {
   void look_for(format::StepId at);  // This step alone: whether it is published.
   void forget_published();           // Another node coordinates, and may change it.
   void forget_catalog();             // To be read anew. What could not be read may be read again.
-  void note_damage(format::ShardId id, const Error& error);  // The same if the error says so. `was_chosen`: a vote saw the shard there.
+  // It could not be used; the second: if the error says so. `was_chosen`: a vote saw it there.
+  void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);
   const std::set<format::Damage>& damaged() const { return damaged_; }
   // Our share of a flush: begins what the order gives us, and ends what it gives to others.
@@ -90,10 +91,10 @@ class JobStorage {
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }
-
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
   // Replaces the rank's damaged files of the step. Errors: those of storage::rewrite_shard.
   Task<void> write_anew(storage::ShardToWrite source);
+  // Errors: not_found, corruption, io.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
   Task<void> read(std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
                   BytesVerified verified);
@@ -193,8 +194,7 @@ class JobStorage {
   std::uint64_t flush_failures_ = 0;
   std::string flush_failure_;
   storage::CopiesDiffer copies_differ_;
-  bool is_reading_catalog_ = false;
-  bool must_read_again_ = false;
+  bool is_reading_catalog_ = false, must_read_again_ = false;
 };
 
 }  // namespace ckpt::node

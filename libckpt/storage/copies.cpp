@@ -55,8 +55,8 @@ void keep_smallest(std::vector<DeclaredCopy>& copies) {
   });
   std::uint64_t sum = 0;
   for (auto begin = copies.begin(); begin != copies.end();) {
-    const auto end = std::ranges::upper_bound(begin, copies.end(), bytes_of_one(*begin), {},
-                                              bytes_of_one);
+    const auto end =
+        std::ranges::upper_bound(begin, copies.end(), bytes_of_one(*begin), {}, bytes_of_one);
     const auto count = static_cast<std::uint64_t>(end - begin);
     if (count > (compared_bytes_max - sum) / bytes_of_one(*begin)) {
       copies.erase(begin, copies.end());
@@ -133,8 +133,8 @@ Task<void> note_copies(os::FileSystem& files, ShardToWrite source, std::string w
     }
   };
   CKPT_CO_CHECK(co_await run_on(compute, std::move(hash)));
-  std::string path = path_in_attempt(files, work_directory, note_name(source.record->id.rank),
-                                     source.turn);
+  std::string path =
+      path_in_attempt(files, work_directory, note_name(source.record->id.rank), source.turn);
   Status written = co_await files.write_small(std::move(path), encode(notes));
   co_return written;
 }
@@ -143,8 +143,9 @@ std::string describe(const CopyDifference& difference) {
   std::string groups;
   for (const auto& ranks : difference.ranks) {
     const std::size_t named = std::min(ranks.size(), ranks_named_max);
-    groups += fmt::format("{}{} {}", groups.empty() ? "" : "; ", ranks.size() == 1 ? "rank" : "ranks",
-                          fmt::join(std::span(ranks).first(named), ", "));
+    groups +=
+        fmt::format("{}{} {}", groups.empty() ? "" : "; ", ranks.size() == 1 ? "rank" : "ranks",
+                    fmt::join(std::span(ranks).first(named), ", "));
     if (named < ranks.size()) groups += fmt::format(" and {} more", ranks.size() - named);
   }
   return fmt::format("\"{}\" differs: {}", difference.name, groups);
@@ -225,8 +226,7 @@ Task<NoteFiles> find_notes(os::FileSystem& files, std::string directory, std::ui
     for (const os::DirectoryEntry& entry : entries) {
       const std::string_view stem = without_turn(entry.name);
       const bool is_note = format::is_name_of_rank(stem) && stem.ends_with(".copies");
-      if (is_note && entry.kind == os::EntryKind::file)
-        there.insert(os::join(folder, entry.name));
+      if (is_note && entry.kind == os::EntryKind::file) there.insert(os::join(folder, entry.name));
     }
   }
   std::erase_if(found.wanted, [&](const NoteFile& file) { return !there.contains(file.path); });

@@ -117,8 +117,7 @@ Task<void> compare(Collected& collected) {
   const Site& site = collected.site;
   const PublishOrder& order = collected.order;
   const std::string directory = attempt_path(site, order.work_name);
-  auto compared =
-      co_await compare_copies(site.files(), directory, order.world_size, order.turns);
+  auto compared = co_await compare_copies(site.files(), directory, order.world_size, order.turns);
   if (compared) {
     collected.copies = std::move(compared).value();
   } else {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/assert.hpp"
-#include "base/kill_point.hpp"
 #include "format/shard_part.hpp"
 #include "storage/catalog.hpp"
 #include "storage/part_reader.hpp"
@@ -49,8 +48,8 @@ Task<void> write_aside(Site site, std::string directory, format::ManifestShard s
   CKPT_CO_CHECK(co_await remove_turns(site, directory, shard.rank));
   const std::uint32_t turn = source.turn;
   std::string what = label(*source.record, directory);
-  CKPT_CO_TRY(const auto written, co_await write_shard(site.files(), std::move(source), directory,
-                                                       std::move(hooks)));
+  CKPT_CO_TRY(const auto written,
+              co_await write_shard(site.files(), std::move(source), directory, std::move(hooks)));
   CKPT_ASSERT(written.digest == shard.record_digest);
   const std::string part = os::join(directory, turn_name(format::part_name(shard.rank), turn));
   CKPT_CO_TRY(const SealedFront sealed, co_await read_front(site.files(), part));
@@ -86,14 +85,12 @@ Task<void> rewrite_shard(Site site, std::string name, ShardToWrite source, Trans
   }
 
   // Step 4.
-  CKPT_POINT("heal.rename.before");
   const std::vector<std::string> names = names_of(shard);
   for (const std::string& file : names) {
     const std::string from = os::join(directory, turn_name(file, turn));
     const std::string to = os::join(directory, file);
     CKPT_CO_CHECK(co_await site.files().rename(from, to, os::RenameMode::replace));
   }
-  CKPT_POINT("heal.rename.after");
   Status synced = co_await site.files().sync_directory(directory);
   co_return synced;
 }

@@ -38,7 +38,8 @@ TEST_CASE("healing: a damaged replica is sent again", "[unit][node]") {
   REQUIRE(cluster.pass_until([&] { return healed(cluster, "B", "copies") == 1; }));
   CHECK(cluster.status("B").at("healed").at("newest") ==
         "the copy of step 5 rank 0 on node B was damaged, and came again from node A");
-  CHECK(cluster.pass_until([&] { return cluster.status("A").at("steps").at(0).at("copies") == 2; }));
+  CHECK(
+      cluster.pass_until([&] { return cluster.status("A").at("steps").at(0).at("copies") == 2; }));
   cluster.lose("A");
   cluster.begin("BB");
   cluster.check_restored(Step{5}, 2);

@@ -92,8 +92,7 @@ struct CopiesFixture : StorageFixture {
   PublishedStep publish_it() {
     auto published = run(publish(site, order));
     REQUIRE((published ? "" : published.error().message()) == "");
-    for (const std::string& path : disk.tree())
-      REQUIRE(path.find(".copies") == std::string::npos);
+    for (const std::string& path : disk.tree()) REQUIRE(path.find(".copies") == std::string::npos);
     REQUIRE(catalog().checkpoints.size() == 1);
     return *published;
   }

@@ -27,7 +27,8 @@ struct RewriteFixture : StorageFixture {
   }
   std::size_t files_aside() {
     std::size_t count = 0;
-    for (const std::string& path : disk.tree()) count += path.find(".t1234567") != std::string::npos;
+    for (const std::string& path : disk.tree())
+      count += path.find(".t1234567") != std::string::npos;
     return count;
   }
   bool is_whole() {
@@ -70,7 +71,8 @@ TEST_CASE_METHOD(RewriteFixture, "rewrite: another Slot than the one that was st
   REQUIRE(files_aside() == 0);
 }
 
-TEST_CASE_METHOD(RewriteFixture, "rewrite: an attempt that fails is repeated, or goes with the step",
+TEST_CASE_METHOD(RewriteFixture,
+                 "rewrite: an attempt that fails is repeated, or goes with the step",
                  "[unit][storage]") {
   const std::string verb = GENERATE("create", "sync_data", "rename", "sync_directory");
   int calls = 0;
