@@ -14,6 +14,7 @@ from test_arrays import at_once, lose_memory
 
 import libckpt
 from libckpt import Array
+from libckpt.core import _replicas
 
 RANKS = 4
 SHAPES = {"matrix": (1031, 513), "range": (700_001,), "norm": (33,), "bias": (9001,)}
@@ -265,3 +266,29 @@ def test_what_cannot_be_compared_is_logged_by_name_and_saved_all_the_same(job, c
     assert session.save(1, table, common=["other", "table"]).outcome == "started"
     assert '"other" is none of the items' in caplog.text
     assert '"table" has tensors of more than 1048576 bytes' in caplog.text
+
+
+def test_slots_are_as_large_as_the_shares_before_the_first_save_too(ranks):
+    sessions = ranks(RANKS)
+    names = ["matrix", "range"]
+    found = [of_rank(rank, RANKS, nothing, names) for rank in range(RANKS)]
+    at_once(sessions, lambda rank, one: one.prepare({"n": rank}, arrays=found[rank]))
+    slots = [slot for slot in sessions[0].status()["daemon"]["slots"] if slot["own"]]
+    whole_bytes = sum(array.buffer.nbytes for array in found[0])
+    assert len(slots) == 2 * RANKS
+    # Beside the shares a Slot has the structure of the items.
+    room = libckpt.core._structure.BLOB_CAPACITY + (1 << 20)
+    assert all(slot["bytes"] <= whole_bytes / RANKS + room for slot in slots)
+    before = {slot["bytes"] for slot in slots}
+    at_once(sessions, lambda rank, one: one.save(1, {"n": rank}, arrays=found[rank]))
+    slots = sessions[0].status()["daemon"]["slots"]
+    assert {slot["bytes"] for slot in slots if slot["own"]} == before
+
+
+def test_the_state_of_parts_is_expected_to_be_divided_as_they_are():
+    sizes = {"weight": 1 << 20, "norm": 4096, "own": 1 << 20}
+    place = ((1,), (0,), None, None, 0, 4)
+    assert _replicas.captured_share(sizes, {}) == 1
+    expected = (1 << 18) + 4096 + (1 << 20)
+    shared = _replicas.captured_share(sizes, {"weight": place, "norm": place})
+    assert shared == expected / sum(sizes.values())

@@ -5,6 +5,7 @@ Method: daemons that verify every second, a byte written into a daemon's shared 
 back, or into a file. Then everything else is lost.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -34,7 +35,7 @@ def healed(session):
 
 
 def daemon_of(runtime):
-    return int((pathlib.Path(runtime) / "ckptd.pid").read_text())
+    return json.loads((pathlib.Path(runtime) / "ckptd.json").read_text())["pid"]
 
 
 def flip_in_memory(process, pattern):
