@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "arena/arena_limits.hpp"
 #include "base/log.hpp"
@@ -49,13 +50,19 @@ void Healing::memory_freed() {
 }
 
 void Healing::wake() {
-  for (auto& [id, digest] : slots_.take_quarantined()) lost_.insert_or_assign(id, Lost{digest, 0});
+  for (auto& [id, digest] : slots_.take_quarantined())
+    lost_.insert_or_assign(id, Lost{digest, Source::peers, 0});
   // A copy of a rank's own that was healed lies in memory that is needed no longer.
   if (lost_.empty())
     std::erase_if(own_healed_, [&](std::uint32_t rank) { return slots_.let_go_replicas_of(rank); });
-  if (is_running_ || is_stopping_ || (lost_.empty() && !has_files_to_heal())) return;
-  is_running_ = true;
-  facts_.context.spawn(run());
+  begin(Source::peers, uses_memory_);
+  begin(Source::storage, uses_storage_);
+}
+
+void Healing::begin(Source source, bool& is_running) {
+  if (is_running || is_stopping_ || !is_needed(source)) return;
+  is_running = true;
+  facts_.context.spawn(run(source));
 }
 
 void Healing::count(std::uint64_t& healed, std::string what) {
@@ -74,7 +81,9 @@ asio::awaitable<void> Healing::verify_now_and_then() {
     auto waited = co_await stopped_.wait_until(facts_.clock().after(options.verify_every));
     if (!waited) co_return;
     co_await verify_memory();
-    if (options.verify_stored) co_await verify_files();
+    // Storage that hangs must not keep memory from being verified.
+    if (options.verify_stored && !is_stopping_ && !std::exchange(is_reading_files_, true))
+      facts_.context.spawn(verify_files());
   }
 }
 
@@ -102,43 +111,50 @@ asio::awaitable<void> Healing::verify_copy(format::ShardId id, Digest digest) {
 
 // Of the newest stored step, those of the ranks that train here.
 asio::awaitable<void> Healing::verify_files() {
-  if (facts_.directory.empty() || !facts_.durable) co_return;
+  const std::shared_ptr<void> held = life_.hold();
   std::vector<std::pair<format::ShardId, Digest>> shards;
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
-    if (is_own && slot.id().at == *facts_.durable) shards.emplace_back(slot.id(), slot.digest());
+    if (is_own && facts_.durable == slot.id().at) shards.emplace_back(slot.id(), slot.digest());
   });
   for (const auto& [id, digest] : shards) {
-    if (is_stopping_) co_return;
-    Status read;
-    auto record = co_await storage_.record_of(id, digest);
-    if (record) {
-      std::vector<std::size_t> chunks((*record)->chunk_crcs.size());
-      std::iota(chunks.begin(), chunks.end(), std::size_t{0});
-      storage::TransferHooks hooks;
-      hooks.compute = facts_.context.seams.compute;
-      gather::ShardSource::TakeChunk take = [](std::size_t, std::span<const std::byte>) {};
-      read = co_await storage_.read_chunks(std::move(*record), std::move(chunks), std::move(take),
-                                           hooks);
-    } else {
-      read = fail(Error(record.error()));
-    }
+    if (is_stopping_) break;
+    const Status read = co_await verify_shard(id, digest);
     if (!read && read.error().code() == Errc::corruption) storage_.note_damage(id, read.error());
   }
+  is_reading_files_ = false;
+}
+
+Task<void> Healing::verify_shard(format::ShardId id, Digest digest) {
+  CKPT_CO_TRY(auto record, co_await storage_.record_of(id, digest));
+  std::vector<std::size_t> chunks(record->chunk_crcs.size());
+  std::iota(chunks.begin(), chunks.end(), std::size_t{0});
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  gather::ShardSource::TakeChunk take = [](std::size_t, std::span<const std::byte>) {};
+  Status read =
+      co_await storage_.read_chunks(std::move(record), std::move(chunks), std::move(take), hooks);
+  co_return read;
 }
 
 // --- healing ---
 
-asio::awaitable<void> Healing::run() {
+bool Healing::is_needed(Source source) const {
+  const bool has_copies = std::ranges::any_of(
+      lost_, [source](const auto& lost) { return lost.second.source == source; });
+  return has_copies || (source == Source::storage && has_files_to_heal());
+}
+
+asio::awaitable<void> Healing::run(Source source) {
   const std::shared_ptr<void> held = life_.hold();
   Duration pause = heal_after;
-  while (!is_stopping_ && (!lost_.empty() || has_files_to_heal())) {
+  while (!is_stopping_ && is_needed(source)) {
     auto waited = co_await stopped_.wait_until(facts_.clock().after(pause));
     if (!waited) break;
-    co_await heal_copies();
-    co_await heal_files();
+    co_await heal_copies(source);
+    if (source == Source::storage) co_await heal_files();
     pause = retry_after;
   }
-  is_running_ = false;
+  (source == Source::peers ? uses_memory_ : uses_storage_) = false;
 }
 
 bool Healing::is_wanted(format::ShardId id, const Digest& digest) const {
@@ -147,33 +163,50 @@ bool Healing::is_wanted(format::ShardId id, const Digest& digest) const {
          !slots_.find(id, digest);
 }
 
-asio::awaitable<void> Healing::heal_copies() {
+asio::awaitable<void> Healing::heal_copies(Source source) {
   const std::map<format::ShardId, Lost> now = lost_;
   for (const auto& [id, lost] : now) {
     if (is_stopping_) co_return;
+    if (lost.source != source) continue;
     if (!is_wanted(id, lost.digest)) {
       lost_.erase(id);
       continue;
     }
-    auto from = co_await heal_copy(id, lost.digest);
+    Result<std::string> from = fail(Errc::not_found, "no source");
+    if (source == Source::peers) {
+      from = co_await heal_from_peers(id, lost.digest);
+    } else {
+      from = co_await heal_from_storage(id, lost.digest);
+    }
     const auto entry = lost_.find(id);
     if (entry == lost_.end() || entry->second.digest != lost.digest) continue;
-    if (from) {
-      lost_.erase(entry);
-      count(
-          healed_.copies,
+    if (!from) {
+      not_healed(id, from.error());
+      continue;
+    }
+    lost_.erase(entry);
+    count(healed_.copies,
           fmt::format("the copy of step {} rank {} on node {} was damaged, and came again from {}",
                       number(id.at.step), id.rank, facts_.node, *from));
-    } else if (++entry->second.tries == tries_max) {
-      log_warning("job={} step={} rank={} its damaged copy could not be replaced: {}",
-                  facts_.shape.job, number(id.at.step), id.rank, from.error().message());
-      lost_.erase(entry);
-    }
   }
 }
 
-// Returns where it came from. Errors: those of every source.
-Task<std::string> Healing::heal_copy(format::ShardId id, Digest digest) {
+// Peers are asked some times; storage comes next, or at once where no peer has a copy.
+void Healing::not_healed(format::ShardId id, const Error& error) {
+  Lost& lost = lost_.at(id);
+  const bool is_over = ++lost.tries == tries_max || error.code() == Errc::not_found;
+  if (!is_over) return;
+  if (lost.source == Source::peers && !facts_.directory.empty()) {
+    lost = Lost{lost.digest, Source::storage, 0};
+    return life_.touch();
+  }
+  log_warning("job={} step={} rank={} its damaged copy could not be replaced: {}", facts_.shape.job,
+              number(id.at.step), id.rank, error.message());
+  lost_.erase(id);
+}
+
+// The next two return where it came from. Errors: not_found (it is not there), and others.
+Task<std::string> Healing::heal_from_peers(format::ShardId id, Digest digest) {
   replicate::HolderFailures failures;
   std::vector<std::string> holders;
   for (const std::string& peer : replication_.partners())
@@ -187,13 +220,15 @@ Task<std::string> Healing::heal_copy(format::ShardId id, Digest digest) {
     failures.add(holders.front(), std::move(record).error());
     holders.erase(holders.begin());
   }
-  auto stored = co_await storage_.record_of(id, digest);
-  if (stored) {
-    auto filled = co_await fill(std::move(*stored), digest, std::move(holders));
-    co_return filled;
-  }
-  failures.add("storage", std::move(stored).error());
+  if (failures.empty()) co_return fail(Errc::not_found, "heal a copy: there are no peers");
   co_return fail(failures.error());
+}
+
+Task<std::string> Healing::heal_from_storage(format::ShardId id, Digest digest) {
+  CKPT_CO_TRY(auto record, co_await storage_.record_of(id, digest));
+  std::vector<std::string> no_holders;
+  auto filled = co_await fill(std::move(record), digest, std::move(no_holders));
+  co_return filled;
 }
 
 // Memory that is missing is made in the background.

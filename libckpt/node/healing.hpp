@@ -4,7 +4,8 @@
 //   copies   a copy that was quarantined comes again: from a peer that has one, else from storage
 //   files    a rank's stored files that are damaged are written anew from a Slot of this node
 //
-// All of it goes on in the background, one shard at a time, and gives up after some tries.
+// All of it goes on in the background, one shard at a time, and gives up after some tries. What
+// needs storage has a coroutine of its own: storage that hangs holds up nothing else.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -41,18 +42,25 @@ class Healing {
   const Healed& healed() const { return healed_; }
 
  private:
+  enum class Source : std::uint8_t { peers, storage };
   struct Lost {
     Digest digest;
+    Source source = Source::peers;  // Where it is looked for.
     std::uint32_t tries = 0;
   };
   asio::awaitable<void> verify_now_and_then();
   asio::awaitable<void> verify_memory();
   asio::awaitable<void> verify_copy(format::ShardId id, Digest digest);
   asio::awaitable<void> verify_files();
-  asio::awaitable<void> run();
-  asio::awaitable<void> heal_copies();
+  Task<void> verify_shard(format::ShardId id, Digest digest);
+  bool is_needed(Source source) const;
+  void begin(Source source, bool& is_running);
+  asio::awaitable<void> run(Source source);
+  asio::awaitable<void> heal_copies(Source source);
+  void not_healed(format::ShardId id, const Error& error);
   asio::awaitable<void> heal_files();
-  Task<std::string> heal_copy(format::ShardId id, Digest digest);
+  Task<std::string> heal_from_peers(format::ShardId id, Digest digest);
+  Task<std::string> heal_from_storage(format::ShardId id, Digest digest);
   Task<std::string> fill(std::shared_ptr<const format::ShardRecord> record, Digest digest,
                          std::vector<std::string> holders);
   Task<std::shared_ptr<arena::Slot>> take_slot(std::shared_ptr<const format::ShardRecord> record);
@@ -74,7 +82,9 @@ class Healing {
   std::map<format::ShardId, std::uint32_t> files_;  // Tries, of files that were found damaged.
   std::set<std::uint32_t> own_healed_;              // Ranks of this node with one Slot more.
   std::uint64_t memory_ = 0;                        // Grows when it is freed.
-  bool is_running_ = false;
+  bool uses_memory_ = false;                        // A coroutine heals from peers;
+  bool uses_storage_ = false;                       // one from storage, and files.
+  bool is_reading_files_ = false;
   bool is_stopping_ = false;
 };
 
