@@ -160,6 +160,20 @@ std::string second_place_of(const Json& job) {
                      printable(text_in(place, "pace")), step_text(place, "newest"), copying);
 }
 
+// Ranks that should have the same bytes, and had others in the newest save that was compared.
+std::string copies_that_differ(const Json& job) {
+  const Json differ = object_in(job, "copies_differ");
+  if (differ.empty()) return "";
+  return fmt::format("  copies differ: step {}, {}, \"{}\" first (the log has the ranks)\n",
+                     number_in(differ, "step"), counted(number_in(differ, "tensors"), "tensor"),
+                     printable(text_in(differ, "tensor")));
+}
+
+std::string healed_of(const Json& job) {
+  const std::string newest = text_in(object_in(job, "healed"), "newest");
+  return newest == "-" ? "" : "  healed: " + printable(newest) + "\n";
+}
+
 std::string describe(const Json& job) {
   std::string text =
       fmt::format("\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
@@ -173,6 +187,7 @@ std::string describe(const Json& job) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
   }
+  text += copies_that_differ(job) + healed_of(job);
   text += limits_of(job);
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
   text += memory_kept(job);

@@ -90,8 +90,9 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
   const std::uint64_t bytes = layout->tensors.front().extent.bytes;
   const Piece given = tensor.piece.value_or(Piece());
   tensor.piece = layout->tensors.front().piece;
-  if (!tensor.piece && given.copies > 1) {
-    // Without a number a whole tensor would be this rank's own, which no other may ask for.
+  if (given.copies > 1 && given.copy == 0) {
+    // Without a number a whole tensor would be this rank's own, which no other may ask for, and the
+    // first copy of a part would not be compared with the others.
     Piece numbered = given;
     numbered.copy = 1;
     tensor.piece = format::normalized(std::move(numbered), tensor.shape);

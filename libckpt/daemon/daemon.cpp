@@ -67,6 +67,8 @@ node::EngineOptions engine_options(const DaemonOptions& options) {
   engine.listen_address = options.listen;
   engine.job_idle_limit = options.job_idle_limit;
   engine.flush_stalled_after = options.flush_stalled_after;
+  engine.verify_every = options.verify_every;
+  engine.verify_stored = options.verify_stored;
   return engine;
 }
 

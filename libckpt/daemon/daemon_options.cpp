@@ -60,7 +60,7 @@ Result<milliseconds> parse_patience(const std::string& text) {
 // CLI11 keeps the texts; they are converted once all of them are accepted.
 struct Texts {
   std::string memory_budget = "0", idle_limit = "2h", job_idle_limit = "2h", stop_deadline = "5min",
-              flush_stalled_after = "1min";
+              flush_stalled_after = "1min", verify_every = "10min";
 };
 
 struct Flag {
@@ -77,6 +77,8 @@ constexpr Flag flags[] = {
     {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"},
     {"--nice", "LIBCKPT_NICE"},
     {"--flush-stalled-after", "LIBCKPT_FLUSH_STALLED_AFTER"},
+    {"--verify-every", "LIBCKPT_VERIFY_EVERY"},
+    {"--verify-stored", "LIBCKPT_VERIFY_STORED"},
     {"--all-cores", "LIBCKPT_ALL_CORES"},
     {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
     {"--log-level", "LIBCKPT_LOG_LEVEL"},
@@ -132,6 +134,13 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
       ->check(
           CLI::Validator([](std::string& text) { return check(text, parse_patience); }, "DURATION"))
       ->capture_default_str();
+  app.add_option("--verify-every", texts.verify_every,
+                 "Compares the copies in memory with their checksums this often, and replaces "
+                 "damaged ones; 0s: never")
+      ->check(duration)
+      ->capture_default_str();
+  app.add_flag("--verify-stored", options.verify_stored,
+               "Reads the newest stored files of its own ranks each time, too");
   app.add_option("--stop-deadline", texts.stop_deadline, "Time limit of the flush at SIGTERM")
       ->check(duration)
       ->capture_default_str();
@@ -194,6 +203,7 @@ Parsed parse_arguments(int count, const char* const* arguments) {
   parsed.options.idle_limit = parse_duration(texts.idle_limit).value();
   parsed.options.job_idle_limit = parse_duration(texts.job_idle_limit).value();
   parsed.options.flush_stalled_after = parse_duration(texts.flush_stalled_after).value();
+  parsed.options.verify_every = parse_duration(texts.verify_every).value();
   parsed.options.stop_deadline = parse_duration(texts.stop_deadline).value();
   return parsed;
 }
@@ -207,6 +217,8 @@ std::vector<std::string> describe(const DaemonOptions& options) {
       "idle_limit=" + seconds(options.idle_limit),
       "job_idle_limit=" + seconds(options.job_idle_limit),
       "flush_stalled_after=" + seconds(options.flush_stalled_after),
+      "verify_every=" + seconds(options.verify_every),
+      fmt::format("verify_stored={}", options.verify_stored),
       "stop_deadline=" + seconds(options.stop_deadline),
       fmt::format("nice={}", options.nice),
       fmt::format("all_cores={}", options.all_cores),

@@ -58,6 +58,8 @@ struct EngineOptions {
   Duration restore_collect_deadline = std::chrono::seconds(60);
   Duration job_idle_limit = std::chrono::hours(2);          // Memory of a job without trainers.
   Duration flush_stalled_after = std::chrono::seconds(60);  // Then another node writes the part.
+  Duration verify_every = std::chrono::minutes(10);         // What lies in memory; 0: never.
+  bool verify_stored = false;                               // And the newest files of our ranks.
   std::uint32_t restores_without_progress_max = 3;          // Then the step is suspect.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };

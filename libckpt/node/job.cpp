@@ -48,6 +48,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       replication_(facts_, *this, slots_, peers_, giving_way_),
       storage_(facts_, *this, slots_, giving_way_, peers_,
                [this](const format::Timelines& stored) { agreement_.learn(stored); }),
+      healing_(facts_, *this, slots_, peers_, replication_, storage_),
       captures_(facts_, *this, ranks_, slots_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
@@ -66,6 +67,7 @@ Task<void> Job::open(bool is_first) {
   agreement_.open();
   is_opened_ = true;
   facts_.context.spawn(heartbeat());
+  healing_.open();
   log_info("job={} node={} run={} dir={} opened", facts_.shape.job, facts_.node,
            to_hex(facts_.shape.run), facts_.dir.empty() ? "none" : facts_.dir);
   co_return Status{};
@@ -167,6 +169,7 @@ void Job::update() {
   send_notices();
   check_invariants();
   replication_.wake();
+  healing_.wake();
   peers_.wake(agreement_.report());
   changed_.notify_all();
 }
@@ -220,6 +223,7 @@ Task<void> Job::stop(Time deadline) {
   stopped_.close();
   peers_.stop();
   replication_.stop();
+  healing_.stop();
   storage_.stop();
   auto drained = co_await gate_.drained(facts_.clock(), deadline);
   if (!drained) co_return fail(std::move(drained).error());

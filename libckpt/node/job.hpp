@@ -17,6 +17,7 @@
 #include <string>
 
 #include "node/agreement.hpp"
+#include "node/healing.hpp"
 #include "node/restore_runner.hpp"
 
 namespace ckpt::node {
@@ -90,6 +91,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Peers peers_;
   Replication replication_;
   JobStorage storage_;
+  Healing healing_;
   Captures captures_;
   Sessions sessions_;
   RestoreRunner restores_;

@@ -88,6 +88,7 @@ void Job::free_memory(const std::string& why) {
     log_warning("{}: step {} was in memory alone", what, number(all.lost->step));
   }
   replication_.memory_freed();
+  healing_.memory_freed();
   slots_.free_all();
   facts_.committed.reset();
 }

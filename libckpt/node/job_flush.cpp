@@ -189,7 +189,15 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
     if (flush_report_.flush_id == flush_id) note_progress();
   };
   WorkMeter::Pass under_way = giving_way_.begin(Work::flush);
-  auto flushed = co_await flusher_.write_shard(std::move(source), path, std::move(watch));
+  auto flushed = co_await flusher_.write_shard(source, path, std::move(watch));
+  if (flushed) {
+    // Comparing copies must not cost the step.
+    auto noted = co_await storage::note_copies(facts_.context.seams.files, std::move(source), path,
+                                               facts_.context.seams.compute);
+    if (!noted)
+      log_warning("job={} step={} rank={} its copies are not compared: {}", facts_.shape.job,
+                  number(order.at.step), part.rank, noted.error().message());
+  }
   under_way.end(facts_.clock().now());
   CKPT_POINT("flush.data_done");
   if (!flushed) {
@@ -260,6 +268,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   log_info("job={} step={} saved as {} ranks={} bytes={}", facts_.shape.job,
            number(publishing.order.at.step), published.name, ranks, published.bytes);
   // From here on the step is durable, whatever becomes of the rest.
+  note_differences(publishing.order.at, published.copies);
   auto catalog = co_await places_.front().load(std::nullopt);
   if (!catalog) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());
@@ -295,6 +304,22 @@ Task<void> JobStorage::wait_for_flush() {
   while (is_writing_ || is_part_in_hand_ || !publishing_.empty())
     CKPT_CO_CHECK(co_await hand_free_.wait_until(no_deadline));
   co_return Status{};
+}
+
+void JobStorage::note_differences(format::StepId at, const storage::ComparedCopies& copies) {
+  if (copies.has_left_out) {
+    log_info("job={} step={} has more declared copies than are compared", facts_.shape.job,
+             number(at.step));
+  }
+  if (copies.differences.empty()) return;
+  const std::size_t more = copies.differences.size() - 1;
+  copies_differ_.at = at;
+  ++copies_differ_.saves;
+  copies_differ_.tensors = copies.differences.size();
+  copies_differ_.first = copies.differences.front();
+  log_warning("job={} step={} ranks declare copies that are not the same: {}{}", facts_.shape.job,
+              number(at.step), storage::describe(copies_differ_.first),
+              more == 0 ? "" : fmt::format(", and {} more", more));
 }
 
 void JobStorage::count_failure(const Error& error) {

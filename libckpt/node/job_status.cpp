@@ -193,6 +193,13 @@ json giving_way_status(const GivingWay& giving_way) {
           {"step_beside_copies", ratio(Work::copies)}};
 }
 
+json copies_status(const storage::CopiesDiffer& copies) {
+  if (copies.saves == 0) return nullptr;
+  return {{"saves", copies.saves},          {"timeline", copies.at.timeline},
+          {"step", number(copies.at.step)}, {"tensors", copies.tensors},
+          {"tensor", copies.first.name},    {"ranks", copies.first.ranks}};
+}
+
 json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
@@ -234,6 +241,10 @@ json Job::status() const {
   status["durable"] = to_json(facts_.durable);
   status["degraded"] = text_or_null(degraded());
   status["waiting"] = text_or_null(waiting());
+  const Healed& healed = healing_.healed();
+  status["healed"] = {
+      {"copies", healed.copies}, {"files", healed.files}, {"newest", text_or_null(healed.newest)}};
+  status["copies_differ"] = copies_status(storage_.copies_differ());
   status["ended"] = facts_.ended_at.has_value();
   const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;
   const Duration kept = sessions_.idle().left(facts_.clock().now());

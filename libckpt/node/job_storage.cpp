@@ -8,6 +8,7 @@
 #include "base/within.hpp"
 #include "storage/attempt.hpp"
 #include "storage/orphans.hpp"
+#include "storage/rewrite.hpp"
 #include "storage/run_directory.hpp"
 
 namespace ckpt::node {
@@ -326,6 +327,23 @@ Task<void> JobStorage::keep_marker() {
       fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
                   "of job {}, and not of run {}",
                   job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
+}
+
+// In the first place. What a second one has stays as it is.
+Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
+  const format::ShardId id = source.record->id;
+  StoredPlace& place = places_.front();
+  if (place.name_of(id.at).empty()) CKPT_CO_CHECK(co_await place.look_up(id.at));
+  std::string name = place.name_of(id.at);
+  if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
+  source.turn = static_cast<std::uint32_t>(facts_.context.random.next() >> 33) + 1;
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  CKPT_CO_CHECK(co_await storage::rewrite_shard(site(), std::move(name), std::move(source),
+                                                std::move(hooks)));
+  std::erase_if(damaged_, [&](const format::Damage& damage) { return damage.id == id; });
+  reads_.written_anew(id);
+  co_return Status{};
 }
 
 }  // namespace ckpt::node

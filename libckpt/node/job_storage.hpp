@@ -1,8 +1,7 @@
 // JobStorage: what one node does with a job's directory: its share of a flush, publishing when it
 // coordinates, and what all places of the job hold.
 //
-// Nothing here decides: flushes and publications are ordered by the coordinator. A storage that
-// hangs holds up what is here and nothing else.
+// The coordinator orders flushes and publications. A storage that hangs holds up nothing else.
 //
 //   job_storage.cpp    opening, the catalog
 //   job_flush.cpp      our share of a flush, publishing
@@ -32,6 +31,7 @@
 #include "node/slot_table.hpp"
 #include "node/stored_place.hpp"
 #include "node/stored_reads.hpp"
+#include "storage/copies.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
 #include "storage/run_directory.hpp"
@@ -71,15 +71,13 @@ class JobStorage {
   void look_for(format::StepId at);  // This step alone: whether it is published.
   void forget_published();           // Another node coordinates, and may change it.
   void forget_catalog();             // To be read anew. What could not be read may be read again.
-  void note_damage(format::ShardId id, const Error& error);  // A restore could not use it.
-  // The same if the error says so. `was_chosen`: a vote saw the shard there.
+  // It could not be used; the second: if the error says so. `was_chosen`: a vote saw it there.
+  void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);
   const std::set<format::Damage>& damaged() const { return damaged_; }
-
   // Our share of a flush: begins what the order gives us, and ends what it gives to others.
   void write(const format::FlushOrder& order);
   const format::FlushReport& flush_report() const { return flush_report_; }
-
   using Answer = std::function<void(std::uint64_t flush_id, const Status& status)>;
   void publish(const agree::Publishing& publishing, Answer answer);
 
@@ -96,6 +94,10 @@ class JobStorage {
   const std::string& flush_failure() const { return flush_failure_; }
 
   StoredReads& reads() { return reads_; }
+  const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
+  // Replaces the rank's damaged files of the step in the first place. Errors: those of
+  // storage::rewrite_shard.
+  Task<void> write_anew(storage::ShardToWrite source);
 
   // The second place; null: there is none. It copies while this node coordinates.
   const SecondPlace* second() const { return second_ ? &*second_ : nullptr; }
@@ -130,6 +132,7 @@ class JobStorage {
   Task<void> discard_aside();
   Task<void> wait_aside_free();
   void count_failure(const Error& error);
+  void note_differences(format::StepId at, const storage::ComparedCopies& copies);
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
   Task<format::Timelines> load_history();
@@ -188,8 +191,8 @@ class JobStorage {
   std::vector<std::string> over_;  // Attempts that were given up.
   std::uint64_t flush_failures_ = 0;
   std::string flush_failure_;
-  bool is_reading_catalog_ = false;
-  bool must_read_again_ = false;
+  storage::CopiesDiffer copies_differ_;
+  bool is_reading_catalog_ = false, must_read_again_ = false;
 };
 
 }  // namespace ckpt::node

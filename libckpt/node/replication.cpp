@@ -69,11 +69,11 @@ void Replication::wake() {
 
 void Replication::choose_targets() {
   const agree::JobShape& shape = facts_.shape;
-  const Digest members = facts_.members;
-  if (members == placed_for_ && facts_.node == placed_as_) return;
-  placed_for_ = members;
+  if (facts_.members == placed_for_ && facts_.node == placed_as_) return;
+  placed_for_ = facts_.members;
   placed_as_ = facts_.node;
   targets_.clear();
+  partners_.clear();
   // A name may stand for another host now. What that one was given, its boot tells.
   for (auto& [target, connection] : feed_connections_) {
     if (connection) connection->close();
@@ -86,9 +86,12 @@ void Replication::choose_targets() {
     log_warning("job={} {}", shape.job, placement.shortfall);
   }
   for (std::size_t index = 0; index < shape.nodes.size(); ++index) {
-    if (shape.nodes[index].name != facts_.node) continue;
+    const std::string& name = shape.nodes[index].name;
     for (const auto target : placement.targets[index]) {
-      targets_.push_back(shape.nodes[target].name);
+      const std::string& to = shape.nodes[target].name;
+      if (name == facts_.node) targets_.push_back(to);
+      if (name == facts_.node || to == facts_.node)
+        partners_.insert(name == facts_.node ? to : name);
     }
   }
 }
@@ -203,11 +206,8 @@ asio::awaitable<void> Replication::feed(std::string target) {
     if (!slept) break;
     backoff = std::min(backoff * 2, retry_after_max);
   }
-  const auto connection = feed_connections_.find(target);
-  if (connection != feed_connections_.end()) {
-    if (connection->second) connection->second->close();
-    feed_connections_.erase(connection);
-  }
+  if (const auto& connection = feed_connections_[target]) connection->close();
+  feed_connections_.erase(target);
   owed_.erase(target);
   fed_.erase(target);
 }

@@ -46,6 +46,8 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   // Nodes that keep copies of ours; for status.
   const std::vector<std::string>& targets() const { return targets_; }
+  // The nodes of our group: those that keep copies of ours, or whose copies we keep.
+  const std::set<std::string>& partners() const { return partners_; }
   // Copies that have not arrived for long, at targets that are live; empty: none.
   std::string trouble(Time now) const;
 
@@ -98,6 +100,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   GivingWay& giving_way_;
   Signal changed_;
   std::vector<std::string> targets_;
+  std::set<std::string> partners_;
   std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.
   std::set<std::string> fed_;                    // Targets whose coroutine runs.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there.

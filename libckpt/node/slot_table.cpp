@@ -166,19 +166,33 @@ void SlotTable::let_go_own(std::uint32_t rank) {
 void SlotTable::let_go_replicas_from(std::uint32_t rank) {
   for (auto entry = replicas_.lower_bound(rank); entry != replicas_.end();) {
     auto& [of_rank, slots] = *entry;
-    if (!replicas_being_made_.contains(of_rank)) {
-      for (auto& slot : slots) {
-        if (slot->state() == Slot::State::free) discard(std::move(slot));
-      }
-      std::erase(slots, nullptr);
-    }
+    if (!replicas_being_made_.contains(of_rank)) let_go_free(slots);
     entry = slots.empty() ? replicas_.erase(entry) : std::next(entry);
   }
   check_invariants();
 }
 
+bool SlotTable::let_go_replicas_of(std::uint32_t rank) {
+  const auto replicas = replicas_.find(rank);
+  if (replicas_being_made_.contains(rank)) return false;
+  if (replicas == replicas_.end()) return true;
+  let_go_free(replicas->second);
+  const bool are_gone = replicas->second.empty();
+  if (are_gone) replicas_.erase(replicas);
+  check_invariants();
+  return are_gone;
+}
+
+void SlotTable::let_go_free(std::vector<std::shared_ptr<Slot>>& slots) {
+  for (auto& slot : slots) {
+    if (slot->state() == Slot::State::free) discard(std::move(slot));
+  }
+  std::erase(slots, nullptr);
+}
+
 Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord& record,
-                                                      std::function<void()> made) {
+                                                      std::function<void()> made,
+                                                      std::uint32_t count) {
   auto& slots = replicas_[record.id.rank];
   const std::uint64_t bytes = align_up(record.bytes, page_bytes);
   for (auto slot = slots.begin(); slot != slots.end();) {
@@ -198,10 +212,10 @@ Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord&
     if (slot->is_retiring()) discard(std::move(slot));
   }
   std::erase(slots, nullptr);
-  if (count_replicas(record.id.rank, bytes) < arena::replica_slots_per_rank) {
+  if (count_replicas(record.id.rank, bytes) < count) {
     if (replicas_being_made_.insert(record.id.rank).second) {
-      asio::co_spawn(context_.executor, make_replicas(record.id.rank, bytes, std::move(made)),
-                     asio::detached);
+      asio::co_spawn(context_.executor,
+                     make_replicas(record.id.rank, bytes, count, std::move(made)), asio::detached);
     }
     return fail(Errc::unavailable,
                 fmt::format("Slots for copies of rank {} are being made", record.id.rank));
@@ -219,12 +233,11 @@ std::uint32_t SlotTable::count_replicas(std::uint32_t rank, std::uint64_t bytes)
 }
 
 asio::awaitable<void> SlotTable::make_replicas(std::uint32_t rank, std::uint64_t bytes,
-                                               std::function<void()> made) {
+                                               std::uint32_t count, std::function<void()> made) {
   const std::shared_ptr<bool> alive = alive_;
-  while (count_replicas(rank, bytes) < arena::replica_slots_per_rank) {
-    std::string what =
-        fmt::format("{} Slots of {} for copies of job {} rank {}", arena::replica_slots_per_rank,
-                    arena::human_bytes(bytes), job_, rank);
+  while (count_replicas(rank, bytes) < count) {
+    std::string what = fmt::format("{} Slots of {} for copies of job {} rank {}", count,
+                                   arena::human_bytes(bytes), job_, rank);
     auto slot = co_await make_slot(bytes, std::move(what));
     if (!*alive) co_return;
     if (!slot) {
@@ -291,6 +304,7 @@ void SlotTable::quarantine(const format::ShardId& id, const Digest& digest) {
               job_, number(id.at.step), id.rank);
   slot->quarantine();
   slot->retire();
+  quarantined_.emplace_back(id, digest);
   CKPT_ASSERT(find(id, digest) != slot);
   sweep_old();
   check_invariants();

@@ -12,8 +12,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "arena/arena_limits.hpp"
 #include "arena/slot.hpp"
 #include "node/context.hpp"
 #include "node/early_checksums.hpp"
@@ -55,8 +57,9 @@ class SlotTable {
   // A free Slot for a copy of `rank`, or one that already receives `record`. While there is none,
   // it is made in the background and `made` is called.
   // Errors: unavailable (being made: try again), exhausted (all hold what is still needed).
-  Result<std::shared_ptr<arena::Slot>> take_replica(const format::ShardRecord& record,
-                                                    std::function<void()> made);
+  Result<std::shared_ptr<arena::Slot>> take_replica(
+      const format::ShardRecord& record, std::function<void()> made,
+      std::uint32_t count = arena::replica_slots_per_rank);
 
   // Every sealed Slot, own and replica.
   void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
@@ -64,6 +67,8 @@ class SlotTable {
   void let_go_own(std::uint32_t rank);
   // Gives the memory of free Slots back that were for copies of this rank and those above it.
   void let_go_replicas_from(std::uint32_t rank);
+  // The same for copies of this rank alone. True: none are left.
+  bool let_go_replicas_of(std::uint32_t rank);
   // A sealed copy, wherever it lies here; null: none.
   std::shared_ptr<arena::Slot> find(const format::ShardId& id, const Digest& digest) const;
 
@@ -71,6 +76,10 @@ class SlotTable {
   bool retire_if(const std::function<bool(const format::ShardId& id)>& is_useless);
   // A copy that failed verification serves nobody any more.
   void quarantine(const format::ShardId& id, const Digest& digest);
+  // Those that did so since the last call.
+  std::vector<std::pair<format::ShardId, Digest>> take_quarantined() {
+    return std::exchange(quarantined_, {});
+  }
   // Gives the memory back, except what is leased; that goes when its Lease ends.
   void free_all();
   std::uint64_t bytes() const { return bytes_; }
@@ -80,8 +89,9 @@ class SlotTable {
   Task<std::shared_ptr<arena::Slot>> make_slot(std::uint64_t bytes, std::string what);
   // Those that are big enough.
   std::uint32_t count_replicas(std::uint32_t rank, std::uint64_t bytes) const;
-  asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes,
+  asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes, std::uint32_t count,
                                       std::function<void()> made);
+  void let_go_free(std::vector<std::shared_ptr<arena::Slot>>& slots);
   void discard(std::shared_ptr<arena::Slot> slot);
   void discard_all(OwnSlots& own_slots);
   void sweep_old();
@@ -91,6 +101,7 @@ class SlotTable {
   std::map<std::uint32_t, OwnSlots> own_;
   std::map<std::uint32_t, std::vector<std::shared_ptr<arena::Slot>>> replicas_;  // By rank.
   std::set<std::uint32_t> replicas_being_made_;
+  std::vector<std::pair<format::ShardId, Digest>> quarantined_;
   std::vector<std::shared_ptr<arena::Slot>> old_;  // Outgrown, but not free yet.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::uint64_t bytes_ = 0;             // Of all Slots, and those that are being made.

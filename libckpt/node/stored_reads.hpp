@@ -31,6 +31,7 @@ class StoredReads {
   // The newest step that was looked up; none: it was not there.
   const std::optional<format::StepId>& looked_up() const { return looked_up_; }
   void forget();  // What could not be read may be read again; damage stays.
+  void written_anew(format::ShardId id) { bad_.erase({id, 0}); }  // In the first place.
 
   // Errors: not_found, corruption, io.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);

@@ -1,6 +1,7 @@
 // How a step is published:
 //   1. The front of every rank's part is read. It must name the record that the rank reported.
-//   2. The files of every rank must exist with their sizes.
+//   2. The files of every rank must exist with their sizes. What writers noted of declared copies
+//   is compared and removed.
 //   3. Files of a later turn are renamed over any that an earlier writer left. If that writer has
 //   the file open, it loses its name; if it wants to create it later, it fails, since the name
 //   exists. Then the manifest is written and synced: it seals the fronts.
@@ -48,6 +49,7 @@ struct Collected {
   Site site;
   PublishOrder order;
   Manifest manifest;
+  ComparedCopies copies;
 };
 
 Manifest begin_manifest(const Site& site, const PublishOrder& order) {
@@ -106,6 +108,21 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
     collected.manifest.metrics = std::move(metrics).value();
   } else {  // A step without metrics is better than none.
     log_warning("storage: {}: its metrics are lost: {}", label(order), metrics.error().message());
+  }
+  co_return Status();
+}
+
+// Step 2, for declared copies. A note that cannot be read costs the comparison and nothing else.
+Task<void> compare(Collected& collected) {
+  const Site& site = collected.site;
+  const PublishOrder& order = collected.order;
+  const std::string directory = attempt_path(site, order.work_name);
+  auto compared = co_await compare_copies(site.files(), directory, order.world_size, order.turns);
+  if (compared) {
+    collected.copies = std::move(compared).value();
+  } else {
+    log_warning("storage: {}: its copies are not compared: {}", label(order),
+                compared.error().message());
   }
   co_return Status();
 }
@@ -316,16 +333,19 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   }
 
   // Steps 1 and 2.
-  Collected collected{site, order, begin_manifest(site, order)};
+  Collected collected{site, order, begin_manifest(site, order), {}};
   std::function<Task<void>(std::size_t)> collect_one = [&collected](std::size_t rank) {
     return collect(collected, static_cast<std::uint32_t>(rank));
   };
   CKPT_CO_CHECK(
       co_await for_each_parallel(order.world_size, reads_in_flight, std::move(collect_one)));
+  CKPT_CO_CHECK(co_await compare(collected));
 
   if (site.objects() != nullptr) {
     auto manifest = std::make_shared<const Manifest>(std::move(collected.manifest));
-    auto published = co_await publish_in_bucket(site, order, std::move(manifest));
+    CKPT_CO_TRY(PublishedStep published,
+                co_await publish_in_bucket(site, order, std::move(manifest)));
+    published.copies = std::move(collected.copies);
     co_return published;
   }
 
@@ -351,6 +371,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   PublishedStep published;
   published.name = placed.name;
   published.bytes = describe(collected.manifest, {}).bytes;
+  published.copies = std::move(collected.copies);
   CKPT_CO_CHECK(co_await after_publishing(site, placed, order, published.bytes));
   co_return published;
 }

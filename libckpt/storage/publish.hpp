@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "format/manifest.hpp"
+#include "storage/copies.hpp"
 #include "storage/site.hpp"
 
 namespace ckpt::storage {
@@ -38,6 +39,7 @@ struct PublishedStep {
   std::string name;
   std::uint64_t bytes = 0;
   bool was_there = false;  // This order had already been carried out.
+  ComparedCopies copies;
 };
 
 // Creates the directory for the shards of one attempt. Returns its name. Errors: exhausted (a full

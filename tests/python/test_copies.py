@@ -14,6 +14,7 @@ from test_arrays import at_once, lose_memory
 
 import libckpt
 from libckpt import Array
+from libckpt.core import _replicas
 
 RANKS = 4
 SHAPES = {"matrix": (1031, 513), "range": (700_001,), "norm": (33,), "bias": (9001,)}
@@ -202,3 +203,92 @@ def test_a_number_that_its_count_lacks_is_refused(ranks):
     array = Array("a", numpy.zeros(3), global_shape=(3,), flat=0, copy=2, copies=2)
     with pytest.raises(libckpt.InvalidArgument, match="copy 2 of 2"):
         session.save(1, {}, arrays=[array])
+
+
+def test_a_difference_between_small_copies_is_reported_when_they_are_stored(ranks, tmp_path):
+    sessions = ranks(3, "run")
+
+    def save_one(rank, session):
+        arrays = of_rank(rank, 3, lambda name: whole(name, 7), names=["norm", "matrix"])
+        arrays[0].buffer[5] += rank == 2
+        assert session.save(7, {"n": rank}, arrays=arrays)
+
+    at_once(sessions, save_one)
+    at_once(sessions, lambda _, session: session.wait(7, "durable"))
+    differ = sessions[0].status()["daemon"]["copies_differ"]
+    assert differ["tensor"] == "norm"
+    assert differ["ranks"] == [[0, 1], [2]]
+    assert (differ["saves"], differ["step"], differ["tensors"]) == (1, 7, 1)
+    assert not [path.name for path in (tmp_path / "run").rglob("*.copies")]
+
+
+def test_equal_copies_are_no_difference(ranks):
+    sessions = ranks(3, "run")
+    save(sessions, 7, "durable")
+    assert sessions[0].status()["daemon"]["copies_differ"] is None
+
+
+def test_common_items_that_differ_are_reported_by_name(ranks):
+    sessions = ranks(2, "run")
+
+    def save_one(rank, session, step, rate):
+        items = {"n": rank, "scheduler": {"rate": rate, "table": numpy.arange(3.0)}}
+        assert session.save(step, items, common=["scheduler"])
+        session.wait(step, "durable")
+
+    at_once(sessions, lambda rank, session: save_one(rank, session, 1, 0.5))
+    assert sessions[0].status()["daemon"]["copies_differ"] is None
+    at_once(sessions, lambda rank, session: save_one(rank, session, 2, 0.5 + rank))
+    differ = sessions[0].status()["daemon"]["copies_differ"]
+    assert (differ["tensor"], differ["step"]) == ("libckpt.common/scheduler", 2)
+    assert differ["ranks"] == [[0], [1]]
+
+
+def test_a_new_rank_has_the_common_items_and_is_told_whose_the_others_are(ranks):
+    sessions = ranks(2)
+    saved = {"args": {"width": 3}, "of": None}
+
+    def save_one(rank, session):
+        assert session.save(4, saved | {"of": rank}, common="args")
+        session.wait(4, "committed")
+
+    at_once(sessions, save_one)
+    die(sessions)
+    answers = at_once(ranks(3), lambda rank, session: session.restore())
+    assert [answer.items["args"] for answer in answers] == [{"width": 3}] * 3
+    assert [answer.items_of for answer in answers] == [0, 1, 0]
+    assert [answer.items["of"] for answer in answers] == [0, 1, 0]
+
+
+def test_what_cannot_be_compared_is_logged_by_name_and_saved_all_the_same(job, caplog):
+    session = job(raise_on_error=True)
+    table = {"table": numpy.zeros(200_000)}
+    assert session.save(1, table, common=["other", "table"]).outcome == "started"
+    assert '"other" is none of the items' in caplog.text
+    assert '"table" has tensors of more than 1048576 bytes' in caplog.text
+
+
+def test_slots_are_as_large_as_the_shares_before_the_first_save_too(ranks):
+    sessions = ranks(RANKS)
+    names = ["matrix", "range"]
+    found = [of_rank(rank, RANKS, nothing, names) for rank in range(RANKS)]
+    at_once(sessions, lambda rank, one: one.prepare({"n": rank}, arrays=found[rank]))
+    slots = [slot for slot in sessions[0].status()["daemon"]["slots"] if slot["own"]]
+    whole_bytes = sum(array.buffer.nbytes for array in found[0])
+    assert len(slots) == 2 * RANKS
+    # Beside the shares a Slot has the structure of the items.
+    room = libckpt.core._structure.BLOB_CAPACITY + (1 << 20)
+    assert all(slot["bytes"] <= whole_bytes / RANKS + room for slot in slots)
+    before = {slot["bytes"] for slot in slots}
+    at_once(sessions, lambda rank, one: one.save(1, {"n": rank}, arrays=found[rank]))
+    slots = sessions[0].status()["daemon"]["slots"]
+    assert {slot["bytes"] for slot in slots if slot["own"]} == before
+
+
+def test_the_state_of_parts_is_expected_to_be_divided_as_they_are():
+    sizes = {"weight": 1 << 20, "norm": 4096, "own": 1 << 20}
+    place = ((1,), (0,), None, None, 0, 4)
+    assert _replicas.captured_share(sizes, {}) == 1
+    expected = (1 << 18) + 4096 + (1 << 20)
+    shared = _replicas.captured_share(sizes, {"weight": place, "norm": place})
+    assert shared == expected / sum(sizes.values())

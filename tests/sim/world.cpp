@@ -55,6 +55,8 @@ struct World::Machine {
     options.memory_budget = 64 * MiB;
     options.chunk_bytes = 4096;
     options.restore_collect_deadline = std::chrono::seconds(20);
+    options.verify_every = verify_every;
+    options.verify_stored = true;
     options.flush_stalled_after = std::chrono::seconds(2);  // Shorter than a disk's stall may be.
     auto nonces = std::make_shared<Random>(boot);
     options.make_nonce = [nonces] {
@@ -411,16 +413,18 @@ bool World::holds(const std::string& machine, std::uint32_t rank, format::StepId
   return false;
 }
 
+void World::flip_memory_of(const std::string& machine, std::uint64_t flips) {
+  for (; flips > 0; --flips) machines_.at(machine)->memory.flip_a_bit(random_);
+  memory_lost(machine);
+}
+
 // A copy that is damaged is as good as lost, whichever it is.
 void World::flip_memory() {
   if (machines_.empty()) return;
   auto victim = machines_.begin();
   std::advance(victim, static_cast<std::ptrdiff_t>(random_.below(machines_.size())));
   log_info("flips in the memory of {}", victim->first);
-  for (std::uint64_t flips = 1 + random_.below(8); flips > 0; --flips) {
-    victim->second->memory.flip_a_bit(random_);
-  }
-  memory_lost(victim->first);
+  flip_memory_of(victim->first, 1 + random_.below(8));
 }
 
 void World::inject_fault() {
@@ -654,6 +658,7 @@ Outcome World::run() {
   }
   if (options_.seed % 3 == 1) {
     check_redundancy();
+    check_healing();
     check_close();
   }
   end_launch();

@@ -14,7 +14,8 @@
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
 // are refused; no step is given up that every rank captured. Then liveness: in calm, steps are
 // captured, committed and published again, a node that was lost leaves no step without its copies
-// for long, and a close ends by its deadline, whatever storage does.
+// for long, damage in memory is found and healed before anybody needs it, and a close ends by its
+// deadline, whatever storage does.
 #pragma once
 
 #include <map>
@@ -31,6 +32,9 @@
 #include "support/sim_network.hpp"
 
 namespace ckpt::sim {
+
+// How often a daemon looks for damage in its memory and its files.
+inline constexpr Duration verify_every = std::chrono::seconds(7);
 
 struct WorldOptions {
   std::uint64_t seed = 1;
@@ -98,6 +102,7 @@ class World final : public Oracle {
   void kill_random_machine();
   void disturb_disk();
   void flip_memory();
+  void flip_memory_of(const std::string& machine, std::uint64_t flips);
   void calm();
   void hang_storage_of(const std::string& machine, Time end);
   void memory_lost(const std::string& node);
@@ -118,6 +123,8 @@ class World final : public Oracle {
   // In world_laws.cpp.
   bool has_all_copies() const;
   void check_redundancy();
+  void check_healing();
+  std::uint64_t copies_healed_on(const std::string& machine) const;
   void check_close();
 
   WorldOptions options_;

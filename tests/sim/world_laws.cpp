@@ -15,6 +15,8 @@ constexpr Duration look_again_after = std::chrono::milliseconds(200);
 constexpr Duration launch_time_max = std::chrono::seconds(60);
 // A node is missed after 2.5 s and dialled again every 2 s; a copy is tried again every 2 s.
 constexpr Duration copies_time_max = std::chrono::seconds(15);
+// Some of them hit the bytes of each copy: a Slot is small, and has hardly any room to spare.
+constexpr std::uint64_t flips_to_hit_all = 1000;
 constexpr Duration heartbeat = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -70,6 +72,34 @@ void World::check_redundancy() {
   if (committed_ && !has_all_copies()) {
     violated(fmt::format("redundancy: timeline {} step {} has no second copy in calm",
                          committed_->timeline, number(committed_->step)));
+  }
+  is_training_paused_ = false;
+}
+
+std::uint64_t World::copies_healed_on(const std::string& machine) const {
+  const std::string text = status_of(machine);
+  if (text.empty()) return 0;
+  std::uint64_t healed = 0;
+  const auto status = nlohmann::json::parse(text);
+  for (const auto& job : status.at("jobs"))
+    healed += job.at("healed").at("copies").get<std::uint64_t>();
+  return healed;
+}
+
+// Bits flip in the memory of a node, in its copies too. Nobody reads them: the node itself must
+// notice, and get them again.
+void World::check_healing() {
+  is_training_paused_ = true;
+  advance(2 * heartbeat + std::chrono::seconds(1));
+  if (committed_ && members_.size() > 1 && has_all_copies()) {
+    const std::string victim = members_[random_.below(members_.size())];
+    const std::uint64_t before = copies_healed_on(victim);
+    flip_memory_of(victim, flips_to_hit_all);
+    const Time end = now_ + verify_every + copies_time_max;
+    const auto is_healed = [&] { return copies_healed_on(victim) > before && has_all_copies(); };
+    while (now_ < end && !is_healed()) advance(look_again_after);
+    if (!is_healed())
+      violated(fmt::format("healing: damage in the memory of {} is not healed in calm", victim));
   }
   is_training_paused_ = false;
 }

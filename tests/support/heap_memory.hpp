@@ -1,6 +1,7 @@
 // HeapMemory: Slots of plain memory, for engines that run in one thread of a test.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -43,6 +44,18 @@ class HeapSource final : public arena::MemorySource {
     if (given_.empty()) return;
     const auto content = given_[random.below(given_.size())].lock();
     (*content)[random.below(content->size())] ^= static_cast<std::byte>(1 << random.below(8));
+  }
+  // Of every other Slot that has these bytes, from its beginning on. Returns how many there were.
+  std::size_t flip_copies_of(std::span<const std::byte> bytes, std::size_t at) {
+    std::size_t copies = 0;
+    for (const auto& given : given_) {
+      const auto content = given.lock();
+      if (!content || content->size() < bytes.size() || content->data() == bytes.data()) continue;
+      if (!std::equal(bytes.begin(), bytes.end(), content->begin())) continue;
+      (*content)[at] ^= std::byte{1};
+      ++copies;
+    }
+    return copies;
   }
   std::optional<std::uint32_t> allocations_left;  // None: all there are.
 

@@ -12,8 +12,8 @@ import time
 import weakref
 
 from libckpt import errors
-from libckpt.core import _arrays, _failures, _flush, _frameworks, _items, _launch, _mutations
-from libckpt.core import _open_sessions
+from libckpt.core import _arrays, _common, _failures, _flush, _frameworks, _items, _launch
+from libckpt.core import _mutations, _open_sessions
 from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _turn
 from libckpt.ticket import LEVELS, Ticket
 
@@ -30,20 +30,18 @@ class Session:
         self.rank, self.world_size = options.get("rank", 0), options.get("world_size", 1)
         _open_sessions.check_free(self.job, self.rank)
         self._interval = options.get("save_mem_interval")
-        self._raise = raise_on_error
-        self._allow_pickle = allow_pickle
-        self._process = os.getpid()
-        self._turn = _turn.Turn()
+        self._raise, self._allow_pickle = raise_on_error, allow_pickle
+        self._process, self._turn = os.getpid(), _turn.Turn()
         self._tensors = _registration.Registration(options, debug)
         self._client = self._tensors.client
+        self._common = _common.Common(self._client)
         self._replicas = _replicas.Replicas(self.ranks, _settings.storage_interval(options))
         self._restorer = _restorer.Restorer(
             self._tensors, self.ranks, self._replicas, self.dir, allow_pickle
         )
         self._known = _items.Known()  # What the newest save saw of its tensors.
         self._failures = _failures.Failures(self.job)
-        self._must_confirm = None
-        self._restore_failure = None
+        self._must_confirm = self._restore_failure = None
         _open_sessions.sessions.add(self)
 
     # --- saving ---
@@ -67,16 +65,17 @@ class Session:
             self._tensors.guard(optimizer, before_step)
         return self
 
-    def save_checkpoint_if_needed(self, step, items, *, arrays=(), metrics=None):
+    def save_checkpoint_if_needed(self, step, items, *, arrays=(), metrics=None, common=()):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
         `arrays`: parts of larger tensors, which any number of ranks restores.
-        `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0."""
-        return self._save(step, items, (arrays, metrics), always=False)
+        `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0.
+        `common`: names of items that are the same on all ranks; what differs is reported."""
+        return self._save(step, items, (arrays, metrics, common), always=False)
 
-    def save(self, step, items, wait=0, *, arrays=(), metrics=None):
+    def save(self, step, items, wait=0, *, arrays=(), metrics=None, common=()):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, on all ranks alike."""
-        return self._save(step, items, (arrays, metrics), always=True, wait=wait)
+        return self._save(step, items, (arrays, metrics, common), always=True, wait=wait)
 
     def finish_capture(self):
         """When it returns, the running capture has left the tensors; `guard` calls it by itself.
@@ -137,6 +136,7 @@ class Session:
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
             pieces, metrics = _arrays.Arrays(more[0], flattened[1]), more[1]
+            self._common.state(step, more[2], items, self._allow_pickle)
             return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
 
     def _confirm(self, step):

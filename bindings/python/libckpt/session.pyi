@@ -33,6 +33,7 @@ class Session:
         *,
         arrays: Iterable[Array] = (),
         metrics: Mapping[str, SupportsFloat] | None = None,
+        common: Iterable[str] = (),
     ) -> Ticket: ...
     def save(
         self,
@@ -42,6 +43,7 @@ class Session:
         *,
         arrays: Iterable[Array] = (),
         metrics: Mapping[str, SupportsFloat] | None = None,
+        common: Iterable[str] = (),
     ) -> Ticket: ...
     def finish_capture(self) -> None: ...
     def agree(self, what: str, error: Exception | None) -> None: ...

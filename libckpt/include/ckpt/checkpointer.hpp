@@ -27,6 +27,10 @@
 
 namespace ckpt {
 
+// The state of the job as a whole, such as the step, the scheduler or the arguments, is the same on
+// all ranks, so that any rank of any world may have it.
+inline constexpr std::string_view common_blob_prefix = "libckpt.common/";
+
 // RestoreRequest: which step to restore; by default the newest one that all ranks can have.
 struct RestoreRequest {
   std::optional<Step> step = std::nullopt;  // This step and no other.
@@ -63,6 +67,8 @@ class CKPT_EXPORT Checkpointer {
 
   // Registers small state: RNG state, data position. Each save copies it before it returns, and
   // restore() writes it back. `bytes` must keep their address and size.
+  // A blob is this rank's own, unless its name begins with `common_blob_prefix`: then all ranks
+  // state that theirs are equal. A save to storage reports ranks whose bytes differ.
   Status add_blob(std::string name, std::span<std::byte> bytes);
 
   // A number that describes the next save, such as its validation loss: `keep_best` chooses by it.

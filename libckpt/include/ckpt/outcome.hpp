@@ -25,6 +25,8 @@ struct Restored {
   RestoreSource source = RestoreSource::own_memory;
   std::string source_name;     // "own memory", "node B", "step-000000123 in /ckpt"
   std::uint32_t saved_by = 1;  // The number of ranks that saved the step.
+  // The rank whose blobs `rank` has now: another one's, where `rank` did not exist then.
+  std::uint32_t blobs_of(std::uint32_t rank) const { return rank % saved_by; }
   std::uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
   std::string reason;  // Why this step, and not a newer one; for people.

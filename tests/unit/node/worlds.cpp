@@ -155,6 +155,14 @@ void Cluster::damage(std::size_t of_rank) {
   bytes[layout.tensors.at(0).extent.offset] ^= std::byte{1};
 }
 
+void Cluster::damage_replicas(std::size_t of_rank) {
+  Trainer& trainer = *ranks_.at(of_rank);
+  const format::Layout layout = captured_by(trainer.rank);
+  const auto bytes = trainer.slots.at(trainer.last_slot).memory->bytes();
+  const auto covered = bytes.first(format::covered_bytes(layout, 1));
+  REQUIRE(memory_.flip_copies_of(covered, layout.tensors.at(0).extent.offset) > 0);
+}
+
 void Cluster::commit(Step step) {
   capture(step);
   REQUIRE(pass_until([&] {
@@ -221,6 +229,8 @@ void Cluster::open(const std::string& name, std::uint64_t budget) {
   options.name = name;
   options.boot = ++boots_;
   options.memory_budget = budget;
+  options.verify_every = rules_.verify_every;
+  options.verify_stored = true;
   node.engine = std::make_unique<Engine>(context_.get_executor(),
                                          Seams{clock_, memory_, files_, *node.front}, options);
 }

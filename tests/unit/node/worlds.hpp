@@ -38,6 +38,7 @@ struct Rules {
   std::uint64_t budget = 64 * MiB;
   std::uint32_t replicas = 2;
   std::optional<Step> wanted = std::nullopt;
+  Duration verify_every = std::chrono::minutes(10);  // Also of stored files.
   bool is_at_once = false;  // No time passes between the end of the world before and this one.
 };
 
@@ -70,6 +71,7 @@ class Cluster {
   void capture(Trainer& trainer, Step step);
   // Changes a byte of the rank's own copy, behind the engine's back.
   void damage(std::size_t of_rank);
+  void damage_replicas(std::size_t of_rank);  // All copies but that one.
   void commit(Step step);
 
   // Every rank has exactly what it wants of what was saved at `step` by `saved_by` ranks.

@@ -21,6 +21,7 @@ logger = logging.getLogger("libckpt")
 
 SHARES = "libckpt.shares"  # In the structure: by name, the rank that captured it for all.
 NAMED = 3
+STRETCH_BYTES_MIN = 16 << 10  # The library divides a part when each copy gets so much of it.
 
 
 class Replicas:
@@ -56,7 +57,9 @@ class Replicas:
         _, tensors, _ = _items.flatten(items, allow_pickle, replicas=replicas)
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
         shared = sum(sizes[name] for name, kind in replicas.items() if kind != _item_kinds.BUFFER)
-        share = shared + _registration.state_bytes(items.values(), optimizers)
+        state = _registration.state_bytes(items.values(), optimizers)
+        # State is divided among copies as the parameters are.
+        share = shared + int(state * captured_share(sizes, tensors.places))
         if shared:
             share //= self._ranks.world_size
         return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)
@@ -151,3 +154,13 @@ class Replicas:
                 self._ranks.job, self._ranks.world_size,
             )  # fmt: skip
         self._has_logged = True
+
+
+def captured_share(sizes, places):
+    """How much of its tensors a rank captures, 0 to 1: of parts that other ranks hold, too, and
+    that they divide, not all."""
+    captured = 0
+    for name, size in sizes.items():
+        copies = max(1, places[name][5]) if name in places else 1
+        captured += -(-size // copies) if size // copies >= STRETCH_BYTES_MIN else size
+    return captured / max(1, sum(sizes.values()))
