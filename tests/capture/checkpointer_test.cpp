@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <ckpt/checkpointer.hpp>
+#include <memory>
 #include <optional>
 
 #include "base/random.hpp"
@@ -34,8 +36,9 @@ std::vector<std::byte> bytes_of(std::uint64_t step, std::size_t index) {
 // GpuJob: a trainer with its tensors and its Checkpointer, as one process has them.
 class GpuJob {
  public:
+  // `gpus`: how many have its tensors; 0: all of them lie on the host.
   GpuJob(const std::string& dir, const std::string& words, int gpus = 1)
-      : trainer_(words), host_(sizes.back()) {
+      : trainer_(words), gpus_(gpus) {
     Options options;
     options.job = "gpu";
     options.dir = dir;
@@ -45,12 +48,9 @@ class GpuJob {
     options.blob_capacity = 4096;
     options.restore_deadline = std::chrono::seconds(4);
     checkpointer_.emplace(Checkpointer::open(options).value());
-    const auto gpu_of = [&](std::size_t i) { return static_cast<int>(i) % gpus; };
-    for (std::size_t i = 0; i + 1 < sizes.size(); ++i)
-      places_.push_back(gpu_of(i) == 0 ? trainer_.allocate(sizes[i])
-                                       : trainer_.allocate_on(gpu_of(i), sizes[i]));
-    places_.push_back(host_.data());
     for (std::size_t i = 0; i < sizes.size(); ++i) {
+      host_[i].resize(is_on_gpu(i) ? 0 : sizes[i]);
+      places_.push_back(place_of(i));
       TensorRef tensor;
       tensor.data = places_[i];
       tensor.shape = {static_cast<std::int64_t>(sizes[i])};
@@ -79,7 +79,7 @@ class GpuJob {
   }
   std::string difference(std::uint64_t step) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const auto found = is_on_gpu(i) ? trainer_.read(places_[i], sizes[i]) : host_;
+      const auto found = is_on_gpu(i) ? trainer_.read(places_[i], sizes[i]) : host_[i];
       if (found != bytes_of(step, i)) return fmt::format("t{} is not that of step {}", i, step);
     }
     return "";
@@ -87,11 +87,17 @@ class GpuJob {
   const std::vector<std::string>& trouble() const { return trouble_; }
 
  private:
-  static bool is_on_gpu(std::size_t index) { return index + 1 < sizes.size(); }
+  bool is_on_gpu(std::size_t index) const { return gpus_ > 0 && index + 1 < sizes.size(); }
+  int gpu_of(std::size_t index) const { return static_cast<int>(index) % gpus_; }
+  std::byte* place_of(std::size_t index) {
+    if (!is_on_gpu(index)) return host_[index].data();
+    if (gpu_of(index) == 0) return trainer_.allocate(sizes[index]);
+    return trainer_.allocate_on(gpu_of(index), sizes[index]);
+  }
   void update(std::uint64_t step, std::size_t index) {
     const auto bytes = bytes_of(step, index);
     if (is_on_gpu(index)) return trainer_.write(places_[index], bytes);
-    host_ = bytes;
+    std::ranges::copy(bytes, host_[index].begin());
   }
   void update_all(std::uint64_t step, bool guarded) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -100,7 +106,8 @@ class GpuJob {
   }
 
   StandInTrainer trainer_;
-  std::vector<std::byte> host_;
+  int gpus_;
+  std::array<std::vector<std::byte>, sizes.size()> host_;
   std::vector<std::byte*> places_;
   Status added_;
   std::vector<std::string> trouble_;
@@ -139,6 +146,33 @@ TEST_CASE("checkpointer: tensors on GPUs come back bit for bit", "[unit][capture
     REQUIRE(job.checkpointer().close());
     REQUIRE(std::string(stand_in().violations()) == "");
   }
+}
+
+TEST_CASE("checkpointer: what a GPU saved the host restores, and the other way round",
+          "[unit][capture]") {
+  const int before = GENERATE(0, 1, 3);
+  const int after = GENERATE(0, 1);
+  const TemporaryDirectory directory;
+  INFO("from " << before << " GPUs to " << after);
+  const auto open = [&](int gpus) {
+    auto job = std::make_unique<GpuJob>(directory.path(), "devices=3 seed=1", gpus);
+    REQUIRE(job->added());
+    return job;
+  };
+  {
+    const auto job = open(before);
+    REQUIRE(job->step(1).value() == SaveOutcome::started);
+    REQUIRE(job->checkpointer().wait(Step{1}, Level::durable, patience));
+    REQUIRE(job->checkpointer().close());
+  }
+  const auto job = open(after);
+  REQUIRE(job->difference(1) != "");
+  REQUIRE(number(job->checkpointer().restore().value().step) == 1);
+  REQUIRE(job->difference(1) == "");
+  REQUIRE(job->checkpointer().restored_ok(Step{1}));
+  REQUIRE(job->step(2).value() == SaveOutcome::started);  // Training goes on from there.
+  REQUIRE(job->checkpointer().close());
+  REQUIRE(std::string(stand_in().violations()) == "");
 }
 
 TEST_CASE("checkpointer: a save into a CUDA graph is refused, and the next is not",

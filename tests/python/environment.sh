@@ -19,7 +19,7 @@ make_environment() {
 }
 has_torch() {
   has numpy safetensors pytest moto torch transformers accelerate deepspeed megatron.core \
-    lightning && have_torch=yes
+    lightning torchft && have_torch=yes
 }
 install_torch() {
   echo "installing torch and the frameworks around it: 1.3 GB"
@@ -46,6 +46,11 @@ install_torch() {
   has lightning || { install lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
     install --no-deps lightning==2.6.6; } ||
     echo "skipped python: lightning cannot be installed here"
+  has torchft || {
+    install opentelemetry-sdk==1.39.1 opentelemetry-exporter-otlp-proto-http==1.39.1 &&
+      install --no-deps torchft==0.2.0
+  } ||
+    echo "skipped python: torchft cannot be installed here"
 }
 install_deepspeed() {  # Its own operations are compiled where one is used: by no test.
   install setuptools wheel ninja py-cpuinfo hjson msgpack psutil einops pydantic tqdm &&

@@ -293,6 +293,18 @@ def test_load_state_without_a_folder_takes_memory_and_raises_where_there_is_noth
     accelerator.save_state()  # Under a number that is free.
 
 
+def test_the_best_steps_stay_among_those_of_the_session(prepared, tmp_path):
+    accelerator, state = prepared(dir=tmp_path / "best", save_storage_interval=1, max_ckpt_num=1,
+                                  keep_best=1, best_metric="loss")  # fmt: skip
+    for number, loss in enumerate([3.0, 1.0, 2.0], 1):
+        step(accelerator)
+        state.capture(number, metrics={"loss": loss})
+        state._memory.session.flush()  # Each step, so that all could be kept.
+    state._memory.close()
+    kept = sorted(path.name for path in (tmp_path / "best").glob("step-*"))
+    assert kept == ["step-000000002", "step-000000003"]
+
+
 def test_without_a_name_for_the_job_it_asks_for_one(monkeypatch, runtime):
     import libckpt.accelerate
 

@@ -62,6 +62,15 @@ def test_megatron_trainer_goes_on_after_a_rank_was_killed_and_with_another_numbe
 
 
 @pytest.mark.slow
+def test_a_killed_group_of_torchft_trainer_heals_from_the_other_ones_daemon():
+    pytest.importorskip("torchft")
+    said = run("torchft_trainer.py")
+    assert said.count("--- kill -9") == 1
+    assert said.count("group 1: healed at step") == 3
+    assert "the weights are the same" in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["accelerate", "lightning"])
 def test_a_killed_loop_of_these_frameworks_ends_as_if_it_had_not_been(framework):
     pytest.importorskip(framework)

@@ -393,6 +393,17 @@ def test_disabled_saves_do_nothing_and_training_begins_anew(open_job, monkeypatc
     checkpointer.close()
 
 
+def test_disabled_a_load_of_a_path_says_why_it_cannot_be(open_job, tmp_path, monkeypatch):
+    checkpointer = open_job(dir=tmp_path / "dir")
+    checkpointer.save(1, {"x": jnp.ones(3)})
+    checkpointer.close()
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    with pytest.raises(libckpt.Unsupported, match="libckpt is disabled .* nothing else reads"):
+        libckpt.jax.load(tmp_path / "dir", {"x": jnp.zeros(3)})
+    monkeypatch.delenv("LIBCKPT_DISABLE")
+    assert (libckpt.jax.load(tmp_path / "dir", {"x": jnp.zeros(3)})["x"] == 1).all()
+
+
 def test_a_plain_session_names_the_door_for_arrays_of_jax(runtime):
     session = libckpt.init("plain", raise_on_error=True)
     with pytest.raises(libckpt.Unsupported, match="libckpt.jax.Checkpointer"):

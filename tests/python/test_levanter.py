@@ -20,6 +20,7 @@ import numpy  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 from test_jax import Training, lose_memory  # noqa: E402
 
+import libckpt  # noqa: E402
 from libckpt import levanter  # noqa: E402
 from libckpt.levanter import CheckpointInterval, _policy  # noqa: E402
 
@@ -266,6 +267,21 @@ def test_disabled_it_does_nothing(open_one, tmp_path, monkeypatch):
     checkpointer.wait_until_finished()
     assert is_of(checkpointer.load_or(state_of(0, mesh(4))), 0)
     assert kinds(tmp_path / "base") == {}
+
+
+def test_disabled_it_does_not_begin_anew_over_a_folder_that_it_may_not_read(
+    open_one, tmp_path, monkeypatch
+):
+    checkpointer = open_one(None, [CheckpointInterval(1)])
+    checkpointer.on_step(tree=state_of(1, mesh(4)), step=1)
+    checkpointer.close()
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    disabled = open_one(None, [CheckpointInterval(1)])
+    with pytest.raises(libckpt.Unsupported, match="load .*step-1: libckpt is disabled"):
+        disabled.load_or(state_of(0, mesh(4)))
+    disabled.abandon()
+    monkeypatch.delenv("LIBCKPT_DISABLE")
+    assert is_of(open_one(None, [CheckpointInterval(1)]).load_or(state_of(0, mesh(4))), 1)
 
 
 def test_what_a_run_had_captured_when_it_died_is_published_by_the_next(

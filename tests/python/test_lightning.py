@@ -175,9 +175,9 @@ def test_a_capture_has_left_the_weights_before_others_may_exchange_them(
 ):
     events = []
     for name in ("finish_capture", "save_checkpoint_if_needed"):
-        def noted(session, *arguments, name=name, stock=getattr(libckpt.Session, name)):
+        def noted(session, *arguments, name=name, stock=getattr(libckpt.Session, name), **more):
             events.append(name)
-            return stock(session, *arguments)
+            return stock(session, *arguments, **more)
 
         monkeypatch.setattr(libckpt.Session, name, noted)
     seen = []
@@ -278,3 +278,39 @@ def test_what_cannot_be_captured_is_saved_by_stock_lightning(io, tmp_path, monke
     io.save_checkpoint({"number": 1}, tmp_path / "a.ckpt")
     assert torch.load(tmp_path / "a.ckpt") == {"number": 1}
     assert "stock Lightning saves instead" in caplog.text
+
+
+class Scored(pl.LightningModule):
+    """Each of its steps logs the next of the scores that it was made with."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.weight, self.scores = torch.nn.Parameter(torch.ones(1)), list(scores)
+
+    def training_step(self, batch, _):
+        self.log("score", self.scores.pop(0))
+        return (self.weight * batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 1)])
+def test_the_best_steps_by_what_is_logged_stay_among_those_of_the_session(
+    runtime, tmp_path, mode, best
+):
+    class Stored(pl.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step > 0:
+                memory.session.flush()  # Each step, so that all could be kept.
+
+    memory = libckpt.lightning.Callback(
+        dir=tmp_path / "best", save_storage_interval=1, max_ckpt_num=1, keep_best=1,
+        best_metric="score", best_mode=mode,
+    )  # fmt: skip
+    pl.Trainer(max_steps=5, default_root_dir=tmp_path, logger=False, accelerator="cpu", devices=1,
+               enable_progress_bar=False, enable_model_summary=False,
+               enable_checkpointing=False, callbacks=[memory, Stored()]).fit(
+        Scored([1.0, 5.0, 2.0, 4.0, 3.0]), torch.ones(5, 1))  # fmt: skip
+    kept = sorted(path.name for path in (tmp_path / "best").glob("step-*"))
+    assert kept == [f"step-{best:09d}", "step-000000005"]

@@ -21,7 +21,7 @@ PACKAGE = pathlib.Path(libckpt.__file__).parent
 FRAMEWORKS = {  # What a module of ours needs.
     "torch": "torch", "transformers": "transformers", "jax": "jax", "levanter": "jax",
     "megatron": "megatron.core", "dcp": "torch", "deepspeed": "deepspeed",
-    "accelerate": "accelerate", "lightning": "lightning",
+    "accelerate": "accelerate", "lightning": "lightning", "torchft": "torchft",
 }  # fmt: skip
 OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub tells of these.
 

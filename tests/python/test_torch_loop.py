@@ -303,6 +303,20 @@ def test_without_a_daemon_stock_torch_saves(tmp_path, monkeypatch, caplog):
     assert "stock torch saves instead" in caplog.text
 
 
+def test_disabled_it_is_stock_torch(tmp_path, runtime, monkeypatch, caplog):
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    libckpt.torch.save([1, 2], tmp_path / "a.pt")
+    assert torch.load(tmp_path / "a.pt") == [1, 2]
+    with libckpt.torch.checkpoint(tmp_path / "exp", step=1):
+        write(tmp_path / "exp", 7)
+    assert values(tmp_path / "exp") == (7, 7)
+    assert not libckpt.torch.resume(tmp_path / "exp")
+    libckpt.torch.wait()
+    assert libckpt.torch.load(tmp_path / "a.pt") == [1, 2]
+    assert caplog.text == ""
+    assert not runtime.exists()
+
+
 def daemon_of(runtime):
     """The daemon that has the runtime directory."""
     for directory in pathlib.Path("/proc").glob("[0-9]*"):

@@ -394,6 +394,48 @@ def test_what_is_pushed_to_the_hub_is_complete(trainer, tmp_path):
         assert f"pushed {number} {sorted(FILES)}" in said
 
 
+class Scored(torch.nn.Module):
+    """Its evaluations have the scores that it was made with, one after another."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.weight, self.scores = torch.nn.Parameter(torch.ones(1)), list(scores)
+
+    def forward(self, x):
+        loss = (self.weight * x).square().mean()
+        return {"loss": loss, "logits": x if self.training else x * 0 + self.scores.pop(0)}
+
+
+def test_the_best_steps_by_an_evaluation_stay_among_those_of_the_session(runtime, tmp_path):
+    import transformers
+
+    import libckpt.transformers
+
+    class Stored(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            callback._memory.session.flush()  # Each step, so that all could be kept.
+
+    callback = libckpt.transformers.Callback(
+        dir=tmp_path / "best", save_storage_interval=1, max_ckpt_num=1, keep_best=1,
+        best_metric="eval_score", best_mode="max",
+    )  # fmt: skip
+    settings = transformers.TrainingArguments(
+        str(tmp_path / "output"), max_steps=5, per_device_train_batch_size=1, save_strategy="no",
+        per_device_eval_batch_size=1, eval_strategy="steps", eval_steps=1, report_to=[],
+        use_cpu=True, disable_tqdm=True, logging_steps=1, label_names=["x"],
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        Scored([1.0, 5.0, 2.0, 4.0, 3.0]), settings, train_dataset=[{"x": torch.ones(1)}] * 5,
+        eval_dataset=[{"x": torch.ones(1)}], callbacks=[callback, Stored()],
+        compute_metrics=lambda found: {"score": float(found.predictions.max())},
+    )  # fmt: skip
+    trainer.train()
+    callback._memory.capture()  # The last step has no next one that captures it.
+    callback._memory.session.close()
+    kept = sorted(path.name for path in (tmp_path / "best").glob("step-*"))
+    assert kept == ["step-000000002", "step-000000005"]
+
+
 def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):
     options = {"ranks": 2, "per_device_train_batch_size": 2}
     whole = run(trainer, tmp_path / "stock", "stock", **options).finish()

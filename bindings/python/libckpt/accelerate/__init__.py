@@ -21,7 +21,7 @@ from libckpt import errors
 from libckpt._init import with_keywords
 from libckpt.accelerate._folders import Folders
 from libckpt.accelerate._memory import Memory
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 
 __all__ = ["State", "attach"]
@@ -73,13 +73,14 @@ class State:
         own = getattr(self, f"_{name}")
         return lambda *arguments, **options: own(stock, *arguments, **options)
 
-    def capture(self, step):
+    def capture(self, step, *, metrics=None):
         """Captures the step, whose number grows by each call, if it is due. Returns a Ticket.
+        `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0.
 
         Call it on every rank when all of the step is done: the optimizer's and the scheduler's
         part, and what your registered objects count.
         """
-        return self._memory.capture(step) if self._memory is not None else None
+        return None if self._memory is None else self._memory.capture(step, metrics)
 
     def resume(self):
         """Loads the newest of memory and folders; returns its step, 0 when there is none.
@@ -135,23 +136,12 @@ class State:
         memory, folders = self._memory, self._folders
         folder, folder_step = memory.decide("newest folder", folders.newest())
         restored = memory.newest()
-        if restored is not None and (folder is None or restored.step >= folder_step):
+        if _resuming.is_memory_newest(restored, memory.failure, folder, folder_step):
             memory.take(restored)
             folders.go_on_after_newest()
-            logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                           restored.step, restored.source_name, folder)  # fmt: skip
             return restored.step
         if folder is None:
-            if memory.failure is not None:
-                raise memory.failure  # There is something: do not begin anew over it.
-            logger.warning("libckpt: nothing to resume from: training begins at step 0")
             return None
-        if memory.failure is not None:
-            logger.error("libckpt: resume from memory: %s; resumes from %s instead",
-                         memory.failure, folder)  # fmt: skip
-        else:
-            logger.warning("libckpt: resumes from %s; memory has %s", folder,
-                           f"step {restored.step}" if restored else "nothing")  # fmt: skip
         self._stock_load(folder, load_kwargs, **(options or {}))
         folders.go_on_after_newest()
         memory.go_on_from(max(folder_step, 0))

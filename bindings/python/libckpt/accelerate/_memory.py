@@ -6,6 +6,7 @@ import logging
 from libckpt import errors
 from libckpt._init import init
 from libckpt.accelerate._place import Place
+from libckpt.core import _resuming
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -29,12 +30,12 @@ class Memory:
         except errors.Unavailable as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
-    def capture(self, step):
+    def capture(self, step, metrics=None):
         self.step = step
         if self.session is None:
             return None
         self._guard()
-        ticket = self.session.save_checkpoint_if_needed(step, self.items())
+        ticket = self.session.save_checkpoint_if_needed(step, self.items(), metrics=metrics)
         self._ticket = ticket or self._ticket
         return ticket
 
@@ -68,23 +69,17 @@ class Memory:
     def newest(self):
         """The newest step in memory, which is in the objects now. None: there is no step, or
         `failure` says why not. All ranks have it, or none."""
-        restored, self.failure = None, None
-        if self.session is None:
-            return None
-        self._guard()
+        if self.session is not None:
+            self._guard()
+        restored, self.failure = _resuming.from_memory(self.session, self._restored)
+        return restored
+
+    def _restored(self):
         try:
-            restored = self.session.restore(self.items())
+            return self.session.restore(self.items())
         except errors.NotFound:
             self._prepare()
-        except Exception as error:  # Whatever it is, folders may be good.
-            self.failure = error
-        try:
-            self.session.agree("resume", self.failure)
-        except errors.CheckpointError as error:  # Another rank's.
-            self.failure = error
-        except Exception:
-            pass  # Our own.
-        return restored if self.failure is None else None
+            raise
 
     def _prepare(self):
         """Room, so that the first capture need not wait."""

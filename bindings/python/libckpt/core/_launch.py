@@ -31,7 +31,8 @@ def complete(options):
         if standing is not None:
             options["rank"], options["world_size"] = standing
     is_disabled = _settings.is_true(options.get("disable", _settings.configured("disable")))
-    ranks = _ranks.of(options, can_talk=not is_disabled)
+    is_alone = options.pop("is_alone", False)  # No process of its job is in the default group.
+    ranks = _ranks.of(options, can_talk=not (is_disabled or is_alone))
     if "nodes" in options or _settings.configured("nodes"):
         return options, ranks
     if ranks.are_several:
@@ -52,7 +53,7 @@ def _number(variable, default=0):
         ) from error
 
 
-def _address(host):
+def address_towards(host):
     """Ours, as that host sees it; loopback when that cannot be found out."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # Sends nothing.
@@ -70,17 +71,24 @@ def _is_loopback(address):
 def _common_address(options, ranks):
     """Ours, as the other nodes see it: of rank 0's host the name often leads to loopback only."""
     given = _settings.chosen(options, "interface")
-    address = given or _address(ranks.host or os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    address = given or address_towards(ranks.host or os.environ.get("MASTER_ADDR", "127.0.0.1"))
     others = [other for other in ranks.exchange("address", address) if not _is_loopback(other)]
     if not given and others and _is_loopback(address):
-        return _address(others[0])
+        return address_towards(others[0])
     return address
+
+
+def node_and_port(options):
+    """This node's name, and the port of its daemon."""
+    node = _settings.chosen(options, "node") or socket.gethostname()
+    return node, options.get("port") or _number(
+        "LIBCKPT_PORT", _settings.configured("port") or PORT
+    )
 
 
 def _exchange(options, ranks):
     """All ranks say node and address; several nodes get a list, an incarnation and a secret."""
-    node = _settings.chosen(options, "node") or socket.gethostname()
-    port = options.get("port") or _number("LIBCKPT_PORT", _settings.configured("port") or PORT)
+    node, port = node_and_port(options)
     domain = os.environ.get("LIBCKPT_FAILURE_DOMAIN", node)
     address = _common_address(options, ranks)
     facts = {
@@ -95,13 +103,13 @@ def _exchange(options, ranks):
         raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
     options.setdefault("incarnation", common["incarnation"])
     # Also for one node: a later start of one rank alone must not look older than this one.
-    _keep(_incarnation_file(options), str(options["incarnation"]))
+    keep(_incarnation_file(options), str(options["incarnation"]))
     if len(common["nodes"]) < 2:
         return
     options.update(node=node, nodes=common["nodes"])
     if not facts["has_secret"]:
-        secret_file = _own_file(options, "secret")
-        _keep(secret_file, common["secret"])
+        secret_file = own_file(options, "secret")
+        keep(secret_file, common["secret"])
         options["secret_file"] = str(secret_file)
 
 
@@ -126,7 +134,7 @@ def _in_common(facts):
     }
 
 
-def _own_file(options, kind):
+def own_file(options, kind):
     """Where this user keeps something about the job on this node."""
     directory = _settings.chosen(options, "runtime_dir")
     directory = pathlib.Path(directory or pathlib.Path.home() / ".cache" / "libckpt")
@@ -134,7 +142,7 @@ def _own_file(options, kind):
 
 
 def _incarnation_file(options):
-    return _own_file(options, "incarnation")
+    return own_file(options, "incarnation")
 
 
 def _next_incarnation(options):
@@ -146,7 +154,7 @@ def _next_incarnation(options):
     return max(int(time.time()), last + 1)
 
 
-def _keep(path, content):
+def keep(path, content):
     """In a file that only this user reads, whole or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")

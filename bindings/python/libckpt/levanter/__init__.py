@@ -20,6 +20,7 @@ import jax
 
 from libckpt import errors
 from libckpt._init import with_keywords
+from libckpt.core import _resuming
 from libckpt.core.files import _publish_queue
 from libckpt.jax import Checkpointer as Memory
 from libckpt.jax import _load
@@ -93,19 +94,10 @@ class Checkpointer:
             pass
         except errors.CheckpointError as error:
             failure = error
-        if restored is not None and (number is None or restored.step >= number):
-            logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                           restored.step, restored.source_name, folder)  # fmt: skip
+        if _resuming.is_memory_newest(restored, failure, folder, number):
             return restored.tree
         if folder is None:
-            if failure is not None:
-                raise failure  # There is something: do not begin anew over it.
             return state
-        if failure is not None:
-            logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure,
-                         folder)  # fmt: skip
-        else:
-            logger.warning("libckpt: resumes step %d from %s", number, folder)
         tree = load_checkpoint(state, folder, discover_latest=False, strict=strict)
         self._memory.session.start_fresh()
         return tree

@@ -9,7 +9,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init, with_keywords
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
 from libckpt.lightning._framework import pl
@@ -90,12 +90,18 @@ class Callback(pl.Callback):
         ticket = self.session.save_checkpoint_if_needed(trainer.global_step, {
             "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
             "rng": RNG(), "is_last": bool(trainer.is_last_batch),
-        })  # fmt: skip
+        }, metrics=self._metrics())  # fmt: skip
         files = trainer.checkpoint_callbacks
         saved = {getattr(one, "_last_global_step_saved", -1) for one in files}
         if ticket and trainer.global_step in saved:  # A newer file lacks the random generators.
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
                 ticket.captured.result(CAPTURE_DEADLINE)
+
+    def _metrics(self):
+        """Only the one that counts: to read it from a GPU waits for that."""
+        name = self._options.get("best_metric") or _settings.configured("best_metric")
+        value = self._trainer.callback_metrics.get(name) if name else None
+        return {} if value is None else {name: float(value)}
 
     def finish_capture(self):
         """When it returns, the running capture has left the module and the optimizers. Call it
@@ -122,24 +128,15 @@ class Callback(pl.Callback):
         """The CheckpointIO's answer to `ckpt_path=NEWEST`. All ranks call it."""
         self._has_asked = True
         file, file_step = self._newest_file(io)
-        restored, failure = self._newest_in_memory()
-        if restored is not None and (file is None or restored.step >= file_step):
+        session = self.session
+        restored, failure = _resuming.from_memory(session, lambda: session.restore())
+        if _resuming.is_memory_newest(restored, failure, file, file_step, noun="file"):
             self._rng = restored.items["rng"]
             self._was_last = restored.items["is_last"]
-            logger.warning("libckpt: resumes step %d from %s; the newest file is %s",
-                           restored.step, restored.source_name, file)  # fmt: skip
             return restored.items["checkpoint"]
         if file is None:
-            if failure is not None:
-                raise failure  # There is something: do not begin anew over it.
-            logger.warning("libckpt: nothing to resume from: training begins at step 0")
             return _Nothing({VERSION: pl.__version__})
-        if failure is not None:
-            logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure, file)
-        else:
-            logger.warning("libckpt: resumes from %s; memory has %s", file,
-                           f"step {restored.step}" if restored else "nothing")  # fmt: skip
-        if self.session is not None:
+        if session is not None:
             self._start_fresh()
         return io.load_checkpoint(file, map_location, weights_only)
 
@@ -159,23 +156,6 @@ class Callback(pl.Callback):
             self.session.start_fresh()
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
-
-    def _newest_in_memory(self):
-        """(Restored or None, why it could not be had). All ranks have it, or none."""
-        restored = failure = None
-        if self.session is None:
-            return None, None
-        try:
-            restored = self.session.restore()
-        except errors.NotFound:
-            pass
-        except Exception as error:  # Whatever it is, files may be good.
-            failure = error
-        try:
-            self.session.agree("resume", failure)
-        except Exception as error:
-            failure = failure or error
-        return (None if failure else restored), failure
 
     def _newest_file(self, io):
         """(its path, its step), as rank 0 sees it; (None, -1): there is none."""

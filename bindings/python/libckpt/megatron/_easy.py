@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from libckpt import errors
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.megatron import _classic, _folders, _training
 from libckpt.megatron._memory import Memory
@@ -112,7 +112,9 @@ class EasyCkpt:
         found, failure = None, None
         if is_ours and not self.is_disabled and self.memory.is_open:
             self._has_asked = True
-            found, failure = self._from_memory(model, optimizer, scheduler)
+            found, failure = _resuming.from_memory(
+                self.memory.session, lambda: self.memory.restore(model, optimizer, scheduler)
+            )
             if found is not None and (newest is None or found[1].step >= newest):
                 return self._resumed(*found, newest)
             if found is not None:
@@ -137,19 +139,6 @@ class EasyCkpt:
         if self.folders is None:
             return _folders.newest_in(self.load_dir)
         return self.folders.newest_in(self.load_dir)
-
-    def _from_memory(self, model, optimizer, scheduler):
-        """((progress, Restored), failure): all ranks have a step, or none."""
-        found, failure = None, None
-        try:
-            found = self.memory.restore(model, optimizer, scheduler)
-        except Exception as error:  # Whatever it is, folders may be good.
-            failure = error
-        try:
-            self.memory.session.agree("resume", failure)
-        except Exception as error:
-            failure = failure or error
-        return (found, None) if failure is None else (None, failure)
 
     def _resumed(self, progress, restored, newest):
         logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",

@@ -3,6 +3,7 @@
 import logging
 
 from libckpt import errors
+from libckpt.core import _settings
 from libckpt.core.files import _publish_queue
 
 logger = logging.getLogger("libckpt")
@@ -13,8 +14,11 @@ by_directory = {}  # By where their steps are; the last is the one that was used
 
 
 def open_for(path, directory, on_new=lambda: None):
-    """The queue that keeps its steps in the directory; None when none can be opened, which the log
-    says. `path` is what it is for; `on_new` is called before a queue is opened."""
+    """The queue that keeps its steps in the directory; None when libckpt is disabled, or when none
+    can be opened, which the log says. `path` is what it is for; `on_new` is called before a queue
+    is opened."""
+    if _settings.is_true(_settings.configured("disable")):
+        return None
     key = str(directory)
     if key in by_directory and by_directory[key].is_ours():
         by_directory[key] = by_directory.pop(key)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from libckpt import errors
 from libckpt.adapters.torch import _optimizers, _owners
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.core._fill import load
 from libckpt._init import init
 from libckpt.rng import RNG
@@ -78,7 +78,9 @@ class TrainerMemory:
         except Exception as error:  # The state of a callback, or of an engine, may be anything.
             logger.error("libckpt: step %d is not captured in memory: %s", step, error)
             return
-        self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+        self.session.save_checkpoint_if_needed(
+            step, items, arrays=arrays, metrics=metrics_of(self._trainer.state)
+        )
 
     def arrays(self):
         """Parts of larger tensors that are no part of an item."""
@@ -102,23 +104,9 @@ class TrainerMemory:
 
         All ranks have it, or none.
         """
-        restored, self.failure = None, None
-        if self.session is None:
-            return None
         self._has_asked = True
-        try:
-            restored = self._restored()
-        except errors.NotFound:
-            pass
-        except Exception as error:  # Whatever it is, folders may be good.
-            self.failure = error
-        try:
-            self.session.agree("resume", self.failure)
-        except errors.CheckpointError as error:  # Another rank's.
-            self.failure = error
-        except Exception:
-            pass  # Our own.
-        return restored if self.failure is None else None
+        restored, self.failure = _resuming.from_memory(self.session, self._restored)
+        return restored
 
     def _restored(self):
         restored = self.session.restore()
@@ -136,6 +124,16 @@ class TrainerMemory:
             self.session.start_fresh()
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
+
+
+def metrics_of(state):
+    """What the newest step has logged, its evaluation included: `keep_best` goes by it."""
+    found = {}
+    for entry in reversed(state.log_history):
+        if entry.get("step") != state.global_step:
+            break
+        found = entry | found
+    return {name: value for name, value in found.items() if isinstance(value, float)}
 
 
 def state_json(trainer):

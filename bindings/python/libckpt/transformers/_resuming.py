@@ -1,35 +1,21 @@
-"""Resuming: memory or a folder, whichever is newer, and the line that says which."""
+"""Resuming: where a Trainer goes on, and how it gets there when it is sharded."""
 
 import json
 import logging
 
+from libckpt.core import _resuming
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
 
 
 def is_from_memory(memory, restored, folders, number):
-    """Whether training goes on from the step in memory, and not from the folder of that number.
-
-    Neither needs to be there. Raises when nothing can be had, although there is something.
-    """
-    if restored is not None and (number is None or restored.step >= number):
-        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                       restored.step, restored.source_name, number)  # fmt: skip
-        return True
-    if number is None:
-        if memory.failure is not None:
-            raise memory.failure  # There is something: do not begin anew over it.
-        logger.warning("libckpt: nothing to resume from: training begins at step 0")
-        return False
-    if memory.failure is not None:
-        logger.error("libckpt: resume from memory: %s; resumes from %s instead",
-                     memory.failure, folders.path(number))  # fmt: skip
+    """Whether training goes on from the step in memory, and not from the folder of that number."""
+    folder = None if number is None else folders.path(number)
+    is_so = _resuming.is_memory_newest(restored, memory.failure, folder, number, name=number)
+    if folder is not None and memory.failure is not None:
         memory.start_fresh()
-    elif restored is not None:
-        logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
-                       folders.path(number), restored.step)  # fmt: skip
-    return False
+    return is_so
 
 
 class ShardedResume:

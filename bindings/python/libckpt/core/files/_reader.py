@@ -6,8 +6,8 @@ import contextlib
 import os
 import secrets
 
-from libckpt import _native
-from libckpt.core import _launch, _structure
+from libckpt import _native, errors
+from libckpt.core import _launch, _settings, _structure
 
 
 @contextlib.contextmanager
@@ -22,6 +22,11 @@ def opened():
         def choose_of(_, stored, structure):
             return choose(stored, _structure.parsed(structure))
 
+        if _settings.is_true(_settings.configured("disable")):
+            raise errors.Unsupported(
+                f"load {path}: libckpt is disabled (LIBCKPT_DISABLE, or disable in the "
+                "configuration file), and nothing else reads its files: enable it to load them"
+            )
         return client.restore_from(os.fspath(path), rank, choose_of)
 
     try:

@@ -1,0 +1,49 @@
+"""Resuming: memory or a framework's own storage, whichever is newer, and a line that says which."""
+
+import logging
+
+from libckpt import errors
+
+logger = logging.getLogger("libckpt")
+
+
+def from_memory(session, restore):
+    """(what `restore` brings or None, why it could not be had). All ranks have it, or none."""
+    restored = failure = None
+    if session is None:
+        return None, None
+    try:
+        restored = restore()
+    except errors.NotFound:
+        pass
+    except Exception as error:  # Whatever it is, storage may be good.
+        failure = error
+    try:
+        session.agree("resume", failure)
+    except Exception as error:  # Our own, or another rank's.
+        failure = failure or error
+    return (None if failure else restored), failure
+
+
+def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
+    """Whether training goes on from what was restored; else it does from `stored`, a path of that
+    step. None: there is none, and training begins.
+
+    `name`: what the line says of it. Raises when nothing can be had, although there is something.
+    """
+    if restored is not None and (stored is None or restored.step >= step):
+        logger.warning("libckpt: resumes step %d from %s; the newest %s is %s", restored.step,
+                       restored.source_name, noun, stored if name is None else name)  # fmt: skip
+        return True
+    if stored is None:
+        if failure is not None:
+            raise failure  # There is something: do not begin anew over it.
+        logger.warning("libckpt: nothing to resume from: training begins at step 0")
+    elif failure is not None:
+        logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure, stored)
+    elif restored is not None:
+        logger.warning("libckpt: resumes from %s, which is newer than step %d in memory", stored,
+                       restored.step)  # fmt: skip
+    else:
+        logger.warning("libckpt: resumes from %s; memory has nothing", stored)
+    return False

@@ -1,0 +1,166 @@
+"""Transfer: a state from the memory of one node into that of another, as a job of two ranks.
+
+1. Both ends open the job: the sender as rank 0, with the state, the receiver as rank 1, with none.
+   The sender has made room for the state by then, the receiver says that it is ready.
+2. Both save the step. It is committed when the receiver's daemon holds a verified copy of rank 0's
+   shard, as the loss of a node wants it: the daemons bring it there, no trainer does.
+3. The sender lets go of the job, as a death would, and says so. On two nodes its daemon drops it.
+4. The receiver goes on alone, as a job of one rank on its own node: its rank 0 restores the step.
+5. The receiver's daemon drops the job.
+
+On one node both ranks have one daemon, and nothing is copied between steps 2 and 4.
+"""
+
+import secrets
+
+from libckpt import _programs, errors
+from libckpt.core import _launch
+from libckpt.session import Session
+from libckpt.ticket import said
+from libckpt.torchft._asks import Deadline
+
+SOON_SECONDS = 10.0  # For what the other end does at once: the default of `open_deadline`.
+
+
+class Place:
+    """Where this process's daemon is, and with which options its jobs are opened."""
+
+    def __init__(self, options, allow_pickle):
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._allow_pickle = allow_pickle
+        self.node, self.port = _launch.node_and_port(self._options)
+
+    def address(self, host):
+        return self._options.get("interface") or _launch.address_towards(host)
+
+    def open(self, rank, words, deadline):
+        """A session of the job of two ranks."""
+        more = {"rank": rank, "world_size": 2, "nodes": words["nodes"]}
+        if len(words["nodes"]) > 1:  # They prove by a file that both may have the state.
+            path = self._secret_file(words["job"])
+            _launch.keep(path, words["secret"])
+            more["secret_file"] = str(path)
+        return self._session(words["job"], deadline, more)
+
+    def open_alone(self, words, deadline):
+        """A session of the receiver, on the node that has all by now."""
+        more = {"rank": 0, "world_size": 1, "nodes": words["nodes"][-1:], "incarnation": 1}
+        return self._session(words["job"], deadline, more)
+
+    def _session(self, job, deadline, more):
+        given = {"job": job, "is_alone": True, "node": self.node, "replicas": 2,
+                 "open_deadline": _text(_soon(deadline)),
+                 "restore_deadline": _text(deadline)}  # fmt: skip
+        options = {**given, **self._options, **more}
+        return Session(options, raise_on_error=True, allow_pickle=self._allow_pickle)
+
+    def _secret_file(self, job):
+        return _launch.own_file({**self._options, "job": job}, "secret")
+
+    def drop(self, job):
+        """Frees the memory that this node's daemon has of it, if it has any."""
+        directory = self._options.get("runtime_dir")
+        _programs.run("ckpt", "drop", job, *(["--runtime-dir", directory] if directory else ()))
+        self._secret_file(job).unlink(missing_ok=True)
+
+
+class Sending:
+    """Of one state, to one receiver."""
+
+    def __init__(self, place, name, ask, deadline):
+        self._place, self._ask, self._deadline = place, ask, deadline
+        self.job = f"{name}.{secrets.token_hex(8)}"
+        nodes = [f"{ask['node']}@{ask['address']}:{ask['port']}"]
+        if place.node != ask["node"]:
+            nodes.insert(0, f"{place.node}@{place.address(ask['address'])}:{place.port}")
+        self.words = {"job": self.job, "nodes": nodes, "secret": secrets.token_hex(32)}
+        self._session = None
+
+    def capture(self, step, state, words):
+        """False: the receiver gave up. When it returns, the state may change."""
+        self._session = self._place.open(0, self.words, self._deadline)
+        self._session.prepare({"state": state})  # What cannot be captured is known from here on.
+        words.say(self._ask["id"], "job", **self.words)
+        if "failed" in words.hear(self._ask["id"], "ready", _soon(self._deadline)):
+            self.give_up()
+            return False
+        ticket = self._session.save(step, {"state": state}, wait=self._deadline.left())
+        if not ticket:
+            raise errors.Unavailable(f"send step {step}: the save {said(ticket.outcome)}")
+        self._session.finish_capture()
+        return True
+
+    def finish(self, step, words):
+        """When the daemon has sent it. `words`: a Store of the calling thread's own."""
+        told = {}
+        level = "committed" if len(self.words["nodes"]) == 1 else "replicated"
+        try:
+            self._session.wait(step, level, self._deadline.left())
+        except errors.CheckpointError as error:
+            told = {"failed": str(error)}
+        self._session.abandon()
+        if level == "replicated" or told:
+            self._place.drop(self.job)  # Of one node the receiver does it.
+        words.say(self._ask["id"], "end", **told)
+
+    def give_up(self):
+        if self._session is not None:
+            self._session.abandon()
+        self._place.drop(self.job)
+
+
+def receive(place, store, name, step, deadline):
+    """The state; None: the sender's HTTPTransport has it. Raises CheckpointError."""
+    words = {}
+    try:
+        words = store.hear(name, "job", deadline)
+        if "job" not in words:
+            return None
+        end = _take_part(place, store, name, step, words, deadline)
+        if "stock" in end:
+            return None
+        if "failed" in end:
+            raise errors.Unavailable(f"receive step {step}: the sender failed: {end['failed']}")
+        session = place.open_alone(words, deadline)
+        try:
+            return session.restore(step=step).items["state"]
+        finally:
+            session.abandon()
+    finally:
+        if "job" in words:
+            place.drop(words["job"])
+        store.say(name, "done")
+
+
+def _take_part(place, store, name, step, words, deadline):
+    """Rank 1's part of the job; returns how that of rank 0 ended."""
+    try:
+        session = place.open(1, words, deadline)
+    except errors.CheckpointError as error:
+        store.say(name, "ready", failed=str(error))
+        raise
+    try:
+        store.say(name, "ready")
+        ticket = session.save(step, {}, wait=deadline.left())
+        failure = None if ticket else errors.Unavailable(
+            f"receive step {step}: the save {said(ticket.outcome)}"
+        )  # fmt: skip
+    except errors.CheckpointError as error:
+        failure = error
+    try:  # The reason may be that rank 0 did not come.
+        end = store.hear(name, "end", deadline if failure is None else _soon(deadline))
+    except errors.Unavailable as error:
+        raise failure or error from None
+    finally:
+        session.abandon()
+    if failure is not None and "stock" not in end:
+        raise failure
+    return end
+
+
+def _text(deadline):
+    return f"{int(deadline.left() * 1000)}ms"
+
+
+def _soon(deadline):
+    return Deadline(min(deadline.left(), SOON_SECONDS))
