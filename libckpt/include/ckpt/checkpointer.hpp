@@ -15,12 +15,11 @@
 #include <ckpt/export.hpp>
 #include <ckpt/options.hpp>
 #include <ckpt/outcome.hpp>
-#include <ckpt/progress.hpp>
+#include <ckpt/restore_request.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,19 +29,6 @@ namespace ckpt {
 // The state of the job as a whole, such as the step, the scheduler or the arguments, is the same on
 // all ranks, so that any rank of any world may have it.
 inline constexpr std::string_view common_blob_prefix = "libckpt.common/";
-
-// RestoreRequest: which step to restore; by default the newest one that all ranks can have.
-struct RestoreRequest {
-  std::optional<Step> step = std::nullopt;  // This step and no other.
-  // Path of a published checkpoint of any run, of the directory of a run, or of a parent of such
-  // directories: the newest whole one there is taken. What is passed over is logged in one line. A
-  // single rank also passes over one whose bytes are damaged; several ranks fail instead, since
-  // each reads other files. Needs no daemon and no agreement of the ranks. Excludes `step`, since
-  // the path names the step. Any number of ranks may have saved it: each tensor is put together
-  // from their pieces, and the blobs are those of this rank modulo their number.
-  std::string from = {};
-  RestoreWatch watch = {};  // Called with the progress; may end the restore.
-};
 
 class CKPT_EXPORT Checkpointer {
  public:
@@ -66,40 +52,35 @@ class CKPT_EXPORT Checkpointer {
   Status remove(std::string_view name);
 
   // Registers small state: RNG state, data position. Each save copies it before it returns, and
-  // restore() writes it back. `bytes` must keep their address and size.
-  // A blob is this rank's own, unless its name begins with `common_blob_prefix`: then all ranks
-  // state that theirs are equal. A save to storage reports ranks whose bytes differ.
+  // restore() writes it back. `bytes` must keep their address and size. It is this rank's, unless
+  // its name begins with `common_blob_prefix`: a save to storage reports ranks whose bytes differ.
   Status add_blob(std::string name, std::span<std::byte> bytes);
 
   // A number that describes the next save, such as its validation loss: `keep_best` chooses by it.
-  // The next call of save or save_checkpoint_if_needed takes all that were set, also if its step is
-  // not due. Those of rank 0 count. A number that is not finite is ignored, and a step without the
-  // metric is none of the best. Errors: invalid_argument (the name), exhausted (more than 32).
+  // The next call of either save takes all that were set, also if its step is not due. Those of
+  // rank 0 count; one that is not finite is ignored. Errors: invalid_argument (the name), exhausted
+  // (more than 32).
   Status set_metric(std::string_view name, double value);
 
   // Waits for at most `open_deadline` until the Slots for the registered tensors exist. Optional:
-  // the first save of a session does the same, and no later save waits for them. A restore that
-  // finds a step waits for them for at most `restore_deadline`.
-  // Errors: exhausted (the budget is too small; the text has the numbers), unavailable (not in
-  //         time; steps are skipped until the Slots exist).
+  // the first save does the same, no later one waits, and a restore waits for `restore_deadline`.
+  // Errors: exhausted (the budget is too small; the text has the numbers), unavailable (not yet).
   Status prepare();
 
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: without a free Slot it skips the step and
   // counts it. A failure is returned, counted and logged, and leaves every earlier step as it was.
   // Errors: invalid_argument (the step does not grow; a restore is missing or failed, see
-  //         start_fresh),
-  //         exhausted (the budget is too small),
-  //         unsupported (`stream` is being captured into a CUDA graph: save outside of it),
-  //         unavailable (the GPU is lost, or its copies do not end).
+  //         start_fresh), exhausted (the budget is too small), unsupported (`stream` is captured
+  //         into a CUDA graph: save outside of it), unavailable (the GPU is lost or hangs).
   Result<SaveOutcome> save_checkpoint_if_needed(Step step, Stream stream = {});
   // The same, whether the step is due or not. Waits up to `slot_wait` for a free Slot, also while
   // Slots are made: useful for the last step of a training, which no later step replaces.
   Result<SaveOutcome> save(Step step, Stream stream = {}, std::chrono::milliseconds slot_wait = {});
 
   // Call before the next update of the tensors marked `guarded`. When it returns, the running
-  // capture is done with host tensors; it is done with GPU tensors before any work queued on
-  // `stream` later. For these it does not wait on the host, and lifts the limit `gpu_copy_rate`.
+  // capture has left host tensors, and GPU tensors before any work queued on `stream` later. For
+  // these it does not wait on the host, and lifts the limit `gpu_copy_rate`.
   Status guard(Stream stream = {});
 
   // Waits until `step`, or a newer one, has reached `level`. A wait for `durable` stores the step
@@ -127,9 +108,8 @@ class CKPT_EXPORT Checkpointer {
   Status start_fresh();
 
   // Confirms that training works after restore(): the step is not suspect. A committed step or an
-  // orderly close() confirms it, too. The call only queues the message, which is lost if the
-  // process is killed at once. Errors: invalid_argument (not the step that this session restored
-  // last).
+  // orderly close() confirms it, too. A message that is lost if the process is killed at once.
+  // Errors: invalid_argument (not the step that this session restored last).
   Status restored_ok(Step step);
 
   Stats stats() const;

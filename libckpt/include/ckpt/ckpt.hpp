@@ -7,6 +7,7 @@
 #include <ckpt/outcome.hpp>
 #include <ckpt/piece.hpp>
 #include <ckpt/progress.hpp>
+#include <ckpt/restore_request.hpp>
 #include <ckpt/published.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>

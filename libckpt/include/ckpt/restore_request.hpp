@@ -1,0 +1,24 @@
+// RestoreRequest: what a trainer asks a restore for.
+#pragma once
+
+#include <ckpt/outcome.hpp>
+#include <ckpt/progress.hpp>
+#include <optional>
+#include <string>
+
+namespace ckpt {
+
+// RestoreRequest: which step to restore; by default the newest one that all ranks can have.
+struct RestoreRequest {
+  std::optional<Step> step = std::nullopt;  // This step and no other.
+  // Path of a published checkpoint of any run, of the directory of a run, or of a parent of such
+  // directories: the newest whole one there is taken. What is passed over is logged in one line. A
+  // single rank also passes over one whose bytes are damaged; several ranks fail instead, since
+  // each reads other files. Needs no daemon and no agreement of the ranks. Excludes `step`, since
+  // the path names the step. Any number of ranks may have saved it: each tensor is put together
+  // from their pieces, and the blobs are those of this rank modulo their number.
+  std::string from = {};
+  RestoreWatch watch = {};  // Called with the progress; may end the restore.
+};
+
+}  // namespace ckpt
