@@ -7,8 +7,8 @@
 #include <ckpt/outcome.hpp>
 #include <ckpt/piece.hpp>
 #include <ckpt/progress.hpp>
-#include <ckpt/restore_request.hpp>
 #include <ckpt/published.hpp>
+#include <ckpt/restore_request.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/stats.hpp>
 #include <ckpt/tensor.hpp>
