@@ -437,6 +437,19 @@ TEST_CASE("options: values out of their limits are refused", "[unit][client]") {
   REQUIRE_THAT(refusal(options), Contains("option " + name + " = "));
 }
 
+TEST_CASE("options: each of two places becomes absolute by itself", "[unit][client]") {
+  Options options = minimal();
+  const std::string here = std::filesystem::current_path().string();
+  options.dir = "out/, s3://bucket//run/ every 10";
+  REQUIRE(Options::resolve(options)->dir == here + "/out, s3://bucket/run every 10");
+  options.dir = "s3://bucket/run, out every 2h";
+  REQUIRE(Options::resolve(options)->dir == "s3://bucket/run, " + here + "/out every 2h");
+  options.dir = "out, " + here + "/out";  // One place by two names.
+  REQUIRE_THAT(refusal(options), Contains("option dir") && Contains("both places are the same"));
+  options.dir = "a, b, c";
+  REQUIRE_THAT(refusal(options), Contains("option dir") && Contains("two at most"));
+}
+
 TEST_CASE("options: paths become absolute and the only node is ours", "[unit][client]") {
   Options options = minimal();
   options.dir = "ckpt/../out/";

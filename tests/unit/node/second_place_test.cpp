@@ -19,8 +19,10 @@ struct Places {
   }
 
   void fail(std::string_view below, int error = EIO) {
-    disk.set_hook([below = std::string(below), error](std::string_view, const std::string& path) {
-      return path.starts_with(below) ? error : 0;
+    disk.set_hook([this, below = std::string(below), error](std::string_view, const auto& path) {
+      if (!path.starts_with(below)) return 0;
+      ++failures;
+      return error;
     });
   }
   void mend() { disk.set_hook({}); }
@@ -35,6 +37,7 @@ struct Places {
   }
 
   test::MemoryDisk disk;
+  int failures = 0;
 };
 
 struct Trainer : test::OneRank {
@@ -201,6 +204,11 @@ TEST_CASE("second place: while it fails, training goes on, and it catches up wit
   trainer.store(4);
   CHECK(trainer.trouble() == said);
   CHECK(places.steps_in(first) == Names{"1", "2", "3", "4"});
+  // Nothing more is saved: it is tried again by itself.
+  const int failures = places.failures;
+  REQUIRE(trainer.pass_until([&] {
+    return places.failures > failures && trainer.job_status()["second_place"]["copying"].is_null();
+  }));
   places.mend();
   REQUIRE(trainer.has_copied(4));
   CHECK(trainer.trouble().empty());

@@ -1,0 +1,71 @@
+// Goal:   `ckpt ls` and `verify` show both places of a job, also when one of them is damaged or
+//         gone.
+// Method: a run on the real disk, with copies of a step in a second directory.
+#include "cli/commands.hpp"
+#include "storage/copy.hpp"
+#include "unit/cli/stored_run.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+using Catch::Contains;
+
+struct Both : StoredRun {
+  Both() {
+    save(1);
+    save(2);
+    storage::CopyOrder order;
+    order.source = site().at("step-000000002");
+    order.manifest = must(workplace.run(storage::read_manifest(site(), "step-000000002")));
+    order.timelines = std::make_shared<const format::Timelines>(
+        must(workplace.run(storage::load_timelines(site(), test::test_run))));
+    const storage::Site target(workplace.files(), workplace.clock(), far);
+    must(workplace.run(storage::copy_checkpoint(target, std::move(order))));
+  }
+
+  std::string far = directory.file("far");
+  std::string both = dir + ", " + far + " every 10";
+};
+
+}  // namespace
+
+TEST_CASE("cli places: ls lists each place", "[unit][cli]") {
+  const Both run;
+  const auto listed = list(run.both);
+  REQUIRE(listed);
+  CHECK_FALSE(listed->is_trouble);
+  REQUIRE(listed->json["places"].size() == 2);
+  CHECK(listed->json["places"][0]["directory"] == run.dir);
+  CHECK(listed->json["places"][0]["checkpoints"].size() == 2);
+  CHECK(listed->json["places"][1]["directory"] == run.far);
+  CHECK(listed->json["places"][1]["checkpoints"].size() == 1);
+  CHECK_THAT(listed->text, Contains(run.dir + ":") && Contains(run.far + ":"));
+}
+
+TEST_CASE("cli places: verify reads each copy", "[unit][cli]") {
+  const Both run;
+  const auto good = verify(run.both, false);
+  REQUIRE(good);
+  CHECK(good->json["good"] == true);
+  run.damage(run.far + "/step-000000002/rank-00000.safetensors");
+  const auto bad = verify(run.both, false);
+  REQUIRE(bad);
+  CHECK(bad->is_trouble);
+  CHECK(bad->json["places"][0]["good"] == true);
+  CHECK(bad->json["places"][1]["good"] == false);
+}
+
+TEST_CASE("cli places: a place that is gone hides nothing of the other one", "[unit][cli]") {
+  const Both run;
+  std::filesystem::remove_all(run.dir);
+  const auto listed = list(run.both);
+  REQUIRE(listed);
+  CHECK(listed->is_trouble);
+  CHECK_THAT(listed->text, Contains("there is no such directory") && Contains("step-000000002"));
+  const auto verified = verify(run.both, true);
+  REQUIRE(verified);
+  CHECK(verified->is_trouble);
+  CHECK(verified->json["places"][1]["good"] == true);
+}
+
+}  // namespace ckpt::cli
