@@ -158,7 +158,8 @@ CKPT_API int ckpt_add(ckpt_handle* handle, const char* name, void* data, int dty
 CKPT_API int ckpt_add_piece(ckpt_handle* handle, const char* name, void* data, int dtype,
                             const int64_t* shape, size_t dimensions, uint32_t flags,
                             const ckpt_piece* piece);
-/* Registers bytes that are copied inside every save and written back by ckpt_restore. */
+/* Registers bytes that are copied inside every save and written back by ckpt_restore. A name that
+   begins with "libckpt.common/" says that all ranks have the same bytes: they are compared. */
 CKPT_API int ckpt_add_blob(ckpt_handle* handle, const char* name, void* bytes, size_t size);
 /* Bytes of varying size: copied now; read back after ckpt_restore, valid until the next call. */
 CKPT_API int ckpt_set_blob(ckpt_handle* handle, const char* name, const void* bytes, size_t size);

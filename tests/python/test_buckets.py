@@ -15,6 +15,7 @@ import time
 import bucket_server
 import numpy
 import pytest
+from test_arrays import at_once
 
 import libckpt
 from libckpt import errors
@@ -93,6 +94,22 @@ def test_a_damaged_object_is_found_and_passed_over(server, job, ckpt):
     server.client.put_object(Bucket="bucket", Key=key, Body=bytes(content))
     assert "checksum" in ckpt("verify", DIR, status=1)
     assert_is_of(job(dir=DIR, save_storage_interval=1).restore(), 1)
+
+
+def test_copies_are_compared_in_a_bucket_too(server, job, ckpt):
+    sessions = [job(dir=DIR, rank=rank, world_size=2, save_storage_interval=1) for rank in (0, 1)]
+
+    def save_one(rank, session):
+        norm = libckpt.Array("norm", numpy.full(8, float(rank)), global_shape=(8,), offset=(0,),
+                             copy=rank, copies=2)  # fmt: skip
+        session.save(1, {"n": rank}, arrays=[norm])
+        session.wait(1, "durable", 120)
+
+    at_once(sessions, save_one)
+    differ = sessions[0].status()["daemon"]["copies_differ"]
+    assert (differ["tensor"], differ["ranks"]) == ("norm", [[0], [1]])
+    assert not [key for key in server.keys() if key.endswith(".copies")]
+    assert ckpt("verify", DIR).count("good ") == 1
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -205,7 +205,9 @@ def test_a_number_that_its_count_lacks_is_refused(ranks):
         session.save(1, {}, arrays=[array])
 
 
-def test_a_difference_between_small_copies_is_reported_when_they_are_stored(ranks, tmp_path):
+def test_a_difference_between_small_copies_is_reported_when_they_are_stored(
+    ranks, tmp_path, programs
+):
     sessions = ranks(3, "run")
 
     def save_one(rank, session):
@@ -219,6 +221,8 @@ def test_a_difference_between_small_copies_is_reported_when_they_are_stored(rank
     assert differ["tensor"] == "norm"
     assert differ["ranks"] == [[0, 1], [2]]
     assert (differ["saves"], differ["step"], differ["tensors"]) == (1, 7, 1)
+    told = subprocess.run([programs / "ckpt", "status"], capture_output=True, text=True, timeout=60)
+    assert '  copies differ: step 7, 1 tensor, "norm" first' in told.stdout
     assert not [path.name for path in (tmp_path / "run").rglob("*.copies")]
 
 

@@ -72,6 +72,8 @@ def test_a_damaged_file_is_written_anew_from_memory(verified, job, tmp_path, pro
     until(lambda: healed(session)["files"] == 1)
     assert path.read_bytes() == good
     assert "step 7 rank 0 were damaged" in healed(session)["newest"]
+    told = subprocess.run([programs / "ckpt", "status"], capture_output=True, text=True, timeout=60)
+    assert "  healed: the files of step 7 rank 0 were damaged" in told.stdout
     assert subprocess.run([programs / "ckpt", "verify", path.parent], timeout=60).returncode == 0
     lose_memory([session], programs)
     restored = job(**options).restore()

@@ -151,7 +151,9 @@ TEST_CASE("daemon options: every effective value is told at the start", "[unit][
   CHECK(has("listen=10.0.0.1:7711"));
   CHECK(has("idle_limit=7200s"));
   CHECK(has("nice=7"));
-  CHECK(lines.size() == 11);
+  CHECK(lines.size() == 13);
+  CHECK(has("verify_every=600s"));
+  CHECK(has("verify_stored=false"));
 }
 
 }  // namespace ckpt::daemon
