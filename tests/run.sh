@@ -6,9 +6,10 @@
 # Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation. Default: all that
 # this machine can run, but for mutation, which takes most of an hour, and fuzz, which wants a
 # preset of clang; what was skipped is said, and why.
-# --seeds: seeds of the simulator. --deep: clang-tidy, and a wheel from a clone, too. --quick:
-# Python without its slow tests. --tenth: each tenth mutant from number K on, or "commit": K from
-# the commit. Ends with a line "N passed, N failed", and with 1 if anything failed.
+# --seeds: seeds of the simulator. --deep: clang-tidy, a wheel from a clone, and Python with an
+# older torch, too. --quick: Python without its slow tests. --tenth: each tenth mutant from number K
+# on, or "commit": K from the commit. Ends with a line "N passed, N failed", and with 1 if anything
+# failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
@@ -23,7 +24,7 @@ jobs=$(nproc)
 explicit=yes
 
 usage() {
-  sed -n '2,11s/^# \{0,1\}//p' tests/run.sh
+  sed -n '2,12s/^# \{0,1\}//p' tests/run.sh
 }
 die() {
   echo "tests/run.sh: $1" >&2
@@ -223,7 +224,7 @@ if wants package; then
 fi
 if wants python; then
   if [ -f tests/python/run.sh ]; then
-    run_script python bash tests/python/run.sh "$build" $quick
+    run_script python bash tests/python/run.sh "$build" $quick $deep
   else
     skip python "there are no Python bindings yet"
   fi

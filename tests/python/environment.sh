@@ -2,9 +2,9 @@
 # tests/python/run.sh and bench/run.sh, which call make_environment BUILD in the repository's root.
 # Sets python, the interpreter in it, and have_torch, which is empty when torch cannot be had.
 
-# make_environment BUILD [torch|jax]: the frameworks around torch, in BUILD/python, or JAX and
-# Orbax, in BUILD/python-jax. 1 when the package cannot be installed; 3 when what it needs cannot be
-# had here, which it says.
+# make_environment BUILD [torch|jax|old_torch]: the frameworks around torch, in BUILD/python, JAX
+# and Orbax, in BUILD/python-jax, or the oldest torch that is run, in BUILD/python-old_torch. 1 when
+# the package cannot be installed; 3 when what it needs cannot be had here, which it says.
 make_environment() {
   local build=$1 frameworks=${2:-torch} environment interpreter
   environment=$build/python
@@ -55,6 +55,17 @@ install_torch() {
 install_deepspeed() {  # Its own operations are compiled where one is used: by no test.
   install setuptools wheel ninja py-cpuinfo hjson msgpack psutil einops pydantic tqdm &&
     DS_BUILD_OPS=0 DS_ACCELERATOR=cpu install --no-build-isolation --no-deps deepspeed==0.19.8
+}
+has_old_torch() {
+  has numpy safetensors pytest torch && have_torch=yes
+}
+install_old_torch() {
+  echo "installing torch 2.6: up to 5 GB, for it comes with CUDA"
+  install numpy==2.4.6 safetensors==0.8.0 pytest torch==2.6.0 && have_torch=yes || {
+    tail -n 5 "${python%/bin/*}/install.log"
+    echo "skipped python: torch 2.6 cannot be installed here"
+    return 1
+  }
 }
 has_jax() {
   has numpy safetensors pytest jax optax orbax.checkpoint

@@ -51,7 +51,8 @@ def make(metadata, results, world_size):
         else:
             objects[fqn] = dataclasses.asdict(stored[fqn, None])
     told = {
-        "version": VERSION, "dcp_version": metadata.version, "world_size": world_size,
+        "version": VERSION, "world_size": world_size,
+        "dcp_version": getattr(metadata, "version", None),  # That of torch 2.6 has none.
         "tensors": tensors, "objects": objects, "planner": text_of(metadata.planner_data),
     }  # fmt: skip
     content = json.dumps(told, separators=(",", ":")).encode()
@@ -122,8 +123,10 @@ class Document:
         described = {fqn: _described(each) for fqn, each in self._told["tensors"].items()}
         described |= {fqn: BytesStorageMetadata() for fqn in self._told["objects"]}
         planner = value_of(self._told["planner"])
-        return Metadata(described, planner_data=planner, storage_data={},
-                        version=self._told["dcp_version"])  # fmt: skip
+        made = Metadata(described, planner_data=planner, storage_data={})
+        if hasattr(made, "version"):
+            made.version = self._told["dcp_version"]
+        return made
 
     def place(self, index):
         """The Place of an index of DCP's."""
