@@ -91,17 +91,35 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "(.libckpt/run.json, .libckpt/timelines.json, latest), and if no checkpoint is whole.\n\n"
       "Examples:\n  ckpt ls /ckpt/gpt2\n  ckpt ls /ckpt/gpt2 --json | jq '.checkpoints[-1].name'");
 
-  command =
-      subcommand(app, commands, arguments, "verify", "Read checkpoints and compare every checksum",
-                 [](const Arguments& given) { return verify(given.path, given.newest); });
+  command = subcommand(app, commands, arguments, "verify",
+                       "Read checkpoints and compare every checksum", [](const Arguments& given) {
+                         return given.repairs ? repair({given.path, given.from})
+                                              : verify(given.path, given.newest);
+                       });
   command->add_option("PATH", arguments.path, "One checkpoint (step-...), or a directory of them")
       ->required();
-  command->add_flag("--newest", arguments.newest, "Only the newest checkpoint of a directory");
+  CLI::Option* newest =
+      command->add_flag("--newest", arguments.newest, "Only the newest checkpoint of a directory");
+  CLI::Option* from =
+      command->add_option("--from", arguments.from,
+                          "Where another copy of it is: a checkpoint, or a directory of them");
+  CLI::Option* repairs = command->add_flag("--repair", arguments.repairs,
+                                           "First replace what is damaged, with bytes of --from");
+  repairs->needs(from)->excludes(newest);
+  from->needs(repairs);
   command->footer(
       "Needs no daemon. Exits with 1 if a byte differs from what the manifest says, and names its\n"
       "file and chunk (4 MiB). For a directory, exits with 1 also if a file beside the\n"
       "checkpoints is damaged, or if no checkpoint is whole.\n\n"
-      "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2");
+      "With --repair, a damaged file is written anew, chunk by chunk: from itself where it is "
+      "good,\n"
+      "else from the same step of the same run in --from, which may be a bucket. It takes the "
+      "place\n"
+      "of the damaged one when all files of the checkpoint are whole; else the checkpoint is left\n"
+      "as it is, and named. Manifests are not repaired: `ckpt cp` brings back a whole "
+      "checkpoint.\n\n"
+      "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2\n"
+      "  ckpt verify --repair /ckpt/gpt2 --from s3://archive/gpt2");
 
   command =
       subcommand(app, commands, arguments, "doctor", "Check this machine and the effective options",

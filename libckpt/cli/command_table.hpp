@@ -28,6 +28,8 @@ struct Arguments {
   std::string shell;
   std::vector<std::string> paths;
   bool newest = false;
+  bool repairs = false;
+  std::string from;
   bool dry_run = false;
   bool no_flush = false;
   std::string deadline = "5min";

@@ -28,6 +28,13 @@ Result<Outcome> list(const std::string& directory);
 // Reads every byte. `path` is one checkpoint, or a directory of them.
 Result<Outcome> verify(const std::string& path, bool newest_only);
 
+struct RepairOptions {
+  std::string path;  // As for verify.
+  std::string from;  // One checkpoint, or a directory of them: another copy of what is damaged.
+};
+// Replaces damaged files, where the other copy has them, and verifies everything.
+Result<Outcome> repair(const RepairOptions& given);
+
 struct GcOptions {
   std::string dir;
   storage::RetentionRule rule;  // Without max_ckpt_num: no checkpoint goes.

@@ -15,6 +15,7 @@
 #include "cli/workplace.hpp"
 #include "client/daemon_start.hpp"
 #include "daemon/daemon_options.hpp"
+#include "os/landlock.hpp"
 #include "os/limits.hpp"
 #include "os/memory_available.hpp"
 #include "os/path.hpp"
@@ -263,6 +264,16 @@ Finding check_cgroup(const Options& options, std::optional<pid_t> running) {
           group.advice};
 }
 
+// For those who would confine the daemon from outside; it does not do so itself.
+Finding check_landlock() {
+  const int version = os::landlock_version();
+  return {"landlock", Grade::good,
+          version > 0
+              ? fmt::format("the kernel has version {}; the daemon does not use it", version)
+              : "the kernel has none; the daemon does not use it",
+          ""};
+}
+
 }  // namespace
 
 std::vector<Finding> examine(const Options& options) {
@@ -276,6 +287,7 @@ std::vector<Finding> examine(const Options& options) {
   findings.push_back(check_locked_memory());
   findings.push_back(check_descriptors());
   findings.push_back(check_io_uring());
+  findings.push_back(check_landlock());
   for (Finding& finding : check_storage(workplace, options)) findings.push_back(std::move(finding));
   findings.push_back(check_log(options));
   findings.push_back(check_secret(options));

@@ -174,3 +174,36 @@ def test_models_are_imported_from_and_into_a_bucket(server, job, ckpt, tmp_path)
     ckpt("import", "s3://bucket/none", "s3://bucket/four", status=1)
     ckpt("import", "s3://bucket/m", "s3://bucket/one", status=2)
     assert server.uploads() == []
+
+
+def flip_last_byte(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_is_damaged_is_repaired_from_a_bucket_and_the_rest_is_left(
+    server, job, ckpt, tmp_path
+):
+    run = tmp_path / "run"
+    save(job, str(run), (1, 2))
+    ckpt("stop")
+    files = [run / f"step-00000000{step}" / "rank-00000.safetensors" for step in (1, 2)]
+    ckpt("cp", str(run), DIR)  # Of the newest alone.
+    whole = files[1].read_bytes()
+    for file in files:
+        flip_last_byte(file)
+    told = ckpt("verify", "--repair", str(run), "--from", DIR, status=1)
+    assert re.search(r"left as it is .*step-000000001.*no whole copy of step 1", told)
+    assert re.search(r"repaired .*step-000000002: rank-00000.safetensors", told)
+    assert files[1].read_bytes() == whole
+    flip_last_byte(files[0])
+    assert ckpt("verify", str(run)).count("good ") == 2
+
+    key = next(key for key in server.keys("jobs/run/step-000000002/") if key.endswith("tensors"))
+    server.client.put_object(Bucket="bucket", Key=key, Body=b"half")
+    ckpt("verify", DIR, status=1)
+    told = ckpt("verify", "--repair", DIR, "--from", str(run / "step-000000002"))
+    assert "repaired" in told and "good " in told
+    assert server.uploads() == []
+    ckpt("verify", "--repair", DIR, status=2)

@@ -4,13 +4,8 @@
 //         copy sends, or the one before which another copy, or a discarder, acts.
 #include <catch2/catch.hpp>
 
-#include "bucket/any_file_system.hpp"
-#include "storage/attempt.hpp"
 #include "storage/bucket_publish.hpp"
-#include "storage/copy.hpp"
-#include "storage/search.hpp"
-#include "unit/bucket/bucket_fixture.hpp"
-#include "unit/storage/storage_fixture.hpp"
+#include "unit/bucket/copy_scene.hpp"
 
 namespace ckpt::test {
 
@@ -18,104 +13,6 @@ namespace {
 
 using Catch::Contains;
 using Instead = std::optional<Result<bucket::Response>>;
-
-class CopyInBucket : public BucketFixture {
- public:
-  CopyInBucket() {
-    disk.put_directory("/scratch");
-    google.is_google = true;
-  }
-
-  void save_source(std::vector<std::uint64_t> steps) {
-    storage::RunOrder order;
-    order.job = "job";
-    order.fresh_run = test_run;
-    order.attempt = ++attempts;
-    must(storage::open_run_directory(source, order));
-    timelines.run = test_run;
-    timelines.history = {{1, {}}};
-    must(storage::store_timelines(source, timelines, 1));
-    for (const std::uint64_t step : steps) must(save_step(step_id(step)));
-  }
-  Task<storage::PublishedStep> save_step(format::StepId at) {
-    storage::PublishOrder order;
-    order.job = "job";
-    order.run = test_run;
-    order.at = at;
-    order.world_size = world_size;
-    CKPT_CO_TRY(order.work_name, co_await storage::make_work_directory(source, at, ++attempts));
-    const std::string path = storage::attempt_path(source, order.work_name);
-    for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-      const storage::TransferHooks hooks;
-      CKPT_CO_TRY(const auto flushed,
-                  co_await storage::write_shard(*all, source_of(make_rank(at, rank)), path, hooks));
-      order.digests.push_back(flushed.digest);
-    }
-    auto published = co_await storage::publish(source, order);
-    co_return published;
-  }
-  storage::CopyOrder order_of(std::uint64_t step) {
-    storage::CopyOrder order;
-    const std::string name = storage::step_directory_name(Step{step});
-    order.source = source.at(name);
-    order.manifest = must(storage::read_manifest(source, name));
-    order.timelines = std::make_shared<const format::Timelines>(timelines);
-    order.attempt = ++attempts;
-    order.done = [this](std::uint64_t bytes, bool was_there) {
-      (was_there ? bytes_found : bytes_copied) += bytes;
-    };
-    return order;
-  }
-  Result<storage::Copied> try_copy(std::uint64_t step) {
-    bytes_copied = bytes_found = 0;
-    return run(storage::copy_checkpoint(target, order_of(step)));
-  }
-  storage::Copied must_copy(std::uint64_t step) {
-    auto copied = try_copy(step);
-    REQUIRE((copied ? "" : copied.error().message()) == "");
-    return *copied;
-  }
-  // As a restore finds it; every byte is read. 0: nothing is there.
-  std::uint64_t newest_in(const storage::Site& site) {
-    const auto found = run(storage::find_checkpoint(*all, clock, site.directory()));
-    if (!found) {
-      CHECK(found.error().code() == Errc::not_found);
-      return 0;
-    }
-    CHECK(found->passed_over.empty());
-    const auto report = must(storage::verify_checkpoint(*all, found->directory));
-    CHECK(report.is_good());
-    CHECK(report.foreign.empty());
-    return number(found->manifest->at.step);
-  }
-  std::string text_at(const storage::Site& site, const std::string& name) {
-    const auto bytes = must(all->read_small(site.at(name), std::uint64_t{1} << 20));
-    return text_of(bytes);
-  }
-  // Folders of attempts at this step, in the target.
-  std::size_t attempts_at(std::uint64_t step) {
-    const std::string directory = target.at(storage::step_directory_name(Step{step}));
-    std::size_t count = 0;
-    for (const os::DirectoryEntry& entry : must(all->list(directory)))
-      count += entry.kind == os::EntryKind::directory ? 1 : 0;
-    return count;
-  }
-
-  MemoryDisk disk{1};
-  MemoryServer google;
-  std::unique_ptr<os::FileSystem> all = bucket::with_buckets(
-      std::make_unique<MemoryFileSystem>(disk),
-      [this](bucket::Scheme scheme) -> Result<std::unique_ptr<bucket::BucketFileSystem>> {
-        const bool is_google = scheme == bucket::Scheme::gs;
-        return std::make_unique<bucket::BucketFileSystem>(
-            client_of(is_google ? google : server, clock, scheme));
-      });
-  storage::Site source{*all, clock, "/scratch/job"};
-  storage::Site target{*all, clock, "s3://bucket/copy"};
-  format::Timelines timelines;
-  std::uint64_t attempts = 0;
-  std::uint64_t bytes_copied = 0, bytes_found = 0;
-};
 
 }  // namespace
 

@@ -815,6 +815,7 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   CHECK(grade(json, "memory") == "good");
   CHECK(grade(json, "daemon") == "good");
   CHECK(grade(json, "port") == "good");
+  CHECK(grade(json, "landlock") == "good");
   CHECK(grade(json, "locked memory") != "missing");
   CHECK(json["options"].size() > 20);
 

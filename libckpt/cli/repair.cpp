@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/random.hpp"
+#include "bucket/place.hpp"
+#include "cli/commands.hpp"
+#include "cli/signal_watch.hpp"
+#include "cli/storage_read.hpp"
+#include "cli/table.hpp"
+#include "storage/member_reader.hpp"
+#include "storage/repair.hpp"
+#include "storage/run_catalog.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::cli {
+
+namespace {
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+bool is_checkpoint(Workplace& workplace, const std::string& path) {
+  const std::string manifest = os::beneath(path, format::manifest_name);
+  return storage::parse_step_directory(os::file_name(path)).has_value() ||
+         workplace.run(workplace.files().status(manifest)).has_value();
+}
+
+// All that may be checkpoints, also those that lack files.
+Result<std::vector<std::string>> directories_in(Workplace& workplace, const std::string& path) {
+  if (is_checkpoint(workplace, path)) return std::vector<std::string>{os::join(path, ".")};
+  CKPT_TRY(const auto catalog, read_directory(workplace, path));
+  std::vector<std::string> names;
+  for (const storage::Checkpoint& each : catalog.checkpoints) names.push_back(each.name);
+  for (const storage::Rejected& each : catalog.rejected)
+    if (storage::parse_step_directory(each.name) && storage::is_damage(each))
+      names.push_back(each.name);
+  std::ranges::sort(names);
+  for (std::string& name : names) name = os::beneath(path, name);
+  return names;
+}
+
+// The copy of the checkpoint that `from` is, or has.
+Result<std::string> source_of(Workplace& workplace, const std::string& from,
+                              const format::Manifest& wanted) {
+  if (is_checkpoint(workplace, from)) return os::join(from, ".");
+  const storage::Checkpoint ours = storage::describe(wanted, {});
+  const storage::Site site(workplace.files(), workplace.clock(), from);
+  CKPT_TRY(const auto read, workplace.run(storage::read_run_catalog(site)));
+  for (const storage::Checkpoint& each : read.catalog.checkpoints) {
+    if (each.run == ours.run && each.at == ours.at && each.digests == ours.digests)
+      return site.at(each.name);
+  }
+  return fail(Errc::not_found, fmt::format("{} has no whole copy of step {} of this run", from,
+                                           number(ours.at.step)));
+}
+
+Result<std::vector<std::string>> repair_one(Workplace& workplace, const std::string& directory,
+                                            const std::string& from) {
+  CKPT_TRY(const auto manifest,
+           workplace.run(storage::read_manifest_at(workplace.files(), directory)));
+  storage::RepairOrder order;
+  order.directory = directory;
+  CKPT_TRY(order.source, source_of(workplace, from, *manifest));
+  order.attempt = random_from_system();
+  order.is_cancelled = SignalWatch::has_signal;
+  return workplace.run(storage::repair_checkpoint(workplace.files(), std::move(order)));
+}
+
+bool needs_repair(Workplace& workplace, const std::string& directory) {
+  const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), directory));
+  return !report || !report->is_good();
+}
+
+}  // namespace
+
+Result<Outcome> repair(const RepairOptions& given) {
+  const std::string path = without_slash(given.path), from = without_slash(given.from);
+  if (from.empty())
+    return fail(Errc::invalid_argument,
+                fmt::format("repair {}: name the other copy with --from", path));
+  CKPT_CHECK(bucket::check_path(path));
+  CKPT_CHECK(bucket::check_path(from));
+  Workplace workplace;
+  const SignalWatch watch;
+  CKPT_TRY(const auto directories, directories_in(workplace, path));
+  Json repaired = Json::array();
+  std::string text;
+  for (const std::string& directory : directories) {
+    if (!needs_repair(workplace, directory)) continue;
+    const auto names = repair_one(workplace, directory, from);
+    if (!names && names.error().code() == Errc::cancelled) return fail(Error(names.error()));
+    const std::string shown = os::display(directory);
+    repaired.push_back({{"directory", shown},
+                        {"files", names ? *names : std::vector<std::string>()},
+                        {"problem", names ? Json() : Json(names.error().text())}});
+    text += names ? fmt::format("repaired {}: {}\n", printable(shown), fmt::join(*names, ", "))
+                  : fmt::format("left as it is {}: {}\n", printable(shown),
+                                printable(names.error().message()));
+  }
+  CKPT_TRY(Outcome outcome, verify(path, false));
+  outcome.json["repaired"] = std::move(repaired);
+  outcome.text = text + outcome.text;
+  return outcome;
+}
+
+}  // namespace ckpt::cli

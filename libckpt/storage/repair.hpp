@@ -1,0 +1,32 @@
+// Repair: replaces what is damaged in a published checkpoint, from another copy of the same one.
+//
+//   verified -> each damaged file: Chunks read (own, else the other's), verified, written aside
+//     -> all of them are whole -> each is put in the place of the damaged one
+//
+// No good file is touched, and no byte gets in that the manifest does not seal. Until all
+// replacements are whole, nothing changes. The manifest itself is not repaired.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "os/file_system.hpp"
+
+namespace ckpt::storage {
+
+struct RepairOrder {
+  std::string directory;               // Of the checkpoint, marked (Site::at).
+  std::string source;                  // Of its other copy, marked.
+  std::uint64_t attempt = 0;           // Random: for the names of files that are written aside.
+  std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
+};
+
+// Returns the names of the files that were replaced; none: all was well. Errors: those of the
+// manifest; invalid_argument (the source is another checkpoint); corruption (the source is damaged
+// in the same places, or lacks them); cancelled, exhausted, io: nothing has changed, except when
+// files were put in their places: then some are repaired.
+Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order);
+
+}  // namespace ckpt::storage
