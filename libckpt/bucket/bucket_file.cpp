@@ -66,8 +66,21 @@ ObjectWriter::~ObjectWriter() {
 Task<void> ObjectWriter::read_at(std::uint64_t, std::span<std::byte>) {
   co_return cannot(place_, "read what is being written to");
 }
-Task<void> ObjectWriter::truncate(std::uint64_t) {
-  co_return cannot(place_, "truncate");
+
+Task<void> ObjectWriter::truncate(std::uint64_t bytes) {
+  if (part_bytes_ == 0 || is_complete_ || bytes > bytes_) co_return cannot(place_, "truncate");
+  const std::uint64_t count = std::max<std::uint64_t>(1, div_ceil(bytes, part_bytes_));
+  const auto is_used = [](const Part& part) { return part.bytes > 0; };
+  const auto behind = parts_.begin() + static_cast<std::ptrdiff_t>(count);
+  if (std::any_of(behind, parts_.end(), is_used)) co_return cannot(place_, "cut off a part of");
+  bytes_ = bytes;
+  parts_.resize(count);
+  uploaded_.resize(count);
+  const std::size_t last = count - 1;
+  // It was waiting for bytes that will not come.
+  const bool is_whole = parts_[last].bytes == bytes_of_part(last) && !parts_[last].is_sent;
+  if (is_whole && !upload_.empty()) CKPT_CO_CHECK(co_await send_part(last));
+  co_return Status();
 }
 
 Task<void> ObjectWriter::allocate(std::uint64_t bytes) {
@@ -87,34 +100,55 @@ std::uint64_t ObjectWriter::bytes_of_part(std::size_t index) const {
   return std::min(part_bytes_, bytes_ - index * part_bytes_);
 }
 
+Status ObjectWriter::check_write(std::uint64_t offset, std::uint64_t bytes) const {
+  const bool is_inside = offset <= bytes_ && bytes <= bytes_ - offset;
+  if (part_bytes_ != 0 && !is_complete_ && is_inside) return {};
+  return fail(Errc::invalid_argument,
+              fmt::format("write {} bytes at {} of {}: it was to have {} bytes", bytes, offset,
+                          shown(place_), bytes_));
+}
+
+std::uint64_t ObjectWriter::bytes_in_part(std::uint64_t offset, std::uint64_t bytes) const {
+  const auto index = static_cast<std::size_t>(offset / part_bytes_);
+  return std::min(bytes, index * part_bytes_ + bytes_of_part(index) - offset);
+}
+
+// The piece lies in one part, which is sent when it is whole.
+Task<void> ObjectWriter::add_piece(std::uint64_t offset, std::span<const std::byte> piece) {
+  const auto index = static_cast<std::size_t>(offset / part_bytes_);
+  Part& part = parts_[index];
+  if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
+    co_return fail(
+        Errc::invalid_argument,
+        fmt::format("write at {} of {}: these bytes were written before", offset, shown(place_)));
+  }
+  part.bytes += piece.size();
+  if (part.bytes != bytes_of_part(index) || upload_.empty()) co_return Status();
+  Status sent = co_await send_part(index);
+  co_return sent;
+}
+
 Task<void> ObjectWriter::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  copies_.emplace_back(bytes.begin(), bytes.end());
-  Status done = co_await write_lasting_at(offset, std::span<const std::byte>(copies_.back()));
-  co_return done;
+  CKPT_CO_CHECK(check_write(offset, bytes.size()));
+  while (!bytes.empty()) {
+    const std::uint64_t size = bytes_in_part(offset, bytes.size());
+    auto& copies = parts_[static_cast<std::size_t>(offset / part_bytes_)].copies;
+    copies.emplace_back(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+    const std::span<const std::byte> copy(copies.back());
+    CKPT_CO_CHECK(co_await add_piece(offset, copy));
+    offset += size;
+    bytes = bytes.subspan(size);
+  }
+  co_return Status();
 }
 
 Task<void> ObjectWriter::write_lasting_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  const bool is_inside = offset <= bytes_ && bytes.size() <= bytes_ - offset;
-  if (part_bytes_ == 0 || is_complete_ || !is_inside) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("write {} bytes at {} of {}: it was to have {} bytes", bytes.size(),
-                               offset, shown(place_), bytes_));
-  }
+  CKPT_CO_CHECK(check_write(offset, bytes.size()));
   while (!bytes.empty()) {
-    const auto index = static_cast<std::size_t>(offset / part_bytes_);
-    const std::uint64_t end = index * part_bytes_ + bytes_of_part(index);
-    const auto piece = bytes.first(std::min<std::uint64_t>(bytes.size(), end - offset));
-    Part& part = parts_[index];
-    if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
-      co_return fail(
-          Errc::invalid_argument,
-          fmt::format("write at {} of {}: these bytes were written before", offset, shown(place_)));
-    }
-    part.bytes += piece.size();
-    offset += piece.size();
-    bytes = bytes.subspan(piece.size());
-    if (part.bytes == bytes_of_part(index) && !upload_.empty())
-      CKPT_CO_CHECK(co_await send_part(index));
+    const std::uint64_t size = bytes_in_part(offset, bytes.size());
+    CKPT_CO_CHECK(co_await add_piece(offset, bytes.first(size)));
+    offset += size;
+    bytes = bytes.subspan(size);
   }
   co_return Status();
 }
@@ -140,6 +174,8 @@ Task<void> ObjectWriter::send_part(std::size_t index) {
   }
   CKPT_CO_TRY(uploaded_[index],
               co_await client_.put_part(place_, std::move(order), std::move(pieces)));
+  part.pieces.clear();
+  part.copies.clear();
   co_return Status();
 }
 
@@ -162,7 +198,7 @@ Task<void> ObjectWriter::sync_data() {
     CKPT_CO_CHECK(co_await client_.complete_upload(place_, upload_, uploaded_, bytes_));
   }
   is_complete_ = true;
-  copies_.clear();
+  parts_.front().copies.clear();
   co_return Status();
 }
 

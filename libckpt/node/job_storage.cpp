@@ -18,7 +18,7 @@ namespace ckpt::node {
 namespace {
 
 // Of the shards that this node has restored from storage.
-constexpr std::size_t folders_max = 4096;
+constexpr std::size_t places_max = 4096;
 
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
@@ -289,18 +289,22 @@ Task<std::shared_ptr<const format::ShardRecord>> JobStorage::record_in(std::stri
     co_return fail(Errc::not_found,
                    fmt::format("{} holds another save of step {}", name, number(id.at.step)));
   }
-  if (folders_.size() >= folders_max)
-    std::erase_if(folders_, [&](const auto& known) { return known.first.at != id.at; });
-  folders_[id] = shard.folder;
+  if (places_.size() >= places_max)
+    std::erase_if(places_, [&](const auto& known) { return known.first.at != id.at; });
+  places_.insert_or_assign(id, storage::ShardPlace(shard.folder, shard.files));
   auto record = co_await storage::read_record(facts_.context.seams.files, site().at(name), manifest,
                                               id.rank, facts_.context.seams.compute);
   co_return record;
 }
 
-std::string JobStorage::files_of(const std::string& name, format::ShardId id) const {
-  const auto folder = folders_.find(id);
-  const bool has_folder = folder != folders_.end() && !folder->second.empty();
-  return has_folder ? os::join(site().at(name), folder->second) : site().at(name);
+storage::ShardPlace JobStorage::files_of(const std::string& name, format::ShardId id) const {
+  storage::ShardPlace place(site().at(name));
+  const auto known = places_.find(id);
+  if (known == places_.end()) return place;
+  if (!known->second.directory.empty())
+    place.directory = os::join(place.directory, known->second.directory);
+  place.stored = known->second.stored;
+  return place;
 }
 
 Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
@@ -310,9 +314,9 @@ Task<void> JobStorage::read(std::shared_ptr<const format::ShardRecord> record,
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   hooks.verified = std::move(verified);
-  const std::string directory = files_of(name, record->id);
-  auto read = co_await storage::read_shard(facts_.context.seams.files, directory, std::move(record),
-                                           target, std::move(hooks));
+  storage::ShardPlace place = files_of(name, record->id);
+  auto read = co_await storage::read_shard(facts_.context.seams.files, std::move(place),
+                                           std::move(record), target, std::move(hooks));
   co_return read;
 }
 
@@ -322,10 +326,10 @@ Task<void> JobStorage::read_chunks(std::shared_ptr<const format::ShardRecord> re
                                    const storage::TransferHooks& hooks) {
   const std::string name = name_of(record->id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage");
-  const std::string directory = files_of(name, record->id);
-  auto read =
-      co_await gather::read_stored_chunks(facts_.context.seams.files, directory, std::move(record),
-                                          std::move(chunks), std::move(take), hooks);
+  storage::ShardPlace place = files_of(name, record->id);
+  auto read = co_await gather::read_stored_chunks(facts_.context.seams.files, std::move(place),
+                                                  std::move(record), std::move(chunks),
+                                                  std::move(take), hooks);
   co_return read;
 }
 

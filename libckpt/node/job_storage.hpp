@@ -34,6 +34,7 @@
 #include "storage/catalog_cache.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
+#include "storage/shard_files.hpp"
 
 namespace ckpt::node {
 
@@ -49,6 +50,7 @@ class JobStorage {
   Task<format::RunId> open(std::string job, bool with_catalog);
   const agree::History& stored_history() const { return stored_.history; }
   const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
+  void set_compression(std::optional<storage::Compression> how) { compression_ = how; }
   void set_retention(storage::RetentionRule rule) { retention_ = std::move(rule); }
   void stop();
 
@@ -149,7 +151,7 @@ class JobStorage {
                                                              Digest digest);
   storage::Site site() const;
   // Where the files of a shard lie whose record was read from the step's directory.
-  std::string files_of(const std::string& name, format::ShardId id) const;
+  storage::ShardPlace files_of(const std::string& name, format::ShardId id) const;
   std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
 
   const JobFacts& facts_;
@@ -162,13 +164,13 @@ class JobStorage {
   format::Timelines stored_;
   std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
   storage::RetentionRule retention_;
+  std::optional<storage::Compression> compression_;
   std::optional<std::vector<agree::PublishedStep>> published_;
   storage::CatalogCache cache_;
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
   std::optional<format::StepId> looked_up_;       // The newest one; none: it was not there.
   std::optional<format::StepId> looking_for_;
-  std::map<format::ShardId, std::string>
-      folders_;  // Of shards whose record was read: see Manifest.
+  std::map<format::ShardId, storage::ShardPlace> places_;  // Read from; folder for directory.
   std::set<format::Damage> damaged_;
   std::vector<storage::Rejected> rejected_;
   std::string unreadable_;
@@ -187,14 +189,12 @@ class JobStorage {
   Signal hand_free_;
   bool has_storage_answered_ = false;  // Since this flush was ordered.
   Time progress_due_{};
-  std::uint64_t publishing_id_ = 0;
+  std::uint64_t publishing_id_ = 0, flush_failures_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.
   std::string attempt_;            // The newest one that was ordered, and not published.
   std::vector<std::string> over_;  // Attempts that were given up.
-  std::uint64_t flush_failures_ = 0;
   std::string flush_failure_;
-  bool is_reading_catalog_ = false;
-  bool must_read_again_ = false;
+  bool is_reading_catalog_ = false, must_read_again_ = false;
 };
 
 }  // namespace ckpt::node

@@ -15,6 +15,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "base/units.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/member_reader.hpp"
@@ -31,6 +32,8 @@ namespace ckpt::storage {
 namespace {
 
 using Record = std::shared_ptr<const format::ShardRecord>;
+
+constexpr std::uint64_t packed_piece_bytes = 8 * MiB;
 
 std::string label(const CopyOrder& order) {
   return fmt::format("copy step {}", number(order.manifest->at.step));
@@ -139,7 +142,7 @@ Task<void> copy_chunk(CopyingRank& rank, std::size_t index) {
   CKPT_CO_CHECK(co_await rank.source->read_chunk(index, bytes, no_hooks));
   const std::vector<FileSegment> segments = segments_of(chunk, rank.source->members());
   for (const FileSegment& segment : segments) {
-    if (!segment.member) continue;
+    if (!segment.member || !rank.opened[*segment.member]) continue;
     const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
     CKPT_CO_CHECK(co_await rank.opened[*segment.member]->write_at(segment.file_offset, part));
   }
@@ -153,6 +156,29 @@ Task<void> remove_if_there(os::FileSystem& files, std::string path) {
   co_return removed;
 }
 
+// A packed file is copied as it is, and synced. Errors: corruption (it is not what was sealed).
+Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,
+                       format::StoredFile stored) {
+  CKPT_CO_TRY(const auto source, co_await files.open_read(from, os::Caching::direct));
+  CKPT_CO_TRY(const auto target, co_await files.create(to, os::Caching::direct));
+  CKPT_CO_CHECK(co_await target->allocate(stored.bytes));
+  PageBuffer memory(std::min(stored.bytes, packed_piece_bytes));
+  Crc32 crc = 0;
+  for (std::uint64_t offset = 0; offset < stored.bytes; offset += packed_piece_bytes) {
+    const auto piece = memory.first(std::min(packed_piece_bytes, stored.bytes - offset));
+    CKPT_CO_CHECK(co_await source->read_at(offset, piece));
+    crc = crc32(piece, crc);
+    CKPT_CO_CHECK(co_await target->write_at(offset, piece));
+  }
+  if (crc != stored.crc)
+    co_return fail(Errc::corruption,
+                   fmt::format("read {}: it does not match its checksum", os::display(from)));
+  CKPT_CO_CHECK(co_await target->sync_data());
+  CKPT_CO_CHECK(co_await target->close());
+  (void)co_await source->close();  // Every byte was verified.
+  co_return Status();
+}
+
 // Step 3, for a rank that is not there yet, or not as a whole. Its part is written last.
 Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory, Record record) {
   const std::string part_name = format::part_name(record->id.rank);
@@ -160,10 +186,18 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   if (has_part)
     CKPT_CO_CHECK(co_await remove_if_there(target.files(), os::join(directory, part_name)));
   CopyingRank rank{order, nullptr, {}};
-  CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), order.source, record));
+  const format::ManifestShard& shard = order.manifest->shards[record->id.rank];
+  const ShardPlace source = shard_place(order.source, shard);
+  CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), source, record));
   for (std::size_t index = 0; index < rank.source->members().size(); ++index) {
-    const std::string path = os::join(directory, record->layout.members[index].file_name);
+    const std::string path = os::join(directory, shard.files[index].name);
     CKPT_CO_CHECK(co_await remove_if_there(target.files(), path));
+    if (shard.files[index].table) {  // Its Chunks are read below, and their checksums compared.
+      const std::string from = os::join(source.directory, shard.files[index].name);
+      CKPT_CO_CHECK(co_await copy_packed(target.files(), from, path, shard.files[index]));
+      rank.opened.push_back(nullptr);
+      continue;
+    }
     CKPT_CO_TRY(auto file, co_await target.files().create(path, os::Caching::direct));
     CKPT_CO_CHECK(co_await file->allocate(rank.source->members()[index].bytes));
     rank.opened.push_back(std::move(file));
@@ -174,6 +208,7 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   CKPT_CO_CHECK(
       co_await for_each_parallel(record->chunk_crcs.size(), chunks_in_flight, std::move(work)));
   for (const auto& file : rank.opened) {
+    if (!file) continue;
     CKPT_CO_CHECK(co_await file->sync_data());
     CKPT_CO_CHECK(co_await file->close());
   }
@@ -196,7 +231,8 @@ Task<bool> is_rank_there(Site target, const CopyOrder& order, std::string direct
   const auto there =
       co_await read_record(target.files(), directory, order.manifest, record->id.rank);
   if (!there) co_return false;
-  const auto copied = co_await ShardFiles::open(target.files(), directory, record);
+  const ShardPlace place(directory, order.manifest->shards[record->id.rank].files);
+  const auto copied = co_await ShardFiles::open(target.files(), place, record);
   if (!copied) co_return false;
   const TransferHooks no_hooks;
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
