@@ -10,6 +10,7 @@ pkg_check_modules(Liburing REQUIRED IMPORTED_TARGET liburing>=2.3)
 pkg_check_modules(Isal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(Xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(Curl REQUIRED libcurl>=7.74)
+pkg_check_modules(Zstd REQUIRED libzstd>=1.4)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 

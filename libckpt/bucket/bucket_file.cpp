@@ -63,8 +63,21 @@ ObjectWriter::~ObjectWriter() {
 Task<void> ObjectWriter::read_at(std::uint64_t, std::span<std::byte>) {
   co_return cannot(place_, "read what is being written to");
 }
-Task<void> ObjectWriter::truncate(std::uint64_t) {
-  co_return cannot(place_, "truncate");
+
+Task<void> ObjectWriter::truncate(std::uint64_t bytes) {
+  if (part_bytes_ == 0 || is_complete_ || bytes > bytes_) co_return cannot(place_, "truncate");
+  const std::uint64_t count = std::max<std::uint64_t>(1, div_ceil(bytes, part_bytes_));
+  const auto is_used = [](const Part& part) { return part.bytes > 0; };
+  const auto behind = parts_.begin() + static_cast<std::ptrdiff_t>(count);
+  if (std::any_of(behind, parts_.end(), is_used)) co_return cannot(place_, "cut off a part of");
+  bytes_ = bytes;
+  parts_.resize(count);
+  uploaded_.resize(count);
+  const std::size_t last = count - 1;
+  // It was waiting for bytes that will not come.
+  const bool is_whole = parts_[last].bytes == bytes_of_part(last) && !parts_[last].is_sent;
+  if (is_whole && !upload_.empty()) CKPT_CO_CHECK(co_await send_part(last));
+  co_return Status();
 }
 
 Task<void> ObjectWriter::allocate(std::uint64_t bytes) {
@@ -84,43 +97,55 @@ std::uint64_t ObjectWriter::bytes_of_part(std::size_t index) const {
   return std::min(part_bytes_, bytes_ - index * part_bytes_);
 }
 
+Status ObjectWriter::check_write(std::uint64_t offset, std::uint64_t bytes) const {
+  const bool is_inside = offset <= bytes_ && bytes <= bytes_ - offset;
+  if (part_bytes_ != 0 && !is_complete_ && is_inside) return {};
+  return fail(Errc::invalid_argument,
+              fmt::format("write {} bytes at {} of {}: it was to have {} bytes", bytes, offset,
+                          to_text(place_), bytes_));
+}
+
+std::uint64_t ObjectWriter::bytes_in_part(std::uint64_t offset, std::uint64_t bytes) const {
+  const auto index = static_cast<std::size_t>(offset / part_bytes_);
+  return std::min(bytes, index * part_bytes_ + bytes_of_part(index) - offset);
+}
+
+// The piece lies in one part, which is sent when it is whole.
+Task<void> ObjectWriter::add_piece(std::uint64_t offset, std::span<const std::byte> piece) {
+  const auto index = static_cast<std::size_t>(offset / part_bytes_);
+  Part& part = parts_[index];
+  if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
+    co_return fail(
+        Errc::invalid_argument,
+        fmt::format("write at {} of {}: these bytes were written before", offset, to_text(place_)));
+  }
+  part.bytes += piece.size();
+  if (part.bytes != bytes_of_part(index) || upload_.empty()) co_return Status();
+  Status sent = co_await send_part(index);
+  co_return sent;
+}
+
 Task<void> ObjectWriter::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  Status done = co_await write_pieces(offset, bytes, Lasting::copied);
-  co_return done;
+  CKPT_CO_CHECK(check_write(offset, bytes.size()));
+  while (!bytes.empty()) {
+    const std::uint64_t size = bytes_in_part(offset, bytes.size());
+    auto& copies = parts_[static_cast<std::size_t>(offset / part_bytes_)].copies;
+    copies.emplace_back(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+    const std::span<const std::byte> copy(copies.back());
+    CKPT_CO_CHECK(co_await add_piece(offset, copy));
+    offset += size;
+    bytes = bytes.subspan(size);
+  }
+  co_return Status();
 }
 
 Task<void> ObjectWriter::write_lasting_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  Status done = co_await write_pieces(offset, bytes, Lasting::yes);
-  co_return done;
-}
-
-Task<void> ObjectWriter::write_pieces(std::uint64_t offset, std::span<const std::byte> bytes,
-                                      Lasting lasting) {
-  const bool is_inside = offset <= bytes_ && bytes.size() <= bytes_ - offset;
-  if (part_bytes_ == 0 || is_complete_ || !is_inside) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("write {} bytes at {} of {}: it was to have {} bytes", bytes.size(),
-                               offset, to_text(place_), bytes_));
-  }
+  CKPT_CO_CHECK(check_write(offset, bytes.size()));
   while (!bytes.empty()) {
-    const auto index = static_cast<std::size_t>(offset / part_bytes_);
-    const std::uint64_t end = index * part_bytes_ + bytes_of_part(index);
-    auto piece = bytes.first(std::min<std::uint64_t>(bytes.size(), end - offset));
-    Part& part = parts_[index];
-    if (lasting == Lasting::copied) {
-      part.copies.emplace_back(piece.begin(), piece.end());
-      piece = part.copies.back();
-    }
-    if (part.is_sent || !part.pieces.emplace(offset, piece).second) {
-      co_return fail(Errc::invalid_argument,
-                     fmt::format("write at {} of {}: these bytes were written before", offset,
-                                 to_text(place_)));
-    }
-    part.bytes += piece.size();
-    offset += piece.size();
-    bytes = bytes.subspan(piece.size());
-    if (part.bytes == bytes_of_part(index) && !upload_.empty())
-      CKPT_CO_CHECK(co_await send_part(index));
+    const std::uint64_t size = bytes_in_part(offset, bytes.size());
+    CKPT_CO_CHECK(co_await add_piece(offset, bytes.first(size)));
+    offset += size;
+    bytes = bytes.subspan(size);
   }
   co_return Status();
 }

@@ -4,12 +4,14 @@
 // reads fail. A writer gathers what is written to parts and uploads each as soon as it is whole,
 // from the memory that it was given. Files of one part are put at once.
 //
-//   create -> allocate (the size) -> write_lasting_at ... -> sync_data: now the object exists
+//   create -> allocate (the size, or more) -> write_lasting_at ... -> truncate (if it was more) ->
+//   sync_data: now the object exists
 //
 // Memory: `write_at` copies its bytes, since they may change before their part is whole; a part
 // that was sent frees them.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 
@@ -55,6 +57,7 @@ class ObjectWriter final : public os::File {
   Task<void> write_lasting_at(std::uint64_t offset, std::span<const std::byte> bytes) override;
   // Once, before the first write: the object's size. Begins the upload.
   Task<void> allocate(std::uint64_t bytes) override;
+  // After the last write: the object ends here.
   Task<void> truncate(std::uint64_t bytes) override;
   // Errors: invalid_argument (bytes are missing).
   Task<void> sync_data() override;
@@ -64,14 +67,16 @@ class ObjectWriter final : public os::File {
  private:
   struct Part {
     std::map<std::uint64_t, std::span<const std::byte>> pieces;  // By offset in the object.
-    std::vector<std::vector<std::byte>> copies;  // Of what write_at was given, until it is sent.
     std::uint64_t bytes = 0;
     bool is_sent = false;
+    std::list<std::vector<std::byte>> copies;  // Of what write_at was given, until it is sent.
   };
   std::uint64_t bytes_of_part(std::size_t index) const;
-  enum class Lasting : std::uint8_t { yes, copied };
-  Task<void> write_pieces(std::uint64_t offset, std::span<const std::byte> bytes, Lasting lasting);
+  Task<void> add_piece(std::uint64_t offset, std::span<const std::byte> piece);
   Task<void> send_part(std::size_t index);
+  // What a write at `offset` has of the part that it begins in.
+  std::uint64_t bytes_in_part(std::uint64_t offset, std::uint64_t bytes) const;
+  Status check_write(std::uint64_t offset, std::uint64_t bytes) const;
   Pieces pieces_of(const Part& part) const;
 
   Client& client_;

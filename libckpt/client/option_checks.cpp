@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "client/option_fields.hpp"
 #include "format/metrics.hpp"
+#include "storage/frame_codec.hpp"
 
 namespace ckpt::client {
 
@@ -105,6 +106,13 @@ OptionProblem check_retention(const Options& options) {
   return {};
 }
 
+OptionProblem check_storage(const Options& options) {
+  const auto compression = storage::parse_compression(options.compression);
+  if (!compression) return {"compression", compression.error().text()};
+  if (*compression && options.dir.empty()) return {"compression", "needs dir, which is not set"};
+  return {};
+}
+
 OptionProblem check_limits(const Options& options) {
   if (options.replicas < 1 || options.replicas > replicas_max)
     return {"replicas", fmt::format("must be 1 to {}, the own copy included", replicas_max)};
@@ -132,7 +140,7 @@ OptionProblem check_limits(const Options& options) {
 
 OptionProblem find_problem(const Options& options) {
   for (const auto check :
-       {check_identity, check_nodes, check_intervals, check_retention, check_limits})
+       {check_identity, check_nodes, check_intervals, check_retention, check_storage, check_limits})
     if (OptionProblem problem = check(options); !problem.name.empty()) return problem;
   return {};
 }

@@ -125,6 +125,7 @@ constexpr std::array fields = {
     count_field<&Options::keep_best>("keep_best"),
     text_field<&Options::best_metric>("best_metric"),
     field<&Options::best_mode, parse_best, show_best>("best_mode"),
+    text_field<&Options::compression>("compression"),
     bytes_field<&Options::memory_budget>("memory_budget"),
     count_field<&Options::replicas>("replicas"),
     count_field<&Options::own_slots>("own_slots"),

@@ -59,9 +59,9 @@ Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint 
   const std::span<std::byte> target(loaded.memory.get(), bytes);
   storage::TransferHooks hooks = hooks_of(request, bytes);
   CKPT_CO_TRY(const auto shard, format::shard_of(*found.manifest, loaded.record->id.rank));
-  const std::string directory = storage::shard_directory(found.directory, shard);
+  const storage::ShardPlace place = storage::shard_place(found.directory, shard);
   CKPT_CO_CHECK(
-      co_await storage::read_shard(files, directory, loaded.record, target, std::move(hooks)));
+      co_await storage::read_shard(files, place, loaded.record, target, std::move(hooks)));
   co_return std::move(loaded);
 }
 

@@ -46,6 +46,13 @@ std::vector<std::byte> Writer::end_record() {
 
 Result<Reader> Reader::open_record(std::span<const std::byte> bytes, RecordKind kind,
                                    std::string_view what) {
+  std::uint16_t version = 0;
+  return open_record(bytes, kind, what, version_of(kind), version);
+}
+
+Result<Reader> Reader::open_record(std::span<const std::byte> bytes, RecordKind kind,
+                                   std::string_view what, std::uint16_t newest,
+                                   std::uint16_t& version) {
   if (bytes.size() < record_bytes_min)
     return fail(Errc::corruption, fmt::format("{}: {} bytes are too few", what, bytes.size()));
   const auto body = bytes.first(bytes.size() - crc_bytes);
@@ -56,10 +63,10 @@ Result<Reader> Reader::open_record(std::span<const std::byte> bytes, RecordKind 
     return fail(Errc::corruption, fmt::format("{}: the checksum is {:08x}, the bytes have {:08x}",
                                               what, stored, computed));
   Reader reader(body, what);
-  const auto version = reader.u16();
-  if (version != version_of(kind))
-    return fail(Errc::version_mismatch, fmt::format("{}: it has version {}, this program reads {}",
-                                                    what, version, version_of(kind)));
+  version = reader.u16();
+  if (version < version_of(kind) || version > newest)
+    return fail(Errc::version_mismatch,
+                fmt::format("{}: it has version {}, this program reads {}", what, version, newest));
   const auto found = reader.u16();
   if (found != static_cast<std::uint16_t>(kind))
     return fail(Errc::corruption, fmt::format("{}: it is a record of kind {}", what, found));

@@ -28,6 +28,7 @@ enum class RecordKind : std::uint16_t {
   decree = 3,
   shard_part = 4,
   start = 5,
+  frame_table = 6,
 };
 // Each kind has a version of its own.
 constexpr std::uint16_t version_of(RecordKind kind) {
@@ -86,6 +87,10 @@ class Reader {
   // corruption, version_mismatch.
   static Result<Reader> open_record(std::span<const std::byte> bytes, RecordKind kind,
                                     std::string_view what);
+  // The same for a kind that has newer versions, too; sets the `version` that it has.
+  static Result<Reader> open_record(std::span<const std::byte> bytes, RecordKind kind,
+                                    std::string_view what, std::uint16_t newest,
+                                    std::uint16_t& version);
 
   std::uint8_t u8() { return little_endian<std::uint8_t>(); }
   std::uint16_t u16() { return little_endian<std::uint16_t>(); }

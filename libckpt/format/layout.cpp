@@ -17,6 +17,7 @@
 
 #include "base/units.hpp"
 #include "format/codec.hpp"
+#include "format/frame_table.hpp"
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
 #include "format/safetensors_header.hpp"
@@ -290,11 +291,9 @@ std::string member_name(std::uint32_t rank, std::string_view extension) {
   return fmt::format("rank-{:05}.{}", rank, extension);
 }
 
-bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
-  return is_name_of_rank(name, rank) && !name.ends_with(".part");
-}
+namespace {
 
-bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
+bool is_plain_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
   constexpr std::string_view prefix = "rank-";
   if (!name.starts_with(prefix)) return false;
   const std::size_t dot = name.find('.');
@@ -313,6 +312,17 @@ bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
   if (value > UINT32_MAX || (rank && value != *rank)) return false;
   // Only one spelling is valid: without superfluous zeros.
   return name == member_name(static_cast<std::uint32_t>(value), extension);
+}
+
+}  // namespace
+
+bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
+  return is_plain_name_of_rank(name, rank) && !name.ends_with(".part");
+}
+
+bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
+  const auto plain = plain_name(name);
+  return plain ? is_member_name(*plain, rank) : is_plain_name_of_rank(name, rank);
 }
 
 Digest fingerprint(const Layout& layout) {

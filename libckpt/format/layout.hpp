@@ -104,7 +104,7 @@ std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int6
 // Makes "rank-00003.safetensors", and checks that a name is of this form for this rank.
 std::string member_name(std::uint32_t rank, std::string_view extension);
 bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank = std::nullopt);
-// The same, or the name of the rank's part.
+// The same, or the name of the rank's part, or of a packed file (frame_table.hpp).
 bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank = std::nullopt);
 
 // The model's fingerprint: equal for equal names, types, shapes, pieces and places. It leaves out

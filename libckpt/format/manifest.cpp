@@ -17,7 +17,8 @@ constexpr std::string_view manifest_format = "libckpt-manifest";
 constexpr std::uint64_t version_before_metrics = 2;
 constexpr std::uint64_t version_with_metrics = 3;
 constexpr std::uint64_t version_with_folders = 4;  // And with metrics, which may be none.
-static_assert(version_with_folders == format_version);
+constexpr std::uint64_t version_with_packed = 5;   // And with folders, which may be empty.
+static_assert(version_with_packed == format_version);
 
 // Returns an empty text if the shards are those of all ranks.
 std::string problem_of(const Manifest& manifest) {
@@ -37,14 +38,29 @@ void field(std::string& out, std::string_view key, const T& value) {
   append_json(out, value);
 }
 
-void append_file(std::string& out, const StoredFile& file) {
+constexpr std::string_view with_zstd = "zstd";
+constexpr std::string_view without_compression = "none";
+
+void append_file(std::string& out, const StoredFile& file, bool may_be_packed) {
   out += "{";
   field(out, "file", std::string_view(file.name));
   field(out, "kind", name_of(file.kind));
   if (!file.archive.empty()) field(out, "archive", std::string_view(file.archive));
   field(out, "bytes", file.bytes);
   field(out, "crc32", std::uint64_t{file.crc});
+  if (may_be_packed) field(out, "compression", file.table ? with_zstd : without_compression);
+  if (file.table) {
+    field(out, "table_bytes", file.table->bytes);
+    field(out, "table_digest", file.table->digest);
+  }
   out += "}";
+}
+
+bool has_packed_files(const Manifest& manifest) {
+  return std::ranges::any_of(manifest.shards, [](const ManifestShard& shard) {
+    return std::ranges::any_of(shard.files,
+                               [](const StoredFile& file) { return file.table.has_value(); });
+  });
 }
 
 bool has_folders(const Manifest& manifest) {
@@ -66,10 +82,10 @@ bool is_folder(std::string_view folder) {
   return before != '/';  // Nor is it empty.
 }
 
-void append_shard(std::string& out, const ManifestShard& shard, bool has_folder) {
+void append_shard(std::string& out, const ManifestShard& shard, std::uint64_t version) {
   out += "{";
   field(out, "rank", std::uint64_t{shard.rank});
-  if (has_folder) field(out, "folder", std::string_view(shard.folder));
+  if (version >= version_with_folders) field(out, "folder", std::string_view(shard.folder));
   field(out, "slot_bytes", shard.slot_bytes);
   field(out, "record_digest", shard.record_digest);
   out += ",\"part\":{";
@@ -80,16 +96,41 @@ void append_shard(std::string& out, const ManifestShard& shard, bool has_folder)
   out += "},\"members\":[";
   for (const StoredFile& file : shard.files) {
     if (&file != &shard.files.front()) out += ",";
-    append_file(out, file);
+    append_file(out, file, version >= version_with_packed);
   }
   out += "]}";
 }
 
-Result<StoredFile> read_file(JsonReader& reader, std::uint32_t rank) {
+// Reads what a packed file has besides.
+Status read_packed(JsonReader& reader, StoredFile& file) {
+  CKPT_TRY(const auto compression, reader.string_member("compression"));
+  if (compression != with_zstd && compression != without_compression)
+    return fail(Errc::version_mismatch,
+                fmt::format("{}: {} is compressed by \"{}\", which this program does not know",
+                            manifest_name, file.name, compression));
+  const bool is_packed = compression == with_zstd;
+  if (is_packed != plain_name(file.name).has_value())
+    return reader.problem("a file whose name does not fit its compression");
+  if (!is_packed) return {};
+  file.table.emplace();
+  CKPT_TRY(file.table->bytes, reader.integer_member("table_bytes", file.bytes));
+  CKPT_TRY(file.table->digest, digest_member(reader, "table_digest"));
+  return {};
+}
+
+// The name of a plain file, or from the version on that has them that of a packed one.
+bool is_file_name(std::string_view name, std::uint32_t rank, std::uint64_t version) {
+  const auto plain = plain_name(name);
+  if (plain && version < version_with_packed) return false;
+  return is_member_name(plain.value_or(name), rank);
+}
+
+Result<StoredFile> read_file(JsonReader& reader, std::uint32_t rank, std::uint64_t version) {
   StoredFile file;
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(file.name, reader.string_member("file"));
-  if (!is_member_name(file.name, rank)) return reader.problem("a file that is none of its rank");
+  if (!is_file_name(file.name, rank, version))
+    return reader.problem("a file that is none of its rank");
   CKPT_TRY(const auto kind, reader.string_member("kind"));
   const auto known = kind_from(kind);
   if (!known) return reader.problem("a file of unknown kind");
@@ -101,6 +142,7 @@ Result<StoredFile> read_file(JsonReader& reader, std::uint32_t rank) {
   CKPT_TRY(file.bytes, reader.integer_member("bytes", slot_bytes_max));
   CKPT_TRY(const auto crc, reader.integer_member("crc32", UINT32_MAX));
   file.crc = static_cast<Crc32>(crc);
+  if (version >= version_with_packed) CKPT_CHECK(read_packed(reader, file));
   CKPT_CHECK(reader.end_object());
   return file;
 }
@@ -116,21 +158,23 @@ Status read_seal(JsonReader& reader, std::uint32_t rank, PartSeal& seal) {
   return reader.end_object();
 }
 
-Result<ManifestShard> read_shard(JsonReader& reader, bool has_folder) {
+Result<ManifestShard> read_shard(JsonReader& reader, std::uint64_t version) {
   ManifestShard shard;
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(const auto rank, reader.integer_member("rank", UINT32_MAX));
   shard.rank = static_cast<std::uint32_t>(rank);
-  if (has_folder) {
+  if (version >= version_with_folders) {
     CKPT_TRY(shard.folder, reader.string_member("folder"));
-    if (!is_folder(shard.folder)) return reader.problem("a folder that is none of ours");
+    const bool may_be_empty = version >= version_with_packed;
+    if (!(shard.folder.empty() && may_be_empty) && !is_folder(shard.folder))
+      return reader.problem("a folder that is none of ours");
   }
   CKPT_TRY(shard.slot_bytes, reader.integer_member("slot_bytes", slot_bytes_max));
   CKPT_TRY(shard.record_digest, digest_member(reader, "record_digest"));
   CKPT_CHECK(read_seal(reader, shard.rank, shard.part));
   CKPT_CHECK(reader.array_member("members", [&]() -> Status {
     if (shard.files.size() == members_max) return reader.problem("too many files");
-    CKPT_TRY(auto file, read_file(reader, shard.rank));
+    CKPT_TRY(auto file, read_file(reader, shard.rank, version));
     shard.files.push_back(std::move(file));
     return {};
   }));
@@ -153,9 +197,9 @@ ManifestShard entry_of(const PartFront& front, const PartSeal& seal) {
 Result<std::string> render(const Manifest& manifest) {
   if (const auto problem = problem_of(manifest); !problem.empty())
     return fail(Errc::invalid_argument, "manifest: " + problem);
-  // Programs that know neither folders nor metrics read what has none of them.
-  const bool with_folders = has_folders(manifest);
-  const std::uint64_t version = with_folders               ? version_with_folders
+  // Programs that know neither packed files nor folders nor metrics read what has none of them.
+  const std::uint64_t version = has_packed_files(manifest) ? version_with_packed
+                                : has_folders(manifest)    ? version_with_folders
                                 : manifest.metrics.empty() ? version_before_metrics
                                                            : version_with_metrics;
   std::string out = begin_sealed_json(manifest_format, version);
@@ -188,7 +232,7 @@ Result<std::string> render(const Manifest& manifest) {
   out += "\"shards\":[\n";
   for (const auto& shard : manifest.shards) {
     if (&shard != &manifest.shards.front()) out += ",\n";
-    append_shard(out, shard, with_folders);
+    append_shard(out, shard, version);
     if (out.size() > manifest_bytes_max)
       return fail(Errc::exhausted,
                   fmt::format("manifest: it takes more than {} bytes", manifest_bytes_max));
@@ -229,7 +273,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
   }
   CKPT_CHECK(reader.array_member("shards", [&]() -> Status {
     CKPT_TRY(auto shard, version == 1 ? read_shard_of_version_1(reader, manifest)
-                                      : read_shard(reader, version == version_with_folders));
+                                      : read_shard(reader, version));
     manifest.shards.push_back(std::move(shard));
     return {};
   }));
@@ -237,6 +281,15 @@ Result<Manifest> parse_manifest(std::string_view text) {
   if (const auto problem = problem_of(manifest); !problem.empty())
     return fail(Errc::corruption, fmt::format("{}: {}", manifest_name, problem));
   return manifest;
+}
+
+std::set<std::string> file_names(const Manifest& manifest) {
+  std::set<std::string> names;
+  for (const ManifestShard& shard : manifest.shards) {
+    names.insert(part_name(shard.rank));
+    for (const StoredFile& file : shard.files) names.insert(file.name);
+  }
+  return names;
 }
 
 Result<ManifestShard> shard_of(const Manifest& manifest, std::uint32_t rank) {

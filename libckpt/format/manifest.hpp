@@ -8,6 +8,7 @@
 #include <ckpt/result.hpp>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,9 @@ ManifestShard entry_of(const PartFront& front, const PartSeal& seal);
 Result<std::string> render(const Manifest& manifest);
 // Errors: corruption (any changed byte), version_mismatch.
 Result<Manifest> parse_manifest(std::string_view text);
+
+// Those of all files that it proves to be there, parts included.
+std::set<std::string> file_names(const Manifest& manifest);
 
 // Errors: not_found (no such rank).
 Result<ManifestShard> shard_of(const Manifest& manifest, std::uint32_t rank);

@@ -28,9 +28,19 @@ struct FileFacts {
   Crc32 crc = 0;
   std::string archive;
 };
+struct PackedFacts {
+  FileFacts file;
+  std::optional<TableSeal> table;
+};
 
 auto fields(Is<FileFacts> auto& it) {
   return field_list(it.bytes, it.crc, text(it.archive, name_bytes_max));
+}
+auto fields(Is<TableSeal> auto& it) {
+  return field_list(it.bytes, it.digest);
+}
+auto fields(Is<PackedFacts> auto& it) {
+  return field_list(it.file, it.table);
 }
 auto fields(Is<PartBlock> auto& it) {
   return field_list(text(it.first_name, name_bytes_max), it.tensors, it.bytes, it.digest);
@@ -41,12 +51,38 @@ auto fields(Is<PartEntry> auto& it) {
 
 namespace {
 
+bool is_packed_file(const StoredFile& file) {
+  return file.table.has_value();
+}
+
+StoredFile stored_file(const Member& member, const FileFacts& facts,
+                       const std::optional<TableSeal>& table) {
+  StoredFile file{member.file_name, member.kind, facts.bytes, facts.crc, facts.archive, table};
+  if (table) file.name = packed_name(member.file_name);
+  return file;
+}
+
+std::vector<PackedFacts> read_facts(PlainReader& in, std::uint16_t version) {
+  std::vector<PackedFacts> all;
+  if (version == part_version_packed) {
+    in.take(all);
+    return all;
+  }
+  std::vector<FileFacts> facts;
+  in.take(facts);
+  for (FileFacts& each : facts) all.push_back({std::move(each), std::nullopt});
+  return all;
+}
+
 Status check_files(const PartFront& front) {
   const auto extents = member_extents(front.record);
   if (front.files.size() != extents.size()) return broken("not one checksum per file");
   for (std::size_t index = 0; index < extents.size(); ++index) {
     const StoredFile& file = front.files[index];
-    if (file.bytes != extents[index].bytes)
+    const PackedShape shape{extents[index], front.record.chunk_bytes};
+    const bool has_its_size = file.table ? shape.is_possible(file.bytes, *file.table)
+                                         : file.bytes == extents[index].bytes;
+    if (!has_its_size)
       return broken(fmt::format("{}: {} bytes are not those of its place", file.name, file.bytes));
     const bool is_named = !file.archive.empty() && is_utf8(file.archive);
     if (file.kind == MemberKind::torch ? !is_named : !file.archive.empty())
@@ -95,25 +131,25 @@ Result<std::uint64_t> part_front_bytes(std::span<const std::byte> bytes) {
   const std::uint16_t kind = reader.u16();
   const std::uint64_t front_bytes = reader.u32();
   if (kind != static_cast<std::uint16_t>(RecordKind::shard_part)) return broken("it is none");
-  if (version != version_of(RecordKind::shard_part))
-    return fail(Errc::version_mismatch,
-                fmt::format("{}: it has version {}, this program reads {}", what, version,
-                            version_of(RecordKind::shard_part)));
+  if (version < version_of(RecordKind::shard_part) || version > part_version_packed)
+    return fail(Errc::version_mismatch, fmt::format("{}: it has version {}, this program reads {}",
+                                                    what, version, part_version_packed));
   if (front_bytes <= part_head_bytes || front_bytes > part_front_bytes_max)
     return broken(fmt::format("a front of {} bytes", front_bytes));
   return front_bytes;
 }
 
 Result<PartFront> decode_part_front(std::span<const std::byte> bytes) {
-  CKPT_TRY(auto reader, Reader::open_record(bytes, RecordKind::shard_part, what));
+  std::uint16_t version = 0;
+  CKPT_TRY(auto reader,
+           Reader::open_record(bytes, RecordKind::shard_part, what, part_version_packed, version));
   PartFront front;
   front.front_bytes = reader.u32();
   if (front.front_bytes != bytes.size()) return broken("its front has another size");
   front.record = read_fields(reader);
   front.record_digest = reader.digest();
   PlainReader in(reader);
-  std::vector<FileFacts> facts;
-  in.take(facts);
+  const std::vector<PackedFacts> facts = read_facts(in, version);
   in.take(front.tensors);
   in.take(front.blocks);
   CKPT_CHECK(reader.finish());
@@ -122,10 +158,12 @@ Result<PartFront> decode_part_front(std::span<const std::byte> bytes) {
   if (facts.size() != front.record.layout.members.size())
     return broken("not one checksum per file");
   for (std::size_t index = 0; index < facts.size(); ++index) {
-    const Member& member = front.record.layout.members[index];
-    front.files.push_back({member.file_name, member.kind, facts[index].bytes, facts[index].crc,
-                           std::move(facts[index].archive)});
+    front.files.push_back(
+        stored_file(front.record.layout.members[index], facts[index].file, facts[index].table));
   }
+  const bool is_packed = std::ranges::any_of(front.files, is_packed_file);
+  if (is_packed != (version == part_version_packed))
+    return broken(fmt::format("its version is {}, its files are of another", version));
   CKPT_CHECK(check_files(front));
   CKPT_CHECK(check_blocks(front));
   return front;
@@ -138,14 +176,24 @@ std::vector<std::byte> encode(const PartFront& front) {
   write_fields(body, front.record);
   body.digest(front.record_digest);
   PlainWriter out(body);
+  const bool is_packed = std::ranges::any_of(front.files, is_packed_file);
   std::vector<FileFacts> facts;
-  for (const StoredFile& file : front.files) facts.push_back({file.bytes, file.crc, file.archive});
-  out.put(facts);
+  std::vector<PackedFacts> packed_facts;
+  for (const StoredFile& file : front.files) {
+    facts.push_back({file.bytes, file.crc, file.archive});
+    packed_facts.push_back({facts.back(), file.table});
+  }
+  if (is_packed) {
+    out.put(packed_facts);
+  } else {
+    out.put(facts);
+  }
   out.put(front.tensors);
   out.put(front.blocks);
   const std::vector<std::byte> bytes = body.take();
   Writer record;
-  record.begin_record(RecordKind::shard_part);
+  record.begin_record(RecordKind::shard_part,
+                      is_packed ? part_version_packed : version_of(RecordKind::shard_part));
   record.count(part_head_bytes + bytes.size() + sizeof(Crc32));
   record.raw(bytes);
   return record.end_record();

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/frame_table.hpp"
 #include "format/shard_record.hpp"
 
 namespace ckpt::format {
@@ -27,14 +28,17 @@ inline constexpr std::uint64_t part_block_bytes = 32u << 10;
 inline constexpr std::uint64_t part_block_bytes_max = 64u << 10;
 // With so many bytes of a part, `part_front_bytes` knows how many the front has.
 inline constexpr std::size_t part_head_bytes = 8;
+// The version of a part with packed files. Without them it is the one before, for older programs.
+inline constexpr std::uint16_t part_version_packed = 3;
 
-// What the manifest knows of a file.
+// What the manifest knows of a file as it is stored: a packed one has a name and a size of its own.
 struct StoredFile {
   std::string name;
   MemberKind kind = MemberKind::raw;
   std::uint64_t bytes = 0;
   Crc32 crc = 0;
-  std::string archive;  // The name of the torch archive; empty: it is none.
+  std::string archive;             // The name of the torch archive; empty: it is none.
+  std::optional<TableSeal> table;  // Of a packed file; none: the file is the plain one.
   bool operator==(const StoredFile&) const = default;
 };
 

@@ -42,8 +42,14 @@ std::vector<StoredFile> files_of(const ShardPart& part) {
   std::vector<StoredFile> files;
   for (std::size_t index = 0; index < extents.size(); ++index) {
     const Member& member = layout.members[index];
-    files.push_back({member.file_name, member.kind, extents[index].bytes, part.member_crcs[index],
-                     std::string()});
+    StoredFile file{member.file_name,        member.kind,   extents[index].bytes,
+                    part.member_crcs[index], std::string(), std::nullopt};
+    if (!part.packed.empty() && part.packed.at(index)) {
+      file.name = packed_name(member.file_name);
+      file.bytes = part.packed[index]->bytes;
+      file.table = part.packed[index]->table;
+    }
+    files.push_back(std::move(file));
   }
   for (const TensorPlace& tensor : layout.tensors) {
     StoredFile& file = files.at(tensor.member);
@@ -80,7 +86,12 @@ Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes, const Part
   CKPT_CHECK(validate(part.record.layout));
   if (digest_of(part.record) != front.record_digest)
     return broken("its record does not match its digest");
-  for (const StoredFile& file : front.files) part.member_crcs.push_back(file.crc);
+  for (const StoredFile& file : front.files) {
+    part.member_crcs.push_back(file.crc);
+    part.packed.emplace_back();
+    if (file.table) part.packed.back() = PackedFile{file.bytes, *file.table};
+  }
+  if (std::ranges::none_of(part.packed, &std::optional<PackedFile>::has_value)) part.packed.clear();
   if (files_of(part) != front.files) return broken("an archive with another name than its entries");
   return part;
 }

@@ -16,9 +16,18 @@
 
 namespace ckpt::format {
 
+// PackedFile: a packed file as it is stored.
+struct PackedFile {
+  std::uint64_t bytes = 0;
+  TableSeal table;
+  bool operator==(const PackedFile&) const = default;
+};
+
 struct ShardPart {
   ShardRecord record;
-  std::vector<Crc32> member_crcs;  // One for each member's true bytes.
+  std::vector<Crc32> member_crcs;  // One for each file's bytes, as they are stored.
+  // One for each member, none for a plain file; empty: all are plain.
+  std::vector<std::optional<PackedFile>> packed;
 };
 
 // PartSeal: covers every byte of a part. The front's digest covers the blocks' digests.

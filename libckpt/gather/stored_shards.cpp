@@ -46,16 +46,16 @@ Task<void> StoredShards::read(std::shared_ptr<const format::ShardRecord> record,
                               const storage::TransferHooks& hooks) {
   CKPT_CO_TRY(const auto shard, format::shard_of(*manifest_, record->id.rank));
   auto read =
-      co_await read_stored_chunks(files_, storage::shard_directory(directory_, shard),
+      co_await read_stored_chunks(files_, storage::shard_place(directory_, shard),
                                   std::move(record), std::move(chunks), std::move(take), hooks);
   co_return read;
 }
 
-Task<void> read_stored_chunks(os::FileSystem& file_system, std::string directory,
+Task<void> read_stored_chunks(os::FileSystem& file_system, storage::ShardPlace stored,
                               std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ShardSource::TakeChunk take,
                               const storage::TransferHooks& hooks) {
-  CKPT_CO_TRY(const auto files, co_await storage::ShardFiles::open(file_system, directory, record));
+  CKPT_CO_TRY(const auto files, co_await storage::ShardFiles::open(file_system, stored, record));
   std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
     return read_one(*files, chunks[place], take, hooks);
   };

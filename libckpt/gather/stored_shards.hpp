@@ -8,12 +8,12 @@
 #include "format/manifest.hpp"
 #include "gather/shard_source.hpp"
 #include "os/file_system.hpp"
+#include "storage/shard_files.hpp"
 
 namespace ckpt::gather {
 
-// Reads these Chunks of a shard whose files lie in `directory`, some at a time. Arguments live
-// until it ends.
-Task<void> read_stored_chunks(os::FileSystem& files, std::string directory,
+// Reads these Chunks of a shard, some at a time. Arguments live until it ends.
+Task<void> read_stored_chunks(os::FileSystem& files, storage::ShardPlace stored,
                               std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ShardSource::TakeChunk take,
                               const storage::TransferHooks& hooks);

@@ -35,6 +35,16 @@ JobFacts first_facts(EngineContext& context, const AttachRequest& request) {
   return facts;
 }
 
+Status check_compression(const AttachRequest& request) {
+  const auto context = [&] { return "attach to job " + request.job + ": compression"; };
+  auto compression = storage::parse_compression(request.compression);
+  if (!compression) return fail(std::move(compression).error().context(context()));
+  if (!*compression) return {};
+  Status available = storage::check_available(**compression);
+  if (!available) return fail(std::move(available).error().context(context()));
+  return {};
+}
+
 }  // namespace
 
 Job::Job(SharedContext context, const AttachRequest& first)
@@ -113,6 +123,8 @@ void Job::adopt_shape(const AttachRequest& request) {
   storage_.set_retention({request.max_ckpt_num,
                           request.keep_every,
                           {request.keep_best, request.best_metric, request.best_is_greatest}});
+  const auto compression = storage::parse_compression(request.compression);  // Checked by attach.
+  storage_.set_compression(compression ? *compression : std::nullopt);
   giving_way_.set_rates(request.flush_rate, request.replica_rate);
   if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
     log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
@@ -122,6 +134,7 @@ void Job::adopt_shape(const AttachRequest& request) {
 
 Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events) {
   CKPT_CHECK(sessions_.check(request));
+  CKPT_CHECK(check_compression(request));
   // Trainers of an older list may have their ranks on another node by now.
   if (request.incarnation > facts_.shape.incarnation) sessions_.fence_all(request.process);
   adopt_shape(request);

@@ -182,6 +182,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   source.record = shard.lease->shared_record();
   source.slot = shard.lease->file_spans({0, source.record->bytes});
   source.turn = shard.part.turn;
+  source.compression = compression_;
   const Part part = shard.part;
   flush::WriteWatch watch;
   watch.is_wanted = [this, part, flush_id = order.flush_id] { return is_ours(flush_id, part); };

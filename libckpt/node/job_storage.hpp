@@ -50,6 +50,7 @@ class JobStorage {
   Task<format::RunId> open(std::string job, bool with_catalog);
   const agree::History& stored_history() const { return stored_.history; }
   const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
+  void set_compression(std::optional<storage::Compression> how) { compression_ = how; }
   void set_retention(storage::RetentionRule rule);
   void stop();
 
@@ -162,6 +163,7 @@ class JobStorage {
   format::Timelines stored_;
   std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
   storage::RetentionRule retention_;
+  std::optional<storage::Compression> compression_;
   std::optional<std::vector<agree::PublishedStep>> published_;
   std::deque<StoredPlace> places_;  // The nearest first; none: memory only.
   std::optional<SecondPlace> second_;
@@ -185,11 +187,10 @@ class JobStorage {
   Signal hand_free_;
   bool has_storage_answered_ = false;  // Since this flush was ordered.
   Time progress_due_{};
-  std::uint64_t publishing_id_ = 0;
+  std::uint64_t publishing_id_ = 0, flush_failures_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.
   std::string attempt_;            // The newest one that was ordered, and not published.
   std::vector<std::string> over_;  // Attempts that were given up.
-  std::uint64_t flush_failures_ = 0;
   std::string flush_failure_;
   storage::CopiesDiffer copies_differ_;
   bool is_reading_catalog_ = false, must_read_again_ = false;

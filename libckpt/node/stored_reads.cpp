@@ -83,10 +83,7 @@ Task<Record> StoredReads::record_in(std::size_t place, std::string name, format:
   }
   if (locations_.size() >= locations_max)
     std::erase_if(locations_, [&](const auto& known) { return known.first.at != id.at; });
-  Location location;
-  location.place = place;
-  location.directory = storage::shard_directory(site.at(name), shard);
-  location.digest = digest;
+  Location location{place, storage::shard_place(site.at(name), shard), digest};
   locations_.insert_or_assign(id, std::move(location));
   auto record =
       co_await storage::read_record(site.files(), site.at(name), manifest, id.rank, site.compute());
@@ -111,7 +108,7 @@ Task<bool> StoredReads::turn_away(format::ShardId id, Error error) {
   const auto now = location_of(id);
   if (!now) co_return false;
   log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job, number(id.at.step),
-              id.rank, os::display(now->directory), error.message());
+              id.rank, os::display(now->files.directory), error.message());
   co_return true;
 }
 
@@ -121,8 +118,8 @@ Task<void> StoredReads::read(Record record, std::span<std::byte> target, BytesVe
     storage::TransferHooks hooks;
     hooks.compute = facts_.context.seams.compute;
     hooks.verified = verified;
-    Status read = co_await storage::read_shard(facts_.context.seams.files, location.directory,
-                                               record, target, std::move(hooks));
+    Status read = co_await storage::read_shard(facts_.context.seams.files, location.files, record,
+                                               target, std::move(hooks));
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;
@@ -140,9 +137,8 @@ Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chun
   while (true) {
     CKPT_CO_TRY(const Location location, location_of(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());
-    Status read =
-        co_await gather::read_stored_chunks(facts_.context.seams.files, location.directory, record,
-                                            std::move(wanted), take_once, hooks);
+    Status read = co_await gather::read_stored_chunks(facts_.context.seams.files, location.files,
+                                                      record, std::move(wanted), take_once, hooks);
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;

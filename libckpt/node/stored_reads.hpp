@@ -18,6 +18,7 @@
 #include "gather/shard_source.hpp"
 #include "node/job_facts.hpp"
 #include "node/stored_place.hpp"
+#include "storage/shard_files.hpp"
 
 namespace ckpt::node {
 
@@ -46,7 +47,7 @@ class StoredReads {
  private:
   struct Location {  // Of a shard whose record was read.
     std::size_t place = 0;
-    std::string directory;
+    storage::ShardPlace files;
     Digest digest;
   };
   struct Bad {

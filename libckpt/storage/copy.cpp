@@ -21,6 +21,7 @@
 #include "storage/attempt.hpp"
 #include "storage/bucket_publish.hpp"
 #include "storage/catalog.hpp"
+#include "storage/copy_packed.hpp"
 #include "storage/event_log.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/merge_timelines.hpp"
@@ -56,11 +57,6 @@ format::Manifest in_folder(const CopyOrder& order, const std::string& folder) {
   format::Manifest manifest = *order.manifest;
   for (format::ManifestShard& shard : manifest.shards) shard.folder = folder;
   return manifest;
-}
-
-// Where the source has the files of a rank.
-std::string source_of(const CopyOrder& order, std::uint32_t rank) {
-  return shard_directory(order.source, order.manifest->shards.at(rank));
 }
 
 // Takes over what an earlier copy left. If that one still runs, it loses its directory by the
@@ -171,7 +167,7 @@ Task<void> copy_chunk(CopyingRank& rank, std::size_t index) {
   CKPT_CO_CHECK(co_await rank.source->read_chunk(index, bytes, hooks));
   const std::vector<FileSegment> segments = segments_of(chunk, rank.source->members());
   for (const FileSegment& segment : segments) {
-    if (!segment.member) continue;
+    if (!segment.member || !rank.opened[*segment.member]) continue;
     const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
     CKPT_CO_CHECK(co_await rank.opened[*segment.member]->write_at(segment.file_offset, part));
   }
@@ -203,12 +199,20 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   const std::string part_name = format::part_name(record->id.rank);
   const bool has_part = !order.manifest->shards[record->id.rank].embedded;
   if (has_part) CKPT_CO_CHECK(co_await make_way(target, os::join(directory, part_name)));
-  const std::string source = source_of(order, record->id.rank);
   CopyingRank rank{order, nullptr, {}};
+  const format::ManifestShard& shard = order.manifest->shards[record->id.rank];
+  const ShardPlace source = shard_place(order.source, shard);
   CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), source, record));
   for (std::size_t index = 0; index < rank.source->members().size(); ++index) {
-    const std::string path = os::join(directory, record->layout.members[index].file_name);
+    const std::string path = os::join(directory, shard.files[index].name);
     CKPT_CO_CHECK(co_await make_way(target, path));
+    if (shard.files[index].table) {  // Its Chunks are read below, and their checksums compared.
+      const std::string from = os::join(source.directory, shard.files[index].name);
+      CKPT_CO_CHECK(
+          co_await copy_packed(target.files(), from, path, shard.files[index], order.hooks));
+      rank.opened.push_back(nullptr);
+      continue;
+    }
     CKPT_CO_TRY(auto file, co_await target.files().create(path, os::Caching::direct));
     CKPT_CO_CHECK(co_await file->allocate(rank.source->members()[index].bytes));
     rank.opened.push_back(std::move(file));
@@ -219,12 +223,13 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   CKPT_CO_CHECK(
       co_await for_each_parallel(record->chunk_crcs.size(), chunks_in_flight, std::move(work)));
   for (const auto& file : rank.opened) {
+    if (!file) continue;
     CKPT_CO_CHECK(co_await file->sync_data());
     CKPT_CO_CHECK(co_await file->close());
   }
   (void)co_await rank.source->close();  // Every byte was verified.
   if (!has_part) co_return Status();
-  CKPT_CO_TRY(auto part, co_await target.files().read_small(os::join(source, part_name),
+  CKPT_CO_TRY(auto part, co_await target.files().read_small(os::join(source.directory, part_name),
                                                             format::part_bytes_max));
   const format::PartSeal& seal = order.manifest->shards[record->id.rank].part;
   CKPT_CO_CHECK(
@@ -240,7 +245,8 @@ Task<bool> is_rank_there(Site target, const CopyOrder& order, std::string direct
   auto manifest = std::make_shared<const format::Manifest>(in_folder(order, ""));
   const auto there = co_await read_record(target.files(), directory, manifest, record->id.rank);
   if (!there) co_return false;
-  const auto copied = co_await ShardFiles::open(target.files(), directory, record);
+  const ShardPlace place(directory, order.manifest->shards[record->id.rank].files);
+  const auto copied = co_await ShardFiles::open(target.files(), place, record);
   if (!copied) co_return false;
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index) {
     CKPT_CO_CHECK(check_cancelled(order));

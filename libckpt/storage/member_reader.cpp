@@ -32,7 +32,7 @@ Task<void> fill_chunk(ShardFiles& shard, std::span<std::byte> target, const Tran
 
 }  // namespace
 
-Task<void> read_shard(os::FileSystem& files, std::string directory,
+Task<void> read_shard(os::FileSystem& files, ShardPlace place,
                       std::shared_ptr<const ShardRecord> record, std::span<std::byte> target,
                       TransferHooks hooks) {
   CKPT_ASSERT(record != nullptr);
@@ -42,12 +42,13 @@ Task<void> read_shard(os::FileSystem& files, std::string directory,
         fmt::format("read rank {} of step {}: it needs {} bytes, the Slot has {}", record->id.rank,
                     number(record->id.at.step), record->bytes, target.size()));
   }
-  CKPT_CO_TRY(const auto shard, co_await ShardFiles::open(files, directory, record));
+  CKPT_CO_TRY(const auto shard, co_await ShardFiles::open(files, place, record));
   std::function<Task<void>(std::size_t)> work = [&](std::size_t index) {
     return fill_chunk(*shard, target, hooks, index);
   };
-  CKPT_CO_CHECK(co_await for_each_parallel(record->chunk_crcs.size(), chunks_in_flight_reading,
-                                           std::move(work)));
+  const bool is_packed = shard->is_packed();
+  const std::size_t depth = is_packed ? packed_chunks_in_flight_reading : chunks_in_flight_reading;
+  CKPT_CO_CHECK(co_await for_each_parallel(record->chunk_crcs.size(), depth, std::move(work)));
   (void)co_await shard->close();  // Every byte was verified: a failure changes nothing.
   co_return Status();
 }
@@ -90,11 +91,11 @@ Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::
 
 // Lists the Chunks in `member` that do not match their checksums. Called only after a mismatch, so
 // that it may read everything again.
-Task<std::string> damaged_chunks(os::FileSystem& files, std::string directory,
+Task<std::string> damaged_chunks(os::FileSystem& files, ShardPlace place,
                                  std::shared_ptr<const ShardRecord> record, std::size_t member) {
   const std::uint64_t begin = record->layout.members[member].extent.offset;
   PageBuffer memory(record->chunk_bytes);
-  const auto shard = co_await ShardFiles::open(files, directory, record);
+  const auto shard = co_await ShardFiles::open(files, place, record);
   if (!shard) co_return std::string();  // The other file reports it.
   const std::uint64_t end = begin + (*shard)->members()[member].bytes;
   const TransferHooks no_hooks;
@@ -120,17 +121,18 @@ namespace {
 Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::uint32_t rank,
                        PageBuffer& buffer, CheckpointReport& report) {
   const format::ManifestShard& shard = report.manifest->shards[rank];
-  const std::string directory = shard_directory(step_directory, shard);
+  const ShardPlace place = shard_place(step_directory, shard);
   const auto part = co_await read_part(files, step_directory, report.manifest, rank);
   for (std::size_t index = 0; index < shard.files.size(); ++index) {
     const format::StoredFile& stored = shard.files[index];
     FileReport file{stored.name, stored.bytes, {}};
-    const std::string path = os::join(directory, file.name);
+    const std::string path = os::join(place.directory, file.name);
     CKPT_CO_TRY(file.problem,
                 co_await problem_of_file(files, path, file.bytes, stored.crc, buffer));
     if (file.problem == mismatch && part) {
       const std::shared_ptr<const ShardRecord> record(*part, &(*part)->record);
-      CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, directory, record, index));
+      CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, place, record, index));
+      // Of a packed file: else the damage lies in its table, or between its frames.
       if (!chunks.empty()) file.problem += ": chunk " + chunks;
     }
     report.files.push_back(std::move(file));

@@ -12,16 +12,19 @@
 #include "format/manifest.hpp"
 #include "os/file_system.hpp"
 #include "storage/member_writer.hpp"
+#include "storage/shard_files.hpp"
 
 namespace ckpt::storage {
 
 // Larger than for writing: somebody waits for a restore.
 inline constexpr std::size_t chunks_in_flight_reading = 16;
+// Each one takes two Chunks of memory besides.
+inline constexpr std::size_t packed_chunks_in_flight_reading = 8;
 
-// Fills `target` from the files of one rank in `directory` (shard_directory). `target` has at least
+// Fills `target` from the files of one rank. `target` has at least
 // record.bytes and lives until the Task ends. Errors: corruption (names file and Chunk; also a
 // missing file or one that is not regular), invalid_argument (`target` is too small), io.
-Task<void> read_shard(os::FileSystem& files, std::string directory,
+Task<void> read_shard(os::FileSystem& files, ShardPlace place,
                       std::shared_ptr<const format::ShardRecord> record,
                       std::span<std::byte> target, TransferHooks hooks);
 

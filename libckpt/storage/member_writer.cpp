@@ -1,6 +1,7 @@
 // How one shard is written:
 //   1. One file per member is created and allocated to its true size.
-//   2. Chunks are checksummed, compared with the record and written, several at a time.
+//   2. Chunks are checksummed, compared with the record and written, several at a time; those of
+//   packed files are packed in between.
 //   3. Each file is synced and closed.
 //   4. The part (record, and the checksum of each file) is written and synced. It stays beside the
 //   files.
@@ -17,6 +18,7 @@
 #include "format/shard_part.hpp"
 #include "storage/attempt.hpp"
 #include "storage/chunk_map.hpp"
+#include "storage/packed_file.hpp"
 #include "storage/parallel.hpp"
 
 namespace ckpt::storage {
@@ -34,6 +36,7 @@ struct Writing {
   TransferHooks hooks;
   std::vector<Extent> members;
   std::vector<std::unique_ptr<os::File>> opened;                   // By member.
+  std::vector<std::unique_ptr<PackedWriter>> packed;               // By member; null: it is plain.
   std::vector<std::vector<std::pair<Crc32, std::uint64_t>>> crcs;  // By chunk and segment.
 
   const ShardRecord& record() const { return *source.record; }
@@ -47,14 +50,33 @@ Crc32 crc_of_zeros(std::uint64_t bytes) {
   return crc;
 }
 
+bool is_packed_here(const Writing& writing, std::size_t member) {
+  const ShardRecord& record = writing.record();
+  return writing.source.compression && is_packed_kind(record.layout.members[member].kind) &&
+         record.chunk_bytes <= format::packed_chunk_bytes_max;
+}
+
+std::unique_ptr<PackedWriter> make_packed(const Writing& writing, std::size_t member) {
+  const format::PackedShape shape{writing.members[member], writing.record().chunk_bytes};
+  return std::make_unique<PackedWriter>(*writing.opened[member], shape,
+                                        frame_widths(writing.record(), member),
+                                        *writing.source.compression);
+}
+
 Task<void> open_members(Writing& writing) {
   for (std::size_t index = 0; index < writing.members.size(); ++index) {
+    const format::Member& member = writing.record().layout.members[index];
+    const bool is_packed = is_packed_here(writing, index);
+    const std::string name = is_packed ? format::packed_name(member.file_name) : member.file_name;
     const std::string path =
-        path_in_attempt(writing.files, writing.directory,
-                        writing.record().layout.members[index].file_name, writing.source.turn);
+        path_in_attempt(writing.files, writing.directory, name, writing.source.turn);
     CKPT_CO_TRY(auto file, co_await writing.files.create(path, os::Caching::direct));
-    CKPT_CO_CHECK(co_await file->allocate(writing.members[index].bytes));
     writing.opened.push_back(std::move(file));
+    writing.packed.push_back(is_packed ? make_packed(writing, index) : nullptr);
+    Task<void> allocated = is_packed
+                               ? writing.packed.back()->allocate()
+                               : writing.opened.back()->allocate(writing.members[index].bytes);
+    CKPT_CO_CHECK(co_await std::move(allocated));
     if (writing.hooks.verified) writing.hooks.verified(0);
   }
   co_return Status();
@@ -67,12 +89,36 @@ Unexpected mismatch(const ShardRecord& record, std::size_t chunk) {
                   record.id.rank, number(record.id.at.step), chunk));
 }
 
+// Step 2, for what one Chunk has of one file.
+Task<void> write_segment(Writing& writing, const FileSegment& segment, Crc32 crc) {
+  auto pieces = pieces_at(writing.source.slot, segment.extent);
+  if (PackedWriter* packed = writing.packed[*segment.member].get()) {
+    const format::PackedShape shape{writing.members[*segment.member], writing.record().chunk_bytes};
+    const auto chunk =
+        static_cast<std::size_t>(segment.extent.offset / writing.record().chunk_bytes);
+    const std::size_t frame = chunk - shape.first_chunk();
+    Status written = co_await packed->write(frame, std::move(pieces), crc, writing.hooks);
+    co_return written;
+  }
+  if (writing.hooks.before_transfer && writing.source.compression) {
+    CKPT_CO_CHECK(co_await writing.hooks.before_transfer(segment.extent.bytes));
+  }
+  os::File& file = *writing.opened[*segment.member];
+  std::uint64_t offset = segment.file_offset;
+  for (const auto piece : pieces) {
+    CKPT_CO_CHECK(co_await file.write_lasting_at(offset, piece));
+    offset += piece.size();
+  }
+  co_return Status();
+}
+
 // Step 2, for one chunk.
 Task<void> write_chunk(Writing& writing, std::size_t index) {
   const ShardRecord& record = writing.record();
   const Extent chunk = record.chunk(index);
   const std::vector<FileSegment> segments = segments_of(chunk, writing.members);
-  if (writing.hooks.before_transfer) {
+  // Packed files ask when they know how many bytes it will be.
+  if (writing.hooks.before_transfer && !writing.source.compression) {
     CKPT_CO_CHECK(co_await writing.hooks.before_transfer(chunk.bytes));
   }
   Crc32 whole = 0;
@@ -90,15 +136,10 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
     writing.crcs[index].emplace_back(crc, segment.extent.bytes);
   }
   if (whole != record.chunk_crcs[index]) co_return mismatch(record, index);
-  for (const FileSegment& segment : segments) {
-    if (!segment.member) continue;
-    os::File& file = *writing.opened[*segment.member];
-    std::uint64_t offset = segment.file_offset;
-    const auto pieces = pieces_at(writing.source.slot, segment.extent);
-    for (const auto piece : pieces) {
-      CKPT_CO_CHECK(co_await file.write_lasting_at(offset, piece));
-      offset += piece.size();
-    }
+  for (std::size_t place = 0; place < segments.size(); ++place) {
+    const FileSegment& segment = segments[place];
+    if (segment.member)
+      CKPT_CO_CHECK(co_await write_segment(writing, segment, writing.crcs[index][place].first));
   }
   if (writing.hooks.verified) writing.hooks.verified(chunk.bytes);
   if (index == 0) CKPT_POINT("flush.write.first");
@@ -107,6 +148,9 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
 }
 
 Task<void> sync_members(Writing& writing) {
+  for (const auto& packed : writing.packed) {
+    if (packed) CKPT_CO_CHECK(co_await packed->finish());
+  }
   for (const auto& file : writing.opened) {
     CKPT_CO_CHECK(co_await file->sync_data());
     CKPT_CO_CHECK(co_await file->close());
@@ -115,6 +159,7 @@ Task<void> sync_members(Writing& writing) {
   co_return Status();
 }
 
+// Of the files as they are stored.
 std::vector<Crc32> member_crcs(const Writing& writing) {
   std::vector<Crc32> crcs(writing.members.size(), 0);
   for (std::size_t chunk = 0; chunk < writing.crcs.size(); ++chunk) {
@@ -126,7 +171,21 @@ std::vector<Crc32> member_crcs(const Writing& writing) {
       so_far = crc32_combine(so_far, crc, bytes);
     }
   }
+  for (std::size_t member = 0; member < crcs.size(); ++member)
+    if (writing.packed[member]) crcs[member] = writing.packed[member]->crc();
   return crcs;
+}
+
+// As ShardPart has them.
+std::vector<std::optional<format::PackedFile>> packed_files(const Writing& writing) {
+  std::vector<std::optional<format::PackedFile>> files;
+  if (std::ranges::none_of(writing.packed, [](const auto& packed) { return packed != nullptr; }))
+    return files;
+  for (const auto& packed : writing.packed) {
+    files.emplace_back();
+    if (packed) files.back() = packed->packed();
+  }
+  return files;
 }
 
 }  // namespace
@@ -140,7 +199,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
                    fmt::format("write rank {} of step {}: its Slot is smaller than its record says",
                                record.id.rank, number(record.id.at.step)));
   }
-  Writing writing{files, source, work_directory, hooks, format::member_extents(record), {}, {}};
+  Writing writing{files, source, work_directory, hooks, format::member_extents(record), {}, {}, {}};
   writing.crcs.resize(record.chunk_crcs.size());
 
   // Step 1.
@@ -153,7 +212,9 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
     return write_chunk(writing, index);
   };
   const bool is_in_bucket = files.objects(work_directory) != nullptr;
-  const std::size_t depth = is_in_bucket ? chunks_in_flight_to_bucket : chunks_in_flight;
+  // Packing takes memory for each.
+  const bool goes_wide = is_in_bucket && !source.compression;
+  const std::size_t depth = goes_wide ? chunks_in_flight_to_bucket : chunks_in_flight;
   CKPT_CO_CHECK(co_await for_each_parallel(record.chunk_crcs.size(), depth, std::move(work)));
   CKPT_POINT("flush.data_done");
 
@@ -166,6 +227,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   format::ShardPart part;
   part.record = record;
   part.member_crcs = member_crcs(writing);
+  part.packed = packed_files(writing);
   CKPT_ASSERT(part.member_crcs.size() == record.layout.members.size());
   using Bytes = std::vector<std::byte>;
   std::function<Result<Bytes>()> encode = [&part] { return format::encode(part); };

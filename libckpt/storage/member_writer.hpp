@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 #include "os/file_system.hpp"
+#include "storage/frame_codec.hpp"
 
 namespace ckpt::storage {
 
@@ -28,7 +30,8 @@ inline constexpr std::size_t chunks_in_flight_to_bucket = 16;
 struct ShardToWrite {
   std::shared_ptr<const format::ShardRecord> record;
   std::vector<os::FileSpan> slot;
-  std::uint32_t turn = 0;  // Names the files: grows with each writer of this part.
+  std::uint32_t turn = 0;                  // Names the files: grows with each writer of this part.
+  std::optional<Compression> compression;  // None: the files are the plain ones.
 };
 
 // TransferHooks: called during a transfer by the owner of threads and bandwidth. Empty: no call.

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <ckpt/version.hpp>
+#include <set>
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
@@ -147,13 +148,14 @@ Task<void> name_later_turns(Collected& collected) {
   co_return Status();
 }
 
-// Step 4, if a part had several writers.
-Task<void> remove_leftovers(Site site, std::string directory) {
+// Step 4, if a part had several writers. Those of one part need not store their files alike, so an
+// earlier one may leave some under names that the manifest does not have.
+Task<void> remove_leftovers(Site site, std::string directory, std::set<std::string> kept) {
   CKPT_CO_TRY(const auto entries, co_await site.files().list(directory));
   for (const os::DirectoryEntry& entry : entries) {
     const std::string_view stem = without_turn(entry.name);
-    const bool is_of_a_turn = stem != entry.name && format::is_name_of_rank(stem);
-    if (entry.kind != os::EntryKind::file || !is_of_a_turn) continue;
+    const bool is_ours = format::is_name_of_rank(stem) && !kept.contains(entry.name);
+    if (entry.kind != os::EntryKind::file || !is_ours) continue;
     const std::string path = os::join(directory, entry.name);
     Status removed = co_await site.files().remove_file(path);
     if (!removed && removed.error().code() != Errc::not_found) co_return removed;
@@ -162,7 +164,8 @@ Task<void> remove_leftovers(Site site, std::string directory) {
 }
 
 // Steps 3 to 5.
-Task<void> complete_work_directory(Site site, PublishOrder order, std::string text) {
+Task<void> complete_work_directory(Site site, PublishOrder order, std::string text,
+                                   std::set<std::string> kept) {
   const std::string directory = site.at(order.work_name);
   const auto bytes = std::as_bytes(std::span(text));
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
@@ -171,7 +174,7 @@ Task<void> complete_work_directory(Site site, PublishOrder order, std::string te
   CKPT_CO_CHECK(co_await site.files().write_small(path, std::move(copy)));
   CKPT_POINT("manifest.fsync");
   if (!order.turns.empty()) {
-    CKPT_CO_CHECK(co_await remove_leftovers(site, directory));
+    CKPT_CO_CHECK(co_await remove_leftovers(site, directory, std::move(kept)));
   }
   CKPT_POINT("flush.dirsync.before");
   CKPT_CO_CHECK(co_await site.files().sync_directory(directory));
@@ -355,7 +358,8 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
     return format::render(collected.manifest);
   };
   CKPT_CO_TRY(std::string text, co_await compute_on(site.compute(), std::move(make)));
-  CKPT_CO_CHECK(co_await complete_work_directory(site, order, std::move(text)));
+  CKPT_CO_CHECK(co_await complete_work_directory(site, order, std::move(text),
+                                                 format::file_names(collected.manifest)));
 
   // Step 6.
   CKPT_POINT("flush.rename.before");

@@ -33,15 +33,6 @@ std::uint64_t tombstone_attempt(const format::Manifest& manifest) {
   return digest.low ^ manifest.created_unix_seconds;
 }
 
-std::set<std::string> files_of(const format::Manifest& manifest) {
-  std::set<std::string> names;
-  for (const format::ManifestShard& shard : manifest.shards) {
-    names.insert(format::part_name(shard.rank));
-    for (const format::StoredFile& file : shard.files) names.insert(file.name);
-  }
-  return names;
-}
-
 Task<void> remove_if_there(Site site, std::string path) {
   Status done = co_await site.files().remove_file(path);
   if (!done && done.error().code() == Errc::not_found) co_return Status();
@@ -58,7 +49,8 @@ struct Contents {
 Task<Contents> examine(Site site, std::string name,
                        std::shared_ptr<const format::Manifest> manifest) {
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(name)));
-  const std::set<std::string> named = manifest ? files_of(*manifest) : std::set<std::string>();
+  const std::set<std::string> named =
+      manifest ? format::file_names(*manifest) : std::set<std::string>();
   Contents contents;
   for (const os::DirectoryEntry& entry : entries) {
     const bool is_file = entry.kind == os::EntryKind::file;

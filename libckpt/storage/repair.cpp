@@ -86,9 +86,8 @@ Task<void> read_good_chunk(Work& work, Rank& rank, std::size_t index, std::span<
     if (own) co_return Status();
   }
   if (!rank.other) {
-    const std::string directory =
-        shard_directory(work.order.source, work.source->shards[rank.shard.rank]);
-    CKPT_CO_TRY(rank.other, co_await ShardFiles::open(work.files, directory, rank.record));
+    const ShardPlace place = shard_place(work.order.source, work.source->shards[rank.shard.rank]);
+    CKPT_CO_TRY(rank.other, co_await ShardFiles::open(work.files, place, rank.record));
   }
   Status read = co_await rank.other->read_chunk(index, bytes, no_hooks);
   co_return read;
@@ -159,12 +158,17 @@ Task<void> repair_rank(Work& work, std::uint32_t number, std::set<std::string> d
   const std::string from = is_part_damaged ? work.order.source : work.order.directory;
   const Manifest& described = is_part_damaged ? work.source : work.manifest;
   CKPT_CO_TRY(rank.record, co_await read_record(work.files, from, described, number));
-  const std::string directory = shard_directory(work.order.directory, shard);
-  auto own = co_await ShardFiles::open(work.files, directory, rank.record);
+  auto own =
+      co_await ShardFiles::open(work.files, shard_place(work.order.directory, shard), rank.record);
   if (own) rank.own = std::move(own).value();
   for (std::size_t member = 0; member < shard.files.size(); ++member) {
-    if (damaged.contains(shard.files[member].name))
-      CKPT_CO_CHECK(co_await write_member(work, rank, member));
+    if (!damaged.contains(shard.files[member].name)) continue;
+    if (shard.files[member].table) {
+      co_return fail(Errc::unsupported,
+                     fmt::format("{}: {} is compressed: remove the checkpoint, and copy the other",
+                                 label(work), shard.files[member].name));
+    }
+    CKPT_CO_CHECK(co_await write_member(work, rank, member));
   }
   co_return Status();
 }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/assert.hpp"
@@ -69,6 +70,9 @@ Task<void> rewrite_shard(Site site, std::string name, ShardToWrite source, Trans
   const std::uint32_t rank = source.record->id.rank;
   CKPT_CO_TRY(const format::ManifestShard shard, format::shard_of(*manifest, rank));
   if (shard.embedded) co_return fail(Errc::unsupported, what + ": it is of version 1");
+  const auto is_packed = [](const format::StoredFile& file) { return file.table.has_value(); };
+  if (std::ranges::any_of(shard.files, is_packed))
+    co_return fail(Errc::unsupported, what + ": they are compressed");
   if (shard.record_digest != format::digest_of(*source.record))
     co_return fail(Errc::invalid_argument, what + ": it holds another save of the step");
 

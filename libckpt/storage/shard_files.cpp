@@ -2,45 +2,81 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "os/path.hpp"
+#include "storage/catalog.hpp"
 
 namespace ckpt::storage {
 
-ShardFiles::ShardFiles(std::string directory, std::shared_ptr<const format::ShardRecord> record)
-    : directory_(std::move(directory)),
+ShardPlace shard_place(std::string_view step_directory, const format::ManifestShard& shard) {
+  return {shard_directory(step_directory, shard), shard.files};
+}
+
+ShardFiles::ShardFiles(ShardPlace place, std::shared_ptr<const format::ShardRecord> record)
+    : place_(std::move(place)),
       record_(std::move(record)),
       members_(format::member_extents(*record_)) {}
 
 Task<std::shared_ptr<ShardFiles>> ShardFiles::open(
-    os::FileSystem& files, std::string directory,
-    std::shared_ptr<const format::ShardRecord> record) {
+    os::FileSystem& files, ShardPlace place, std::shared_ptr<const format::ShardRecord> record) {
   CKPT_ASSERT(record != nullptr);
-  std::shared_ptr<ShardFiles> shard(new ShardFiles(std::move(directory), std::move(record)));
+  std::shared_ptr<ShardFiles> shard(new ShardFiles(std::move(place), std::move(record)));
+  const std::size_t stored = shard->place_.stored.size();
+  if (stored != 0 && stored != shard->members_.size())
+    co_return fail(Errc::corruption, fmt::format("read {}: its manifest has {} files, its part {}",
+                                                 os::display(shard->place_.directory), stored,
+                                                 shard->members_.size()));
   for (std::size_t index = 0; index < shard->members_.size(); ++index) {
-    const std::string path =
-        os::join(shard->directory_, shard->record_->layout.members[index].file_name);
-    const auto found = co_await files.status(path);
-    // Not not_found: a caller takes that for an empty storage and starts from scratch.
-    if (!found && found.error().code() == Errc::not_found)
-      co_return fail(Errc::corruption, fmt::format("read {}: it is missing", os::display(path)));
-    CKPT_CO_TRY(const auto status, found);
-    if (status.kind != os::EntryKind::file) {
-      co_return fail(Errc::corruption,
-                     fmt::format("read {}: it is no regular file", os::display(path)));
-    }
-    CKPT_CO_TRY(auto file, co_await files.open_read(path, os::Caching::direct));
-    if (status.bytes != shard->members_[index].bytes) {
-      co_return fail(Errc::corruption,
-                     fmt::format("read {}: it has {} bytes, its manifest says {}",
-                                 os::display(path), status.bytes, shard->members_[index].bytes));
-    }
-    shard->opened_.push_back(std::move(file));
+    CKPT_CO_CHECK(co_await shard->open_member(files, index));
   }
   co_return shard;
+}
+
+Task<void> ShardFiles::open_member(os::FileSystem& files, std::size_t index) {
+  const std::string path = os::join(place_.directory, name_of(index));
+  const auto found = co_await files.status(path);
+  // Not not_found: a caller takes that for an empty storage and starts from scratch.
+  if (!found && found.error().code() == Errc::not_found)
+    co_return fail(Errc::corruption, fmt::format("read {}: it is missing", os::display(path)));
+  CKPT_CO_TRY(const auto status, found);
+  if (status.kind != os::EntryKind::file) {
+    co_return fail(Errc::corruption,
+                   fmt::format("read {}: it is no regular file", os::display(path)));
+  }
+  CKPT_CO_TRY(auto file, co_await files.open_read(path, os::Caching::direct));
+  const format::StoredFile* packed = packed_file(index);
+  const std::uint64_t bytes = packed != nullptr ? packed->bytes : members_[index].bytes;
+  if (status.bytes != bytes) {
+    co_return fail(Errc::corruption, fmt::format("read {}: it has {} bytes, its manifest says {}",
+                                                 os::display(path), status.bytes, bytes));
+  }
+  opened_.push_back(std::move(file));
+  packed_.emplace_back();
+  if (packed == nullptr) co_return Status();
+  const format::PackedShape shape{members_[index], record_->chunk_bytes};
+  auto reader = co_await PackedReader::open(*opened_.back(), *packed, shape);
+  if (!reader) co_return fail(std::move(reader).error().context("read " + os::display(path)));
+  packed_.back() = std::move(reader).value();
+  co_return Status();
+}
+
+// Null: the file is plain.
+const format::StoredFile* ShardFiles::packed_file(std::size_t member) const {
+  if (place_.stored.empty() || !place_.stored[member].table) return nullptr;
+  return &place_.stored[member];
+}
+
+const std::string& ShardFiles::name_of(std::size_t member) const {
+  const format::StoredFile* packed = packed_file(member);
+  return packed != nullptr ? packed->name : record_->layout.members[member].file_name;
+}
+
+bool ShardFiles::is_packed() const {
+  return std::ranges::any_of(packed_, [](const auto& packed) { return packed != nullptr; });
 }
 
 Task<void> ShardFiles::close() {
@@ -56,9 +92,26 @@ std::string ShardFiles::names_of(std::span<const FileSegment> segments) const {
   for (const FileSegment& segment : segments) {
     if (!segment.member) continue;
     if (!names.empty()) names += " or ";
-    names += os::join(directory_, record_->layout.members[*segment.member].file_name);
+    names += os::join(place_.directory, name_of(*segment.member));
   }
   return os::display(names);
+}
+
+Task<void> ShardFiles::read_segment(const FileSegment& segment, std::span<std::byte> target,
+                                    Compute* compute) {
+  if (!segment.member) {
+    std::memset(target.data(), 0, target.size());
+    co_return Status();
+  }
+  CKPT_ASSERT(*segment.member < opened_.size());
+  if (PackedReader* packed = packed_[*segment.member].get()) {
+    const auto chunk = static_cast<std::size_t>(segment.extent.offset / record_->chunk_bytes);
+    const std::size_t frame = chunk - packed->shape().first_chunk();
+    Status read = co_await packed->read(frame, target, compute);
+    co_return read;
+  }
+  Status read = co_await opened_[*segment.member]->read_at(segment.file_offset, target);
+  co_return read;
 }
 
 Task<void> ShardFiles::read_chunk(std::size_t index, std::span<std::byte> bytes,
@@ -71,13 +124,11 @@ Task<void> ShardFiles::read_chunk(std::size_t index, std::span<std::byte> bytes,
   }
   for (const FileSegment& segment : segments) {
     const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
-    if (segment.member) {
-      CKPT_ASSERT(*segment.member < opened_.size());
-      os::File& file = *opened_[*segment.member];
-      CKPT_CO_CHECK(co_await file.read_at(segment.file_offset, part));
-    } else {
-      std::memset(part.data(), 0, part.size());
-    }
+    Status read = co_await read_segment(segment, part, hooks.compute);
+    if (!read && segment.member && packed_[*segment.member])
+      co_return fail(std::move(read).error().context(
+          fmt::format("read {}: chunk {}", names_of(segments), index)));
+    CKPT_CO_CHECK(std::move(read));
   }
   CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(hooks.compute, bytes));
   if (crc != record_->chunk_crcs[index]) {

@@ -53,14 +53,15 @@ struct Attach {
   std::string best_metric;
   bool best_is_greatest = false;
   std::uint64_t flush_rate = 0, replica_rate = 0;  // Bytes per second; 0: no limit.
+  std::string compression;                         // "zstd:3"; empty: none.
   std::string secret_file;                         // A path: the secret itself is never sent.
   std::optional<Continuation> continuation;        // None: it starts fresh or restores.
   friend auto fields(format::Is<Attach> auto& it) {
-    return format::field_list(it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes,
-                              it.node, it.incarnation, it.save_mem_interval,
-                              it.save_storage_interval, it.max_ckpt_num, it.replicas, it.own_slots,
-                              it.keep_every, it.keep_best, it.best_metric, it.best_is_greatest,
-                              it.flush_rate, it.replica_rate, it.secret_file, it.continuation);
+    return format::field_list(
+        it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes, it.node, it.incarnation,
+        it.save_mem_interval, it.save_storage_interval, it.max_ckpt_num, it.replicas, it.own_slots,
+        it.keep_every, it.keep_best, it.best_metric, it.best_is_greatest, it.flush_rate,
+        it.replica_rate, it.compression, it.secret_file, it.continuation);
   }
 };
 struct Goodbye {  // No Slot is mapped any more.

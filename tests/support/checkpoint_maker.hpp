@@ -37,7 +37,9 @@ struct ShardWish {
   std::uint64_t tensor_bytes = 5'000;  // Of one of the two tensors.
   std::uint64_t blob_bytes = 100;      // 0: a Layout without blobs.
   std::uint64_t chunk_bytes = page_bytes;
-  std::string metrics;  // The bytes of a blob for them; empty: there is none.
+  DType dtype = DType::u8;  // Of the same one.
+  bool is_regular = false;  // Its bytes repeat, so that they can be packed.
+  std::string metrics;      // The bytes of a blob for them; empty: there is none.
 };
 
 inline void checksum_chunks(format::ShardRecord& record, std::span<const std::byte> slot) {
@@ -52,7 +54,8 @@ inline void checksum_chunks(format::ShardRecord& record, std::span<const std::by
 inline MadeShard make_shard(const ShardWish& wish) {
   std::vector<format::TensorSpec> tensors(2);
   tensors[0].name = "weights";
-  tensors[0].shape = {static_cast<std::int64_t>(wish.tensor_bytes)};
+  tensors[0].dtype = wish.dtype;
+  tensors[0].shape = {static_cast<std::int64_t>(wish.tensor_bytes / size_of(wish.dtype))};
   tensors[1].name = "bias";
   tensors[1].shape = {16};
   auto layout = format::make_layout(tensors, wish.rank, wish.blob_bytes);
@@ -79,6 +82,11 @@ inline MadeShard make_shard(const ShardWish& wish) {
       left = std::min<std::uint64_t>(sizeof word, member.end() - at);
       std::memcpy(slot->data() + at, &word, left);
     }
+  }
+  if (wish.is_regular) {
+    const format::Extent tensor = record->layout.tensors[0].extent;
+    for (std::uint64_t index = 0; index < tensor.bytes; index += 2)
+      (*slot)[tensor.offset + index] = static_cast<std::byte>(index / 1000);
   }
   format::HeaderFacts facts;
   facts.job = wish.job;

@@ -26,6 +26,7 @@ def init(
     keep_best=None,
     best_metric=None,
     best_mode=None,
+    compression=None,
     raise_on_error=None,
     allow_pickle=None,
     debug=None,
@@ -68,6 +69,7 @@ def init(
         {"every": 5000}].
     keep_best: besides, the best so many by `best_metric`, a name in `metrics` of the saves;
         best_mode: "min", the default, or "max".
+    compression: "zstd", or "zstd:3" with a level: checkpoints are stored compressed.
     raise_on_error: failing saves raise; else they are logged and counted.
     allow_pickle: whether what only a pickle can hold is saved, and restored, as one. A pickle runs
         what it was made to run: allow it for checkpoints that you trust.

@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     keep_best: int | None
     best_metric: str | None
     best_mode: str | None
+    compression: str | None
     raise_on_error: bool | None
     allow_pickle: bool | None
     debug: bool | None

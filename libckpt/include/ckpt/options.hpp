@@ -78,6 +78,9 @@ struct Options {
   std::uint32_t keep_best = 0;           // How many.
   std::string best_metric;               // Its name: "loss".
   Best best_mode = Best::min;
+  // "zstd", or "zstd:3" with a level from 1 to 19: checkpoints are stored compressed, by the
+  // daemon. Empty or "none": they are plain files.
+  std::string compression;
 
   // Resources.
   // Bytes that the daemon may use on this node; 0: half of the available memory.

@@ -40,6 +40,7 @@ class StepsInBucket : public BucketFixture {
     for (std::uint32_t rank = 0; rank < world_size; ++rank) {
       storage::ShardToWrite source = source_of(make_rank(at, rank));
       source.turn = rank == 0 ? turn : 0;
+      source.compression = compression;
       const storage::TransferHooks hooks;
       CKPT_CO_TRY(const auto flushed,
                   co_await storage::write_shard(site.files(), source, path, hooks));
@@ -68,8 +69,8 @@ class StepsInBucket : public BucketFixture {
     CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, checkpoint.name));
     for (std::uint32_t rank = 0; rank < world_size; ++rank) {
       const MadeShard expected = make_rank(checkpoint.at, rank);
-      const std::string directory =
-          storage::shard_directory(site.at(checkpoint.name), manifest->shards[rank]);
+      const storage::ShardPlace directory =
+          storage::shard_place(site.at(checkpoint.name), manifest->shards[rank]);
       std::vector<std::byte> target(expected.record->bytes);
       const storage::TransferHooks hooks;
       CKPT_CO_CHECK(co_await storage::read_shard(site.files(), directory, expected.record,
@@ -93,6 +94,7 @@ class StepsInBucket : public BucketFixture {
 
   storage::Site site{files, clock, "s3://bucket/run"};
   std::uint64_t attempts = 0;
+  std::optional<storage::Compression> compression;
 };
 
 storage::StaleAttempts stale_of(const storage::PublishOrder& order) {
@@ -119,6 +121,43 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a saved step reads back byte for byte",
   CHECK(server.uploads.empty());
   server.time = "Sat, 28 Nov 2026 06:37:10 GMT";
   CHECK(must(storage::list_attempts(site)).empty());
+}
+
+TEST_CASE_METHOD(StepsInBucket, "bucket: a compressed step reads back byte for byte",
+                 "[unit][bucket]") {
+  compression = storage::Compression{};
+  must_save(step_id(1));
+  must_save(step_id(2));
+  CHECK(objects_in("rank-00001.safetensors.ckz") == 2);
+  CHECK(whole_steps() == std::vector{step_id(1), step_id(2)});
+  const auto report = must(
+      storage::verify_checkpoint(site.files(), site.at(storage::step_directory_name(Step{1}))));
+  CHECK(report.is_good());
+}
+
+TEST_CASE_METHOD(StepsInBucket, "bucket: an object ends where it is cut before it exists",
+                 "[unit][bucket]") {
+  constexpr std::uint64_t piece_bytes = 3 * MiB;
+  // One part; a part and what is left of the next; a whole part, and none of the others.
+  for (const std::uint64_t bytes : {MiB, 9 * MiB + 5, 8 * MiB}) {
+    CAPTURE(bytes);
+    std::vector<std::byte> content(bytes);
+    for (std::size_t index = 0; index < bytes; index += 1000)
+      content[index] = static_cast<std::byte>(index / 1000);
+    const std::string path = site.at("object");
+    const auto file = must(files.create(path, os::Caching::direct));
+    must(file->allocate(30 * MiB));
+    for (std::uint64_t offset = 0; offset < bytes; offset += piece_bytes) {
+      const auto part = std::span(content).subspan(offset, std::min(piece_bytes, bytes - offset));
+      std::vector<std::byte> piece(part.begin(), part.end());  // It may change after the call.
+      const std::span<const std::byte> view(piece);
+      must(file->write_at(offset, view));
+      std::ranges::fill(piece, std::byte{0xee});
+    }
+    must(file->truncate(bytes));
+    must(file->sync_data());
+    CHECK(must(files.read_small(path, 64 * MiB)) == content);
+  }
 }
 
 TEST_CASE_METHOD(StepsInBucket, "bucket: a part of a later turn lies in its own folder",

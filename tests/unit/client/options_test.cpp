@@ -79,6 +79,7 @@ Options all_set() {
   options.keep_best = 2;
   options.best_metric = "loss";
   options.best_mode = Best::max;
+  options.compression = "zstd:3";
   options.memory_budget = 5 << 20;
   options.replicas = 3;
   options.own_slots = 4;

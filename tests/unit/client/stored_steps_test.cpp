@@ -18,12 +18,13 @@ using Catch::Contains;
 constexpr std::chrono::milliseconds soon{30'000};
 
 struct Trainer {
-  explicit Trainer(const std::string& checkpoints = "") {
+  explicit Trainer(const std::string& checkpoints = "", const std::string& compression = "") {
     Log::set_level(LogLevel::error);
     Options options;
     options.job = "stored";
     options.dir = checkpoints.empty() ? directory.file("checkpoints") : checkpoints;
     options.embedded = true;
+    options.compression = compression;
     options.memory_budget = 64 << 20;
     options.save_storage_interval = {1'000'000, {}};
     auto opened = Checkpointer::open(options);
@@ -50,6 +51,35 @@ TEST_CASE("stored steps: who waits until a step is durable makes it so", "[unit]
   REQUIRE(trainer.checkpointer->stats().durable == Step{3});
   REQUIRE(std::filesystem::exists(trainer.directory.file("checkpoints/step-000000003")));
   REQUIRE(trainer.checkpointer->close());
+}
+
+TEST_CASE("stored steps: compressed ones come back, to a trainer that compresses or not",
+          "[unit][client]") {
+  test::TemporaryDirectory directory;
+  const std::string checkpoints = directory.file("checkpoints");
+  std::vector<std::byte> saved;
+  {
+    Trainer trainer(checkpoints, "zstd:3");
+    for (std::size_t index = 0; index < trainer.bytes.size(); ++index)
+      trainer.bytes[index] = static_cast<std::byte>(index / 100);
+    saved = trainer.bytes;
+    REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
+    REQUIRE(trainer.checkpointer->wait(Step{3}, Level::durable, soon));
+    REQUIRE(trainer.checkpointer->close());
+  }
+  const std::string file = checkpoints + "/step-000000003/rank-00000.safetensors";
+  CHECK(std::filesystem::exists(file + ".ckz"));
+  CHECK_FALSE(std::filesystem::exists(file));
+  for (const bool is_from_path : {false, true}) {
+    CAPTURE(is_from_path);
+    Trainer again(checkpoints, is_from_path ? "zstd" : "");
+    RestoreRequest request;
+    if (is_from_path) request.from = checkpoints;
+    const auto restored = again.checkpointer->restore(request);
+    if (!restored) FAIL(restored.error().message());
+    CHECK(restored->step == Step{3});
+    CHECK(again.bytes == saved);
+  }
 }
 
 TEST_CASE("stored steps: why a step is not stored reaches the trainer", "[unit][client]") {

@@ -80,6 +80,15 @@ ShardPart golden_part() {
   return part;
 }
 
+// The same with its first file packed.
+ShardPart golden_packed_part() {
+  ShardPart part = golden_part();
+  const PackedShape shape{member_extents(part.record)[0], part.record.chunk_bytes};
+  PackedFile file{page_bytes + shape.table_bytes(), {shape.table_bytes(), {51, 52}}};
+  part.packed = {file, std::nullopt};
+  return part;
+}
+
 Start golden_start() {
   Start start;
   start.start_id = 11;
@@ -154,8 +163,8 @@ Decree golden_decree() {
   return decree;
 }
 
-Manifest golden_manifest() {
-  const auto part = encode(golden_part());
+Manifest golden_manifest(const ShardPart& described = golden_part()) {
+  const auto part = encode(described);
   const PartSeal seal = test::seal_of(part);
   const auto front = decode_part_front(std::span(part).first(seal.front_bytes)).value();
   Manifest manifest;
@@ -192,23 +201,31 @@ Bytes golden_file(std::size_t member) {
   return {bytes.begin(), bytes.end()};
 }
 
+std::vector<Frame> golden_frames() {
+  return {{0, 5000, 2}, {2 * page_bytes, 2 * page_bytes, stored_as_it_is}, {4 * page_bytes, 7, 1}};
+}
+
 struct Golden {
   std::string name;
   Bytes bytes;
 };
 
 std::vector<Golden> all_golden() {
-  return {{"v2.shard_record", encode(golden_part().record)},
-          {"v2.part", encode(golden_part())},
-          {"v2.manifest.json", test::bytes_of(render(golden_manifest()).value())},
-          {"v3.manifest.json", test::bytes_of(render(golden_manifest_with_metrics()).value())},
-          {"peer4.node_report", encode(golden_report())},
-          {"peer4.decree", encode(golden_decree())},
-          {"peer4.start", encode(golden_start())},
-          {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
-          {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
-          {"v2.safetensors", golden_file(0)},
-          {"v2.blobs", golden_file(1)}};
+  return {
+      {"v2.shard_record", encode(golden_part().record)},
+      {"v2.part", encode(golden_part())},
+      {"v2.manifest.json", test::bytes_of(render(golden_manifest()).value())},
+      {"v3.manifest.json", test::bytes_of(render(golden_manifest_with_metrics()).value())},
+      {"v3.part", encode(golden_packed_part())},
+      {"v5.manifest.json", test::bytes_of(render(golden_manifest(golden_packed_part())).value())},
+      {"v1.frame_table", encode(golden_frames())},
+      {"peer4.node_report", encode(golden_report())},
+      {"peer4.decree", encode(golden_decree())},
+      {"peer4.start", encode(golden_start())},
+      {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
+      {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
+      {"v2.safetensors", golden_file(0)},
+      {"v2.blobs", golden_file(1)}};
 }
 
 std::string path_of(const std::string& name) {
@@ -252,6 +269,13 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   const auto part = decode_shard_part(stored("v2.part"), manifest->shards[0].part);
   REQUIRE(part);
   CHECK(part->member_crcs == golden_part().member_crcs);
+  const auto with_packed = parse_manifest(stored_text("v5.manifest.json"));
+  REQUIRE(with_packed);
+  const auto packed = decode_shard_part(stored("v3.part"), with_packed->shards[0].part);
+  REQUIRE(packed);
+  CHECK(packed->packed == golden_packed_part().packed);
+  CHECK(files_of(*packed) == with_packed->shards[0].files);
+  CHECK(with_packed->shards[0].record_digest == manifest->shards[0].record_digest);
   CHECK(digest_of(part->record) == manifest->shards[0].record_digest);
   CHECK(files_of(*part) == manifest->shards[0].files);
 }

@@ -185,7 +185,7 @@ TEST_CASE("manifest: a new digest does not make a wrong one right", "[unit][form
     REQUIRE_FALSE(result);
     CHECK(result.error().code() == Errc::corruption);
   }
-  for (const auto* version : {"\"format_version\":0", "\"format_version\":5"}) {
+  for (const auto* version : {"\"format_version\":0", "\"format_version\":6"}) {
     const auto result = parse_manifest(resealed(good, "\"format_version\":2", version));
     CHECK(result.error().code() == Errc::version_mismatch);
   }

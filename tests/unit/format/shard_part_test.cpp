@@ -236,7 +236,7 @@ TEST_CASE("shard part: a front of another kind or version is told from a damaged
   Random random(64);
   Bytes good = encode(test::sample_part(random));
   CHECK(part_front_bytes(encode(test::sample_report(random))).error().code() == Errc::corruption);
-  good[0] = std::byte{3};
+  good[0] = std::byte{4};
   CHECK(part_front_bytes(good).error().code() == Errc::version_mismatch);
   good[0] = std::byte{2};
   good[7] = std::byte{0xff};

@@ -42,6 +42,19 @@ TEST_CASE("attach: what does not fit the open job is refused, in words that help
   CHECK(rank.pass_until([&] { return rank.committed == Step{1}; }));
 }
 
+TEST_CASE("attach: a compression that the daemon does not know is refused", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.compression = "lz4";
+  const auto refused = rank.attach();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  CHECK_THAT(refused.error().text(), Catch::Contains("compression") && Catch::Contains("zstd:3"));
+  rank.request.compression = "zstd";
+  CHECK(rank.attach());
+}
+
 TEST_CASE("attach: a newer list of nodes fences what is left of the older one", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");

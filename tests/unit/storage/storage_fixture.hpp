@@ -45,13 +45,15 @@ inline MadeShard make_rank(format::StepId at, std::uint32_t rank, format::RunId 
   return found->second;
 }
 
-inline storage::ShardToWrite source_of(const MadeShard& shard) {
-  return storage::ShardToWrite{shard.record, shard.slot()};
+inline storage::ShardToWrite source_of(
+    const MadeShard& shard, std::optional<storage::Compression> compression = std::nullopt) {
+  return storage::ShardToWrite{shard.record, shard.slot(), 0, compression};
 }
 
 // All that a coordinator and the writers do for one step.
 inline Task<storage::PublishedStep> save(storage::Site site, std::vector<MadeShard> shards,
-                                         std::uint64_t attempt) {
+                                         std::uint64_t attempt,
+                                         std::optional<storage::Compression> compression = {}) {
   storage::PublishOrder order;
   const format::ShardRecord& first = *shards.front().record;
   order.job = first.job;
@@ -62,8 +64,8 @@ inline Task<storage::PublishedStep> save(storage::Site site, std::vector<MadeSha
   for (const MadeShard& shard : shards) {
     const std::string path = site.at(order.work_name);
     const storage::TransferHooks hooks;
-    CKPT_CO_TRY(const auto flushed,
-                co_await storage::write_shard(site.files(), source_of(shard), path, hooks));
+    CKPT_CO_TRY(const auto flushed, co_await storage::write_shard(
+                                        site.files(), source_of(shard, compression), path, hooks));
     order.digests.push_back(flushed.digest);
   }
   auto published = co_await storage::publish(site, order);

@@ -1,0 +1,43 @@
+#include "storage/copy_packed.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checksum.hpp"
+#include "base/units.hpp"
+#include "os/path.hpp"
+#include "storage/page_buffer.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+constexpr std::uint64_t packed_piece_bytes = 8 * MiB;
+
+}  // namespace
+
+Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,
+                       format::StoredFile stored, const TransferHooks& hooks) {
+  CKPT_CO_TRY(const auto source, co_await files.open_read(from, os::Caching::direct));
+  CKPT_CO_TRY(const auto target, co_await files.create(to, os::Caching::direct));
+  CKPT_CO_CHECK(co_await target->allocate(stored.bytes));
+  PageBuffer memory(std::min(stored.bytes, packed_piece_bytes));
+  Crc32 crc = 0;
+  for (std::uint64_t offset = 0; offset < stored.bytes; offset += packed_piece_bytes) {
+    const auto piece = memory.first(std::min(packed_piece_bytes, stored.bytes - offset));
+    if (hooks.before_transfer) CKPT_CO_CHECK(co_await hooks.before_transfer(piece.size()));
+    CKPT_CO_CHECK(co_await source->read_at(offset, piece));
+    crc = crc32(piece, crc);
+    CKPT_CO_CHECK(co_await target->write_at(offset, piece));
+  }
+  if (crc != stored.crc)
+    co_return fail(Errc::corruption,
+                   fmt::format("read {}: it does not match its checksum", os::display(from)));
+  CKPT_CO_CHECK(co_await target->sync_data());
+  CKPT_CO_CHECK(co_await target->close());
+  (void)co_await source->close();  // Every byte was verified.
+  co_return Status();
+}
+
+}  // namespace ckpt::storage
