@@ -5,7 +5,7 @@
 
 #include "format/part_front.hpp"
 #include "os/file_system.hpp"
-#include "storage/member_reader.hpp"
+#include "storage/member_writer.hpp"
 
 namespace ckpt::storage {
 
