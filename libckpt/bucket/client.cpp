@@ -182,8 +182,11 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
       if (reaction == Reaction::give_up) co_return fail(std::move(sent).error().context(doing));
       if (sent.error().cause() == std::errc::timed_out) ++stalls;
       if (tries == tries_max || stalls == stalls_max) {
-        co_return fail(Errc::io, fmt::format("{}: {} tries failed, the last one because {}", doing,
-                                             tries, sent.error().text()));
+        const bool is_silent = stalls == stalls_max;
+        co_return fail(Errc::io,
+                       fmt::format("{}: {} tries failed, the last one because {}", doing, tries,
+                                   sent.error().text()),
+                       is_silent ? std::make_error_code(std::errc::timed_out) : std::error_code());
       }
       is_unsure = true;
     }

@@ -231,6 +231,8 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   auto published = co_await publish_and_retain(std::move(publishing));
   publishing_.clear();
   hand_free_.notify_all();
+  const bool is_refused = !published && published.error().code() == Errc::invalid_argument;
+  refusals_ = published ? 0 : refusals_ + (is_refused ? 1 : 0);
   // A writer that hung may make the directory again: it is looked for before the next flush.
   if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {

@@ -82,8 +82,7 @@ class JobStorage {
   using Answer = std::function<void(std::uint64_t flush_id, const Status& status)>;
   void publish(const agree::Publishing& publishing, Answer answer);
 
-  // Attempts of timelines below it, by whatever daemon, are over but for `kept`: discarded in the
-  // background.
+  // Discards in the background all attempts of timelines below it, by whatever daemon, but `kept`.
   void discard_older(std::uint64_t timeline, std::string kept);
   // The number of the timeline that the Start may begin: its own, or one that nobody has. As it was
   // where storage does not tell.
@@ -93,6 +92,7 @@ class JobStorage {
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }
+  bool is_refused() const { return refusals_ >= 2; }  // Publishing is, on the coordinator's node.
 
   StoredReads& reads() { return reads_; }
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
@@ -193,6 +193,7 @@ class JobStorage {
   std::vector<std::string> over_;  // Attempts that were given up.
   std::string flush_failure_;
   storage::CopiesDiffer copies_differ_;
+  std::uint32_t refusals_ = 0;  // Since something was published.
   bool is_reading_catalog_ = false, must_read_again_ = false;
 };
 

@@ -109,8 +109,10 @@ namespace {
 constexpr int rounds_max = 3;
 constexpr Duration pause = std::chrono::milliseconds(200);
 
-// Returns true if the disk may soon do better. A full disk cannot sync a directory.
+// Returns true if the disk may soon do better. A full disk cannot sync a directory. A bucket's
+// server that has not answered for a minute was waited for long enough.
 bool may_pass(const Error& error) {
+  if (error.cause() == std::errc::timed_out) return false;
   return error.code() == Errc::io || error.code() == Errc::exhausted;
 }
 

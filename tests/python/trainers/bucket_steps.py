@@ -19,7 +19,10 @@ def main():
             print(step, flush=True)
         except errors.CheckpointError as error:  # Another daemon owns the directory.
             print(error, file=sys.stderr)
-    session.abandon()  # To close it would wait for a flush that is refused again and again.
+    try:
+        session.close(600)  # The loser's flush is refused: it does not wait for that deadline.
+    except errors.CheckpointError as error:
+        print(error, file=sys.stderr)
 
 
 main()

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "bucket/retry.hpp"
+#include "storage/catalog.hpp"
 #include "unit/bucket/bucket_fixture.hpp"
 
 namespace ckpt::test {
@@ -119,6 +120,13 @@ TEST_CASE_METHOD(BucketFixture, "client: a server that never answers is given up
   REQUIRE_FALSE(read.has_value());
   CHECK(read.error().code() == Errc::io);
   CHECK_THAT(read.error().message(), Catch::Contains("nothing moved"));
+  CHECK(server.log.size() == bucket::stalls_max);
+  CHECK(read.error().cause() == std::errc::timed_out);
+
+  // Nor does a catalog begin anew.
+  server.log.clear();
+  const storage::Site site(files, clock, "s3://bucket/run");
+  CHECK_FALSE(run(storage::read_catalog(site, storage::CatalogOptions())).has_value());
   CHECK(server.log.size() == bucket::stalls_max);
 }
 

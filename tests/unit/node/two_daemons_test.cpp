@@ -112,6 +112,14 @@ TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, 
   REQUIRE(newer.pass_until([&] { return !newer.granted.empty(); }));
   newer.capture(Step{3});
   REQUIRE(newer.pass_until([&] { return newer.durable == Step{3}; }));
+
+  // It does not wait for its deadline to close: no time brings its step to storage.
+  const Time begin = older.clock.now();
+  REQUIRE(older.engine->call(older.session, control::Close{std::chrono::hours(1)}));
+  REQUIRE(older.pass_until([&] { return older.end.has_value(); }));
+  CHECK(older.clock.now() - begin < std::chrono::minutes(1));
+  REQUIRE_FALSE(*older.end);
+  CHECK_THAT(older.end->error().message(), Catch::Contains("which another daemon has begun"));
 }
 
 TEST_CASE("two daemons: a vote knows what the other has abandoned, however slowly storage answers",
