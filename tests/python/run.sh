@@ -20,7 +20,7 @@ if [ "${1:-}" = --deep ]; then
   is_deep=yes
   shift
 fi
-of_core=(tests/python/test_{arrays,blocks,capture,changes,copies,dcp,distributed_tensors,due}.py
+of_core=(tests/python/test_{arrays,blocks,capture,changes,copies,dcp,due}.py
   tests/python/test_{export,failures,guarded_memory,items,members,mutations,no_restore}.py
   tests/python/test_{odd_items,optimizers,pickles,prepared,progress,scalers,streams}.py
   tests/python/test_{tensors,torch_loop,trees,wrapped_optimizers}.py)

@@ -31,6 +31,12 @@ def staged_by(storage):
     return {"async_stager": storage} if has_stager else {}
 
 
+def needs_torch(major, minor):
+    """For what an older DCP or DTensor has not, or has otherwise."""
+    has = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return pytest.mark.skipif(has < (major, minor), reason=f"torch {major}.{minor} is wanted")
+
+
 @pytest.fixture
 def do(trainer):
     """Does what trainers/dcp_layouts.py is asked for, and checks that all of it was done."""
@@ -45,6 +51,7 @@ def do(trainer):
     return run
 
 
+@needs_torch(2, 13)
 def test_another_layout_is_loaded_from_memory(do):
     """Rows as columns, with as many ranks as saved; and with fewer and more."""
     do(
@@ -55,6 +62,7 @@ def test_another_layout_is_loaded_from_memory(do):
     )
 
 
+@needs_torch(2, 13)
 @pytest.mark.slow
 def test_any_number_of_ranks_loads_what_any_number_saved(do):
     for saved in (["save", [1], ["R"], ID], ["save", [2, 2], ["R", "S0"], ID],
@@ -72,6 +80,7 @@ def test_any_number_of_ranks_loads_what_any_number_saved(do):
         )
 
 
+@needs_torch(2, 13)
 @pytest.mark.slow
 def test_another_layout_is_loaded_from_storage(do, tmp_path, programs):
     storage = {"dir": str(tmp_path / "dir"), "save_storage_interval": 1}
@@ -85,6 +94,7 @@ def test_another_layout_is_loaded_from_storage(do, tmp_path, programs):
     )
 
 
+@needs_torch(2, 13)
 def test_stock_dcp_loads_our_folder_and_we_load_its(do, tmp_path):
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     do(["save", [2], ["S0"], ours], ["save", [2], ["S1"], ours])  # The second replaces the first.
@@ -184,6 +194,7 @@ def test_a_load_may_want_other_types_and_a_part(alone, runtime):
     assert torch.equal(found["a"], torch.arange(6.0, dtype=torch.float64))
 
 
+@needs_torch(2, 13)
 def test_a_tensor_of_several_parts_on_a_rank_is_saved_and_loaded(alone, runtime):
     wrappers = pytest.importorskip("torch.distributed.tensor._shards_wrapper")
     from torch.distributed.tensor import DTensor, Shard
@@ -205,6 +216,7 @@ def test_a_tensor_of_several_parts_on_a_rank_is_saved_and_loaded(alone, runtime)
     assert torch.equal(loaded(storage, "ckpt://several/step-1", w=torch.zeros(4, 6))["w"], whole)
 
 
+@needs_torch(2, 13)
 def test_a_stock_folder_with_metadata_of_each_rank_is_loaded(alone, tmp_path):
     dcp.save({"value": torch.ones(3)}, checkpoint_id=tmp_path / "step-1", use_collectives=False)
     found = loaded(alone(), tmp_path / "step-1", value=torch.zeros(3))
@@ -311,6 +323,7 @@ def check_began(log, count, before, step_min):
     return step
 
 
+@needs_torch(2, 13)
 def test_fsdp2_is_killed_and_goes_on_through_dcp_with_two_ranks(ranks, tmp_path):
     from test_ranks import kill_all, said
 

@@ -204,6 +204,8 @@ def test_the_state_of_every_scheduler_of_torch_needs_no_pickle():
         ),
         "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.1),
     }
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7):
+        del make["SWALR"]  # Its state had a function.
     for name, one in make.items():
         scheduler = one(torch.optim.SGD([torch.ones(1)], lr=0.1, momentum=0.9))
         _items.flatten({name: scheduler})
