@@ -27,10 +27,10 @@ Result<ExportWish> wish_of(const ExportOptions& given) {
   wish.rank = given.rank;
   wish.copies_tied = given.copy_tied;
   wish.is_sharded = given.format == "hf";
-  if (!wish.is_sharded && given.format != "safetensors")
+  if (!wish.is_sharded && given.format != "safetensors" && given.format != "torch")
     return fail(Errc::invalid_argument,
-                fmt::format("--format \"{}\": it is safetensors (one file) or hf (the files that "
-                            "Hugging Face loads)",
+                fmt::format("--format \"{}\": it is safetensors (one file), torch (one file for "
+                            "torch.load) or hf (the files that Hugging Face loads)",
                             given.format));
   if (bucket::is_bucket_path(given.out)) {
     return fail(Errc::unsupported,
@@ -57,6 +57,7 @@ ExportOrder order_of(const ExportOptions& given) {
   } else {
     order.directory = out.parent_path().empty() ? "." : out.parent_path().string();
   }
+  order.is_torch = given.format == "torch";
   order.replaces = given.force;
   order.attempt = random_from_system();
   order.is_cancelled = SignalWatch::has_signal;

@@ -14,9 +14,11 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
+#include "cli/torch_file.hpp"
 #include "os/path.hpp"
 
 namespace ckpt::cli {
@@ -162,12 +164,10 @@ std::vector<std::pair<std::string, std::string>> metadata_of(const ExportPlan& p
   return metadata;
 }
 
-Task<void> write_tensors(Export& work, const ExportFile& file, os::File& target) {
-  std::vector<format::PlainTensor> plain;
-  for (const ExportTensor& tensor : file.tensors) plain.push_back(tensor.plain);
-  CKPT_CO_TRY(const auto header, format::plain_header(plain, metadata_of(work.plan, file)));
-  CKPT_CO_CHECK(co_await target.write_at(0, header));
-  std::uint64_t at = header.size();
+// Passes the verified bytes of all tensors to `take`, batch by batch.
+using TakeBatch =
+    std::function<Task<void>(const gather::Batch& batch, std::span<const std::byte> bytes)>;
+Task<void> read_tensors(Export& work, const ExportFile& file, TakeBatch take) {
   const std::vector<gather::TensorToRead> sources = sources_of(file);
   const std::vector<gather::Batch> batches = gather::make_batches(sources, work.order.buffer_bytes);
   for (const gather::Batch& batch : batches) {
@@ -179,18 +179,43 @@ Task<void> write_tensors(Export& work, const ExportFile& file, os::File& target)
     const storage::TransferHooks hooks;
     CKPT_CO_CHECK(co_await gather::read_batch(work.source, sources, batch, bytes, hooks));
     CKPT_CO_CHECK(co_await compare_others(work, file, batch));
-    CKPT_CO_CHECK(co_await target.write_at(at, bytes));
-    at += size;
+    CKPT_CO_CHECK(co_await take(batch, bytes));
     if (work.order.written) work.order.written(size);
   }
+  co_return Status();
+}
+
+Task<void> write_safetensors(Export& work, const ExportFile& file, os::File& target) {
+  std::vector<format::PlainTensor> plain;
+  for (const ExportTensor& tensor : file.tensors) plain.push_back(tensor.plain);
+  CKPT_CO_TRY(const auto header, format::plain_header(plain, metadata_of(work.plan, file)));
+  CKPT_CO_CHECK(co_await target.write_at(0, header));
+  std::uint64_t at = header.size();
+  TakeBatch take = [&](const gather::Batch&, std::span<const std::byte> bytes) {
+    const std::uint64_t begin = std::exchange(at, at + bytes.size());
+    return target.write_at(begin, bytes);
+  };
+  CKPT_CO_CHECK(co_await read_tensors(work, file, std::move(take)));
   CKPT_ASSERT(at == header.size() + file.bytes);
   co_return Status();
+}
+
+Task<void> write_torch(Export& work, const ExportFile& file, os::File& target) {
+  CKPT_CO_TRY(TorchFile torch, TorchFile::make(file, work.plan.tied));
+  TakeBatch take = [&](const gather::Batch& batch, std::span<const std::byte> bytes) {
+    return torch.put(target, batch, bytes);
+  };
+  CKPT_CO_CHECK(co_await read_tensors(work, file, std::move(take)));
+  Status finished = co_await torch.finish(target);
+  co_return finished;
 }
 
 Task<void> write_aside(Export& work, const ExportFile& file) {
   const std::string path = work.aside(file.name);
   CKPT_CO_TRY(const auto target, co_await work.files.create(path, os::Caching::buffered));
-  CKPT_CO_CHECK(co_await write_tensors(work, file, *target));
+  Task<void> writing = work.order.is_torch ? write_torch(work, file, *target)
+                                           : write_safetensors(work, file, *target);
+  CKPT_CO_CHECK(co_await std::move(writing));
   CKPT_CO_CHECK(co_await target->sync_data());
   auto closed = co_await target->close();
   co_return closed;

@@ -19,6 +19,7 @@ struct ExportOrder {
   std::string directory;            // Where the files go.
   bool makes_directory = false;     // If it is not there.
   bool is_model_directory = false;  // Other files of a model in it are in the way, too.
+  bool is_torch = false;            // Files for torch.load, else safetensors.
   bool replaces = false;            // Else existing files are refused.
   std::uint64_t attempt = 0;        // Random: names the files that are being written.
   std::uint64_t buffer_bytes = export_buffer_bytes;

@@ -14,6 +14,7 @@
 #include "base/assert.hpp"
 #include "base/checksum.hpp"
 #include "base/units.hpp"
+#include "format/archive_file.hpp"
 #include "format/codec.hpp"
 
 namespace ckpt::format {
@@ -218,20 +219,56 @@ std::string_view entry_name(const TensorPlace& tensor) {
   return std::string_view(tensor.name).substr(separator + archive_separator.size());
 }
 
+Status check_count(std::size_t count) {
+  if (count <= entries_max) return {};
+  return fail(Errc::exhausted,
+              fmt::format("an archive of {} entries, where {} are the most", count, entries_max));
+}
+
+Status check_name(std::string_view name) {
+  if (!name.empty() && name.size() <= entry_name_bytes_max) return {};
+  return fail(Errc::invalid_argument, fmt::format("archive entry \"{}\": its name is 1 to {} bytes",
+                                                  name.substr(0, 100), entry_name_bytes_max));
+}
+
+// Borrows the name.
+Entry entry_of(const FileEntry& entry) {
+  return {entry.name, entry.header, entry.data, entry.bytes, entry.crc};
+}
+
 }  // namespace
 
+Result<std::uint64_t> place_entries(std::span<FileEntry> entries) {
+  CKPT_CHECK(check_count(entries.size()));
+  std::vector<Entry> placed;
+  for (const FileEntry& entry : entries) {
+    CKPT_CHECK(check_name(entry.name));
+    placed.push_back(entry_of(entry));
+  }
+  const std::uint64_t directory = place(placed);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    entries[i].header = placed[i].header;
+    entries[i].data = placed[i].data;
+  }
+  return directory;
+}
+
+std::vector<std::byte> entry_header(const FileEntry& entry) {
+  return local_header(entry_of(entry));
+}
+
+std::vector<std::byte> archive_end(std::span<const FileEntry> entries, std::uint64_t begin) {
+  std::vector<Entry> placed;
+  for (const FileEntry& entry : entries) placed.push_back(entry_of(entry));
+  return directory_of(placed, begin);
+}
+
 Result<std::uint64_t> place_archive(std::span<TensorPlace> entries, std::uint64_t begin) {
-  if (entries.size() > entries_max)
-    return fail(Errc::exhausted, fmt::format("an archive of {} entries, where {} are the most",
-                                             entries.size(), entries_max));
+  CKPT_CHECK(check_count(entries.size()));
   std::vector<Entry> placed;
   for (const TensorPlace& entry : entries) {
     const std::string_view name = entry_name(entry);
-    if (name.empty() || name.size() > entry_name_bytes_max)
-      return fail(Errc::invalid_argument,
-                  fmt::format("archive entry \"{}\": its name is 1 to {} "
-                              "bytes",
-                              entry.name.substr(0, 100), entry_name_bytes_max));
+    CKPT_CHECK(check_name(name));
     placed.push_back({name, 0, 0, entry.extent.bytes, 0});
   }
   const std::uint64_t directory = place(placed);

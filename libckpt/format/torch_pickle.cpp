@@ -10,6 +10,7 @@
 
 #include "format/json.hpp"
 #include "format/pickle_machine.hpp"
+#include "format/torch_names.hpp"
 
 namespace ckpt::format {
 
@@ -17,55 +18,20 @@ namespace {
 
 constexpr std::size_t depth_max = 64;  // Of containers in one another.
 
-struct TypeName {
-  std::string_view name;
-  DType dtype;
-};
-constexpr std::array storages = {TypeName{"torch.FloatStorage", DType::f32},
-                                 TypeName{"torch.DoubleStorage", DType::f64},
-                                 TypeName{"torch.HalfStorage", DType::f16},
-                                 TypeName{"torch.BFloat16Storage", DType::bf16},
-                                 TypeName{"torch.LongStorage", DType::i64},
-                                 TypeName{"torch.IntStorage", DType::i32},
-                                 TypeName{"torch.ShortStorage", DType::i16},
-                                 TypeName{"torch.CharStorage", DType::i8},
-                                 TypeName{"torch.ByteStorage", DType::u8},
-                                 TypeName{"torch.BoolStorage", DType::boolean},
-                                 TypeName{"torch.ComplexFloatStorage", DType::c64}};
-constexpr std::array dtypes = {TypeName{"torch.float32", DType::f32},
-                               TypeName{"torch.float64", DType::f64},
-                               TypeName{"torch.float16", DType::f16},
-                               TypeName{"torch.bfloat16", DType::bf16},
-                               TypeName{"torch.int64", DType::i64},
-                               TypeName{"torch.int32", DType::i32},
-                               TypeName{"torch.int16", DType::i16},
-                               TypeName{"torch.int8", DType::i8},
-                               TypeName{"torch.uint8", DType::u8},
-                               TypeName{"torch.bool", DType::boolean},
-                               TypeName{"torch.uint16", DType::u16},
-                               TypeName{"torch.uint32", DType::u32},
-                               TypeName{"torch.uint64", DType::u64},
-                               TypeName{"torch.complex64", DType::c64},
-                               TypeName{"torch.float8_e4m3fn", DType::f8_e4m3},
-                               TypeName{"torch.float8_e5m2", DType::f8_e5m2},
-                               TypeName{"torch.float8_e8m0fnu", DType::f8_e8m0}};
-constexpr std::string_view untyped_storage = "torch.storage.UntypedStorage";
-constexpr std::string_view rebuild_tensor = "torch._utils._rebuild_tensor_v2";
-constexpr std::string_view rebuild_typed_tensor = "torch._utils._rebuild_tensor_v3";
 constexpr std::string_view rebuild_parameter = "torch._utils._rebuild_parameter";
-constexpr std::string_view ordered_dict = "collections.OrderedDict";
 constexpr std::string_view torch_size = "torch.Size";
 
-std::optional<DType> type_in(std::span<const TypeName> list, std::string_view name) {
-  for (const TypeName& each : list)
+std::optional<DType> type_in(std::span<const TorchName> list, std::string_view name) {
+  for (const TorchName& each : list)
     if (each.name == name) return each.dtype;
   return std::nullopt;
 }
 
 bool is_known(std::string_view name) {
-  return type_in(storages, name) || type_in(dtypes, name) || name == untyped_storage ||
-         name == rebuild_tensor || name == rebuild_typed_tensor || name == rebuild_parameter ||
-         name == ordered_dict || name == torch_size;
+  return type_in(torch_storages, name) || type_in(torch_dtypes, name) ||
+         name == torch_untyped_storage || name == torch_rebuild_tensor ||
+         name == torch_rebuild_typed_tensor || name == rebuild_parameter ||
+         name == torch_ordered_dict || name == torch_size;
 }
 
 class TorchMachine final : public PickleMachine {
@@ -114,8 +80,8 @@ Status TorchMachine::load_persistent() {
   if (!is_one) return broken("a reference that is none to a storage");
   Value storage;
   storage.kind = Kind::storage;
-  storage.dtype = type_in(storages, item(1).text);
-  if (!storage.dtype && item(1).text != untyped_storage)
+  storage.dtype = type_in(torch_storages, item(1).text);
+  if (!storage.dtype && item(1).text != torch_untyped_storage)
     return refused(fmt::format("a storage of type {}", item(1).text));
   storage.text = item(2).text;
   const auto bytes = checked_multiply(static_cast<std::uint64_t>(item(4).integer),
@@ -151,7 +117,7 @@ Status TorchMachine::make_tensor(const Value& arguments, bool is_typed) {
   PickledTensor& tensor = made.tensor;
   tensor.storage = item(0).text;
   tensor.storage_bytes = static_cast<std::uint64_t>(item(0).integer);
-  const auto dtype = is_typed ? type_in(dtypes, item(6).text) : item(0).dtype;
+  const auto dtype = is_typed ? type_in(torch_dtypes, item(6).text) : item(0).dtype;
   if (!dtype) return refused("a tensor of a type that is not known");
   tensor.dtype = *dtype;
   CKPT_TRY(tensor.shape, numbers(arguments.items[2]));
@@ -199,14 +165,14 @@ Status TorchMachine::call() {
   const std::string name = at(callee).text;
   if (at(callee).kind != Kind::name || arguments.kind != Kind::tuple)
     return broken("a call of what is no name");
-  if (name == rebuild_tensor || name == rebuild_typed_tensor)
-    return make_tensor(arguments, name == rebuild_typed_tensor);
+  if (name == torch_rebuild_tensor || name == torch_rebuild_typed_tensor)
+    return make_tensor(arguments, name == torch_rebuild_typed_tensor);
   if (name == rebuild_parameter && !arguments.items.empty() &&
       at(arguments.items[0]).kind == Kind::tensor) {
     push_known(arguments.items[0]);
     return {};
   }
-  if (name == ordered_dict && arguments.items.empty()) {
+  if (name == torch_ordered_dict && arguments.items.empty()) {
     push({Kind::dict, 0, {}, {}, {}});
     return {};
   }

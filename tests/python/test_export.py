@@ -105,6 +105,22 @@ def test_one_file_is_what_load_state_dict_takes(saved, tmp_path, ckpt, kind):
     assert_same(strict.state_dict(), expected)
 
 
+@pytest.mark.parametrize("kind", ["plain", "fsdp"])
+def test_a_torch_file_is_loaded_without_running_a_pickle(saved, tmp_path, ckpt, kind):
+    expected = torch.load(saved[kind] / "whole.pt")
+    out = tmp_path / "model.pt"
+    ckpt("export", saved[kind] / "job", out, "--format", "torch", "--strip", "model.")
+    loaded = torch.load(out, weights_only=True)
+    assert_same(loaded, expected)
+    storages = [loaded[name].untyped_storage() for name in ("head.weight", "embed.weight")]
+    assert storages[0].data_ptr() == storages[1].data_ptr()
+    mapped = torch.load(out, weights_only=True, mmap=True)
+    assert_same(mapped, expected)
+    model = Model()
+    model.load_state_dict(loaded)
+    assert_same(model.state_dict(), expected)
+
+
 def test_the_number_of_ranks_leaves_no_trace(saved, tmp_path, ckpt):
     for kind in saved:
         ckpt("export", saved[kind] / "job" / "step-000000008", tmp_path / kind, "--strip", "model.")

@@ -3,11 +3,15 @@
 // Method: small checkpoints on a disk in memory, exported through buffers of a few bytes. Files are
 //         read by our strict reader of safetensors. Every operation of the disk fails once.
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/export_plan.hpp"
 #include "cli/export_write.hpp"
+#include "cli/import_source.hpp"
+#include "cli/workplace.hpp"
 #include "format/safetensors_image.hpp"
+#include "support/temporary_directory.hpp"
 #include "unit/cli/made_steps.hpp"
 
 namespace ckpt::cli {
@@ -119,6 +123,64 @@ TEST_CASE("export: the pieces of all ranks are one tensor, whichever ranks there
   scene.order.replaces = true;
   scene.must_export(one);
   CHECK(scene.disk.content("/out/model.safetensors") == before);
+}
+
+TEST_CASE("export: a torch file has every tensor where its pickle says, and no other bytes",
+          "[unit][cli]") {
+  ExportScene scene;
+  scene.order.is_torch = true;
+  scene.wish.file_name = "model.pt";
+  const MadeTensor bias = floats("m.bias", {3}, 5);
+  const MadeTensor flags = made<std::uint8_t>("m.flags", DType::boolean, {3}, 0);
+  const MadeTensor counts = made<std::uint16_t>("m.counts", DType::u16, {2, 2}, 70);
+  const MadeTensor none = floats("m.none", {0, 4}, 0);
+  const MadeTensor scalar = made<std::int64_t>("m.scalar", DType::i64, {}, 77);
+  const auto path = scene.publish(
+      2,
+      {{{rows("m.w", {500, 30}, 0, 200, 10), flags, counts, none, bias, tied("m.tied", bias)}, {}},
+       {{rows("m.w", {500, 30}, 200, 300, 10), scalar}, {}}});
+  const auto paths = scene.try_export(path);
+  REQUIRE((paths ? "" : paths.error().message()) == "");
+  // Read as `ckpt import` reads files of others.
+  const std::string file = scene.disk.content("/out/model.pt");
+  const test::TemporaryDirectory directory;
+  const std::string copy = directory.file("model.pt");
+  std::ofstream(copy, std::ios::binary) << file;
+  Workplace workplace;
+  const auto source = workplace.run(open_import(workplace.files(), {copy}, ""));
+  REQUIRE((source ? "" : source.error().message()) == "");
+  const auto bytes = std::as_bytes(std::span(file));
+  std::map<std::string, MadeTensor> found;
+  std::string alias_of;
+  for (const ImportTensor& each : (*source)->tensors) {
+    MadeTensor& tensor = found[each.spec.name];
+    tensor.dtype = each.spec.dtype;
+    tensor.shape = each.spec.shape;
+    const auto content = bytes.subspan(each.bytes.offset, each.bytes.bytes);
+    tensor.bytes.assign(content.begin(), content.end());
+    if (!each.spec.alias_of.empty()) alias_of = each.spec.name + " is " + each.spec.alias_of;
+    CHECK(each.bytes.offset % 64 == 0);
+  }
+  CHECK(found.size() == 7);
+  check_same(found.at("m.w"), floats("m.w", {500, 30}, 10));
+  for (const MadeTensor& tensor : {bias, flags, counts, none, scalar})
+    check_same(found.at(tensor.name), tensor);
+  CHECK(alias_of == "m.tied is m.bias");
+}
+
+TEST_CASE("export: a compressed checkpoint gives the same bytes as a plain one", "[unit][cli]") {
+  ExportScene scene;
+  const std::vector<MadeRank> ranks = {{{rows("m.w", {6000, 3}, 0, 2500, 10)}, {}},
+                                       {{rows("m.w", {6000, 3}, 2500, 3500, 10)}, {}}};
+  scene.order.buffer_bytes = 5000;
+  scene.must_export(scene.publish(2, ranks));
+  const std::string plain = scene.disk.content("/out/model.safetensors");
+  scene.compression = storage::Compression{};
+  const std::string packed = scene.publish(3, ranks);
+  REQUIRE(scene.disk.exists(packed + "/rank-00001.safetensors.ckz"));
+  scene.order.replaces = true;
+  scene.must_export(packed);
+  CHECK(scene.disk.content("/out/model.safetensors") == plain);
 }
 
 TEST_CASE("export: only what is chosen comes, under its shorter name", "[unit][cli]") {

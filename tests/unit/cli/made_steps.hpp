@@ -114,13 +114,15 @@ class MadeSteps : public test::StorageFixture {
  public:
   MadeSteps() { open(); }
 
+  std::optional<storage::Compression> compression;  // Of the steps that are published.
+
   // Returns the path of the checkpoint.
   std::string publish(std::uint64_t step, const std::vector<MadeRank>& ranks) {
     std::vector<test::MadeShard> shards;
     const auto world = static_cast<std::uint32_t>(ranks.size());
     for (std::uint32_t rank = 0; rank < world; ++rank)
       shards.push_back(shard_of(rank, world, step, ranks[rank]));
-    const auto published = run(test::save(site, shards, ++attempts));
+    const auto published = run(test::save(site, shards, ++attempts, compression));
     REQUIRE((published ? "" : published.error().message()) == "");
     return "/scratch/job/" + storage::step_directory_name(Step{step});
   }
