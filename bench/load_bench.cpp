@@ -20,7 +20,8 @@ Task<void> load(os::FileSystem& files, std::string step_directory, std::span<std
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest_at(files, step_directory));
   CKPT_CO_TRY(const auto record, co_await storage::read_record(files, step_directory, manifest, 0));
   const storage::TransferHooks hooks;
-  auto read = co_await storage::read_shard(files, step_directory, record, target, hooks);
+  auto read = co_await storage::read_shard(files, storage::ShardPlace(step_directory), record,
+                                           target, hooks);
   co_return read;
 }
 

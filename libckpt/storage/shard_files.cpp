@@ -13,7 +13,7 @@
 namespace ckpt::storage {
 
 ShardPlace shard_place(std::string_view step_directory, const format::ManifestShard& shard) {
-  return {shard_directory(step_directory, shard), shard.files};
+  return ShardPlace(shard_directory(step_directory, shard), shard.files);
 }
 
 ShardFiles::ShardFiles(ShardPlace place, std::shared_ptr<const format::ShardRecord> record)

@@ -22,7 +22,7 @@ namespace ckpt::storage {
 // ShardPlace: where the files of a shard lie, and how they are stored.
 struct ShardPlace {
   // Without `stored`: plain files, as the record names them.
-  ShardPlace(std::string where, std::vector<format::StoredFile> how = {})
+  explicit ShardPlace(std::string where, std::vector<format::StoredFile> how = {})
       : directory(std::move(where)), stored(std::move(how)) {}
 
   std::string directory;                   // shard_directory.

@@ -105,7 +105,8 @@ class ImportScene {
     const auto record = workplace.run((*opened)->shards->whole_record(0));
     REQUIRE(record);
     Bytes slot((*record)->bytes);
-    REQUIRE(workplace.run(storage::read_shard(workplace.files(), path, *record, slot, {})));
+    REQUIRE(workplace.run(
+        storage::read_shard(workplace.files(), storage::ShardPlace(path), *record, slot, {})));
     std::map<std::string, Bytes> tensors;
     for (const format::TensorPlace& place : (*record)->layout.tensors) {
       const auto bytes = std::span(slot).subspan(place.extent.offset, place.extent.bytes);

@@ -27,7 +27,8 @@ class SavedStep : public StorageFixture {
     const MadeShard shard = make_rank(step_id(7), rank);
     std::vector<std::byte> target(shard.record->bytes);
     const storage::TransferHooks hooks;
-    Status done = run(storage::read_shard(files, step_path, shard.record, target, hooks));
+    Status done = run(
+        storage::read_shard(files, storage::ShardPlace(step_path), shard.record, target, hooks));
     if (done) REQUIRE(std::memcmp(target.data(), shard.bytes->data(), target.size()) == 0);
     return done;
   }

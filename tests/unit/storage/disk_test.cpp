@@ -78,8 +78,8 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
     const auto shards = large_shards(at);
     std::vector<std::byte> target(shards[1].record->bytes);
     const storage::TransferHooks hooks;
-    const Status read =
-        scene.run(storage::read_shard(*scene.files, path, shards[1].record, target, hooks));
+    const Status read = scene.run(storage::read_shard(*scene.files, storage::ShardPlace(path),
+                                                      shards[1].record, target, hooks));
     REQUIRE((read ? "" : read.error().message()) == "");
     REQUIRE(std::memcmp(target.data(), shards[1].bytes->data(), target.size()) == 0);
   }

@@ -251,7 +251,8 @@ TEST_CASE_METHOD(StorageFixture, "fault: a Slot whose memory comes in pieces is 
   }
   REQUIRE(run(storage::write_shard(files, source, site.at(*name), {})));
   std::vector<std::byte> target(shard.record->bytes);
-  REQUIRE(run(storage::read_shard(files, site.at(*name), shard.record, target, {})));
+  REQUIRE(run(
+      storage::read_shard(files, storage::ShardPlace(site.at(*name)), shard.record, target, {})));
   CHECK(std::memcmp(target.data(), shard.bytes->data(), target.size()) == 0);
 }
 

@@ -84,7 +84,8 @@ inline Task<void> check_content(storage::Site site, storage::Checkpoint checkpoi
       co_return fail(Errc::corruption, "another record than was saved");
     std::vector<std::byte> target(record->bytes, std::byte{0xee});
     const storage::TransferHooks hooks;
-    CKPT_CO_CHECK(co_await storage::read_shard(site.files(), path, record, target, hooks));
+    CKPT_CO_CHECK(co_await storage::read_shard(site.files(), storage::ShardPlace(path), record,
+                                               target, hooks));
     if (std::memcmp(target.data(), expected.bytes->data(), target.size()) != 0) {
       co_return fail(Errc::corruption, "restored bytes that were never saved");
     }

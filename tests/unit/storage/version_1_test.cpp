@@ -57,7 +57,7 @@ TEST_CASE_METHOD(Version1, "version 1: a checkpoint is listed, verified and rest
   CHECK(format::digest_of(**record) == catalog.checkpoints[0].digests[0]);
   std::vector<std::byte> target((*record)->bytes);
   const storage::TransferHooks hooks;
-  REQUIRE(run(storage::read_shard(files, step_path, *record, target, hooks)));
+  REQUIRE(run(storage::read_shard(files, storage::ShardPlace(step_path), *record, target, hooks)));
   const format::TensorPlace& tensor = (*record)->layout.tensors.front();
   CHECK(tensor.name == "embed.weight");
   for (std::uint64_t at = 0; at < tensor.extent.bytes; ++at)
