@@ -240,6 +240,8 @@ Task<std::shared_ptr<Slot>> Healing::take_slot(std::shared_ptr<const format::Sha
   const std::uint32_t count = is_own ? 1 : arena::replica_slots_per_rank;
   while (true) {
     auto slot = slots_.take_replica(*record, [this, held = life_.hold()] { life_.touch(); }, count);
+    const bool is_full = !slot && slot.error().code() == Errc::exhausted;
+    if (is_full && replication_.make_room(record->id.rank)) continue;
     if (slot || slot.error().code() != Errc::unavailable) co_return slot;
     CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(deadline));
     if (!is_notified) co_return slot;

@@ -342,7 +342,6 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
   return target;
 }
 
-// A reception that broke off gives way to one of another step.
 bool Replication::make_room(std::uint32_t rank) {
   for (auto entry = receiving_.begin(); entry != receiving_.end(); ++entry) {
     const Receiving& receiving = entry->second;

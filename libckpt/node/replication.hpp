@@ -60,6 +60,9 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
                std::size_t chunk) override;
 
+  // A reception of the rank that broke off gives its Slot back. False: there is none.
+  bool make_room(std::uint32_t rank);
+
  private:
   using Copy = std::pair<format::ShardId, Digest>;
   struct Receiving {
@@ -91,7 +94,6 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   asio::awaitable<void> serve(std::shared_ptr<wire::Connection> connection,
                               wire::PeerIdentity identity);
   replicate::TransferOptions transfer_options() const;
-  bool make_room(std::uint32_t rank);
 
   const JobFacts& facts_;
   JobLife& life_;
