@@ -136,9 +136,13 @@ Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, 
   if (opened) co_return opened;
   const Errc code = opened.error().code();
   // What no waiting mends: another job's directory, a path that no place has.
-  const bool is_wrong = code == Errc::invalid_argument || code == Errc::corruption ||
-                        code == Errc::unsupported || code == Errc::version_mismatch;
+  bool is_wrong = code == Errc::invalid_argument || code == Errc::corruption ||
+                  code == Errc::unsupported || code == Errc::version_mismatch;
   Error error = std::move(opened).error();
+  if (is_wrong && is_known) {  // A file system that is not mounted stops no training.
+    const auto marker = co_await storage::read_run_marker(places_[1].site());
+    is_wrong = marker || marker.error().code() == Errc::corruption;
+  }
   if (is_wrong) co_return fail(std::move(error).context("the second place"));
   const char* const why = is_known ? "the second place"
                                    : "the second place, which may hold the job's checkpoints: the "

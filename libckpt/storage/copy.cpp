@@ -107,11 +107,12 @@ Task<format::Timelines> prepare_target(Site target, const CopyOrder& order) {
   co_return merged;
 }
 
-// A step that was abandoned there, and that the job has saved again.
+// A step of an older timeline that the job has saved again: after a restore to an older step, or
+// after a fresh start, which abandons nothing by name.
 bool makes_way(const CopyOrder& order, const format::Timelines& timelines,
                const format::Manifest& standing) {
-  return order.is_of_running_job && standing.run == order.manifest->run &&
-         format::is_abandoned(timelines.history, standing.at);
+  if (!order.is_of_running_job || standing.run != order.manifest->run) return false;
+  return standing.at < order.manifest->at || format::is_abandoned(timelines.history, standing.at);
 }
 
 // Step 2. False: there is no checkpoint of this name.

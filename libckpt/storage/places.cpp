@@ -57,15 +57,14 @@ struct Words {
 };
 
 Words words_of(std::string_view place) {
-  const std::size_t blank = place.find_last_of(" \t");
-  if (blank == std::string_view::npos) return {place, {}};
-  const std::string_view last = place.substr(blank + 1);
-  const std::string_view before = trim(place.substr(0, blank));
-  if (last == every_word) return {before, std::string_view()};
-  const bool is_every = before.ends_with(every_word) && before.size() > every_word.size() &&
-                        is_blank(before[before.size() - every_word.size() - 1]);
-  if (!is_every) return {place, {}};
-  return {trim(before.substr(0, before.size() - every_word.size())), last};
+  for (std::size_t at = place.find(every_word); at != std::string_view::npos;
+       at = place.find(every_word, at + 1)) {
+    const std::string_view behind = place.substr(at + every_word.size());
+    const bool is_word =
+        at > 0 && is_blank(place[at - 1]) && (behind.empty() || is_blank(behind.front()));
+    if (is_word) return {trim(place.substr(0, at)), trim(behind)};
+  }
+  return {place, {}};
 }
 
 std::string_view without_slash(std::string_view path) {
@@ -142,8 +141,11 @@ Result<Places> parse_places(std::string_view text) {
                                       *second.every));
     places.second->pace = *pace;
   }
-  if (without_slash(places.first) == without_slash(second.path))
-    return refuse(text, "both places are the same one");
+  const std::string one = fmt::format("{}/", without_slash(places.first));
+  const std::string other = fmt::format("{}/", without_slash(second.path));
+  if (one == other) return refuse(text, "both places are the same one");
+  if (one.starts_with(other) || other.starts_with(one))
+    return refuse(text, "one place lies in the other, and would be lost with it");
   return places;
 }
 

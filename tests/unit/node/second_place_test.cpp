@@ -322,6 +322,36 @@ TEST_CASE("second place: a step that is saved again replaces the abandoned one",
   CHECK(trainer.trouble().empty());
 }
 
+TEST_CASE("second place: the steps of a fresh start take the places of those before",
+          "[unit][node]") {
+  Places places;
+  save_three(places);
+  {
+    Trainer trainer(places);
+    REQUIRE(trainer.begin_fresh());
+    trainer.store(1);
+    REQUIRE(trainer.pass_until([&] {
+      const auto place = trainer.job_status()["second_place"];
+      return !place["newest"].is_null() && place["newest"]["timeline"] == 2;
+    }));
+    CHECK(trainer.trouble().empty());
+  }
+  places.disk.erase(first);
+  Trainer trainer(places);
+  const auto restored = trainer.restored_step();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{1});  // And not the third one of the training before.
+}
+
+TEST_CASE("second place: a file system that is not mounted stops no training", "[unit][node]") {
+  Places places;
+  save_three(places);
+  Trainer trainer(places);
+  trainer.request.dir = std::string(first) + ", /missing/job";
+  REQUIRE(trainer.restored_step());
+  CHECK(trainer.trouble().find("/missing/job") != std::string::npos);
+}
+
 TEST_CASE("second place: a copy that a death ended is made good by the next daemon",
           "[unit][node]") {
   Places places;

@@ -68,14 +68,15 @@ TEST_CASE("places: what they cannot mean is refused", "[unit][storage]") {
   CHECK(refusal("/a every 10").find("behind the second place") != std::string::npos);
   CHECK(refusal("/a, ").find("a place is empty") != std::string::npos);
   CHECK(refusal(", /b").find("a place is empty") != std::string::npos);
-  for (const char* wrong :
-       {"0", "ten", "3 steps", "10w", "-1", "1.5h", "99999999999999999999", ""}) {
+  for (const char* wrong : {"0", "ten", "3 steps", "30 min", "1h every 2", "10w", "-1", "1.5h",
+                            "99999999999999999999", ""}) {
     CAPTURE(wrong);
     const std::string text = std::string("/a, /b every ") + wrong;
-    // Three words are no pace: then they are part of a path, as in "3 steps".
-    const bool is_path = std::string_view(wrong) == "3 steps";
-    CHECK((refusal(text).find("behind `every` is neither") != std::string::npos) != is_path);
+    CHECK(refusal(text).find("behind `every` is neither") != std::string::npos);
   }
+  CHECK(refusal("/a, /a/b").find("lies in the other") != std::string::npos);
+  CHECK(refusal("s3://b/c/d, s3://b/c every 2").find("lies in the other") != std::string::npos);
+  CHECK(parse_places("/a, /ab").has_value());
 }
 
 }  // namespace ckpt::storage
