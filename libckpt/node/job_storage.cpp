@@ -15,7 +15,7 @@ namespace ckpt::node {
 
 namespace {
 
-// A restore from memory or from the first place waits for the second one only so long.
+// A start or a restore that the first place can serve waits for the second one only so long.
 constexpr Duration second_patience = std::chrono::seconds(5);
 
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
@@ -74,7 +74,20 @@ storage::Site JobStorage::site() const {
   return storage::Site(seams.files, seams.clock, facts_.directory, seams.compute);
 }
 
+Time JobStorage::second_deadline() const {
+  return opening_until_ ? *opening_until_ : facts_.clock().after(second_patience);
+}
+
+// All that it asks of the second place is over in one time, so that a trainer that opens the job
+// does not give up before.
 Task<format::RunId> JobStorage::open(std::string job, bool with_catalog) {
+  opening_until_ = facts_.clock().after(second_patience);
+  auto opened = co_await open_places(std::move(job), with_catalog);
+  opening_until_.reset();
+  co_return opened;
+}
+
+Task<format::RunId> JobStorage::open_places(std::string job, bool with_catalog) {
   Random& random = facts_.context.random;
   storage::RunOrder order;
   order.job = std::move(job);
@@ -129,7 +142,7 @@ Task<format::RunMarker> JobStorage::open_marker(storage::RunOrder order) {
 // Errors: unavailable (it does not answer; `is_known`: the first place has the run, and the job can
 // go on without the second), and those of storage::open_run_directory.
 Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, bool is_known) {
-  const Time deadline = facts_.clock().after(second_patience);
+  const Time deadline = second_deadline();
   auto opened = co_await within(
       facts_.context.executor, facts_.clock(), deadline, "open " + facts_.second->directory,
       storage::open_run_directory(places_[1].site(), std::move(order)), life_.hold());
@@ -172,7 +185,7 @@ Task<void> JobStorage::refresh_catalog() {
 Task<void> JobStorage::refresh_second() {
   unreadable_.clear();
   if (!second_) co_return Status{};
-  const Time deadline = facts_.clock().after(second_patience);
+  const Time deadline = second_deadline();
   auto catalog = co_await within(facts_.context.executor, facts_.clock(), deadline,
                                  "list " + facts_.second->directory, places_[1].load(std::nullopt),
                                  life_.hold());

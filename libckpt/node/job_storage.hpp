@@ -141,6 +141,7 @@ class JobStorage {
   Task<void> keep_history(format::StepId to_publish);
   Task<std::uint64_t> claim_free_timeline(format::Start start);
   Task<void> keep_marker();
+  Task<format::RunId> open_places(std::string job, bool with_catalog);
   Task<format::RunMarker> open_marker(storage::RunOrder order);
   Task<format::RunMarker> open_second_marker(storage::RunOrder order, bool is_known);
   Task<format::Timelines> load_histories();
@@ -152,6 +153,7 @@ class JobStorage {
   SecondPlace::Hooks hooks_of_second();
   Task<void> wait_for_flush();
   storage::Site site() const;
+  Time second_deadline() const;
 
   const JobFacts& facts_;
   JobLife& life_;
@@ -174,7 +176,8 @@ class JobStorage {
   std::string history_error_;
   bool has_history_ = false;  // In the first place, when it was last read or written.
   bool has_second_history_ = false;
-  std::optional<Time> aside_since_;  // Files are written aside, or removed there, since then.
+  std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
+  std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
   Signal aside_free_;
   std::optional<Time> history_due_;  // None: what we know is stored.
   LogLimit history_complaints_{60.0};

@@ -17,8 +17,6 @@ namespace {
 constexpr Duration history_again_after = std::chrono::seconds(5);
 // A few small files, which take milliseconds.
 constexpr Duration aside_long = std::chrono::seconds(10);
-// As in job_storage.cpp.
-constexpr Duration second_patience = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -33,7 +31,7 @@ Task<format::Timelines> JobStorage::load_histories() {
   auto timelines = co_await load_history();
   has_second_history_ = false;
   if (!second_ || !timelines) co_return timelines;
-  const Time deadline = facts_.clock().after(second_patience);
+  const Time deadline = second_deadline();
   auto there =
       co_await within(facts_.context.executor, facts_.clock(), deadline,
                       "read the timelines of " + facts_.second->directory,

@@ -172,6 +172,15 @@ def test_the_tools_and_load_show_and_take_what_is_where(server, job, ckpt, statu
     assert_is_of(load(both), 2)
 
 
+def test_a_job_starts_in_time_though_its_bucket_never_answers(server, job, ckpt, both):
+    session = job(dir=both, save_storage_interval=1)
+    save_all(session, (1,))
+    session.close()
+    ckpt("stop")
+    server.proxy.fault = lambda method, path: "hang"
+    assert_is_of(job(dir=both, save_storage_interval=1).restore(), 1)
+
+
 def test_a_bucket_that_is_away_harms_nothing_and_catches_up(server, job, ckpt, status, both):
     session = job(dir=both, save_storage_interval=1)
     save_all(session, (1,))
