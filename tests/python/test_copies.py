@@ -236,7 +236,8 @@ def test_common_items_that_differ_are_reported_by_name(ranks):
     sessions = ranks(2, "run")
 
     def save_one(rank, session, step, rate):
-        items = {"n": rank, "scheduler": {"rate": rate, "table": numpy.arange(3.0)}}
+        scheduler = [("rate", rate), ("table", numpy.arange(3.0))]
+        items = {"n": rank, "scheduler": dict(scheduler[::-1] if rank else scheduler)}
         assert session.save(step, items, common=["scheduler"])
         session.wait(step, "durable")
 

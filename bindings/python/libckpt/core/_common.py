@@ -6,6 +6,7 @@ of each, which is compared with those of the other ranks when a step is stored.
 
 import ctypes
 import hashlib
+import json
 import logging
 
 from libckpt.core import _items, _tensors
@@ -51,8 +52,9 @@ def _digest(name, items, allow_pickle):
             f'item "{name}" has tensors of more than {TENSOR_BYTES_MAX} bytes: give them '
             "as arrays that count their copies"
         )
-    digest = hashlib.sha256(structure.encode())
-    for path, tensor in tensors.items():
+    # The order of a dictionary's keys is no difference.
+    digest = hashlib.sha256(json.dumps(json.loads(structure), sort_keys=True).encode())
+    for path, tensor in sorted(tensors.items()):
         if _tensors.kind_of(tensor).gpu_of(tensor) >= 0:
             raise InvalidArgument(f'tensor "{path}" is on a GPU: keep it on the host')
         stored = _tensors.as_stored(tensor)
