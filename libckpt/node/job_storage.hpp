@@ -172,10 +172,8 @@ class JobStorage {
   StoredReads reads_;
   std::optional<format::StepId> looking_for_;
   std::set<format::Damage> damaged_;
-  std::string unreadable_;
-  std::string history_error_;
-  bool has_history_ = false;  // In the first place, when it was last read or written.
-  bool has_second_history_ = false;
+  std::string unreadable_, history_error_, flush_failure_;
+  bool has_history_ = false, has_second_history_ = false;  // When they were last read or written.
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
   Signal aside_free_;
@@ -194,7 +192,6 @@ class JobStorage {
   std::string publishing_;         // The work directory that is being published; empty: none is.
   std::string attempt_;            // The newest one that was ordered, and not published.
   std::vector<std::string> over_;  // Attempts that were given up.
-  std::string flush_failure_;
   storage::CopiesDiffer copies_differ_;
   std::uint32_t refusals_ = 0;  // Since something was published.
   bool is_reading_catalog_ = false, must_read_again_ = false;

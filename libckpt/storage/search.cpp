@@ -163,9 +163,11 @@ Task<FoundRuns> find_in_places(os::FileSystem& files, Clock& clock, Places place
       found.runs.push_back({"", directory, std::move(*read)});
     } else {
       if (!first_error) first_error.emplace(read.error());
+      if (read.error().code() != Errc::not_found) found.failure.emplace(read.error());
       found.unreadable.push_back(fmt::format("{}: {}", directory, read.error().message()));
     }
   }
+  if (found.runs.empty() && found.failure) first_error = found.failure;
   if (found.runs.empty()) co_return fail(std::move(*first_error).context("look for a checkpoint"));
   const auto marked = co_await mark_by_both(files, clock, found.runs);
   if (marked) co_return found;
@@ -194,6 +196,8 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
     together.rejected.insert(together.rejected.end(), catalog.rejected.begin(),
                              catalog.rejected.end());
   }
+  if (all.empty() && found.failure)
+    return fail(std::move(*found.failure).context("look for a checkpoint"));
   if (all.empty()) return fail(nothing_to_restore(path, together));
   std::ranges::sort(all, std::greater());
   for (std::size_t index = 0; index < all.size(); ++index) {

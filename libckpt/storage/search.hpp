@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct FoundRun {
 struct FoundRuns {
   std::vector<FoundRun> runs;
   std::vector<std::string> unreadable;  // Directories with the reason, in one line each.
+  // Of one of two places that may hold checkpoints, and could not be read; none: they were.
+  std::optional<Error> failure;
 };
 // The run whose directory the path is, or all runs below it, by name; of two places, the run of
 // both. Errors: not_found (no such directory), invalid_argument (the places are of different runs),

@@ -93,6 +93,22 @@ TEST_CASE_METHOD(TwoPlaces, "two places: what either history abandons is abandon
   CHECK(taken() == "/scratch/job/step-000000001");
 }
 
+TEST_CASE_METHOD(TwoPlaces, "two places: one that cannot be read does not count as empty",
+                 "[unit][storage]") {
+  disk.put("/scratch/file", "x");
+  disk.put_directory("/scratch/empty");
+  for (const char* path : {"/scratch/none, /scratch/file", "/scratch/file, /scratch/none",
+                           "/scratch/empty, /scratch/file"}) {
+    INFO(path);
+    const auto found = run(storage::find_checkpoint(files, clock, path));
+    REQUIRE_FALSE(found);
+    CHECK(found.error().code() != Errc::not_found);
+  }
+  const auto nowhere = run(storage::find_checkpoint(files, clock, "/scratch/none, /scratch/empty"));
+  REQUIRE_FALSE(nowhere);
+  CHECK(nowhere.error().code() == Errc::not_found);
+}
+
 TEST_CASE_METHOD(TwoPlaces, "two places: those of different runs are refused", "[unit][storage]") {
   disk.put_directory("/scratch/copy");
   storage::RunOrder order;
