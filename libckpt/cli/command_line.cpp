@@ -116,7 +116,8 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "else from the same step of the same run in --from, which may be a bucket. It takes the "
       "place\n"
       "of the damaged one when all files of the checkpoint are whole; else the checkpoint is left\n"
-      "as it is, and named. Manifests are not repaired: `ckpt cp` brings back a whole "
+      "as it is, and named. Manifests and compressed files are not repaired: `ckpt cp` brings back "
+      "a whole "
       "checkpoint.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2\n"
       "  ckpt verify --repair /ckpt/gpt2 --from s3://archive/gpt2");
