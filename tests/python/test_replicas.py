@@ -341,7 +341,7 @@ def test_nodes_that_cannot_be_one_job_are_told_why(tmp_path, nodes, secrets, pro
 
 
 def test_a_node_that_others_cannot_see_is_told_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(_launch, "_address", lambda host: "127.0.0.1")
+    monkeypatch.setattr(_launch, "address_towards", lambda host: "127.0.0.1")
     monkeypatch.delenv("LIBCKPT_INTERFACE", raising=False)
 
     def work(ranks):
