@@ -294,7 +294,7 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
     if (!read) {
       // Also when the first place is gone, the second one may have what is needed.
       places_.front().forget();
-      co_await refresh_second();
+      (void)co_await refresh_second();  // It never fails.
       unreadable_ = read.error().message();
       log_warning("job={} storage cannot be read, memory only: {}", facts_.shape.job,
                   read.error().message());

@@ -24,7 +24,7 @@ enum class Which : std::uint8_t { amazon_in_memory, google_in_memory, real };
 
 class Subject : public BucketFixture {
  public:
-  explicit Subject(Which which) : which_(which) {
+  explicit Subject(Which which) {
     server.is_google = which == Which::google_in_memory;
     if (which != Which::real) {
       const auto scheme = server.is_google ? bucket::Scheme::gs : bucket::Scheme::s3;
@@ -51,7 +51,6 @@ class Subject : public BucketFixture {
   }
 
  private:
-  const Which which_;
   std::unique_ptr<Clock> system_clock_;
   std::unique_ptr<os::FileSystem> buckets_;
   std::string root_;
