@@ -103,7 +103,8 @@ TEST_CASE("healing: without a good copy it gives up, and training goes on", "[un
   cluster.damage_replicas(0);
   cluster.damage(0);
   const auto is_gone = [&](const std::string& node) {
-    for (const auto& slot : cluster.status(node).at("slots"))
+    const auto status = cluster.status(node);
+    for (const auto& slot : status.at("slots"))
       if (slot.at("rank") == 0 && slot.at("state") == "sealed") return false;
     return true;
   };
