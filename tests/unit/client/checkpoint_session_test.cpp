@@ -224,6 +224,7 @@ TEST_CASE("checkpoint session: memory may go when save, or guard, has returned",
 }
 
 TEST_CASE("checkpoint session: a tensor is free when remove has returned", "[unit][client]") {
+  (void)GENERATE(range(0, 4));  // A busy machine may end the copy before anything is overwritten.
   Trainer trainer;
   trainer.add("guarded", 128 * MiB);  // Long enough to be copied while it is overwritten.
   auto& memory = *trainer.memory.at("guarded");
