@@ -93,6 +93,12 @@ TEST_CASE("frame table: only the sealed one is read, for the sealed number of Ch
     bad[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     REQUIRE_FALSE(decode_frame_table(bad, seal, shape, file_bytes));
   }
+  // Whole by its own CRC, and of possible frames, but not the one that was sealed.
+  std::vector<Frame> others = good_frames();
+  others[0].bytes -= 1;
+  const Bytes other = encode(others);
+  CHECK(decode_frame_table(other, seal_of(other), shape, file_bytes));
+  CHECK_FALSE(decode_frame_table(other, seal, shape, file_bytes));
   const auto cut = std::span(table).first(table.size() - 1);
   CHECK_FALSE(decode_frame_table(cut, seal, shape, file_bytes));
   PackedShape longer = shape;

@@ -104,6 +104,11 @@ TEST_CASE("frame: content of another size is refused before it is opened", "[uni
   CHECK(is_refused(bomb, 16 * MiB + 1));
   CHECK(is_refused(bomb, page_bytes));
   CHECK_FALSE(is_refused(bomb, 16 * MiB));
+  Bytes target(page_bytes, std::byte{0xee});
+  const Status opened = unpack_frame(bomb, 1, target);
+  REQUIRE_FALSE(opened);
+  CHECK_THAT(opened.error().message(), Catch::Contains("its content has 16777216 bytes"));
+  CHECK(target == Bytes(page_bytes, std::byte{0xee}));
 }
 
 TEST_CASE("frame: what is not exactly one whole frame is refused", "[unit][storage]") {
@@ -117,6 +122,11 @@ TEST_CASE("frame: what is not exactly one whole frame is refused", "[unit][stora
   Bytes longer = frame;
   longer.push_back(std::byte{0});
   CHECK(is_refused(longer, bytes.size()));
+  // A frame that zstd passes over: its magic number, and a size of zero.
+  Bytes followed = frame;
+  for (const int byte : {0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0})
+    followed.push_back(static_cast<std::byte>(byte));
+  CHECK(is_refused(followed, bytes.size()));
   for (std::size_t size = 0; size < frame.size(); size += 1 + size / 8)
     CHECK(is_refused(std::span(frame).first(size), bytes.size()));
   // A frame that skips itself has no content.

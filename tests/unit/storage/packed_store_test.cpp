@@ -115,6 +115,23 @@ TEST_CASE_METHOD(PackedScene, "packed: a checkpoint comes back, and its manifest
   CHECK(catalog().rejected.empty());
 }
 
+TEST_CASE_METHOD(PackedScene, "packed: frames may become ready in any order", "[unit][storage]") {
+  const MadeShard shard = make_numbers(step_id(7));
+  const format::PackedShape shape{format::member_extents(*shard.record)[0], chunk_bytes};
+  const std::string path = "/scratch/frames";
+  auto file = run(files.create(path, os::Caching::buffered));
+  REQUIRE(file);
+  storage::PackedWriter writer(**file, shape, storage::frame_widths(*shard.record, 0), {});
+  for (std::size_t frame = shape.frame_count(); frame-- > 0;) {
+    const format::Extent plain = shape.plain(frame);
+    const auto bytes = std::span<const std::byte>(*shard.bytes).subspan(plain.offset, plain.bytes);
+    REQUIRE(run(writer.write(frame, {bytes}, crc32(bytes), {})));
+  }
+  REQUIRE(run(writer.finish()));
+  const std::string content = disk.content(path);
+  CHECK(writer.crc() == crc32(std::as_bytes(std::span(content))));
+}
+
 TEST_CASE_METHOD(PackedScene, "packed: single Chunks are read without the others",
                  "[unit][storage]") {
   save_packed(step_id(7));
