@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Goal:   no bytes make a parser crash, hang, take much memory, or accept what they do not say.
-# Method: tests/fuzz/run.sh BUILD [SECONDS]: each fuzzer for so long (10 by default), from the
+# Method: tests/fuzz/run.sh BUILD [SECONDS]: each fuzzer for so long (30 by default), from the
 #         golden files and from inputs that once broke something (tests/fuzz/seeds/NAME/). What it
 #         finds lies below BUILD/fuzz/found; keep it as a seed once it is mended.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 build=${1:?run.sh wants a build directory}
-seconds=${2:-10}
+seconds=${2:-30}
 
 # What each fuzzer starts from.
 golden() {
@@ -19,20 +19,16 @@ golden() {
   esac
 }
 
-status=0
-for source in tests/fuzz/*_fuzz.cpp; do
-  name=$(basename "$source" .cpp)
-  program=$build/fuzz/$name
-  corpus=$build/fuzz/corpus/$name
-  found=$build/fuzz/found/$name/
+fuzz() {  # fuzz NAME: one fuzzer, and its one line; 1: it found something.
+  local name=$1 program=$build/fuzz/$1 corpus=$build/fuzz/corpus/$1 found=$build/fuzz/found/$1/
+  local file runs
   mkdir -p "$corpus" "$found"
   for file in $(golden "$name"); do cp "tests/golden/$file" "$corpus/"; done
   [ -d "tests/fuzz/seeds/$name" ] && cp "tests/fuzz/seeds/$name/"* "$corpus/"
   # A fuzzer that starts from nothing finds nothing: that must be seen.
   if [ -z "$(ls "$corpus")" ]; then
     echo "FAILED fuzz $name: it has no inputs to start from"
-    status=1
-    continue
+    return 1
   fi
   # The reports of sanitizers come on its own output, not in files as those of daemons do.
   if ASAN_OPTIONS=symbolize=1 UBSAN_OPTIONS=print_stacktrace=1 \
@@ -41,9 +37,13 @@ for source in tests/fuzz/*_fuzz.cpp; do
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/fuzz/$name.log")
     echo "ok fuzz $name: ${runs:-0} inputs"
   else
-    tail -n 60 "$build/fuzz/$name.log"
-    echo "FAILED fuzz $name"
-    status=1
+    echo "$(tail -n 60 "$build/fuzz/$name.log")"$'\n'"FAILED fuzz $name"
+    return 1
   fi
-done
-exit $status
+}
+export -f fuzz golden
+export build seconds
+
+# One on each core: xargs ends with 123 where one of them found something.
+for source in tests/fuzz/*_fuzz.cpp; do basename "$source" .cpp; done |
+  xargs -P "$(nproc)" -I {} bash -c 'fuzz "$1"' fuzz {}
