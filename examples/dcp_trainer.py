@@ -1,7 +1,7 @@
 """FSDP2 with torch.distributed.checkpoint: each step in memory, some as folders of DCP.
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    torchrun --nproc-per-node=2 --max-restarts=3 examples/dcp_trainer.py --dir DIR
+    torchrun --standalone --nproc-per-node=2 --max-restarts=3 examples/dcp_trainer.py --dir DIR
     python examples/dcp_trainer.py --demo
 
 The demo trains with two ranks: undisturbed; and with a rank that is killed, which torchrun starts

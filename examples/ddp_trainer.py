@@ -1,7 +1,7 @@
 """Data-parallel training that goes on after a rank was killed.
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    torchrun --nproc-per-node=2 --max-restarts=3 examples/ddp_trainer.py --dir DIR
+    torchrun --standalone --nproc-per-node=2 --max-restarts=3 examples/ddp_trainer.py --dir DIR
     python examples/ddp_trainer.py --demo
 
 The demo trains with two ranks three times: undisturbed; with a rank that is killed, which torchrun

@@ -1,6 +1,6 @@
 """DeepSpeed ZeRO training that goes on after a rank was killed, also with fewer ranks.
 
-    torchrun --nproc-per-node=2 examples/deepspeed_trainer.py --folder DIR
+    torchrun --standalone --nproc-per-node=2 examples/deepspeed_trainer.py --folder DIR
     python examples/deepspeed_trainer.py --demo
 
 The demo trains with two ranks undisturbed; then it kills a rank, and torchrun starts both again,

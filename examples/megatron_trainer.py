@@ -1,7 +1,7 @@
 """megatron-core's GPT, that goes on after its ranks were killed, also with other ranks.
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    torchrun --nproc-per-node=2 --max-restarts=3 examples/megatron_trainer.py --dir DIR
+    torchrun --standalone --nproc-per-node=2 --max-restarts=3 examples/megatron_trainer.py --dir DIR
     python examples/megatron_trainer.py --demo
 
 The lines with libckpt are those in train(). The demo trains with two data parallel ranks three
