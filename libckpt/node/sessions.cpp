@@ -53,9 +53,10 @@ Status Sessions::check(const AttachRequest& request) const {
   if (request.dir != facts_.dir) {
     return fail(
         Errc::invalid_argument,
-        fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}': give "
-                    "the new run another job's name, or end the old one here: ckpt stop "
-                    "stores its newest step first, ckpt drop {} does not",
+        fmt::format("attach rank {}: job {} writes to '{}' on this node, not to '{}': if a link "
+                    "makes these one directory, write it as before; else give the new run another "
+                    "job's name, or end the old one here: ckpt stop stores its newest step first, "
+                    "ckpt drop {} does not",
                     request.rank, facts_.shape.job, facts_.dir, request.dir, facts_.shape.job));
   }
   return {};
