@@ -47,9 +47,10 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
     Status done = co_await files->write_small(std::move(path), std::move(bytes));
     co_return done;
   }
-  Task<void> append_small(std::string path, std::vector<std::byte> bytes) override {
+  Task<void> append_small(std::string path, std::vector<std::byte> bytes,
+                          os::Syncing syncing) override {
     CKPT_CO_TRY(os::FileSystem* const files, files_of(path));
-    Status done = co_await files->append_small(std::move(path), std::move(bytes));
+    Status done = co_await files->append_small(std::move(path), std::move(bytes), syncing);
     co_return done;
   }
   Task<void> make_directory(std::string path) override {

@@ -49,7 +49,7 @@ Task<void> BucketFileSystem::write_small(std::string path, std::vector<std::byte
   co_return done;
 }
 
-Task<void> BucketFileSystem::append_small(std::string path, std::vector<std::byte>) {
+Task<void> BucketFileSystem::append_small(std::string path, std::vector<std::byte>, os::Syncing) {
   co_return fail(Errc::unsupported, "append to " + path + ": an object cannot grow");
 }
 

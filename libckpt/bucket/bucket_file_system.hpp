@@ -22,7 +22,8 @@ class BucketFileSystem final : public os::FileSystem, public os::Objects {
   Task<std::unique_ptr<os::File>> open_read(std::string path, os::Caching caching) override;
   Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) override;
   Task<void> write_small(std::string path, std::vector<std::byte> bytes) override;
-  Task<void> append_small(std::string path, std::vector<std::byte> bytes) override;
+  Task<void> append_small(std::string path, std::vector<std::byte> bytes,
+                          os::Syncing syncing) override;
   Task<void> make_directory(std::string path) override;
   Task<void> rename(std::string from, std::string to, os::RenameMode mode) override;
   Task<void> remove_file(std::string path) override;

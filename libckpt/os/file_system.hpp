@@ -51,6 +51,10 @@ enum class RenameMode : std::uint8_t {
   no_replace,  // RENAME_NOREPLACE; an existing target is invalid_argument with cause EEXIST.
   exchange,    // RENAME_EXCHANGE; unsupported where the file system has none (NFS).
 };
+enum class Syncing : std::uint8_t {
+  now,
+  later,  // By the next sync of the file, or when the system likes.
+};
 enum class EntryKind : std::uint8_t { file, directory, symlink, other };
 
 struct DirectoryEntry {
@@ -86,9 +90,10 @@ class FileSystem {
   // it.
   virtual Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) = 0;
   virtual Task<void> write_small(std::string path, std::vector<std::byte> bytes) = 0;
-  // Appends to `path`, creating it if needed, and syncs it. Reserves a little room behind the end
-  // where the file system can, so that a log still grows on a full disk.
-  virtual Task<void> append_small(std::string path, std::vector<std::byte> bytes) = 0;
+  // Appends to `path`, creating it if needed. Reserves a little room behind the end where the file
+  // system can, so that a log still grows on a full disk.
+  virtual Task<void> append_small(std::string path, std::vector<std::byte> bytes,
+                                  Syncing syncing) = 0;
 
   virtual Task<void> make_directory(std::string path) = 0;  // 0700; an existing one is success.
   virtual Task<void> rename(std::string from, std::string to, RenameMode mode) = 0;

@@ -157,9 +157,10 @@ Task<void> PosixFileSystem::write_small(std::string path, std::vector<std::byte>
   co_return done;
 }
 
-Task<void> PosixFileSystem::append_small(std::string path, std::vector<std::byte> bytes) {
-  std::function<Status()> work = [path, content = std::move(bytes)] {
-    return append_small_file(path, content);
+Task<void> PosixFileSystem::append_small(std::string path, std::vector<std::byte> bytes,
+                                         Syncing syncing) {
+  std::function<Status()> work = [path, content = std::move(bytes), syncing] {
+    return append_small_file(path, content, syncing);
   };
   Status done = co_await threads_.run<void>(std::move(work));
   co_return done;

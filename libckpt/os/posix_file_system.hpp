@@ -21,7 +21,7 @@ class PosixFileSystem : public FileSystem {
   Task<std::unique_ptr<File>> open_read(std::string path, Caching caching) override;
   Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) override;
   Task<void> write_small(std::string path, std::vector<std::byte> bytes) override;
-  Task<void> append_small(std::string path, std::vector<std::byte> bytes) override;
+  Task<void> append_small(std::string path, std::vector<std::byte> bytes, Syncing syncing) override;
   Task<void> make_directory(std::string path) override;
   Task<void> rename(std::string from, std::string to, RenameMode mode) override;
   Task<void> remove_file(std::string path) override;

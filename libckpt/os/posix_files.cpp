@@ -231,7 +231,8 @@ Status write_small_file(const std::string& path, std::span<const std::byte> byte
   return close_file(*file);
 }
 
-Status append_small_file(const std::string& path, std::span<const std::byte> bytes) {
+Status append_small_file(const std::string& path, std::span<const std::byte> bytes,
+                         Syncing syncing) {
   CKPT_TRY(const Place place, resolve(path, "append to"));
   OpenFile file;
   file.path = path;
@@ -253,7 +254,7 @@ Status append_small_file(const std::string& path, std::span<const std::byte> byt
     (void)::fallocate(file.buffered.number(), FALLOC_FL_KEEP_SIZE, status.st_size,
                       static_cast<off_t>(append_reserve_bytes));
   }
-  CKPT_CHECK(sync_file_data(file));
+  if (syncing == Syncing::now) CKPT_CHECK(sync_file_data(file));
   return close_file(file);
 }
 

@@ -46,7 +46,8 @@ Status close_file(OpenFile& file);
 
 Result<std::vector<std::byte>> read_small_file(const std::string& path, std::uint64_t bytes_max);
 Status write_small_file(const std::string& path, std::span<const std::byte> bytes);
-Status append_small_file(const std::string& path, std::span<const std::byte> bytes);
+Status append_small_file(const std::string& path, std::span<const std::byte> bytes,
+                         Syncing syncing);
 Status make_directory_at(const std::string& path);
 Status rename_path(const std::string& from, const std::string& to, RenameMode mode);
 Status remove_file_at(const std::string& path);

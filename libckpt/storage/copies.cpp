@@ -101,6 +101,18 @@ std::string note_name(std::uint32_t rank) {
   return format::member_name(rank, extension);
 }
 
+// Not synced: it is read and removed before the step is published.
+Task<void> write_note(os::FileSystem& files, std::string path, std::vector<std::byte> note) {
+  if (files.objects(path) != nullptr) {
+    Status put = co_await files.write_small(std::move(path), std::move(note));
+    co_return put;
+  }
+  CKPT_CO_TRY(const auto file, co_await files.create(std::move(path), os::Caching::buffered));
+  CKPT_CO_CHECK(co_await file->write_at(0, note));
+  Status closed = co_await file->close();
+  co_return closed;
+}
+
 }  // namespace
 
 std::vector<DeclaredCopy> declared_copies(const format::ShardRecord& record) {
@@ -135,7 +147,7 @@ Task<void> note_copies(os::FileSystem& files, ShardToWrite source, std::string w
   CKPT_CO_CHECK(co_await run_on(compute, std::move(hash)));
   std::string path =
       path_in_attempt(files, work_directory, note_name(source.record->id.rank), source.turn);
-  Status written = co_await files.write_small(std::move(path), encode(notes));
+  Status written = co_await write_note(files, std::move(path), encode(notes));
   co_return written;
 }
 

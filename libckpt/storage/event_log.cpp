@@ -46,7 +46,7 @@ Task<void> put_event(Site site, std::vector<std::byte> line) {
 
 }  // namespace
 
-Task<void> record_event(Site site, Event event) {
+Task<void> record_event(Site site, Event event, os::Syncing syncing) {
   const std::string line = render(event, site.clock().wall_time());
   const auto bytes = std::as_bytes(std::span(line));
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
@@ -55,7 +55,7 @@ Task<void> record_event(Site site, Event event) {
     if (!put) co_return fail(std::move(put).error().context("log a " + event.operation));
     co_return Status();
   }
-  Status done = co_await site.files().append_small(site.at(log_name), std::move(copy));
+  Status done = co_await site.files().append_small(site.at(log_name), std::move(copy), syncing);
   if (!done && done.error().code() == Errc::exhausted) {
     log_warning("storage: {} could not be appended to ({}): {}", os::display(site.at(log_name)),
                 done.error().message(), line);

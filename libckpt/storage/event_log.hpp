@@ -7,7 +7,8 @@
 // In a bucket, each line is an object of its own: .libckpt/log/<milliseconds>-<random>.json. The
 // milliseconds are those since 1970.
 //
-// The line of a delete is synced before any file is deleted.
+// The line of a delete is synced before any file is deleted, and those before it with it. That of a
+// save may be lost with the power: the checkpoint itself says what it would.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct Event {
 
 std::string render(const Event& event, std::chrono::system_clock::time_point time);
 
-// Appends and syncs. A full disk is not an error, since nothing could be deleted otherwise: the
+// Appends the line. A full disk is not an error, since nothing could be deleted otherwise: the
 // line then goes to the process's own log. Errors: io, not_found (no such directory).
-Task<void> record_event(Site site, Event event);
+Task<void> record_event(Site site, Event event, os::Syncing syncing = os::Syncing::now);
 
 }  // namespace ckpt::storage

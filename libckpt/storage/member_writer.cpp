@@ -2,9 +2,8 @@
 //   1. One file per member is created and allocated to its true size.
 //   2. Chunks are checksummed, compared with the record and written, several at a time; those of
 //   packed files are packed in between.
-//   3. Each file is synced and closed.
-//   4. The part (record, and the checksum of each file) is written and synced. It stays beside the
-//   files.
+//   3. The part is made: the record, and the checksum of each file. It stays beside the files.
+//   4. The files and the part are synced together, so that a file system can commit them at once.
 #include "storage/member_writer.hpp"
 
 #include <fmt/format.h>
@@ -147,15 +146,25 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
   co_return Status();
 }
 
-Task<void> sync_members(Writing& writing) {
-  for (const auto& packed : writing.packed) {
-    if (packed) CKPT_CO_CHECK(co_await packed->finish());
-  }
-  for (const auto& file : writing.opened) {
-    CKPT_CO_CHECK(co_await file->sync_data());
-    CKPT_CO_CHECK(co_await file->close());
-    if (writing.hooks.verified) writing.hooks.verified(0);
-  }
+Task<void> sync_member(Writing& writing, std::size_t member) {
+  os::File& file = *writing.opened[member];
+  CKPT_CO_CHECK(co_await file.sync_data());
+  CKPT_CO_CHECK(co_await file.close());
+  if (writing.hooks.verified) writing.hooks.verified(0);
+  co_return Status();
+}
+
+// Step 4. It does not matter which is durable first: only a manifest makes them count.
+Task<void> sync_all(Writing& writing, std::vector<std::byte> part) {
+  const std::uint32_t rank = writing.record().id.rank;
+  const std::string path = path_in_attempt(writing.files, writing.directory,
+                                           format::part_name(rank), writing.source.turn);
+  std::function<Task<void>(std::size_t)> sync = [&](std::size_t index) {
+    return index == 0 ? writing.files.write_small(path, std::move(part))
+                      : sync_member(writing, index - 1);
+  };
+  const std::size_t count = writing.opened.size() + 1;
+  CKPT_CO_CHECK(co_await for_each_parallel(count, count, std::move(sync)));
   co_return Status();
 }
 
@@ -219,11 +228,9 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   CKPT_POINT("flush.data_done");
 
   // Step 3.
-  CKPT_POINT("flush.fsync.before");
-  CKPT_CO_CHECK(co_await sync_members(writing));
-  CKPT_POINT("flush.fsync.after");
-
-  // Step 4.
+  for (const auto& packed : writing.packed) {
+    if (packed) CKPT_CO_CHECK(co_await packed->finish());
+  }
   format::ShardPart part;
   part.record = record;
   part.member_crcs = member_crcs(writing);
@@ -232,10 +239,11 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   using Bytes = std::vector<std::byte>;
   std::function<Result<Bytes>()> encode = [&part] { return format::encode(part); };
   CKPT_CO_TRY(Bytes encoded, co_await compute_on(hooks.compute, std::move(encode)));
-  const std::string part_path =
-      path_in_attempt(files, work_directory, format::part_name(record.id.rank), source.turn);
-  CKPT_CO_CHECK(co_await files.write_small(part_path, std::move(encoded)));
-  CKPT_POINT("flush.part.after");
+
+  // Step 4.
+  CKPT_POINT("flush.fsync.before");
+  CKPT_CO_CHECK(co_await sync_all(writing, std::move(encoded)));
+  CKPT_POINT("flush.fsync.after");
 
   format::ShardFlushed flushed;
   flushed.rank = record.id.rank;

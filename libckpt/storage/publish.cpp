@@ -251,7 +251,7 @@ Task<void> point_latest(Site site, std::string name, std::uint64_t attempt) {
   const std::string text = name + "\n";
   const std::string aside = aside_name("." + std::string(latest_name), attempt);
   CKPT_POINT("latest.before");
-  CKPT_CO_CHECK(co_await replace_file(site, std::string(latest_name), text, aside));
+  CKPT_CO_CHECK(co_await replace_hint(site, std::string(latest_name), text, aside));
   CKPT_POINT("latest.after");
   co_return Status();
 }
@@ -276,7 +276,7 @@ Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::u
   event.at = order.at;
   event.bytes = bytes;
   event.reason = "published";
-  const Status logged = co_await record_event(site, std::move(event));
+  const Status logged = co_await record_event(site, std::move(event), os::Syncing::later);
   if (!logged) log_warning("storage: {}", logged.error().message());
   const auto work = parse_work_directory(order.work_name);
   CKPT_ASSERT(work.has_value());

@@ -204,6 +204,13 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
                    fmt::format("open {} for job \"{}\": it is the directory of job \"{}\"",
                                site.directory(), order.job, marker->job));
   }
+  // The name of the log becomes durable here, so that later each line needs one sync and no second
+  // one for the name. An error comes up again when something is logged.
+  if (site.objects() == nullptr) {
+    std::vector<std::byte> nothing;
+    (void)co_await site.files().append_small(site.at(log_name), std::move(nothing),
+                                             os::Syncing::later);
+  }
   // Also if another node made it: it may have died before its sync.
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(private_directory_name)));
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
@@ -233,15 +240,22 @@ Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t
   co_return done;
 }
 
-Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name) {
+Task<void> replace_hint(Site site, std::string name, std::string text, std::string aside_name) {
   if (site.objects() != nullptr) {
     const os::PutCondition replace(os::PutMode::replace);
     Status put = co_await site.objects()->put_small(site.at(name), bytes_of_text(text), replace);
     co_return put;
   }
   const Placing placing{site.at(aside_name), site.at(name), os::RenameMode::replace};
-  CKPT_CO_CHECK(co_await write_and_rename(site, placing, std::move(text)));
-  Status synced = co_await site.files().sync_directory(os::join(parent_of(placing.path), "."));
+  Status placed = co_await write_and_rename(site, placing, std::move(text));
+  co_return placed;
+}
+
+Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name) {
+  const std::string directory = os::join(parent_of(site.at(name)), ".");
+  CKPT_CO_CHECK(co_await replace_hint(site, name, std::move(text), std::move(aside_name)));
+  if (site.objects() != nullptr) co_return Status();
+  Status synced = co_await site.files().sync_directory(directory);
   co_return synced;
 }
 

@@ -47,6 +47,9 @@ Task<void> store_timelines(Site site, format::Timelines timelines, std::uint64_t
 // Writes a temporary file, syncs it, renames it to `name`, syncs the directory. All below the site.
 // In a bucket, one put does all of this, and of the next function too.
 Task<void> replace_file(Site site, std::string name, std::string text, std::string aside_name);
+// The same for a file by which nothing is decided: after a crash it may be the old one. The next
+// sync of the directory makes it durable, and each deletion begins with one.
+Task<void> replace_hint(Site site, std::string name, std::string text, std::string aside_name);
 // Writes a temporary file and links it as `name`. Returns false if `name` exists, and leaves it.
 Task<bool> create_once(Site site, std::string name, std::string text, std::string aside_name);
 

@@ -260,12 +260,15 @@ void check_small_files(FileSystemUnderTest& subject) {
   REQUIRE(calls.run(subject.files().read_small(calls.at("ten"), 9)).error().code() ==
           Errc::corruption);
   for (const std::string_view line : {"one\n", "two\n", "three\n"}) {
-    REQUIRE(calls.run(subject.files().append_small(calls.at("log"), to_bytes(line))).has_value());
+    const auto syncing = line == "two\n" ? os::Syncing::later : os::Syncing::now;
+    REQUIRE(calls.run(subject.files().append_small(calls.at("log"), to_bytes(line), syncing))
+                .has_value());
   }
   REQUIRE(calls.read_small("log") == "one\ntwo\nthree\n");
   REQUIRE(calls.make_directory("folder").has_value());
   REQUIRE_FALSE(
-      calls.run(subject.files().append_small(calls.at("folder"), to_bytes("x"))).has_value());
+      calls.run(subject.files().append_small(calls.at("folder"), to_bytes("x"), os::Syncing::now))
+          .has_value());
   REQUIRE_FALSE(calls.run(subject.files().read_small(calls.at("folder"), 9)).has_value());
 }
 
@@ -279,7 +282,8 @@ void check_links_are_refused(FileSystemUnderTest& subject) {
   auto& files = subject.files();
   REQUIRE_FALSE(calls.run(files.open_read(calls.at("link"), Caching::direct)).has_value());
   REQUIRE_FALSE(calls.run(files.read_small(calls.at("link"), MiB)).has_value());
-  REQUIRE_FALSE(calls.run(files.append_small(calls.at("link"), to_bytes("x"))).has_value());
+  REQUIRE_FALSE(
+      calls.run(files.append_small(calls.at("link"), to_bytes("x"), os::Syncing::now)).has_value());
   REQUIRE_FALSE(calls.write_small("link", "x").has_value());
   REQUIRE_FALSE(calls.run(files.read_small(calls.at("folder/file"), MiB)).has_value());
   REQUIRE_FALSE(calls.run(files.remove_file(calls.at("folder/file"))).has_value());
@@ -328,7 +332,8 @@ void check_identity(FileSystemUnderTest& subject) {
   const os::FileStatus replaced = status("first");
   CHECK_FALSE(replaced == first);
   CHECK(replaced.inode != first.inode);
-  REQUIRE(calls.run(subject.files().append_small(calls.at("first"), text)).has_value());
+  REQUIRE(calls.run(subject.files().append_small(calls.at("first"), text, os::Syncing::now))
+              .has_value());
   const os::FileStatus longer = status("first");
   CHECK(longer.inode == replaced.inode);
   CHECK(longer.bytes == 2 * text.size());

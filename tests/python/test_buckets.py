@@ -152,7 +152,7 @@ def test_a_server_that_is_away_holds_up_no_training(server, job):
     assert len([key for key in server.keys("jobs/run/step-") if key.endswith("t.json")]) >= 2
 
 
-@pytest.mark.parametrize("label", ["flush.write.first", "flush.part.after", "manifest.before"])
+@pytest.mark.parametrize("label", ["flush.write.first", "flush.fsync.after", "manifest.before"])
 def test_what_a_killed_daemon_was_uploading_is_no_step_and_is_cleared(
     server, job, ckpt, programs, monkeypatch, label
 ):

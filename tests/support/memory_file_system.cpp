@@ -236,7 +236,7 @@ Status MemoryDisk::sync(Inode& inode, const std::string& path) {
 }
 
 Status MemoryDisk::append(std::uint32_t owner, const std::string& path,
-                          std::span<const std::byte> bytes) {
+                          std::span<const std::byte> bytes, os::Syncing syncing) {
   CKPT_TRY(const Found found, find(path, "append to"));
   Ref inode = found.inode;
   if (!inode) {
@@ -249,7 +249,7 @@ Status MemoryDisk::append(std::uint32_t owner, const std::string& path,
   if (reserve > inode->reserved && need_room(reserve - inode->reserved, path)) {
     inode->reserved = reserve;
   }
-  return sync(*inode, path);
+  return syncing == os::Syncing::now ? sync(*inode, path) : Status();
 }
 
 Status MemoryDisk::rename(std::uint32_t owner, const std::string& from, const std::string& to,
@@ -639,9 +639,10 @@ Task<void> MemoryFileSystem::write_small(std::string path, std::vector<std::byte
   co_return done;
 }
 
-Task<void> MemoryFileSystem::append_small(std::string path, std::vector<std::byte> bytes) {
-  std::function<Status()> work = [this, path, content = std::move(bytes)] {
-    return disk_.append(owner_, path, content);
+Task<void> MemoryFileSystem::append_small(std::string path, std::vector<std::byte> bytes,
+                                          os::Syncing syncing) {
+  std::function<Status()> work = [this, path, content = std::move(bytes), syncing] {
+    return disk_.append(owner_, path, content, syncing);
   };
   Status done = co_await perform<void>(std::move(work));
   co_return done;

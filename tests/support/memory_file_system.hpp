@@ -113,7 +113,8 @@ class MemoryDisk {
   Status write(Inode& inode, const std::string& path, std::uint64_t offset,
                std::span<const std::byte> bytes, std::uint32_t owner);
   Status sync(Inode& inode, const std::string& path);
-  Status append(std::uint32_t owner, const std::string& path, std::span<const std::byte> bytes);
+  Status append(std::uint32_t owner, const std::string& path, std::span<const std::byte> bytes,
+                os::Syncing syncing);
   Status rename(std::uint32_t owner, const std::string& from, const std::string& to,
                 os::RenameMode mode);
   Status remove(std::uint32_t owner, const std::string& path, bool is_directory);
@@ -156,7 +157,8 @@ class MemoryFileSystem final : public os::FileSystem {
   Task<std::unique_ptr<os::File>> open_read(std::string path, os::Caching caching) override;
   Task<std::vector<std::byte>> read_small(std::string path, std::uint64_t bytes_max) override;
   Task<void> write_small(std::string path, std::vector<std::byte> bytes) override;
-  Task<void> append_small(std::string path, std::vector<std::byte> bytes) override;
+  Task<void> append_small(std::string path, std::vector<std::byte> bytes,
+                          os::Syncing syncing) override;
   Task<void> make_directory(std::string path) override;
   Task<void> rename(std::string from, std::string to, os::RenameMode mode) override;
   Task<void> remove_file(std::string path) override;

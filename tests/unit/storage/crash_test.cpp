@@ -108,6 +108,26 @@ TEST_CASE("crash: what retention does not delete is whole, and what it deletes i
       });
 }
 
+TEST_CASE("crash: what is being deleted is in the log, and what was saved before it",
+          "[unit][storage]") {
+  crash_everywhere(
+      [](StorageFixture& scene) {
+        scene.open();
+        for (const std::uint64_t step : {1, 2}) scene.must_save(step_id(step));
+      },
+      [](StorageFixture& scene) { return scene.retain(1).has_value(); },
+      [](StorageFixture& scene, bool) {
+        if (scene.disk.exists("/scratch/job/step-000000001/manifest.json")) return;
+        const std::string log = scene.disk.content("/scratch/job/.libckpt/log.jsonl");
+        const std::size_t saved = log.find("\"operation\":\"save\",\"path\":\"step-000000001\"");
+        const std::size_t deleted =
+            log.find("\"operation\":\"delete\",\"path\":\"step-000000001\"");
+        REQUIRE(saved != std::string::npos);
+        REQUIRE(deleted != std::string::npos);
+        REQUIRE(saved < deleted);
+      });
+}
+
 TEST_CASE("crash: the history of timelines is the old one or the new one", "[unit][storage]") {
   format::Timelines before;
   before.run = test_run;

@@ -52,7 +52,7 @@ TEST_CASE("run directory: nodes that come at once agree on one run", "[unit][sto
     }
     disk.crash(Survival::nothing);
     REQUIRE(disk.exists("/scratch/job/.libckpt/run.json"));
-    REQUIRE(disk.tree().size() == 4);  // scratch, job, .libckpt, run.json
+    REQUIRE(disk.tree().size() == 5);  // scratch, job, .libckpt, run.json, log.jsonl
   }
 }
 
