@@ -53,7 +53,7 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
 SecondPlace::Hooks JobStorage::hooks_of_second() {
   SecondPlace::Hooks hooks;
   hooks.may_copy = [this] { return peers_.is_coordinator(); };
-  hooks.wait_for_flush = [this] { return wait_for_flush(); };
+  hooks.wait_for_flush = [this](Time deadline) { return wait_for_flush(deadline); };
   hooks.catalog_changed = [this] {
     if (published_) list_published();
   };
@@ -104,6 +104,7 @@ Task<format::RunId> JobStorage::open_places(std::string job, bool with_catalog) 
   if (!with_catalog) co_return marker.run;
   CKPT_CO_CHECK(co_await refresh_catalog());
   const StoredPlace& first = places_.front();
+  co_await mend_latest();
   const std::string orphans =
       storage::describe_orphans({first.checkpoints(), first.rejected()}, std::optional(marker.run));
   if (!orphans.empty()) co_return fail(storage::orphans_error(facts_.directory, orphans));
@@ -354,6 +355,7 @@ Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
   std::string name = place.name_of(id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   source.turn = static_cast<std::uint32_t>(facts_.context.random.next() >> 33) + 1;
+  source.compression = compression_;
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   CKPT_CO_CHECK(co_await storage::rewrite_shard(site(), std::move(name), std::move(source),

@@ -183,6 +183,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
   if (stored) {
     has_history_ = true;
     history_error_.clear();
+    if (second_) second_->recorded();
   } else {
     store_history_later(stored.error());
   }
