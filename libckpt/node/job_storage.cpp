@@ -17,6 +17,8 @@ namespace {
 
 // A start or a restore that the first place can serve waits for the second one only so long.
 constexpr Duration second_patience = std::chrono::seconds(5);
+// The same, where it did not answer the last time: each read would wait anew.
+constexpr Duration late_patience = std::chrono::seconds(1);
 
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
@@ -75,7 +77,8 @@ storage::Site JobStorage::site() const {
 }
 
 Time JobStorage::second_deadline() const {
-  return opening_until_ ? *opening_until_ : facts_.clock().after(second_patience);
+  if (opening_until_) return *opening_until_;
+  return facts_.clock().after(is_second_late_ ? late_patience : second_patience);
 }
 
 // All that it asks of the second place is over in one time, so that a trainer that opens the job
@@ -190,6 +193,7 @@ Task<void> JobStorage::refresh_second() {
   auto catalog = co_await within(facts_.context.executor, facts_.clock(), deadline,
                                  "list " + facts_.second->directory, places_[1].load(std::nullopt),
                                  life_.hold());
+  is_second_late_ = !catalog && catalog.error().code() == Errc::unavailable;
   if (!catalog && catalog.error().code() == Errc::not_found) catalog = storage::Catalog();
   if (catalog) {
     places_[1].adopt(std::move(*catalog));

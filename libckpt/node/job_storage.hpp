@@ -173,6 +173,7 @@ class JobStorage {
   std::set<format::Damage> damaged_;
   std::string unreadable_, history_error_, flush_failure_;
   bool has_history_ = false, has_second_history_ = false;  // When they were last read or written.
+  bool is_second_late_ = false;        // It did not answer when it was asked last.
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
   Signal aside_free_;

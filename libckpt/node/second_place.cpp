@@ -174,13 +174,14 @@ void SecondPlace::note(const Status& done) {
 }
 
 Task<void> SecondPlace::work() {
+  if (must_record_) CKPT_CO_CHECK(co_await record());
   if (!is_known_) {
     CKPT_CO_TRY(storage::Catalog catalog, co_await second_.load(std::nullopt));
     second_.adopt(std::move(catalog));
     is_known_ = true;
     hooks_.catalog_changed();
   }
-  if (must_record_) CKPT_CO_CHECK(co_await record());
+  if (std::exchange(must_mend_, false)) CKPT_CO_CHECK(co_await mend_latest());
   const auto at = step_to_copy();
   if (!at) co_return Status();
   const std::uint64_t published_before = std::exchange(published_since_, 0);
@@ -214,7 +215,7 @@ Task<void> SecondPlace::record() {
   }
   must_record_ = must_record_ || !timelines;
   if (!timelines) co_return fail(std::move(timelines).error());
-  if (is_known_) CKPT_CO_CHECK(co_await mend_latest());
+  must_mend_ = true;
   co_return Status();
 }
 

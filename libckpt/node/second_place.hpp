@@ -81,7 +81,7 @@ class SecondPlace {
   Signal changed_;
   storage::RetentionRule retention_;
   bool is_known_ = false;  // What it holds.
-  bool must_record_ = false;
+  bool must_record_ = false, must_mend_ = false;
   bool is_last_ = false;
   bool is_running_ = false, is_stopped_ = false;
   std::uint64_t published_since_ = 0;  // Since the last copy began.

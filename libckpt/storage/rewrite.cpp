@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
+#include <set>
 #include <vector>
 
 #include "base/assert.hpp"
@@ -91,9 +91,9 @@ Task<std::vector<std::size_t>> order_of_chunks(Site site, std::string directory,
                                                format::ManifestShard shard,
                                                std::shared_ptr<const format::ShardRecord> record) {
   std::vector<std::size_t> order;
-  std::vector<bool> has(record->chunk_crcs.size(), false);
+  std::set<std::size_t> has;
   const auto take = [&](std::size_t chunk) {
-    if (!std::exchange(has.at(chunk), true)) order.push_back(chunk);
+    if (has.insert(chunk).second) order.push_back(chunk);
   };
   const std::vector<format::Extent> members = format::member_extents(*record);
   for (std::size_t member = 0; member < shard.files.size(); ++member) {
@@ -109,7 +109,7 @@ Task<std::vector<std::size_t>> order_of_chunks(Site site, std::string directory,
     for (const auto& [offset, chunk] : places) take(chunk);
     (void)co_await file->close();  // The table has a seal.
   }
-  for (std::size_t chunk = 0; chunk < has.size(); ++chunk) take(chunk);
+  for (std::size_t chunk = 0; chunk < record->chunk_crcs.size(); ++chunk) take(chunk);
   co_return order;
 }
 
