@@ -183,7 +183,8 @@ CKPT_API int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* ou
 /* Call before the next update of the tensors that are CKPT_TENSOR_GUARDED. */
 CKPT_API int ckpt_guard(ckpt_handle* handle, void* stream);
 /* Waits until `step`, or a newer one, has reached `level`. CKPT_UNAVAILABLE: the deadline passed;
- * UINT64_MAX, here and in ckpt_close: as long as it takes. */
+ * UINT64_MAX, here and in ckpt_close: as long as it takes. CKPT_NOT_FOUND, at once: no save of this
+ * handle brings the step there; it was skipped, failed, or never made. */
 CKPT_API int ckpt_wait(ckpt_handle* handle, uint64_t step, int level, uint64_t deadline_ms);
 
 /* Copies the newest step that all ranks can have into what is registered. CKPT_NOT_FOUND: there is

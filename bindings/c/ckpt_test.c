@@ -114,6 +114,7 @@ static void first_life(const ckpt_options* options) {
   CHECK(ckpt_wait(handle, 1, 9, 1000) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_wait(handle, 1, CKPT_CAPTURED, 30000) == CKPT_OK);
   CHECK(ckpt_wait(handle, 1, CKPT_COMMITTED, UINT64_MAX) == CKPT_OK);
+  CHECK(ckpt_wait(handle, 99, CKPT_CAPTURED, UINT64_MAX) == CKPT_NOT_FOUND); /* Never saved. */
 
   /* No step goes back, and what was saved stays. */
   CHECK(ckpt_save(handle, 0, NULL, &outcome) == CKPT_INVALID_ARGUMENT);

@@ -93,8 +93,9 @@ bool Coordinator::decide_all(const ClusterView& view, Time now) {
   decide_beginning(view, now);  // Step 2.
   decide_commits(view, now);    // Step 3.
   decide_captures(view, now);   // Step 4.
-  decide_flush(view, now);      // Step 5.
-  decide_end(view);             // Step 6.
+  is_final_ = is_flush_wanted(view);
+  decide_flush(view, now);  // Step 5.
+  decide_end(view);         // Step 6.
   describe(view, now);
   if (decree_ == before) return false;
   ++decree_.sequence;
@@ -215,7 +216,10 @@ void Coordinator::decide_captures(const ClusterView& view, Time now) {
 void Coordinator::decide_end(const ClusterView& view) {
   const bool is_flushed = !view.shape.has_storage || !decree_.committed ||
                           (decree_.durable && *decree_.durable >= *decree_.committed);
-  decree_.ended = are_all_closing(view) && is_flushed && !decree_.flush;
+  const bool is_there = !view.shape.has_storage || !decree_.committed ||
+                        view.last_look == LastLook::there ||
+                        (view.last_look == LastLook::gone && !must_store_again(view));
+  decree_.ended = are_all_closing(view) && is_flushed && is_there && !decree_.flush;
 }
 
 void Coordinator::describe(const ClusterView& view, Time now) {
@@ -303,6 +307,7 @@ void Coordinator::step_down() {
   flush_trouble_.clear();
   foreign_trouble_.clear();
   needs_published_ = false;
+  is_final_ = false;
   captures_.forget();
   unreported_since_.reset();
   unrecorded_.reset();

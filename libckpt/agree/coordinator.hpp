@@ -86,6 +86,8 @@ class Coordinator {
   void refuse(std::uint64_t start_id, const Error& error);  // It fails; all else is as before it.
 
   const std::vector<Candidate>& candidates() const { return candidates_; }
+  // All attached trainers close, or a daemon is asked to end: the newest step is to be on storage.
+  bool is_final() const { return is_final_; }
   // Forgets the flush and all decisions: another node is the coordinator now.
   void step_down();
 
@@ -98,6 +100,8 @@ class Coordinator {
   void decide_commits(const ClusterView& view, Time now);
   std::uint64_t committing_timeline(const ClusterView& view) const;
   void decide_captures(const ClusterView& view, Time now);
+  static bool is_flush_wanted(const ClusterView& view);
+  bool must_store_again(const ClusterView& view) const;
   void decide_flush(const ClusterView& view, Time now);
   bool is_storage_late(const ClusterView& view, Time now) const;
   void decide_beginning(const ClusterView& view, Time now);
@@ -141,6 +145,7 @@ class Coordinator {
   CaptureRule captures_;
   std::optional<Time> unreported_since_;  // Live nodes have not reported since then.
   bool needs_published_ = false;
+  bool is_final_ = false;
   std::optional<UnrecordedStart> unrecorded_;
 };
 

@@ -12,10 +12,7 @@
 
 namespace ckpt::agree {
 
-namespace {
-
-// True: all attached trainers close, or a daemon is asked to end.
-bool is_flush_wanted(const ClusterView& view) {
+bool Coordinator::is_flush_wanted(const ClusterView& view) {
   std::size_t attached = 0;
   std::size_t closing = 0;
   for (const RankView& rank : ranks_of(view)) {
@@ -28,7 +25,15 @@ bool is_flush_wanted(const ClusterView& view) {
   return is_asked || (attached > 0 && closing == attached);
 }
 
-}  // namespace
+// Removed by hand since it was stored, and still in memory as a whole.
+bool Coordinator::must_store_again(const ClusterView& view) const {
+  const bool is_gone =
+      view.last_look == LastLook::gone && decree_.committed && decree_.durable >= decree_.committed;
+  if (!is_gone) return false;
+  const StepCopies copies = copies_of_any(view, *decree_.committed);
+  return std::all_of(copies.begin(), copies.end(),
+                     [](const auto& shard) { return shard.has_value(); });
+}
 
 void Coordinator::decide_flush(const ClusterView& view, Time now) {
   if (decree_.flush) {
@@ -37,8 +42,10 @@ void Coordinator::decide_flush(const ClusterView& view, Time now) {
   }
   if (!view.shape.has_storage || !view.published || !decree_.committed) return;
   if (flush_not_before_ && now < *flush_not_before_) return;
-  const bool is_final = is_flush_wanted(view);
-  if (!is_flush_due(view.shape, *decree_.committed, flush_history_, now, is_final)) return;
+  const bool is_due =
+      is_flush_due(view.shape, *decree_.committed, flush_history_, now, is_final_) ||
+      (is_final_ && must_store_again(view));
+  if (!is_due) return;
   format::FlushOrder order;
   order.flush_id = random_.next() | 1;
   order.at = *decree_.committed;
@@ -159,7 +166,7 @@ std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
   FlushHistory with_this = flush_history_;
   with_this.newest = decree_.flush->at;
   const bool is_more_due = is_flush_due(view.shape, *decree_.committed, with_this, now, false);
-  if (!is_more_due && !is_flush_wanted(view)) return {};
+  if (!is_more_due && !is_final_) return {};
   const auto times = taken / options_.flush_slow_after;  // The text changes now and then.
   return fmt::format("step {} has been on its way to storage for {} s, and more is due",
                      number(decree_.flush->at.step),

@@ -84,7 +84,10 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
   CLI::App* command =
       subcommand(app, commands, arguments, "ls", "List the checkpoints in a directory",
                  [](const Arguments& given) { return list(given.path); });
-  command->add_option("DIR", arguments.path, "The job's directory (option `dir`)")->required();
+  command
+      ->add_option("DIR", arguments.path,
+                   "The job's directory (option `dir`), or a parent of such ones")
+      ->required();
   command->footer(
       "Reads manifests and file sizes, but not the files: `ckpt verify` does that. Needs no\n"
       "daemon. Exits with 1 if a checkpoint is damaged, or a file beside the checkpoints\n"
@@ -96,7 +99,9 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
                          return given.repairs ? repair({given.path, given.from})
                                               : verify(given.path, given.newest);
                        });
-  command->add_option("PATH", arguments.path, "One checkpoint (step-...), or a directory of them")
+  command
+      ->add_option("PATH", arguments.path,
+                   "One checkpoint (step-...), a directory of them, or a parent of such ones")
       ->required();
   CLI::Option* newest =
       command->add_flag("--newest", arguments.newest, "Only the newest checkpoint of a directory");
@@ -116,9 +121,8 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "else from the same step of the same run in --from, which may be a bucket. It takes the "
       "place\n"
       "of the damaged one when all files of the checkpoint are whole; else the checkpoint is left\n"
-      "as it is, and named. Manifests and compressed files are not repaired: `ckpt cp` brings back "
-      "a whole "
-      "checkpoint.\n\n"
+      "as it is, and named. A compressed file comes whole from the other copy. Manifests are not\n"
+      "repaired: `ckpt cp` brings back a whole checkpoint.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2\n"
       "  ckpt verify --repair /ckpt/gpt2 --from s3://archive/gpt2");
 

@@ -59,13 +59,8 @@ std::uint64_t bytes_of(const StoredStep& step) {
   return bytes;
 }
 
-}  // namespace
-
-Result<Outcome> copy(const CopyOptions& given) {
-  CKPT_CHECK(check_places(given, {}));
-  Workplace workplace;
-  CKPT_TRY(const auto step,
-           workplace.run(open_stored_step(workplace.files(), workplace.clock(), given.from)));
+Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep>& step,
+                          const CopyOptions& given) {
   const std::string run = parent_of(step->directory);
   CKPT_CHECK(check_places(given, run));
   storage::CopyOrder order;
@@ -115,6 +110,16 @@ Result<Outcome> copy(const CopyOptions& given) {
     outcome.text +=
         "A restore to an older step has abandoned it: name the copy itself to load it.\n";
   return outcome;
+}
+
+}  // namespace
+
+Result<Outcome> copy(const CopyOptions& given) {
+  CKPT_CHECK(check_places(given, {}));
+  Workplace workplace;
+  return use_stored_step(workplace, given.from, [&](const std::shared_ptr<StoredStep>& step) {
+    return copy_step(workplace, step, given);
+  });
 }
 
 }  // namespace ckpt::cli

@@ -5,6 +5,7 @@
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "cli/workplace.hpp"
+#include "storage/member_reader.hpp"
 
 namespace ckpt::cli {
 
@@ -51,6 +52,13 @@ std::string text_of(const Difference& difference) {
   return text;
 }
 
+// Every byte of it is read: only after damage showed in one of two.
+bool is_whole(Workplace& workplace, const StoredStep& step) {
+  const auto report =
+      workplace.run(storage::verify_checkpoint(workplace.files(), os::join(step.directory, ".")));
+  return report && report->is_good();
+}
+
 }  // namespace
 
 Result<Outcome> diff(const DiffOptions& given) {
@@ -58,10 +66,16 @@ Result<Outcome> diff(const DiffOptions& given) {
   const auto open = [&](const std::string& path) {
     return workplace.run(open_stored_step(workplace.files(), workplace.clock(), path));
   };
-  CKPT_TRY(const auto one, open(given.one));
-  CKPT_TRY(const auto other, open(given.other));
+  CKPT_TRY(auto one, open(given.one));
+  CKPT_TRY(auto other, open(given.other));
   const TensorChoice choice{given.names, ""};
-  const auto found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
+  auto found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
+  while (!found && found.error().code() == Errc::corruption) {
+    auto& damaged = is_whole(workplace, *one) ? other : one;
+    if (damaged->others.empty()) break;
+    CKPT_TRY(damaged, workplace.run(open_next(workplace.files(), damaged, Error(found.error()))));
+    found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
+  }
   if (!found) {
     for (const auto& step : {one, other}) {
       auto status = workplace.run(explain(workplace.files(), step, Error(found.error())));

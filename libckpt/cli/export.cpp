@@ -133,13 +133,8 @@ Outcome told(const StoredStep& step, const ExportOptions& given, const ExportPla
   return outcome;
 }
 
-}  // namespace
-
-Result<Outcome> export_tensors(const ExportOptions& given) {
-  CKPT_TRY(const ExportWish wish, wish_of(given));
-  Workplace workplace;
-  CKPT_TRY(const auto step,
-           workplace.run(open_stored_step(workplace.files(), workplace.clock(), given.path)));
+Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredStep>& step,
+                            const ExportOptions& given, const ExportWish& wish) {
   if (given.rank && *given.rank >= step->manifest->world_size)
     return fail(Errc::invalid_argument,
                 fmt::format("--rank {}: {}", *given.rank, title_of(*step->manifest)));
@@ -168,6 +163,16 @@ Result<Outcome> export_tensors(const ExportOptions& given) {
   if (!paths) return explained(paths.error());
   take_usual_mode(*paths, made);
   return told(*step, given, plan, *paths);
+}
+
+}  // namespace
+
+Result<Outcome> export_tensors(const ExportOptions& given) {
+  CKPT_TRY(const ExportWish wish, wish_of(given));
+  Workplace workplace;
+  return use_stored_step(workplace, given.path, [&](const std::shared_ptr<StoredStep>& step) {
+    return export_step(workplace, step, given, wish);
+  });
 }
 
 }  // namespace ckpt::cli

@@ -49,17 +49,17 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   return outcome;
 }
 
-// A place that cannot be read is trouble; the other one is listed all the same.
-Outcome list_both(Workplace& workplace, const storage::Places& places) {
+// A place, or run, that cannot be read is trouble; the others are listed all the same.
+Outcome list_all(Workplace& workplace, const char* key,
+                 const std::vector<std::string>& directories) {
   Outcome outcome;
-  outcome.json["places"] = Json::array();
-  for (const std::string& directory : places.directories()) {
+  outcome.json[key] = Json::array();
+  for (const std::string& directory : directories) {
     outcome.text += fmt::format("{}{}:\n", outcome.text.empty() ? "" : "\n", printable(directory));
     auto one = list_one(workplace, directory);
     outcome.is_trouble = outcome.is_trouble || !one || one->is_trouble;
     const std::string error = one ? "" : one.error().message();
-    outcome.json["places"].push_back(one ? one->json
-                                         : Json{{"directory", directory}, {"error", error}});
+    outcome.json[key].push_back(one ? one->json : Json{{"directory", directory}, {"error", error}});
     outcome.text += one ? one->text : printable(error) + "\n";
   }
   return outcome;
@@ -70,8 +70,9 @@ Outcome list_both(Workplace& workplace, const storage::Places& places) {
 Result<Outcome> list(const std::string& directory) {
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
-  if (places.second) return list_both(workplace, places);
-  return list_one(workplace, directory);
+  if (places.second) return list_all(workplace, "places", places.directories());
+  const std::vector<std::string> runs = runs_below(workplace, directory);
+  return runs.empty() ? list_one(workplace, directory) : list_all(workplace, "runs", runs);
 }
 
 }  // namespace ckpt::cli

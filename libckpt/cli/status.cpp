@@ -160,6 +160,15 @@ std::string second_place_of(const Json& job) {
                      printable(text_in(place, "pace")), step_text(place, "newest"), copying);
 }
 
+// Of declared tensors, in the first step that was stored.
+std::string missing_pieces(const Json& job) {
+  const Json missing = object_in(job, "missing_pieces");
+  if (missing.empty()) return {};
+  return fmt::format("  missing pieces: step {}, {}, {} first: no rank has saved it\n",
+                     number_in(missing, "step"), counted(number_in(missing, "tensors"), "tensor"),
+                     printable(text_in(missing, "what")));
+}
+
 // Ranks that should have the same bytes, and had others in the newest save that was compared.
 std::string copies_that_differ(const Json& job) {
   const Json differ = object_in(job, "copies_differ");
@@ -187,7 +196,7 @@ std::string describe(const Json& job) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
   }
-  text += copies_that_differ(job) + healed_of(job);
+  text += missing_pieces(job) + copies_that_differ(job) + healed_of(job);
   text += limits_of(job);
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
   text += memory_kept(job);

@@ -8,6 +8,7 @@
 #include "storage/orphans.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
+#include "storage/search.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
@@ -120,6 +121,20 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
     });
     if (!is_odd || round == rounds_max) return catalog;
   }
+}
+
+std::vector<std::string> runs_below(Workplace& workplace, const std::string& directory) {
+  const auto manifest =
+      workplace.run(workplace.files().status(os::beneath(directory, format::manifest_name)));
+  if (manifest) return {};
+  const auto found =
+      workplace.run(storage::find_runs(workplace.files(), workplace.clock(), directory));
+  std::vector<std::string> runs;
+  if (!found) return runs;
+  for (const storage::FoundRun& run : found->runs)
+    if (!run.name.empty()) runs.push_back(run.directory);
+  std::ranges::sort(runs);
+  return runs;
 }
 
 Json to_json(const std::vector<storage::Rejected>& rejected) {

@@ -15,6 +15,10 @@ namespace ckpt::cli {
 // io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
+// The runs below a directory that is neither a run nor a checkpoint, by name; none: it is one, or
+// there are none.
+std::vector<std::string> runs_below(Workplace& workplace, const std::string& directory);
+
 // The checkpoint that a restore takes; none: restores to older steps have abandoned all.
 const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
 

@@ -34,6 +34,44 @@ Task<void> check_there(os::FileSystem& files, std::string path) {
                              path));
 }
 
+std::string shown(const std::string& directory) {
+  std::string text = os::display(directory);
+  if (text.ends_with("/.")) text.resize(text.size() - 2);
+  return text;
+}
+
+Task<std::shared_ptr<StoredStep>> open_at(os::FileSystem& files, std::string directory) {
+  const auto step = std::make_shared<StoredStep>();
+  step->directory = shown(directory);
+  CKPT_CO_TRY(step->manifest, co_await storage::read_manifest_at(files, directory));
+  step->files = std::make_unique<gather::StoredShards>(files, directory, step->manifest);
+  CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
+  step->tensors = gather::list_tensors(*step->shards);
+  co_return step;
+}
+
+// The first whole one. Errors: `first`, or that of the first one.
+Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
+                                             std::vector<std::string> directories,
+                                             std::vector<std::string> passed_over,
+                                             std::optional<Error> first) {
+  for (std::size_t index = 0; index < directories.size(); ++index) {
+    auto opened = co_await open_at(files, directories[index]);
+    if (!opened) {
+      if (!first) first.emplace(opened.error());
+      passed_over.push_back(
+          fmt::format("{}: {}", shown(directories[index]), opened.error().message()));
+      continue;
+    }
+    const auto others = directories.begin() + static_cast<std::ptrdiff_t>(index) + 1;
+    (*opened)->others.assign(others, directories.end());
+    if (!passed_over.empty())
+      log_warning("takes {}; {}", (*opened)->directory, storage::describe_passed_over(passed_over));
+    co_return std::move(*opened);
+  }
+  co_return fail(std::move(*first));
+}
+
 }  // namespace
 
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
@@ -41,19 +79,19 @@ Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock&
   path = without_slash(std::move(path));
   CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
   if (!places.second) CKPT_CO_CHECK(co_await check_there(files, path));
-  CKPT_CO_TRY(auto found, co_await storage::find_checkpoint(files, clock, path));
-  const auto step = std::make_shared<StoredStep>();
-  step->directory = os::display(found.directory);
-  if (!found.passed_over.empty())
-    log_warning("takes {}; {}", step->directory, storage::describe_passed_over(found.passed_over));
+  CKPT_CO_TRY(storage::Candidates found, co_await storage::find_candidates(files, clock, path));
   // A path that is a checkpoint itself may be a link; nothing below it may be one.
-  if (found.directory == path) found.directory = os::join(path, ".");
-  step->manifest = found.manifest;
-  step->files =
-      std::make_unique<gather::StoredShards>(files, found.directory, std::move(found.manifest));
-  CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
-  step->tensors = gather::list_tensors(*step->shards);
-  co_return step;
+  if (found.directories.front() == path) found.directories.front() = os::join(path, ".");
+  auto opened = co_await open_first(files, std::move(found.directories),
+                                    std::move(found.passed_over), std::nullopt);
+  co_return opened;
+}
+
+Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
+                                            std::shared_ptr<StoredStep> damaged, Error why) {
+  std::vector<std::string> passed_over{damaged->directory + ": " + why.message()};
+  auto opened = co_await open_first(files, damaged->others, std::move(passed_over), std::move(why));
+  co_return opened;
 }
 
 std::string title_of(const format::Manifest& manifest) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "cli/command.hpp"
+#include "cli/workplace.hpp"
 #include "format/manifest.hpp"
 #include "gather/known_shards.hpp"
 #include "gather/stored_shards.hpp"
@@ -21,12 +23,28 @@ struct StoredStep {
   std::unique_ptr<gather::StoredShards> files;
   std::shared_ptr<gather::KnownShards> shards;  // Reads from `files`.
   std::vector<gather::ListedTensor> tensors;    // In the order of gather::list_tensors.
+  std::vector<std::string> others;              // Where else to look if it is damaged.
 };
 
-// `path`: a checkpoint, or a directory of them, of which the newest whole one is taken that no
-// restore has abandoned. Errors: not_found (says what to do), corruption, io.
+// `path`: a checkpoint, a directory of them, two places, or a parent of runs. The newest one is
+// taken that no restore has abandoned, and whose descriptions are whole; one line in the log says
+// what was passed over. Errors: not_found (says what to do), corruption, io.
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
                                                    std::string path);
+// The next one after it, which turned out to be damaged. Errors: `why`, where none is left.
+Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
+                                            std::shared_ptr<StoredStep> damaged, Error why);
+
+// Lets `use` have the best step at the path, and the next one as long as damage shows.
+template <class Use>
+Result<Outcome> use_stored_step(Workplace& workplace, const std::string& path, Use use) {
+  CKPT_TRY(auto step, workplace.run(open_stored_step(workplace.files(), workplace.clock(), path)));
+  while (true) {
+    Result<Outcome> used = use(step);
+    if (used || used.error().code() != Errc::corruption || step->others.empty()) return used;
+    CKPT_TRY(step, workplace.run(open_next(workplace.files(), step, Error(used.error()))));
+  }
+}
 
 // "step 900 of job gpt2, 8 ranks".
 std::string title_of(const format::Manifest& manifest);

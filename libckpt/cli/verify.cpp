@@ -154,16 +154,17 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
   return outcome;
 }
 
-// Each place by itself: the copies of a step lie in other files.
-Outcome verify_both(Workplace& workplace, const storage::Places& places, bool newest_only) {
+// Each place, or run, by itself: the copies of a step lie in other files.
+Outcome verify_all(Workplace& workplace, const char* key,
+                   const std::vector<std::string>& directories, bool newest_only) {
   Outcome outcome;
-  outcome.json["places"] = Json::array();
-  for (const std::string& directory : places.directories()) {
+  outcome.json[key] = Json::array();
+  for (const std::string& directory : directories) {
     auto one = verify_place(workplace, directory, newest_only);
     outcome.is_trouble = outcome.is_trouble || !one || one->is_trouble;
     const std::string error = one ? "" : one.error().message();
-    outcome.json["places"].push_back(
-        one ? one->json : Json{{"path", directory}, {"good", false}, {"error", error}});
+    outcome.json[key].push_back(one ? one->json
+                                    : Json{{"path", directory}, {"good", false}, {"error", error}});
     outcome.text += one ? one->text : printable(error) + "\n";
   }
   outcome.json["good"] = !outcome.is_trouble;
@@ -175,8 +176,11 @@ Outcome verify_both(Workplace& workplace, const storage::Places& places, bool ne
 Result<Outcome> verify(const std::string& given, bool newest_only) {
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(given));
-  if (places.second) return verify_both(workplace, places, newest_only);
-  return verify_place(workplace, without_slash(given), newest_only);
+  if (places.second) return verify_all(workplace, "places", places.directories(), newest_only);
+  const std::string path = without_slash(given);
+  const std::vector<std::string> runs = runs_below(workplace, path);
+  return runs.empty() ? verify_place(workplace, path, newest_only)
+                      : verify_all(workplace, "runs", runs, newest_only);
 }
 
 }  // namespace ckpt::cli

@@ -25,6 +25,18 @@ using std::chrono::steady_clock;
 // A first save waits no longer than this for a free Slot: a later one will find one.
 constexpr std::chrono::seconds grant_wait_max{1};
 
+std::string reason_of(SaveOutcome skipped, const std::string& last_error) {
+  switch (skipped) {
+    case SaveOutcome::skipped_no_slot:
+      return "all Slots were in use";
+    case SaveOutcome::skipped_by_agreement:
+      return "the ranks had agreed on a later step";
+    default:
+      return "the daemon or its Slots were not available" +
+             (last_error.empty() ? "" : "; the last error: " + last_error);
+  }
+}
+
 }  // namespace
 
 CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLink> link,
@@ -119,7 +131,7 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
   }
   if (const auto reason = schedule_.ask(step, due)) {
     metrics_.forget();
-    if (*reason != SaveOutcome::not_due) account_.skipped(*reason);
+    if (*reason != SaveOutcome::not_due) note_skipped(step, *reason);
     return *reason;
   }
   if (schedule_.begin(step)) account_.due();
@@ -130,15 +142,21 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
     schedule_.started();
   } else {
     schedule_.skipped();
-    account_.skipped(*outcome);
+    note_skipped(step, *outcome);
   }
   return outcome;
+}
+
+void CheckpointSession::note_skipped(Step step, SaveOutcome outcome) {
+  account_.skipped(outcome);
+  account_.not_saved(step, reason_of(outcome, account_.stats({}).last_error));
 }
 
 Error CheckpointSession::refuse(Step step, Error error) {
   schedule_.refused(standing_.has_begun());
   error = std::move(error).context(fmt::format("save step {}", number(step)));
   account_.failed(error);
+  account_.not_saved(step, "its save was refused: " + error.text());
   return error;
 }
 
@@ -261,10 +279,11 @@ Status CheckpointSession::wait(Step step, Level level, Deadline deadline) {
   }
   const StepTimer::Pause pause(timer_);
   Status waited = link_->wait(step, level, deadline);
-  if (waited || waited.error().code() != Errc::not_found || !schedule_.is_refused(step))
-    return waited;
-  return fail(Errc::not_found, fmt::format("wait until step {} is {}: its save was refused",
-                                           number(step), to_string(level)));
+  if (waited || waited.error().code() != Errc::not_found) return waited;
+  collect();
+  const std::string why = account_.why_not_saved(step);
+  if (why.empty()) return waited;
+  return fail(Errc::not_found, fmt::format("{}: {}", waited.error().text(), why));
 }
 
 Stats CheckpointSession::stats() {

@@ -89,6 +89,7 @@ class CheckpointSession {
   Status finish_capture(Stream stream);
   Status update_layout();
   Result<SaveOutcome> try_save(Step step, Stream stream, Deadline slot_deadline);
+  void note_skipped(Step step, SaveOutcome outcome);
   Error refuse(Step step, Error error);
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);

@@ -380,23 +380,24 @@ Result<control::Begun> LinkState::begun_answer() const {
 }
 
 Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
-  const auto has_reached = [&](const LinkView& view) {
-    return view.levels.has_reached(step, level);
-  };
+  const auto has_reached = [&](const auto& view) { return view.levels.has_reached(step, level); };
   const auto is_dropped = [&](const LinkView& view) { return view.levels.is_dropped(step); };
   const std::string what = fmt::format("wait until step {} is {}", number(step), to_string(level));
   CKPT_CHECK(wait_for(deadline, what, [&](const LinkView& view) {
     return has_reached(view) || is_dropped(view) || view.is_lost(step) ||
-           view.levels.is_skipped(step);
+           view.levels.has_no_capture(step);
   }));
   return view_.read([&](const LinkView& view) -> Status {
     if (has_reached(view)) return {};
+    if (view.is_over() && !is_dropped(view)) return end_of(view);
     if (view.is_lost(step) && !is_dropped(view))
       return fail(Errc::not_found,
                   fmt::format("{}: the daemon that held step {} died, and the next one does not "
                               "know the step to be {}",
                               who_, number(step), to_string(level)));
-    const char* why = is_dropped(view) ? "was given up by all ranks" : "was skipped by this rank";
+    const char* why = "has no save on this rank that could bring it";
+    if (view.levels.is_passed(step)) why = "was skipped by this rank";
+    if (is_dropped(view)) why = "was given up";
     return fail(Errc::not_found, fmt::format("{}: step {} {}", who_, number(step), why));
   });
 }

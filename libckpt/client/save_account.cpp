@@ -14,6 +14,8 @@ namespace {
 
 // More than there are Slots, and so captures that the engine has not answered yet.
 constexpr std::size_t starts_max = 16;
+// A trainer waits for a step soon after its save, or not at all.
+constexpr std::size_t not_saved_max = 16;
 
 double milliseconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -64,6 +66,17 @@ void SaveAccount::failed(const Error& error) {
   if (failures_.may_speak()) log_error("{}", stats_.last_error);
 }
 
+void SaveAccount::not_saved(Step step, std::string why) {
+  not_saved_.push_back({step, std::move(why)});
+  if (not_saved_.size() > not_saved_max) not_saved_.pop_front();
+}
+
+std::string SaveAccount::why_not_saved(Step step) const {
+  const auto found =
+      std::ranges::find(not_saved_.rbegin(), not_saved_.rend(), step, &NotSaved::step);
+  return found == not_saved_.rend() ? std::string() : found->why;
+}
+
 void SaveAccount::unavailable(const Error& error) {
   stats_.last_error = error.message();
   if (failures_.may_speak()) log_warning("steps are skipped: {}", stats_.last_error);
@@ -82,6 +95,7 @@ std::optional<Step> SaveAccount::collect() {
   has_ended_.store(false, std::memory_order_release);
   if (ended.error) {
     failed(*ended.error);
+    not_saved(ended.step, ended.error->text());
     return ended.step;
   }
   stats_.bytes_captured += ended.bytes;

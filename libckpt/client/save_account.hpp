@@ -40,7 +40,8 @@ class SaveAccount {
   void due() { ++due_count_; }
   void started(Step step);  // The newest due step.
   void skipped(SaveOutcome outcome);
-  void failed(const Error& error);       // Counted, kept as the last error, logged once a minute.
+  void failed(const Error& error);  // Counted, kept as the last error, logged once a minute.
+  void not_saved(Step step, std::string why);
   void unavailable(const Error& error);  // Why a step was skipped: as `failed`, but not counted.
   void ended(const snapshot::Captured& captured);
 
@@ -51,6 +52,8 @@ class SaveAccount {
   // Logs the line of the collected capture.
   void report(const LinkCounters& link);
   Stats stats(const LinkCounters& link) const;
+  // Why the step was not captured; empty: it was, or is forgotten.
+  std::string why_not_saved(Step step) const;
 
   // At the end of the session: logs a warning if the newest due steps are not saved.
   void warn_if_behind(std::optional<Step> newest_due, const LinkCounters& link) const;
@@ -74,10 +77,16 @@ class SaveAccount {
     std::uint64_t due_count = 0;  // This one included.
   };
 
+  struct NotSaved {
+    Step step{};
+    std::string why;
+  };
+
   const bool logs_saves_;
   Stats stats_;
   std::uint64_t due_count_ = 0;
   std::deque<Started> starts_;               // The newest.
+  std::deque<NotSaved> not_saved_;           // The newest.
   std::chrono::nanoseconds held_before_{0};  // When the newest capture started.
   std::optional<Ended> line_;                // To be written.
   LogLimit failures_{60.0};

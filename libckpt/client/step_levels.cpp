@@ -11,6 +11,7 @@ namespace {
 
 // Far more than the captures that can be under way; nobody waits for older ones any more.
 constexpr std::size_t dropped_max = 1024;
+constexpr std::size_t under_way_max = 1024;
 
 void raise(std::optional<Step>& newest, Step step) {
   if (!newest || *newest < step) newest = step;
@@ -24,6 +25,8 @@ void StepLevels::reached(Step step, Level level) {
 
 void StepLevels::taken(Step step) {
   raise(newest_taken_, step);
+  under_way_.push_back(step);
+  if (under_way_.size() > under_way_max) under_way_.pop_front();
 }
 
 void StepLevels::skipped(Step step) {
@@ -34,6 +37,7 @@ void StepLevels::skipped(Step step) {
 void StepLevels::dropped(Step step) {
   dropped_.push_back(step);
   if (dropped_.size() > dropped_max) dropped_.pop_front();
+  std::erase(under_way_, step);
 }
 
 void StepLevels::engine_lost() {
@@ -58,8 +62,11 @@ bool StepLevels::is_dropped(Step step) const {
   return std::ranges::find(dropped_, step) != dropped_.end();
 }
 
-bool StepLevels::is_skipped(Step step) const {
-  return newest_skipped_ >= step && newest_taken_ < step && restored_ < step;
+bool StepLevels::has_no_capture(Step step) const {
+  const bool is_under_way = !under_way_.empty() && under_way_.back() >= step;
+  // What an engine took along may yet be known to the next one: is_lost says when it is not.
+  return !is_under_way && newest(Level::captured) < step && restored_ < step &&
+         lost_through_ < step;
 }
 
 std::optional<Step> StepLevels::newest_lost() const {
@@ -71,6 +78,8 @@ void StepLevels::check_invariants() const {
   for (std::size_t index = 1; index < level_count; ++index)
     CKPT_ASSERT(reached_[index] <= reached_[index - 1]);
   CKPT_ASSERT(dropped_.size() <= dropped_max);
+  CKPT_ASSERT(under_way_.size() <= under_way_max);
+  if (!under_way_.empty()) CKPT_ASSERT(under_way_.back() <= newest_taken_);
 }
 
 bool SkipMessages::add(Step step) {

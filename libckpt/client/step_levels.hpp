@@ -29,8 +29,9 @@ class StepLevels {
 
   bool has_reached(Step step, Level level) const;
   bool is_dropped(Step step) const;
-  // Nothing under way can bring `step`, or a newer one, to a level.
-  bool is_skipped(Step step) const;
+  // Nothing under way can bring `step`, or a newer one, to a level: no capture of them is left.
+  bool has_no_capture(Step step) const;
+  bool is_passed(Step step) const { return newest_skipped_ >= step || newest_taken_ >= step; }
   bool is_lost(Step step) const { return has_spoken_ && lost_through_ && step <= *lost_through_; }
   std::optional<Step> newest(Level level) const { return reached_[index_of(level)]; }
   // The newest step that died with an engine, unless storage has it or a newer one.
@@ -44,6 +45,7 @@ class StepLevels {
 
   std::optional<Step> reached_[level_count];  // The newest that the engine still holds.
   std::deque<Step> dropped_;
+  std::deque<Step> under_way_;  // Taken, and not dropped since.
   std::optional<Step> newest_taken_, newest_skipped_;
   std::optional<Step> restored_;  // This rank has it.
   // The newest step that may have died with an engine. The next engine may still know it, from a

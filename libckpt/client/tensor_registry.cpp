@@ -9,6 +9,7 @@
 
 #include "base/assert.hpp"
 #include "client/device_table.hpp"
+#include "format/tensor_check.hpp"
 #include "format/torch_archive.hpp"
 #include "plan/share.hpp"
 
@@ -83,13 +84,12 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
     return fail(Errc::exhausted, fmt::format("add tensor \"{}\": at most {} tensors are possible",
                                              name, format::tensors_max));
   if (tensor.piece && !archive.empty()) return refuse(name, "an entry of an archive is no piece");
-  // A layout of this tensor alone shows whether name, type, shape and piece can be written.
   const format::TensorSpec spec{name, tensor.dtype, tensor.shape, "", "", tensor.piece};
-  const auto layout = format::make_layout(std::span(&spec, 1), 0, 0);
-  if (!layout) return fail(Error(layout.error()).context("add"));
-  const std::uint64_t bytes = layout->tensors.front().extent.bytes;
+  auto checked = format::check_tensor(spec);
+  if (!checked) return fail(std::move(checked).error().context("add"));
+  const std::uint64_t bytes = *checked;
   const Piece given = tensor.piece.value_or(Piece());
-  tensor.piece = layout->tensors.front().piece;
+  tensor.piece = format::normalized(tensor.piece, tensor.shape);
   if (given.copies > 1 && given.copy == 0) {
     // Without a number a whole tensor would be this rank's own, which no other may ask for, and the
     // first copy of a part would not be compared with the others.

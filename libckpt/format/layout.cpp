@@ -21,6 +21,7 @@
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
 #include "format/safetensors_header.hpp"
+#include "format/tensor_check.hpp"
 #include "format/torch_archive.hpp"
 
 namespace ckpt::format {
@@ -214,6 +215,11 @@ std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int6
     if (!elements) return std::nullopt;
   }
   return checked_multiply(*elements, size_of(dtype));
+}
+
+Result<std::uint64_t> check_tensor(const TensorSpec& tensor) {
+  CKPT_TRY(const std::vector<std::uint64_t> sizes, check(std::span(&tensor, 1)));
+  return sizes.front();
 }
 
 Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t rank,

@@ -172,6 +172,7 @@ const agree::ClusterView& Agreement::view() const {
   view.members = facts_.members;
   view.published = storage_.published();
   view.damaged_published = storage_.rejected_count();
+  view.last_look = facts_.last_look;
   view.unreadable = storage_.unreadable();
   view.history_lost = storage_.history_lost();
   view.expected.clear();

@@ -32,6 +32,8 @@ class Agreement {
   const format::NodeReport& report() const { return report_; }
   const agree::ClusterView& view() const;
   bool is_announcing() const { return is_announcing_; }
+  // Where this node coordinates: the newest step is to be on storage before the job ends.
+  bool is_final() const { return was_coordinator_ && coordinator_.is_final(); }
 
  private:
   bool follow();

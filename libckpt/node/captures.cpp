@@ -108,8 +108,18 @@ Status Captures::carry_out(Caller by, control::Begin it) {
   OwnSlot* own = slot_of(by, it.slot, it.generation);
   const Status begun = own == nullptr ? Status() : begin(by, *own, it.step);
   // Without a begin there will be no capture: the other ranks must not wait for it.
-  if (own == nullptr || !begun) CKPT_CHECK(carry_out(by, control::Skipped{it.step}));
+  if (own == nullptr || !begun) CKPT_CHECK(drop(by, it.step));
   return begun;
+}
+
+Status Captures::drop(Caller by, Step step) {
+  tell_dropped(&by.session, {by.session.timeline, step});
+  return carry_out(by, control::Skipped{step});
+}
+
+void Captures::tell_dropped(Session* session, format::StepId at) {
+  const bool is_of_now = session != nullptr && session->timeline == at.timeline;
+  if (is_of_now && session->events != nullptr) session->events->tell(control::StepDropped{at.step});
 }
 
 Status Captures::begin(Caller by, OwnSlot& own, Step step) {
@@ -205,7 +215,7 @@ Result<std::shared_ptr<const format::ShardRecord>> Captures::record_of(
 Status Captures::carry_out(Caller by, control::Filled it) {
   OwnSlot* own = slot_of(by, it.slot, it.generation);
   // Its begin was skipped, or its Slot went with the ones that a bigger layout replaced.
-  if (own == nullptr) return carry_out(by, control::Skipped{it.step});
+  if (own == nullptr) return drop(by, it.step);
   return fill(by, *own, std::move(it));
 }
 
@@ -217,6 +227,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   }
   CKPT_POINT("snap.accept");
   const std::shared_ptr<Slot> slot = own.slot;
+  const format::StepId at = slot->id().at;
   own.filler.reset();
   const std::shared_ptr<EarlyChecksums> early = std::move(own.early);
   std::vector<Crc32> taken;
@@ -224,6 +235,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   auto described = record_of(by.session, slot->id(), filled);
   if (!described) {
     slot->abandon();  // Nobody fills it any more, so nobody else would.
+    tell_dropped(&by.session, at);
     life_.touch();
     return fail(std::move(described).error());
   }
@@ -236,6 +248,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   const Status valid = format::validate(*record);
   if (!valid || record->bytes > slot->capacity()) {
     slot->abandon();
+    tell_dropped(&by.session, at);
     life_.touch();
     return fail(Errc::invalid_argument,
                 fmt::format("seal step {} rank {}: {}", number(filled.step), by.rank.rank,
@@ -280,6 +293,7 @@ asio::awaitable<void> Captures::checksum_and_seal(SessionId id, std::shared_ptr<
     log_error("job={} step={} rank={} not sealed: {}", facts_.shape.job, number(record.id.at.step),
               record.id.rank, valid.error().message());
     slot->abandon();
+    tell_dropped(ranks_.find(id), record.id.at);
   } else {
     seal(ranks_.find(id), *slot, std::make_shared<const format::ShardRecord>(std::move(record)));
   }

@@ -55,6 +55,9 @@ class Captures {
   void let_go_of_others();
   asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   Status begin(Caller by, OwnSlot& own, Step step);
+  // The trainer began the step, and nothing comes of it: its wait for the step ends.
+  static void tell_dropped(Session* session, format::StepId at);
+  Status drop(Caller by, Step step);
   Status fill(Caller by, OwnSlot& own, control::Filled filled);
   OwnSlot* slot_of(Caller by, std::uint32_t slot, std::uint64_t generation);  // Null: replaced.
   Result<std::shared_ptr<const format::ShardRecord>> record_of(const Session& session,

@@ -279,48 +279,75 @@ Task<std::string> Healing::fill(std::shared_ptr<const format::ShardRecord> recor
   co_return from;
 }
 
-std::shared_ptr<Slot> Healing::source_for(const format::Damage& damage) const {
-  const auto tried = files_.find(damage.id);
-  if (tried != files_.end() && tried->second >= tries_max) return nullptr;
+bool Healing::is_given_up(format::ShardId id) const {
+  const auto tried = files_.find(id);
+  return tried != files_.end() && tried->second >= tries_max;
+}
+
+std::shared_ptr<Slot> Healing::source_for(format::ShardId id) const {
   std::shared_ptr<Slot> source;
   slots_.for_each_sealed([&](Slot& slot, bool) {
-    if (slot.id() == damage.id) source = slot.shared_from_this();
+    if (slot.id() == id) source = slot.shared_from_this();
   });
   return source;
 }
 
 bool Healing::has_files_to_heal() const {
-  return std::ranges::any_of(storage_.damaged(), [&](const format::Damage& damage) {
-    return damage.code == Errc::corruption && source_for(damage) != nullptr;
+  const bool has_source = std::ranges::any_of(storage_.damaged(), [&](const auto& damage) {
+    return damage.code == Errc::corruption && !is_given_up(damage.id) && source_for(damage.id);
   });
+  return has_source || std::ranges::any_of(storage_.reads().damaged_copies(),
+                                           [&](const auto& bad) { return !is_given_up(bad.id); });
 }
 
 asio::awaitable<void> Healing::heal_files() {
-  const std::set<format::Damage> now = storage_.damaged();
-  for (const format::Damage& damage : now) {
-    const std::shared_ptr<Slot> slot = source_for(damage);
-    if (is_stopping_ || damage.code != Errc::corruption || !slot) continue;
-    Result<replicate::ShardSource> source =
-        replication_.lease(facts_.shape.job, damage.id, slot->digest());
-    if (!source) continue;
-    storage::ShardToWrite to_write;
-    to_write.record = source->record;
-    to_write.slot = source->spans;
-    auto written = co_await storage_.write_anew(std::move(to_write));
-    const std::string what =
-        fmt::format("the files of step {} rank {}", number(damage.id.at.step), damage.id.rank);
-    if (written) {
-      files_.erase(damage.id);
-      count(healed_.files, what + " were damaged, and were written anew from memory");
-    } else {
-      const bool is_for_good = written.error().code() == Errc::unsupported ||
-                               written.error().code() == Errc::invalid_argument;
-      std::uint32_t& tries = files_[damage.id];
-      tries = is_for_good ? tries_max : tries + 1;
-      log_warning("job={} {} are damaged and were not replaced: {}", facts_.shape.job, what,
-                  written.error().message());
-    }
+  // Of two places, what one has is not lost while the other one has it: so nobody noted it.
+  std::set<format::ShardId> from_memory;
+  for (const format::Damage& damage : storage_.damaged())
+    if (damage.code == Errc::corruption) from_memory.insert(damage.id);
+  const auto copies = storage_.reads().damaged_copies();
+  for (const StoredReads::Bad& bad : copies)
+    if (bad.place == 0) from_memory.insert(bad.id);
+  std::erase_if(from_memory, [&](format::ShardId id) { return is_given_up(id); });
+  std::vector<StoredReads::Bad> from_other = copies;
+  std::erase_if(from_other, [&](const StoredReads::Bad& bad) { return is_given_up(bad.id); });
+  for (const format::ShardId& id : from_memory) {
+    if (is_stopping_) co_return;
+    if (source_for(id)) co_await heal_from_memory(id);
   }
+  for (const StoredReads::Bad& bad : from_other) {
+    if (is_stopping_) co_return;
+    const auto left = storage_.reads().damaged_copies();
+    if (std::ranges::find(left, bad) == left.end()) continue;  // Memory had it.
+    const Status repaired = co_await storage_.reads().repair(bad);
+    note_files(bad.id, repaired, "the other place");
+  }
+}
+
+asio::awaitable<void> Healing::heal_from_memory(format::ShardId id) {
+  const std::shared_ptr<Slot> slot = source_for(id);
+  Result<replicate::ShardSource> source = replication_.lease(facts_.shape.job, id, slot->digest());
+  if (!source) co_return;
+  storage::ShardToWrite to_write;
+  to_write.record = source->record;
+  to_write.slot = source->spans;
+  const Status written = co_await storage_.write_anew(std::move(to_write));
+  note_files(id, written, "memory");
+}
+
+void Healing::note_files(format::ShardId id, const Status& healed, const char* from) {
+  const std::string what = fmt::format("the files of step {} rank {}", number(id.at.step), id.rank);
+  if (healed) {
+    files_.erase(id);
+    return count(healed_.files,
+                 fmt::format("{} were damaged, and were written anew from {}", what, from));
+  }
+  const Errc code = healed.error().code();
+  const bool is_for_good = code == Errc::unsupported || code == Errc::invalid_argument;
+  std::uint32_t& tries = files_[id];
+  tries = is_for_good ? tries_max : tries + 1;
+  log_warning("job={} {} are damaged and were not replaced from {}: {}", facts_.shape.job, what,
+              from, healed.error().message());
 }
 
 }  // namespace ckpt::node

@@ -66,7 +66,10 @@ class Healing {
   Task<std::shared_ptr<arena::Slot>> take_slot(std::shared_ptr<const format::ShardRecord> record);
   bool is_wanted(format::ShardId id, const Digest& digest) const;
   // A Slot here that has the bytes of stored files which are damaged; null: none.
-  std::shared_ptr<arena::Slot> source_for(const format::Damage& damage) const;
+  std::shared_ptr<arena::Slot> source_for(format::ShardId id) const;
+  bool is_given_up(format::ShardId id) const;
+  asio::awaitable<void> heal_from_memory(format::ShardId id);
+  void note_files(format::ShardId id, const Status& healed, const char* from);
   bool has_files_to_heal() const;
   void count(std::uint64_t& healed, std::string what);
 

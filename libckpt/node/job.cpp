@@ -62,7 +62,9 @@ Job::Job(SharedContext context, const AttachRequest& first)
       captures_(facts_, *this, ranks_, slots_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
-      agreement_(facts_, *this, ranks_, slots_, peers_, storage_) {}
+      agreement_(facts_, *this, ranks_, slots_, peers_, storage_),
+      last_look_(facts_, *this, storage_),
+      coverage_(facts_, *this, storage_) {}
 
 Task<void> Job::open(bool is_first) {
   const Work work = begin_work();
@@ -174,7 +176,9 @@ void Job::update() {
   serve_trainers();
   build_report();
   if (agreement_.decide()) obey();
+  last_look_.update(is_flush_wanted_ || is_expired_ || agreement_.is_final());
   restores_.obey_start();
+  coverage_.update(peers_.is_coordinator());
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
   build_report();  // What was obeyed shows at once.

@@ -17,7 +17,9 @@
 #include <string>
 
 #include "node/agreement.hpp"
+#include "node/coverage_check.hpp"
 #include "node/healing.hpp"
+#include "node/last_look.hpp"
 #include "node/restore_runner.hpp"
 
 namespace ckpt::node {
@@ -46,7 +48,8 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   // --- the end (job_end.cpp) ---
   Held held() const;
   void want_flush(bool is_wanted);
-  bool is_flushed(bool wait_for_commits) const { return captures_.is_flushed(wait_for_commits); }
+  // The newest committed step is on storage now, or cannot be brought there from here.
+  bool is_flushed(bool wait_for_commits) const;
   Task<void> flush(Time deadline, std::uint32_t failures_max);  // As Engine::flush.
   bool is_closing() const { return sessions_.are_closing(); }
   bool is_copying_last() const;  // Its last step goes to its second place.
@@ -77,6 +80,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void build_report();
   void obey();
   void send_notices();
+  bool is_held_here(format::StepId at) const;
   void check_invariants() const;
   std::string waiting() const;  // This and the next: with what this node alone knows.
   std::string degraded() const;
@@ -96,6 +100,8 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Sessions sessions_;
   RestoreRunner restores_;
   Agreement agreement_;
+  LastLook last_look_;
+  CoverageCheck coverage_;
   bool is_update_posted_ = false, is_opened_ = false;
   bool is_expired_ = false, is_flush_wanted_ = false;
 };

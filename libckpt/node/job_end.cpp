@@ -47,7 +47,7 @@ bool Job::is_finished() const {
   const IdleWatch& idle = sessions_.idle();
   // Its first trainer was refused: it holds a name, and nothing else.
   if (ranks_.empty() && slots_.bytes() == 0) return idle.since(now) >= ended_linger;
-  return idle.is_expired(now) && (captures_.is_flushed(false) || idle.is_given_up(now));
+  return idle.is_expired(now) && (is_flushed(false) || idle.is_given_up(now));
 }
 
 // Trainers of other nodes count: what this node holds is theirs, too.
@@ -93,6 +93,19 @@ void Job::free_memory(const std::string& why) {
   facts_.committed.reset();
 }
 
+bool Job::is_held_here(format::StepId at) const {
+  bool is_held = false;
+  slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
+    is_held = is_held || (slot.id().at == at && !slot.is_retiring());
+  });
+  return is_held;
+}
+
+bool Job::is_flushed(bool wait_for_commits) const {
+  if (!captures_.is_flushed(wait_for_commits)) return false;
+  return last_look_.is_done(facts_.committed && is_held_here(*facts_.committed));
+}
+
 Held Job::held() const {
   Held held;
   held.job = facts_.shape.job;
@@ -101,7 +114,8 @@ Held Job::held() const {
   slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
     const format::StepId at = slot.id().at;
     if (slot.is_retiring() || facts_.is_fenced(at)) return;
-    if (facts_.durable && at <= *facts_.durable) return;
+    const bool is_stored = facts_.last_look != agree::LastLook::gone;
+    if (is_stored && facts_.durable && at <= *facts_.durable) return;
     if (!held.lost || at > *held.lost) held.lost = at;
   });
   return held;
@@ -118,7 +132,7 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   // A step that other ranks will never capture stays uncommitted, and is not waited for.
   const Time commits_until = std::min(deadline, clock.after(commit_patience));
   const std::uint64_t failed_before = storage_.flush_failures();
-  while (!captures_.is_flushed(clock.now() < commits_until)) {
+  while (!is_flushed(clock.now() < commits_until)) {
     const bool has_failed = storage_.flush_failures() - failed_before >= failures_max;
     const bool is_given_up = facts_.context.captures == CapturePermission::refused;
     if (has_failed || is_given_up || clock.now() >= deadline) {

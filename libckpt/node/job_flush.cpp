@@ -6,6 +6,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/attempt.hpp"
+#include "storage/latest.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
@@ -288,6 +289,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   retention.run = facts_.shape.run;
   retention.rule = retention_;
   retention.protected_steps.push_back(publishing.order.at);
+  if (second_ && second_->copying()) retention.protected_steps.push_back(*second_->copying());
   auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
   if (!deleted) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, deleted.error().message());
@@ -298,14 +300,27 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
     }
   }
   adopt(std::move(*catalog));
+  co_await mend_latest();
   if (second_) second_->published();
   co_return Status{};
 }
 
+// A daemon that was killed, or somebody who removed steps by hand, may leave it dangling.
+asio::awaitable<void> JobStorage::mend_latest() {
+  const std::uint64_t attempt = facts_.context.random.next();
+  const auto mended =
+      co_await storage::mend_latest(site(), stored_.run, places_.front().checkpoints(), attempt);
+  if (!mended)
+    log_warning("job={} `latest` in {} stays: {}", facts_.shape.job, facts_.directory,
+                mended.error().message());
+}
+
 // Also between the parts of one flush, and while it is published.
-Task<void> JobStorage::wait_for_flush() {
-  while (is_writing_ || is_part_in_hand_ || !publishing_.empty())
-    CKPT_CO_CHECK(co_await hand_free_.wait_until(no_deadline));
+Task<void> JobStorage::wait_for_flush(Time deadline) {
+  while (is_writing_ || is_part_in_hand_ || !publishing_.empty()) {
+    CKPT_CO_TRY(const bool is_notified, co_await hand_free_.wait_until(deadline));
+    if (!is_notified) break;
+  }
   co_return Status{};
 }
 
@@ -328,6 +343,30 @@ void JobStorage::note_differences(format::StepId at, const storage::ComparedCopi
 void JobStorage::count_failure(const Error& error) {
   ++flush_failures_;
   flush_failure_ = error.message();
+  if (error.code() == Errc::exhausted && !std::exchange(is_making_room_, true))
+    facts_.context.spawn(make_room());
+}
+
+// The disk is full. What the rule does not keep goes now: no newer step can be published before.
+asio::awaitable<void> JobStorage::make_room() {
+  const std::shared_ptr<void> held = life_.hold();
+  storage::RetentionOrder order;
+  order.run = facts_.shape.run;
+  order.rule = retention_;
+  if (facts_.durable) order.protected_steps.push_back(*facts_.durable);
+  if (second_ && second_->copying()) order.protected_steps.push_back(*second_->copying());
+  const auto deleted = co_await storage::make_room(site(), std::move(order));
+  is_making_room_ = false;
+  if (!deleted) {
+    log_warning("job={} {} is full, and old checkpoints are kept: {}", facts_.shape.job,
+                facts_.directory, deleted.error().message());
+    co_return;
+  }
+  for (const storage::Checkpoint& checkpoint : *deleted) {
+    log_info("job={} step={} deleted {} to make room: {}", facts_.shape.job,
+             number(checkpoint.at.step), checkpoint.name, storage::describe(retention_));
+  }
+  if (!deleted->empty() && peers_.is_coordinator()) read_catalog();
 }
 
 }  // namespace ckpt::node

@@ -200,6 +200,16 @@ json copies_status(const storage::CopiesDiffer& copies) {
           {"tensor", copies.first.name},    {"ranks", copies.first.ranks}};
 }
 
+json missing_status(const CoverageCheck& coverage) {
+  const gather::Missing& missing = coverage.missing();
+  if (missing.tensors == 0 || !coverage.checked()) return nullptr;
+  return {{"timeline", coverage.checked()->timeline},
+          {"step", number(coverage.checked()->step)},
+          {"tensors", missing.tensors},
+          {"tensor", missing.tensor},
+          {"what", missing.what}};
+}
+
 json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
@@ -244,6 +254,7 @@ json Job::status() const {
   const Healed& healed = healing_.healed();
   status["healed"] = {
       {"copies", healed.copies}, {"files", healed.files}, {"newest", text_or_null(healed.newest)}};
+  status["missing_pieces"] = missing_status(coverage_);
   status["copies_differ"] = copies_status(storage_.copies_differ());
   status["ended"] = facts_.ended_at.has_value();
   const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;

@@ -17,6 +17,8 @@ namespace {
 
 // A start or a restore that the first place can serve waits for the second one only so long.
 constexpr Duration second_patience = std::chrono::seconds(5);
+// The same, where it did not answer the last time: each read would wait anew.
+constexpr Duration late_patience = std::chrono::seconds(1);
 
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
@@ -53,7 +55,7 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
 SecondPlace::Hooks JobStorage::hooks_of_second() {
   SecondPlace::Hooks hooks;
   hooks.may_copy = [this] { return peers_.is_coordinator(); };
-  hooks.wait_for_flush = [this] { return wait_for_flush(); };
+  hooks.wait_for_flush = [this](Time deadline) { return wait_for_flush(deadline); };
   hooks.catalog_changed = [this] {
     if (published_) list_published();
   };
@@ -75,7 +77,8 @@ storage::Site JobStorage::site() const {
 }
 
 Time JobStorage::second_deadline() const {
-  return opening_until_ ? *opening_until_ : facts_.clock().after(second_patience);
+  if (opening_until_) return *opening_until_;
+  return facts_.clock().after(is_second_late_ ? late_patience : second_patience);
 }
 
 // All that it asks of the second place is over in one time, so that a trainer that opens the job
@@ -104,6 +107,7 @@ Task<format::RunId> JobStorage::open_places(std::string job, bool with_catalog) 
   if (!with_catalog) co_return marker.run;
   CKPT_CO_CHECK(co_await refresh_catalog());
   const StoredPlace& first = places_.front();
+  co_await mend_latest();
   const std::string orphans =
       storage::describe_orphans({first.checkpoints(), first.rejected()}, std::optional(marker.run));
   if (!orphans.empty()) co_return fail(storage::orphans_error(facts_.directory, orphans));
@@ -189,6 +193,7 @@ Task<void> JobStorage::refresh_second() {
   auto catalog = co_await within(facts_.context.executor, facts_.clock(), deadline,
                                  "list " + facts_.second->directory, places_[1].load(std::nullopt),
                                  life_.hold());
+  is_second_late_ = !catalog && catalog.error().code() == Errc::unavailable;
   if (!catalog && catalog.error().code() == Errc::not_found) catalog = storage::Catalog();
   if (catalog) {
     places_[1].adopt(std::move(*catalog));
@@ -354,6 +359,7 @@ Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
   std::string name = place.name_of(id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   source.turn = static_cast<std::uint32_t>(facts_.context.random.next() >> 33) + 1;
+  source.compression = compression_;
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   CKPT_CO_CHECK(co_await storage::rewrite_shard(site(), std::move(name), std::move(source),

@@ -19,10 +19,7 @@
 #include <vector>
 
 #include "agree/coordinator.hpp"
-#include "arena/slot.hpp"
-#include "base/log.hpp"
 #include "flush/flusher.hpp"
-#include "format/run_files.hpp"
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
@@ -133,6 +130,7 @@ class JobStorage {
   Task<void> discard_aside();
   Task<void> wait_aside_free();
   void count_failure(const Error& error);
+  asio::awaitable<void> make_room();
   void note_differences(format::StepId at, const storage::ComparedCopies& copies);
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
@@ -151,7 +149,8 @@ class JobStorage {
   void list_published();
   asio::awaitable<void> run_look_for(format::StepId at);
   SecondPlace::Hooks hooks_of_second();
-  Task<void> wait_for_flush();
+  Task<void> wait_for_flush(Time deadline);
+  asio::awaitable<void> mend_latest();
   storage::Site site() const;
   Time second_deadline() const;
 
@@ -174,6 +173,7 @@ class JobStorage {
   std::set<format::Damage> damaged_;
   std::string unreadable_, history_error_, flush_failure_;
   bool has_history_ = false, has_second_history_ = false;  // When they were last read or written.
+  bool is_second_late_ = false;        // It did not answer when it was asked last.
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
   Signal aside_free_;
@@ -194,7 +194,7 @@ class JobStorage {
   std::vector<std::string> over_;  // Attempts that were given up.
   storage::CopiesDiffer copies_differ_;
   std::uint32_t refusals_ = 0;  // Since something was published.
-  bool is_reading_catalog_ = false, must_read_again_ = false;
+  bool is_reading_catalog_ = false, must_read_again_ = false, is_making_room_ = false;
 };
 
 }  // namespace ckpt::node

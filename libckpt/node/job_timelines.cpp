@@ -36,6 +36,7 @@ Task<format::Timelines> JobStorage::load_histories() {
       co_await within(facts_.context.executor, facts_.clock(), deadline,
                       "read the timelines of " + facts_.second->directory,
                       storage::load_timelines(places_[1].site(), stored_.run), life_.hold());
+  is_second_late_ = !there && there.error().code() == Errc::unavailable;
   if (!there) {
     second_->note_read(fail(std::move(there).error()));
     co_return timelines;
@@ -183,6 +184,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
   if (stored) {
     has_history_ = true;
     history_error_.clear();
+    if (second_) second_->recorded();
   } else {
     store_history_later(stored.error());
   }

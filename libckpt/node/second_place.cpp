@@ -9,6 +9,7 @@
 #include "agree/copy_rule.hpp"
 #include "base/log.hpp"
 #include "storage/copy.hpp"
+#include "storage/latest.hpp"
 #include "storage/merge_timelines.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
@@ -25,6 +26,9 @@ constexpr Duration pause_max = std::chrono::minutes(5);
 constexpr std::uint32_t last_failures_max = 3;
 // A Chunk takes seconds at most, also while it gives way.
 constexpr Duration progress_expected_within = std::chrono::minutes(1);
+// A copy waits so long for flushes in all; then it goes on beside them for so long.
+constexpr Duration waited_max = std::chrono::seconds(10);
+constexpr Duration turn_time = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -51,8 +55,12 @@ void SecondPlace::published() {
 }
 
 void SecondPlace::begun() {
-  must_record_ = true;
   is_last_ = false;
+  recorded();
+}
+
+void SecondPlace::recorded() {
+  must_record_ = true;
   wake();
 }
 
@@ -173,6 +181,7 @@ Task<void> SecondPlace::work() {
     is_known_ = true;
     hooks_.catalog_changed();
   }
+  if (std::exchange(must_mend_, false)) CKPT_CO_CHECK(co_await mend_latest());
   const auto at = step_to_copy();
   if (!at) co_return Status();
   const std::uint64_t published_before = std::exchange(published_since_, 0);
@@ -200,11 +209,24 @@ Task<void> SecondPlace::record() {
   auto timelines = co_await storage::load_timelines(first_.site(), run);
   if (timelines && !timelines->history.empty()) {
     const std::uint64_t attempt = facts_.context.random.next();
-    auto added = co_await storage::add_timelines(second_.site(), *timelines, attempt);
+    auto added = co_await storage::add_timelines(second_.site(), *timelines,
+                                                 storage::Counts::of_ours, attempt);
     if (!added) timelines = fail(std::move(added).error());
   }
   must_record_ = must_record_ || !timelines;
   if (!timelines) co_return fail(std::move(timelines).error());
+  must_mend_ = true;
+  co_return Status();
+}
+
+// A daemon that was killed, or somebody who removed steps by hand, may leave it dangling.
+Task<void> SecondPlace::mend_latest() {
+  const std::uint64_t attempt = facts_.context.random.next();
+  auto mended = co_await storage::mend_latest(second_.site(), facts_.shape.run,
+                                              second_.checkpoints(), attempt);
+  if (!mended)
+    log_warning("job={} `latest` in {} stays: {}", facts_.shape.job, second_.directory(),
+                mended.error().message());
   co_return Status();
 }
 
@@ -230,6 +252,7 @@ Task<void> SecondPlace::copy(format::StepId at) {
     // Retention may have removed it meanwhile, and the next try must not want it again.
     const Status looked = co_await first_.look_up(at);
     if (looked && first_.name_of(at).empty()) co_return Status();
+    if (copied.error().code() == Errc::exhausted) CKPT_CO_CHECK(co_await make_room());
     co_return fail(std::move(copied).error());
   }
   log_info("job={} step={} copied to {}", facts_.shape.job, number(at.step), second_.directory());
@@ -237,11 +260,34 @@ Task<void> SecondPlace::copy(format::StepId at) {
   co_return cleaned;
 }
 
-// Flushes go first; and what training leaves of the disk and the network is shared with them.
+// Flushes go first; and what training leaves of the disk and the network is shared with them. Where
+// one flush follows another, the copy gets its turn beside them: else it would never end.
 Task<void> SecondPlace::take_turn(std::uint64_t bytes) {
-  CKPT_CO_CHECK(co_await hooks_.wait_for_flush());
+  Clock& clock = facts_.clock();
+  if (clock.now() >= turn_until_) {
+    const Time began = clock.now();
+    CKPT_CO_CHECK(co_await hooks_.wait_for_flush(began + (waited_max - waited_)));
+    waited_ += clock.now() - began;
+    if (waited_ >= waited_max) {
+      waited_ = {};
+      turn_until_ = clock.after(turn_time);
+    }
+  }
   Status taken = co_await giving_way_.throttle(Work::flush)->take(bytes);
   co_return taken;
+}
+
+// As in the first place: what the rule does not keep goes before the next try.
+Task<void> SecondPlace::make_room() {
+  storage::RetentionOrder order;
+  order.run = facts_.shape.run;
+  order.rule = retention_;
+  const auto deleted = co_await storage::make_room(second_.site(), std::move(order));
+  if (!deleted)
+    log_warning("job={} {} is full, and old checkpoints are kept: {}", facts_.shape.job,
+                second_.directory(), deleted.error().message());
+  is_known_ = is_known_ && (!deleted || deleted->empty());
+  co_return Status();
 }
 
 // The copy is durable, whatever becomes of the rest.
@@ -264,6 +310,7 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
   }
   second_.adopt(std::move(catalog));
   hooks_.catalog_changed();
+  CKPT_CO_CHECK(co_await mend_latest());
   // Copies of older steps that broke off.
   storage::StaleAttempts stale;
   stale.with_files_aside = false;

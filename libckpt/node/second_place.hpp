@@ -5,7 +5,8 @@
 //                                   ^----- a pause after a failure -----+
 //
 // One step is copied at a time, from the files of the first place, with every Chunk verified. The
-// newest one wins. Flushes go first, and the copy takes its bytes from their throttle. Nothing
+// newest one wins. Flushes go first, and the copy takes its bytes from their throttle; where they
+// never end, it gets a turn beside them. Nothing
 // here holds up a flush, a restore or training: what fails is tried again, and shows as degraded.
 //
 // Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
@@ -29,8 +30,9 @@ namespace ckpt::node {
 class SecondPlace {
  public:
   struct Hooks {
-    std::function<bool()> may_copy;              // Only the coordinator's node does.
-    std::function<Task<void>()> wait_for_flush;  // Returns when no flush is written here.
+    std::function<bool()> may_copy;  // Only the coordinator's node does.
+    // Returns when no flush is written here, and at the deadline.
+    std::function<Task<void>(Time deadline)> wait_for_flush;
     std::function<void()> catalog_changed;
   };
   // Both places outlive it.
@@ -43,10 +45,13 @@ class SecondPlace {
 
   void published();  // The first place has got a step.
   void begun();      // A timeline has begun, and must be known in the second place, too.
+  void recorded();   // Timelines, or what was restored how often, were stored in the first place.
   void finish();     // Nothing newer will come: the newest step is copied, whatever the pace.
   void wake();       // Looks whether something is to be done.
   void stop();
 
+  // The step that is being copied: the first place keeps it as long.
+  const std::optional<format::StepId>& copying() const { return copying_; }
   // The last copy is under way, and goes on: the job is kept for it.
   bool is_finishing() const;
   // Why the second place is behind; empty: it is not.
@@ -59,6 +64,8 @@ class SecondPlace {
   asio::awaitable<void> run();
   Task<void> work();
   Task<void> record();
+  Task<void> mend_latest();
+  Task<void> make_room();
   Task<void> copy(format::StepId at);
   Task<void> take_turn(std::uint64_t bytes);
   Task<void> clean_up(format::StepId copied);
@@ -74,12 +81,14 @@ class SecondPlace {
   Signal changed_;
   storage::RetentionRule retention_;
   bool is_known_ = false;  // What it holds.
-  bool must_record_ = false;
+  bool must_record_ = false, must_mend_ = false;
   bool is_last_ = false;
   bool is_running_ = false, is_stopped_ = false;
   std::uint64_t published_since_ = 0;  // Since the last copy began.
   std::optional<format::StepId> copying_;
   Time progressed_at_{};
+  Duration waited_{};  // For flushes, since the copy had a turn beside them.
+  Time turn_until_{};
   std::uint32_t failures_ = 0;  // In a row.
   std::string trouble_;         // The first of them; empty: none.
 };

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "gather/stored_shards.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
+#include "storage/repair.hpp"
 
 namespace ckpt::node {
 
@@ -34,9 +36,46 @@ Task<void> StoredReads::look_up(format::StepId at) {
   co_return Status();
 }
 
+std::string StoredReads::directory_of(format::StepId at) const {
+  for (const StoredPlace& place : places_) {
+    const std::string name = place.name_of(at);
+    if (!name.empty()) return place.site().at(name);
+  }
+  return {};
+}
+
 void StoredReads::forget() {
   looked_up_.reset();
   std::erase_if(bad_, [](const auto& each) { return each.second != Errc::corruption; });
+}
+
+std::vector<StoredReads::Bad> StoredReads::damaged_copies() const {
+  std::vector<Bad> damaged;
+  for (const auto& [bad, code] : bad_)
+    if (code == Errc::corruption) damaged.push_back(bad);
+  return damaged;
+}
+
+Task<void> StoredReads::repair(Bad bad) {
+  CKPT_ASSERT(bad.place < places_.size());
+  std::vector<std::string> paths;  // By place.
+  for (StoredPlace& place : places_) {
+    CKPT_CO_CHECK(co_await place.look_up(bad.id.at));
+    const std::string name = place.name_of(bad.id.at);
+    if (name.empty())
+      co_return fail(Errc::not_found, fmt::format("{} lacks the step", place.directory()));
+    paths.push_back(place.site().at(name));
+  }
+  storage::RepairOrder order;
+  order.directory = paths.at(bad.place);
+  order.source = paths.at(1 - bad.place);
+  order.attempt = facts_.context.random.next();
+  auto repaired = co_await storage::repair_checkpoint(facts_.context.seams.files, std::move(order));
+  if (!repaired) co_return fail(std::move(repaired).error());
+  std::erase_if(bad_, [&](const auto& each) {
+    return each.first.id.at == bad.id.at && each.first.place == bad.place;
+  });
+  co_return Status();
 }
 
 Task<Record> StoredReads::record_of(format::ShardId id, Digest digest) {

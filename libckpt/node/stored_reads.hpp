@@ -31,8 +31,19 @@ class StoredReads {
   Task<void> look_up(format::StepId at);
   // The newest step that was looked up; none: it was not there.
   const std::optional<format::StepId>& looked_up() const { return looked_up_; }
+  std::string directory_of(format::StepId at) const;  // The nearest one; empty: unknown.
   void forget();  // What could not be read may be read again; damage stays.
   void written_anew(format::ShardId id) { bad_.erase({id, 0}); }  // In the first place.
+  struct Bad {
+    format::ShardId id;
+    std::size_t place = 0;
+    auto operator<=>(const Bad&) const = default;
+  };
+  // Those that were found damaged, of two places.
+  std::vector<Bad> damaged_copies() const;
+  // Replaces what is damaged by what the other place has. Errors: not_found (that lacks the step),
+  // and those of storage::repair_checkpoint.
+  Task<void> repair(Bad bad);
 
   // Errors: not_found, corruption, io.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);
@@ -49,11 +60,6 @@ class StoredReads {
     std::size_t place = 0;
     storage::ShardPlace files;
     Digest digest;
-  };
-  struct Bad {
-    format::ShardId id;
-    std::size_t place = 0;
-    auto operator<=>(const Bad&) const = default;
   };
   Task<std::shared_ptr<const format::ShardRecord>> record_at(std::size_t place, format::ShardId id,
                                                              Digest digest);

@@ -17,10 +17,11 @@ constexpr std::uint64_t packed_piece_bytes = 8 * MiB;
 
 }  // namespace
 
-Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,
-                       format::StoredFile stored, const TransferHooks& hooks) {
+Task<std::unique_ptr<os::File>> begin_packed_copy(os::FileSystem& files, std::string from,
+                                                  std::string to, format::StoredFile stored,
+                                                  const TransferHooks& hooks) {
   CKPT_CO_TRY(const auto source, co_await files.open_read(from, os::Caching::direct));
-  CKPT_CO_TRY(const auto target, co_await files.create(to, os::Caching::direct));
+  CKPT_CO_TRY(auto target, co_await files.create(to, os::Caching::direct));
   CKPT_CO_CHECK(co_await target->allocate(stored.bytes));
   PageBuffer memory(std::min(stored.bytes, packed_piece_bytes));
   Crc32 crc = 0;
@@ -34,10 +35,17 @@ Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,
   if (crc != stored.crc)
     co_return fail(Errc::corruption,
                    fmt::format("read {}: it does not match its checksum", os::display(from)));
-  CKPT_CO_CHECK(co_await target->sync_data());
-  CKPT_CO_CHECK(co_await target->close());
   (void)co_await source->close();  // Every byte was verified.
-  co_return Status();
+  co_return std::move(target);
+}
+
+Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,
+                       format::StoredFile stored, const TransferHooks& hooks) {
+  CKPT_CO_TRY(const auto target, co_await begin_packed_copy(files, std::move(from), std::move(to),
+                                                            std::move(stored), hooks));
+  CKPT_CO_CHECK(co_await target->sync_data());
+  Status closed = co_await target->close();
+  co_return closed;
 }
 
 }  // namespace ckpt::storage

@@ -1,6 +1,7 @@
-// CopyPacked: a compressed file is copied as it is: opening its frames would change no byte.
+// CopyPacked: a file is copied as it is stored, compressed or not, and compared with its seal.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "format/part_front.hpp"
@@ -8,6 +9,12 @@
 #include "storage/member_writer.hpp"
 
 namespace ckpt::storage {
+
+// The copy has all its bytes, and is not synced: in a bucket it takes no object's place before.
+// Errors: as the next.
+Task<std::unique_ptr<os::File>> begin_packed_copy(os::FileSystem& files, std::string from,
+                                                  std::string to, format::StoredFile stored,
+                                                  const TransferHooks& hooks);
 
 // The copy is synced. Errors: corruption (it is not what `stored` has sealed), io, exhausted.
 Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,

@@ -203,6 +203,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
                                        std::string work_directory, TransferHooks hooks) {
   CKPT_ASSERT(source.record != nullptr);
   const ShardRecord& record = *source.record;
+  CKPT_ASSERT(source.order.empty() || source.order.size() == record.chunk_crcs.size());
   if (bytes_of(source.slot) < record.bytes) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("write rank {} of step {}: its Slot is smaller than its record says",
@@ -224,7 +225,9 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   // Packing takes memory for each.
   const bool goes_wide = is_in_bucket && !source.compression;
   const std::size_t depth = goes_wide ? chunks_in_flight_to_bucket : chunks_in_flight;
-  CKPT_CO_CHECK(co_await for_each_parallel(record.chunk_crcs.size(), depth, std::move(work)));
+  for (const std::size_t index : source.order) CKPT_CO_CHECK(co_await write_chunk(writing, index));
+  const std::size_t left = source.order.empty() ? record.chunk_crcs.size() : 0;
+  CKPT_CO_CHECK(co_await for_each_parallel(left, depth, std::move(work)));
   CKPT_POINT("flush.data_done");
 
   // Step 3.

@@ -32,6 +32,9 @@ struct ShardToWrite {
   std::vector<os::FileSpan> slot;
   std::uint32_t turn = 0;                  // Names the files: grows with each writer of this part.
   std::optional<Compression> compression;  // None: the files are the plain ones.
+  // All Chunks, in the order in which they are written, one after the other; empty: several at a
+  // time. Compressed files get their frames in this order.
+  std::vector<std::size_t> order;
 };
 
 // TransferHooks: called during a transfer by the owner of threads and bandwidth. Empty: no call.

@@ -73,6 +73,7 @@ class PackedReader {
   Task<void> read(std::size_t frame, std::span<std::byte> target, Compute* compute);
 
   const format::PackedShape& shape() const { return shape_; }
+  const std::vector<format::Frame>& frames() const { return frames_; }
 
  private:
   PackedReader(os::File& file, format::PackedShape shape, std::vector<format::Frame> frames,

@@ -18,6 +18,7 @@
 #include "base/log.hpp"
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
+#include "storage/copy_packed.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/page_buffer.hpp"
 #include "storage/part_reader.hpp"
@@ -132,6 +133,33 @@ Task<void> write_member(Work& work, Rank& rank, std::size_t member) {
   co_return closed;
 }
 
+// Step 2, for a packed file. Where its frames lie depends on which were packed first, so only the
+// same file can take its place.
+Task<void> write_packed(Work& work, const format::ManifestShard& shard, std::size_t member) {
+  const format::StoredFile& stored = shard.files[member];
+  const format::ManifestShard& other = work.source->shards[shard.rank];
+  if (member >= other.files.size() || other.files[member] != stored) {
+    co_return fail(Errc::unsupported,
+                   fmt::format("{}: {} was compressed anew in the other copy: remove the "
+                               "checkpoint, and copy the other",
+                               label(work), stored.name));
+  }
+  work.replacements.push_back(work.begin(shard, stored.name));
+  Replacement& made = work.replacements.back();
+  const std::string from = os::join(shard_directory(work.order.source, other), stored.name);
+  const TransferHooks no_hooks;
+  CKPT_CO_TRY(auto file, co_await begin_packed_copy(work.files, from,
+                                                    work.is_in_bucket() ? made.path : made.aside,
+                                                    stored, no_hooks));
+  if (work.is_in_bucket()) {
+    made.file = std::move(file);
+    co_return Status();
+  }
+  CKPT_CO_CHECK(co_await file->sync_data());
+  Status closed = co_await file->close();
+  co_return closed;
+}
+
 // Step 2, for a part: its seal says whether the other copy's is the same.
 Task<void> write_part(Work& work, const format::ManifestShard& shard) {
   const std::string name = format::part_name(shard.rank);
@@ -163,12 +191,9 @@ Task<void> repair_rank(Work& work, std::uint32_t number, std::set<std::string> d
   if (own) rank.own = std::move(own).value();
   for (std::size_t member = 0; member < shard.files.size(); ++member) {
     if (!damaged.contains(shard.files[member].name)) continue;
-    if (shard.files[member].table) {
-      co_return fail(Errc::unsupported,
-                     fmt::format("{}: {} is compressed: remove the checkpoint, and copy the other",
-                                 label(work), shard.files[member].name));
-    }
-    CKPT_CO_CHECK(co_await write_member(work, rank, member));
+    const bool is_packed = shard.files[member].table.has_value();
+    CKPT_CO_CHECK(co_await (is_packed ? write_packed(work, shard, member)
+                                      : write_member(work, rank, member)));
   }
   co_return Status();
 }

@@ -9,6 +9,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "storage/member_reader.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_catalog.hpp"
 
@@ -154,6 +155,38 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
                   [&](const Checkpoint& listed) { return listed.name == checkpoint.name; });
     deleted.push_back(std::move(checkpoint));
   }
+  co_return deleted;
+}
+
+namespace {
+
+// The newest first: a restore would take it.
+Task<void> check_one_is_good(Site site, std::vector<Checkpoint> kept) {
+  std::string why = "none would stay";
+  for (auto checkpoint = kept.rbegin(); checkpoint != kept.rend(); ++checkpoint) {
+    if (checkpoint->is_abandoned) continue;
+    const auto report = co_await verify_checkpoint(site.files(), site.at(checkpoint->name));
+    if (report && report->is_good()) co_return Status();
+    why = checkpoint->name + (report ? " is damaged" : ": " + report.error().text());
+  }
+  co_return fail(Errc::corruption, "make room: nothing is deleted, since " + why);
+}
+
+}  // namespace
+
+Task<std::vector<Checkpoint>> make_room(Site site, RetentionOrder order) {
+  CatalogOptions options;
+  options.run = order.run;
+  CKPT_CO_TRY(Catalog catalog, co_await read_catalog(site, options));
+  CKPT_CO_TRY(const std::vector<Checkpoint> superfluous,
+              co_await choose_superfluous(site, order, catalog));
+  if (superfluous.empty()) co_return superfluous;
+  std::vector<Checkpoint> kept = catalog.checkpoints;
+  std::erase_if(kept, [&](const Checkpoint& each) {
+    return std::ranges::find(superfluous, each.name, &Checkpoint::name) != superfluous.end();
+  });
+  CKPT_CO_CHECK(co_await check_one_is_good(site, std::move(kept)));
+  auto deleted = co_await apply_retention(site, std::move(order), catalog);
   co_return deleted;
 }
 

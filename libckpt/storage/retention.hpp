@@ -67,4 +67,9 @@ Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order
 // deleted).
 Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog);
 
+// For a full disk: applies the rule without a newer checkpoint, as one that was lowered asks for.
+// One of those that stay is read first, and must be good. Returns the deleted checkpoints. Errors:
+// as apply_retention; corruption (none that stays is good: nothing was deleted).
+Task<std::vector<Checkpoint>> make_room(Site site, RetentionOrder order);
+
 }  // namespace ckpt::storage

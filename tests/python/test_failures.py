@@ -213,6 +213,20 @@ def test_who_waits_for_a_save_that_was_none_is_told_why(job, outcome, text):
         ticket.captured.result(30)
 
 
+def test_who_waits_for_a_step_that_no_save_brings_is_told_at_once_and_why(job):
+    session, began = job(save_mem_interval=10), time.monotonic()
+    session.save(10, {"weight": torch.zeros(4)})
+    session.wait(10, "captured")
+    assert session.save_checkpoint_if_needed(11, {"weight": torch.zeros(4)}).outcome == "not_due"
+    with pytest.raises(errors.NotFound, match="step 11 has no save on this rank"):
+        session.wait(11, "captured")
+    with contextlib.suppress(TypeError, libckpt.CheckpointError):
+        session.save(12, {"weight": torch.zeros(4), "bad": Unsaveable()})
+    with pytest.raises(errors.NotFound, match="its save failed: .*bad"):
+        session.wait(12, "captured")
+    assert time.monotonic() - began < 30
+
+
 @pytest.mark.parametrize("variable", ["RANK", "LIBCKPT_PORT"])
 def test_a_number_of_the_environment_that_is_none_is_named(runtime, monkeypatch, variable):
     for name in ("RANK", "WORLD_SIZE"):

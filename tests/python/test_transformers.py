@@ -196,6 +196,17 @@ def test_a_second_training_by_the_same_trainer_is_captured_from_its_first_steps(
     assert 1 < first_step(said) <= 30
 
 
+@pytest.mark.parametrize("strategy", ["steps", "no"])
+def test_a_training_that_ended_well_leaves_no_memory_behind_where_its_last_step_is_in_a_folder(
+    trainer, tmp_path, programs, strategy
+):
+    run(trainer, tmp_path / "output", max_steps=5, save_strategy=strategy).finish()
+    command = [programs / "ckpt", "status", "--json"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    held = [job["slot_bytes"] for job in json.loads(asked.stdout)["jobs"]]
+    assert (sum(held) > 0) == (strategy == "no")
+
+
 def test_a_transformers_that_writes_by_other_functions_writes_for_itself(tmp_path, monkeypatch):
     from libckpt.transformers import _weights
 

@@ -109,8 +109,7 @@ class Session:
                 outcome = self._capture(step, items, more, always, wait)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
-            self._failures.count += 1
-            self._failures.log(error)
+            self._failures.of_save(step, error)
             if self._raise:
                 raise
             outcome = "failed"
@@ -206,11 +205,14 @@ class Session:
         return self.counts()["committed"]
 
     def wait(self, step, level, deadline=DEADLINE):
-        """Waits until the step, or a newer one, is captured, replicated, committed or durable."""
+        """Waits until the step, or a newer one, is captured, replicated, committed or durable.
+        Raises NotFound at once, and why, where no save can bring it there."""
         self._check_open()
         step, may_judge = _turn.step_number(step), self._tensors.finish_if_judged_here()
         try:
             self._client.wait(step, level, deadline)
+        except errors.NotFound as error:
+            raise self._failures.explained(step, error) from None
         except errors.Unavailable as error:
             if may_judge:
                 raise

@@ -85,9 +85,9 @@ class CKPT_EXPORT Checkpointer {
 
   // Waits until `step`, or a newer one, has reached `level`. A wait for `durable` stores the step
   // at once, whatever `save_storage_interval` says.
-  // Errors: unavailable (the deadline passed), not_found (the step was skipped, given up or
-  //         lost), exhausted (no step can be stored), invalid_argument (no such level, or `durable`
-  //         without a directory).
+  // Errors: unavailable (the deadline passed), not_found (at once: the step was skipped, given up,
+  //         lost or never saved, or its save failed; the text says why), exhausted (no step can be
+  //         stored), invalid_argument (no such level, or `durable` without a directory).
   Status wait(Step step, Level level, std::chrono::milliseconds deadline);
 
   // Copies a step into the registered tensors, after all work queued on the GPUs. All ranks call

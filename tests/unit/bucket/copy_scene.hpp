@@ -19,6 +19,8 @@ class CopyInBucket : public BucketFixture {
     google.is_google = true;
   }
 
+  std::optional<storage::Compression> compression;  // Of what is saved.
+
   void save_source(std::vector<std::uint64_t> steps) {
     storage::RunOrder order;
     order.job = "job";
@@ -41,7 +43,8 @@ class CopyInBucket : public BucketFixture {
     for (std::uint32_t rank = 0; rank < world_size; ++rank) {
       const storage::TransferHooks hooks;
       CKPT_CO_TRY(const auto flushed,
-                  co_await storage::write_shard(*all, source_of(make_rank(at, rank)), path, hooks));
+                  co_await storage::write_shard(*all, source_of(make_rank(at, rank), compression),
+                                                path, hooks));
       order.digests.push_back(flushed.digest);
     }
     auto published = co_await storage::publish(source, order);

@@ -5,6 +5,7 @@
 //         one or both of them; every operation of the disk failing once.
 #include "storage/repair.hpp"
 
+#include "storage/rewrite.hpp"
 #include "unit/bucket/copy_scene.hpp"
 
 namespace ckpt::test {
@@ -111,6 +112,50 @@ TEST_CASE_METHOD(RepairScene, "repair: what is damaged becomes what it was, from
   CHECK(text(source, member) == whole);
   CHECK(text(source, part) == whole_part);
   CHECK(try_repair()->empty());
+}
+
+TEST_CASE_METHOD(RepairScene, "repair: a compressed file comes whole from a copy elsewhere",
+                 "[unit][bucket]") {
+  const auto [one, other] = GENERATE(table<std::string, std::string>({
+      {"/scratch/job", "/scratch/copy"},
+      {"s3://bucket/job", "/scratch/copy"},
+      {"/scratch/job", "s3://bucket/copy"},
+  }));
+  CAPTURE(one, other);
+  compression = storage::Compression{};
+  make_copies(one, other);
+  const std::string packed = format::packed_name(member);
+  const std::string whole = text(source, packed);
+  flip(source, packed, whole.size() / 2);
+  REQUIRE_FALSE(is_good());
+  const auto repaired = try_repair();
+  REQUIRE((repaired ? "" : repaired.error().message()) == "");
+  CHECK(*repaired == Names{packed});
+  CHECK(is_good());
+  CHECK(text(source, packed) == whole);
+}
+
+TEST_CASE_METHOD(RepairScene, "repair: files in a bucket are written anew from memory, too",
+                 "[unit][bucket]") {
+  compression = GENERATE(std::optional<storage::Compression>(),
+                         std::optional<storage::Compression>(storage::Compression{}));
+  make_copies("s3://bucket/job", "/scratch/copy");
+  const std::string name = compression ? format::packed_name(member) : member;
+  const std::string whole = text(source, name), whole_part = text(source, part);
+  flip(source, name, whole.size() - 9);
+  SECTION("and the part stays") {}
+  SECTION("and the part") {
+    flip(source, part, 1);
+  }
+  REQUIRE_FALSE(is_good());
+  storage::ShardToWrite from = source_of(make_rank(step_id(2), 1), compression);
+  from.turn = 77;
+  const storage::TransferHooks hooks;
+  const Status written = run(storage::rewrite_shard(source, "step-000000002", from, hooks));
+  REQUIRE((written ? "" : written.error().message()) == "");
+  CHECK(is_good());
+  CHECK(text(source, name) == whole);
+  CHECK(text(source, part) == whole_part);
 }
 
 TEST_CASE_METHOD(RepairScene, "repair: each copy serves the chunks that are good in it",

@@ -791,11 +791,21 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
 
   flip_a_byte(place.options.dir + "/step-000000004/rank-00000.safetensors", 4608 * 1024);
   CHECK(place.ckpt("inspect " + dir).code == 0);
-  for (const std::string& command : {"export --force " + dir + " '" + out + "'",
-                                     "diff " + dir + " " + dir + "/step-000000002"}) {
+  const std::string newest = dir + "/step-000000004", older = dir + "/step-000000002";
+  const auto forced = [&](const std::string& from) {
+    return "export --force " + from + " '" + out + "'";
+  };
+  for (const std::string& command : {forced(newest), "diff " + newest + " " + older}) {
     const Answer damaged = place.ckpt(command);
     CHECK(damaged.code == 1);
     CHECK(Contains(damaged.err)("rank-00000.safetensors: chunk 1"));
+  }
+  // Of a run, the next good one serves, and one line says why.
+  for (const std::string& command : {forced(dir), "diff " + dir + " " + older}) {
+    const Answer passed = place.ckpt(command);
+    CHECK(passed.code == 0);
+    CHECK(Contains(passed.err)("step-000000002; passed over: "));
+    CHECK(Contains(passed.err)("rank-00000.safetensors: chunk 1"));
   }
   for (const char* command : {"inspect ", "diff . "})
     CHECK(place.ckpt(command + place.directory.file("missing")).code == 1);

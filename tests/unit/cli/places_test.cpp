@@ -55,6 +55,48 @@ TEST_CASE("cli places: verify reads each copy", "[unit][cli]") {
   CHECK(bad->json["places"][1]["good"] == false);
 }
 
+TEST_CASE("cli places: ls and verify take a parent of runs", "[unit][cli]") {
+  Both run;
+  const std::string parent = run.directory.path().string();
+  const auto listed = list(parent);
+  REQUIRE(listed);
+  REQUIRE(listed->json["runs"].size() == 2);
+  CHECK(listed->json["runs"][0]["directory"] == run.far);
+  CHECK(listed->json["runs"][1]["checkpoints"].size() == 2);
+  CHECK_THAT(listed->text, Contains(run.dir + ":") && Contains(run.far + ":"));
+  CHECK(verify(parent + "/", false)->json["good"] == true);
+  run.damage(run.far + "/step-000000002/rank-00000.safetensors");
+  const auto bad = verify(parent, false);
+  REQUIRE(bad);
+  CHECK(bad->is_trouble);
+  CHECK(bad->json["runs"][0]["good"] == false);
+  CHECK(bad->json["runs"][1]["good"] == true);
+  CHECK(verify(run.dir + "/step-000000002", false)->json["checkpoints"].size() == 1);
+}
+
+TEST_CASE("cli places: commands that read take the copy in the other place, then an older step",
+          "[unit][cli]") {
+  Both run;
+  const auto read = [&](const std::string& from) -> std::string {
+    CopyOptions order;
+    order.from = from;
+    order.to = run.directory.file("copy-" + std::to_string(++run.attempts));
+    order.json = true;
+    const auto copied = copy(order);
+    return copied ? copied->json["from"].get<std::string>() : copied.error().message();
+  };
+  const std::string first = run.dir + "/step-000000002", second = run.far + "/step-000000002";
+  CHECK(read(run.both) == first);
+  run.damage(first + "/rank-00001.safetensors");
+  CHECK(read(run.both) == second);
+  CHECK(inspect({run.both, {}, false})->json["directory"] == first);  // Its description is whole.
+  run.damage(first + "/rank-00001.part", 30);
+  CHECK(inspect({run.both, {}, false})->json["directory"] == second);
+  run.damage(second + "/rank-00000.safetensors");
+  CHECK(read(run.both) == run.dir + "/step-000000001");
+  CHECK_THAT(read(first), Contains("rank-00001"));  // Named itself, nothing stands for it.
+}
+
 TEST_CASE("cli places: a place that is gone hides nothing of the other one", "[unit][cli]") {
   const Both run;
   std::filesystem::remove_all(run.dir);

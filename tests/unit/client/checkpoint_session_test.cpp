@@ -581,6 +581,39 @@ TEST_CASE("checkpoint session: nobody waits for a level that there is not", "[un
   }
 }
 
+TEST_CASE("checkpoint session: a wait for a step that was not captured ends at once, with why",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  const auto why = [&](std::uint64_t step) {
+    const Status waited = trainer.session.wait(Step{step}, Level::captured, soon());
+    REQUIRE(waited.error().code() == Errc::not_found);
+    return waited.error().text();
+  };
+  REQUIRE(trainer.session.hold_captures([](Step) {}));
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.session.settle(Step{1}, fail(Errc::unavailable, "it was written")));
+  REQUIRE(trainer.session.remove("nothing").error().code() == Errc::not_found);  // Has finished.
+  CHECK_THAT(why(1), Contains("step 1 was given up") && Contains("it was written"));
+  CHECK_THAT(why(2), Contains("step 2 has no save on this rank"));
+  trainer.node->go_away();
+  REQUIRE(trainer.saved(3) == SaveOutcome::skipped_unavailable);
+  CHECK_THAT(why(3), Contains("step 3 was skipped by this rank: the daemon or its Slots"));
+}
+
+TEST_CASE("checkpoint session: a wait says that all Slots were in use", "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  trainer.node->holds_slots = true;
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.saved(3) == SaveOutcome::skipped_no_slot);
+  const Status waited = trainer.session.wait(Step{3}, Level::durable, soon());
+  REQUIRE(waited.error().code() == Errc::invalid_argument);  // Without a directory.
+  REQUIRE_THAT(trainer.session.wait(Step{3}, Level::captured, soon()).error().text(),
+               Contains("step 3 was skipped by this rank: all Slots were in use"));
+}
+
 TEST_CASE("checkpoint session: that a capture was dropped is told without a further call",
           "[unit][client]") {
   Trainer trainer;

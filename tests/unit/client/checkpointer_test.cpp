@@ -51,8 +51,8 @@ void add_weights(Checkpointer& checkpointer, std::vector<std::byte>& weights) {
 [[noreturn]] void wait_until_a_handler_exits(int told) {
   static auto checkpointer = Checkpointer::open(embedded_options());
   (void)std::signal(SIGUSR1, [](int) { std::exit(7); });
-  if (checkpointer && ::write(told, "w", 1) == 1)
-    (void)checkpointer->wait(Step{1}, Level::committed, std::chrono::milliseconds(60'000));
+  // The other rank never comes.
+  if (checkpointer && ::write(told, "w", 1) == 1) (void)checkpointer->restore({});
   ::_exit(1);
 }
 

@@ -538,7 +538,7 @@ TEST_CASE("daemon link: a running older trainer is fenced, makes way at once, an
   Trainer older([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{2}) || !ready.say()) return false;
-    const auto waited = (*opened)->wait(Step{1000}, Level::committed, soon());
+    const auto waited = (*opened)->wait(Step{2}, Level::durable, soon());  // It has no directory.
     return !waited && waited.error().text().find("taken over") != std::string::npos &&
            !(*opened)->take_slot(Step{3}) && leave.hear();
   });

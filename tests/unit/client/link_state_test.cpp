@@ -164,7 +164,10 @@ TEST_CASE("link state: a lost engine's Slots go, but for the one in use", "[unit
 
 TEST_CASE("link state: levels count for older steps and lower levels", "[unit][client]") {
   Session session;
+  session.make_slots();
   session.begin();
+  session.state.slot_granted(0);
+  session.state.give_back(*session.state.take_slot(Step{8}));
   session.state.level_reached(Step{7}, Level::committed);
   CHECK(session.state.wait_level(Step{7}, Level::committed, passed));
   CHECK(session.state.wait_level(Step{6}, Level::captured, passed));
@@ -189,7 +192,9 @@ TEST_CASE("link state: a step that is not captured is not waited for", "[unit][c
   };
   session.state.skipped(Step{4});
   CHECK(verdict(4) == Errc::not_found);
-  CHECK(verdict(5) == Errc::unavailable);  // It may still come.
+  CHECK(verdict(5) == Errc::not_found);  // Nobody has asked for it.
+  CHECK(session.state.wait_level(Step{5}, Level::committed, passed).error().text() ==
+        "rank 0 of job test: step 5 has no save on this rank that could bring it");
   session.state.slot_granted(0);
   session.state.give_back(*session.state.take_slot(Step{6}));
   session.state.skipped(Step{7});
@@ -197,8 +202,29 @@ TEST_CASE("link state: a step that is not captured is not waited for", "[unit][c
   CHECK(verdict(7) == Errc::not_found);
   session.state.skipped(Step{6});  // Its capture failed.
   CHECK(verdict(6) == Errc::not_found);
-  session.begin(2);
+  CHECK(verdict(4) == Errc::not_found);  // So nothing newer comes, either.
+  session.state.level_reached(Step{6}, Level::captured);
   CHECK(verdict(4) == Errc::unavailable);
+}
+
+TEST_CASE("link state: of two captures under way the one that is left is waited for",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.begin();
+  for (const std::uint64_t step : {6, 8}) {
+    session.state.slot_granted(0);
+    session.state.give_back(*session.state.take_slot(Step{step}));
+  }
+  const auto verdict = [&](std::uint64_t step) {
+    return session.state.wait_level(Step{step}, Level::captured, passed).error().code();
+  };
+  session.state.step_dropped(Step{8});
+  CHECK(verdict(8) == Errc::not_found);
+  CHECK(verdict(7) == Errc::not_found);
+  CHECK(verdict(5) == Errc::unavailable);
+  session.state.step_dropped(Step{6});
+  CHECK(verdict(5) == Errc::not_found);
 }
 
 TEST_CASE("link state: of steps skipped in a row one message tells, not across a capture",
@@ -296,7 +322,10 @@ TEST_CASE("link state: whoever watches a restore ends it while it waits", "[unit
 
 TEST_CASE("link state: a daemon that does not answer is named until it does", "[unit][client]") {
   Session session;
+  session.make_slots();
   session.begin();
+  session.state.slot_granted(0);
+  session.state.give_back(*session.state.take_slot(Step{1}));
   const auto deadline_text = [&] {
     return session.state.wait_level(Step{1}, Level::committed, passed).error().text();
   };
@@ -404,7 +433,7 @@ TEST_CASE("link state: a step that died with its engine is not waited for", "[un
     session.state.slot_granted(0);
     CHECK(verdict(Step{7}, Level::captured) == Errc::not_found);
     CHECK(verdict(Step{6}, Level::committed) == Errc{});
-    CHECK(verdict(Step{8}, Level::captured) == Errc::unavailable);  // It may still come.
+    CHECK(verdict(Step{8}, Level::captured) == Errc::not_found);  // Nobody has asked for it.
     session.state.level_reached(Step{8}, Level::captured);
     CHECK(verdict(Step{7}, Level::captured) == Errc{});
     CHECK(
@@ -427,6 +456,7 @@ TEST_CASE("link state: a step that died with its engine is not waited for", "[un
     session.begin(2);
     session.make_slots();
     session.state.slot_granted(0);
+    session.state.give_back(*session.state.take_slot(Step{7}));
     CHECK(verdict(Step{7}, Level::captured) == Errc::unavailable);
   }
 }

@@ -109,6 +109,55 @@ TEST_CASE("second place: retention holds in each place by itself", "[unit][node]
   CHECK(places.steps_in(second) == Names{"3", "4"});
 }
 
+TEST_CASE("second place: it gets its turn while the first one is always written to",
+          "[unit][node]") {
+  Places places;
+  Trainer trainer(places);
+  trainer.request.max_ckpt_num = 1;
+  REQUIRE(trainer.begin_fresh());
+  places.disk.set_latency(std::chrono::milliseconds(400), std::chrono::milliseconds(800));
+  for (std::uint64_t step = 1; step <= 60; ++step) trainer.store(step);
+  CHECK_FALSE(places.steps_in(second).empty());
+  CHECK(places.steps_in(first).size() <= 2);  // The one that is copied stays as long.
+}
+
+TEST_CASE("second place: `latest` is mended in both places when a job begins", "[unit][node]") {
+  Places places;
+  save_three(places, "");
+  for (const std::string place : {first, second}) places.disk.erase(place + "/step-000000003");
+  Trainer trainer(places);
+  REQUIRE(trainer.restored_step().value() == Step{2});
+  REQUIRE(trainer.pass_until(
+      [&] { return places.disk.content(std::string(second) + "/latest") == "step-000000002\n"; }));
+  CHECK(places.disk.content(std::string(first) + "/latest") == "step-000000002\n");
+}
+
+TEST_CASE("second place: what is damaged in the first place is made good again", "[unit][node]") {
+  Places places;
+  save_three(places, "");
+  const std::string path = std::string(first) + "/step-000000003/rank-00000.safetensors";
+  const std::string whole = places.disk.content(path);
+  places.disk.flip(path, whole.size() - 1, 2);
+  Trainer trainer(places, "");
+  REQUIRE(trainer.restored_step().value() == Step{3});
+  REQUIRE(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
+}
+
+TEST_CASE("second place: it knows how often a step was restored without progress", "[unit][node]") {
+  Places places;
+  save_three(places, "");
+  {
+    Trainer trainer(places, "");
+    REQUIRE(trainer.restored_step().value() == Step{3});
+    const auto counts = [&](const std::string& place) {
+      const std::string text = places.disk.content(place + "/.libckpt/timelines.json");
+      return nlohmann::json::parse(text)["restore_counts"];
+    };
+    REQUIRE(trainer.pass_until([&] { return !counts(second).empty(); }));
+    CHECK(counts(second) == counts(first));
+  }
+}
+
 TEST_CASE("second place: a close copies the newest step, whatever the pace", "[unit][node]") {
   Places places;
   Trainer trainer(places, " every 100");

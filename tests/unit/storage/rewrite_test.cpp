@@ -59,6 +59,38 @@ TEST_CASE_METHOD(RewriteFixture, "rewrite: a part that is gone comes again", "[u
   REQUIRE(is_whole());
 }
 
+TEST_CASE_METHOD(StorageFixture, "rewrite: a compressed file becomes the same bytes again",
+                 "[unit][storage]") {
+  open();
+  const Compression packed = *parse_compression("zstd:3").value();
+  test::ShardWish wish;
+  wish.at = step_id(7);
+  wish.tensor_bytes = 40 * page_bytes;
+  wish.is_regular = true;
+  const test::MadeShard shard = test::make_shard(wish);
+  // The storage answers in an order of its own, as disks do.
+  disk.set_latency(std::chrono::milliseconds(1), std::chrono::milliseconds(30));
+  REQUIRE(run(test::save(site, {shard}, 9, packed)));
+  const std::string path = "/scratch/job/step-000000007/rank-00000.safetensors.ckz";
+  const std::string before = disk.content(path);
+  REQUIRE_FALSE(before.empty());
+  disk.flip(path, 5, 3);
+  ShardToWrite source = test::source_of(shard, packed);
+  source.turn = 1234567;
+  SECTION("with the compression that it was stored with") {
+    const Status rewritten = run(rewrite_shard(site, "step-000000007", source, TransferHooks()));
+    REQUIRE((rewritten ? "" : rewritten.error().message()) == "");
+    CHECK(disk.content(path) == before);
+  }
+  SECTION("not with another") {
+    source.compression = parse_compression("zstd:19").value();
+    const std::string damaged = disk.content(path);
+    CHECK_FALSE(run(rewrite_shard(site, "step-000000007", source, TransferHooks())));
+    CHECK(disk.content(path) == damaged);
+  }
+  for (const std::string& each : disk.tree()) CHECK(each.find(".t1234567") == std::string::npos);
+}
+
 TEST_CASE_METHOD(RewriteFixture, "rewrite: another Slot than the one that was stored is refused",
                  "[unit][storage]") {
   const std::string before = disk.content(member);

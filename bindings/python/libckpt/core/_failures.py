@@ -4,6 +4,8 @@ import logging
 import re
 import time
 
+from libckpt import errors
+
 logger = logging.getLogger("libckpt")
 
 LOGGED_EVERY, KNOWN_MAX = 60.0, 64  # Seconds; kinds.
@@ -16,11 +18,23 @@ class Failures:
         self._logged_at = {}  # By kind.
         self.count = 0
         self.last = ""  # In words.
+        self._save = None  # The newest one that failed: its step, and why.
 
     def log_not_found(self, error, path, rank):
         """Of a restore that has a default. The path may be mistyped; one rank logs for all."""
         if path is not None and rank == 0:
             logger.warning("libckpt: job %s: nothing is restored: %s", self._job, error)
+
+    def of_save(self, step, error):
+        self.count += 1
+        self.log(error)
+        self._save = (step, self.last)
+
+    def explained(self, step, error):
+        """The same error, with why the save of the step failed, if that is known here."""
+        if self._save is None or self._save[0] != step or self._save[1] in str(error):
+            return error
+        return errors.NotFound(f"{error}: its save failed: {self._save[1]}")
 
     def log(self, error):
         self.last = str(error) or repr(error)

@@ -136,6 +136,7 @@ class Callback(transformers.TrainerCallback):
             resume_from_checkpoint = self._newest()
         answer = stock(resume_from_checkpoint, *arguments, **options)
         _publish_queue.settle(wait=True)  # For versions that train without _finalize.
+        self._memory.ended(self._folders.folders())
         return answer
 
     def _publish_left(self):

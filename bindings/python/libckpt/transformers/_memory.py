@@ -1,9 +1,12 @@
 """Trainer memory: what a Trainer of Transformers needs to go on, captured at every step."""
 
+import atexit
+import contextlib
 import dataclasses
 import json
 import logging
 import pathlib
+import weakref
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,6 +20,8 @@ from libckpt.rng import RNG
 logger = logging.getLogger("libckpt")
 
 BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
+LEAVE_DEADLINE = 10.0  # At the end of the program, for the other ranks.
+_over = weakref.WeakSet()  # Of trainings that ended well, and have their last step in a folder.
 TOTALS = {  # By name among the items, the Trainer's field.
     "total_loss": "_total_loss_scalar",
     "last_logged": "_globalstep_last_logged",
@@ -45,6 +50,7 @@ class TrainerMemory:
 
     def begin(self):
         """The optimizer exists: the first capture is prepared, and guarded from then on."""
+        _over.discard(self)  # A second train() is captured like the first.
         self._captured = self._trainer.state.global_step
         if self.session is None:
             return
@@ -118,12 +124,27 @@ class TrainerMemory:
             )
         return restored
 
+    def ended(self, folders):
+        """train() has returned. Where nothing is left to train and the last step is in a folder,
+        nobody comes back for the memory: it is freed when the program ends."""
+        state = self._trainer.state
+        is_done = 0 < state.max_steps <= state.global_step
+        if self.session is not None and is_done and folders.newest_whole() == state.global_step:
+            _over.add(self)
+
     def start_fresh(self):
         """Training goes on from elsewhere, whatever memory has."""
         try:
             self.session.start_fresh()
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
+
+
+@atexit.register
+def _leave():
+    for memory in list(_over):
+        with contextlib.suppress(errors.CheckpointError):
+            memory.session.close(LEAVE_DEADLINE)
 
 
 def metrics_of(state):

@@ -39,6 +39,9 @@ def is_tensor(value):
     return isinstance(value, torch.Tensor)
 
 
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
 class Tensors(_tensors.Kind):
     key = "torch"
 
@@ -132,10 +135,13 @@ class Tensors(_tensors.Kind):
 
 
 def _problem_of(tensor):
+    # A model may have a hundred thousand of the two plain classes, which are none of the others.
+    return _problem_of_bytes(tensor) if type(tensor) in PLAIN else _problem_of_class(tensor)
+
+
+def _problem_of_class(tensor):
     if torch.nn.parameter.is_lazy(tensor):
         return "it is not initialized yet: make a forward pass before the first save"
-    if tensor.is_nested:
-        return "it is a nested tensor: save the tensors of its unbind()"
     if type(tensor).__name__ == "FakeTensor":
         return "it is a fake tensor, which has no data: save the real one"
     if _distributed.is_distributed(tensor):
@@ -145,6 +151,12 @@ def _problem_of(tensor):
             f"it is a {type(tensor).__name__}, which is made of other tensors: save those, of its "
             "__tensor_flatten__()"
         )
+    return _problem_of_bytes(tensor)
+
+
+def _problem_of_bytes(tensor):
+    if tensor.is_nested:
+        return "it is a nested tensor: save the tensors of its unbind()"
     if tensor.layout != torch.strided:
         return f"its layout is {tensor.layout}: convert it with to_dense()"
     if tensor.is_quantized:

@@ -1,0 +1,63 @@
+#include "node/last_look.hpp"
+
+#include "base/log.hpp"
+#include "base/within.hpp"
+
+namespace ckpt::node {
+
+using enum agree::LastLook;
+
+namespace {
+
+// As long as a start waits for a second place.
+constexpr Duration look_patience = std::chrono::seconds(5);
+
+}  // namespace
+
+void LastLook::update(bool is_end) {
+  const bool is_stored = facts_.committed && facts_.durable && *facts_.durable >= *facts_.committed;
+  if (!is_end || !is_stored || facts_.directory.empty()) {
+    facts_.last_look = unasked;
+    asked_.reset();
+    return;
+  }
+  const format::StepId at = *facts_.durable;
+  if (facts_.last_look == gone) {
+    const bool is_flushed_now = facts_.decree.flush && facts_.decree.flush->at == at;
+    if (is_stored_again_ && !is_flushed_now) asked_.reset();
+    is_stored_again_ = is_flushed_now;
+  }
+  if (asked_ == at) return;
+  asked_ = at;
+  is_stored_again_ = false;
+  facts_.last_look = looking;
+  facts_.context.spawn(run(at));
+}
+
+bool LastLook::is_done(bool is_held) const {
+  if (facts_.directory.empty() || !facts_.committed) return true;
+  return facts_.last_look == there || (facts_.last_look == gone && !is_held);
+}
+
+asio::awaitable<void> LastLook::run(format::StepId at) {
+  const std::shared_ptr<void> held = life_.hold();
+  const Time deadline = facts_.clock().after(look_patience);
+  const Status looked =
+      co_await within(facts_.context.executor, facts_.clock(), deadline, "look for the newest step",
+                      storage_.reads().look_up(at), life_.hold());
+  if (asked_ != at || facts_.last_look != looking) co_return;
+  const bool is_removed =
+      looked ? storage_.reads().looked_up() != at : looked.error().code() == Errc::not_found;
+  facts_.last_look = is_removed ? gone : there;
+  if (is_removed) {
+    log_warning("job={} step={} was stored in {}, and is not there any more", facts_.shape.job,
+                number(at.step), facts_.directory);
+    storage_.forget_catalog();
+  } else if (!looked) {
+    log_warning("job={} step={} not looked for again: {}", facts_.shape.job, number(at.step),
+                looked.error().message());
+  }
+  life_.touch();
+}
+
+}  // namespace ckpt::node

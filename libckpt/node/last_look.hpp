@@ -1,0 +1,41 @@
+// LastLook: looks whether the newest stored step is still on storage before its memory is freed.
+//
+//   unasked --the end is wanted--> looking --> there
+//                                     ^   \--> gone --a flush of it has ended--+
+//                                     +----------------------------------------+
+//
+// Somebody may have removed the checkpoint by hand while the job had it in memory. Storage that
+// does not answer is believed to have it, as before: an end must not hang on that.
+//
+// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
+#pragma once
+
+#include <optional>
+
+#include "node/job_facts.hpp"
+#include "node/job_life.hpp"
+#include "node/job_storage.hpp"
+
+namespace ckpt::node {
+
+class LastLook {
+ public:
+  // The only writer of `facts.last_look`.
+  LastLook(JobFacts& facts, JobLife& life, JobStorage& storage)
+      : facts_(facts), life_(life), storage_(storage) {}
+
+  void update(bool is_end);
+  // Nothing that this node could still do would bring the step to storage.
+  bool is_done(bool is_held) const;
+
+ private:
+  asio::awaitable<void> run(format::StepId at);
+
+  JobFacts& facts_;
+  JobLife& life_;
+  JobStorage& storage_;
+  std::optional<format::StepId> asked_;  // What was looked for last, in this end.
+  bool is_stored_again_ = false;         // A flush of it is under way.
+};
+
+}  // namespace ckpt::node

@@ -1,0 +1,66 @@
+#include "storage/latest.hpp"
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "storage/run_catalog.hpp"
+#include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::storage {
+
+namespace {
+
+constexpr std::uint64_t latest_bytes_max = 256;
+
+// Empty: there is none. Errors: invalid_argument (it is none of ours), io.
+Task<std::string> read_latest(Site site) {
+  const auto bytes = co_await site.files().read_small(site.at(latest_name), latest_bytes_max);
+  if (!bytes && bytes.error().code() == Errc::not_found) co_return std::string();
+  if (!bytes) co_return fail(Error(bytes.error()));
+  std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.empty() || parse_step_directory(text)) co_return text;
+  co_return fail(Errc::invalid_argument, "read `latest`: it names no step's directory");
+}
+
+std::string newest_name(const Catalog& catalog) {
+  const Checkpoint* newest = nullptr;
+  for (const Checkpoint& checkpoint : catalog.checkpoints) {
+    const bool is_newer = newest == nullptr || newest->at < checkpoint.at;
+    if (!checkpoint.is_abandoned && is_newer) newest = &checkpoint;
+  }
+  return newest == nullptr ? std::string() : newest->name;
+}
+
+}  // namespace
+
+Task<bool> mend_latest(Site site, format::RunId run, std::vector<Checkpoint> checkpoints,
+                       std::uint64_t attempt) {
+  auto known = co_await read_latest(site);
+  if (!known && known.error().code() != Errc::io) co_return false;
+  if (!known) co_return fail(std::move(known).error());
+  Catalog catalog;
+  catalog.checkpoints = std::move(checkpoints);
+  if (newest_name(catalog) == *known) co_return false;
+  // Only now: the history is one more file to read.
+  const auto marked = co_await mark_abandoned(site, run, catalog);
+  if (!marked) co_return false;  // Which is the newest cannot be known.
+  const std::string newest = newest_name(catalog);
+  if (newest == *known) co_return false;
+  if (newest.empty()) {
+    // What cannot be read now may be good: only a name that leads nowhere goes.
+    const std::string manifest = os::join(site.at(*known), format::manifest_name);
+    const auto named = co_await site.files().status(manifest);
+    if (named || named.error().code() != Errc::not_found) co_return false;
+    CKPT_CO_CHECK(co_await site.files().remove_file(site.at(latest_name)));
+  } else {
+    const std::string aside = aside_name("." + std::string(latest_name), attempt);
+    CKPT_CO_CHECK(co_await replace_file(site, std::string(latest_name), newest + "\n", aside));
+  }
+  log_info("storage: {}: `latest` named {}, and names {} now", site.directory(),
+           known->empty() ? "nothing" : *known, newest.empty() ? "nothing" : newest);
+  co_return true;
+}
+
+}  // namespace ckpt::storage

@@ -1,0 +1,66 @@
+// Goal:   a full disk gets room by the job's own rule, though no newer step can be stored before: a
+//         lowered `max_ckpt_num` helps by itself. The last good checkpoint stays, whatever happens.
+// Method: a run stores some steps; the next one, with a lower number, finds no room on the disk.
+#include "unit/node/two_steps.hpp"
+
+namespace ckpt::node {
+namespace {
+
+std::vector<std::uint64_t> steps_on(const test::MemoryDisk& disk) {
+  std::vector<std::uint64_t> steps;
+  for (const std::string& path : disk.tree()) {
+    const std::string prefix = "/scratch/job/step-";
+    if (path.starts_with(prefix) && path.ends_with("/manifest.json"))
+      steps.push_back(std::stoull(path.substr(prefix.size(), 9)));
+  }
+  return steps;
+}
+
+// Nine steps, and room for nothing more.
+void fill(test::MemoryDisk& disk) {
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  REQUIRE(rank.begin_fresh());
+  for (std::uint64_t step = 1; step <= 9; ++step) {
+    rank.capture(Step{step});
+    REQUIRE(rank.pass_until([&] { return rank.durable == Step{step}; }));
+  }
+  test::close(rank);
+  disk.set_capacity(disk.used_bytes() + page_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("full disk: a lowered number of checkpoints makes room", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  fill(disk);
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  rank.request.max_ckpt_num = 3;
+  REQUIRE(rank.restore().value() == Step{9});
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{10});
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{10}; }));
+  CHECK(steps_on(disk) == std::vector<std::uint64_t>{8, 9, 10});
+}
+
+TEST_CASE("full disk: without a good one that stays, nothing is deleted", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  fill(disk);
+  for (const char* name : {"step-000000008", "step-000000009"}) {
+    const std::string path = std::string("/scratch/job/") + name + "/rank-00000.safetensors";
+    disk.flip(path, disk.content(path).size() - 1, 1);
+  }
+  test::OneRank rank(disk);
+  rank.verifies_offers = true;
+  rank.request.save_storage_interval.steps = 1;
+  rank.request.max_ckpt_num = 2;
+  REQUIRE(rank.restore().value() == Step{7});
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{10});
+  rank.clock.advance(std::chrono::minutes(2));
+  CHECK(steps_on(disk) == std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9});
+}
+
+}  // namespace ckpt::node
