@@ -37,7 +37,7 @@ GpuGemm::GpuGemm(ckpt::test::GpuTrainer& trainer) : trainer_(trainer) {
   kind_ = loaded ? fmt::format("the computation is matrix products of {0} x {0} halves", n)
                  : fmt::format("the computation is work of the memory (no matrix products: {})",
                                loaded.error().text());
-  if (!loaded) function_ = nullptr;
+  if (!loaded) function_ = stay_ = nullptr;
   const std::size_t elements = std::size_t{n} * n;
   out_ = trainer_.allocate(std::max(elements * sizeof(float), fill_words * sizeof(std::uint32_t)));
   if (function_ == nullptr) return;
@@ -59,6 +59,7 @@ ckpt::Status GpuGemm::load() {
   const auto& driver = trainer_.driver();
   CUmodule module = nullptr;
   CKPT_CHECK(driver.check(load_module(&module, gpu_gemm_binary), "load the matrix product"));
+  CKPT_CHECK(driver.check(find_function(&stay_, module, "stay"), "find the kernel that stays"));
   return driver.check(find_function(&function_, module, "gemm"), "find the matrix product");
 }
 
@@ -80,15 +81,31 @@ void GpuGemm::compute(int times) {
   }
 }
 
+void GpuGemm::stay(CUstream stream, std::chrono::milliseconds time) {
+  constexpr unsigned blocks = 8;  // As many as a collective takes.
+  const auto& driver = trainer_.driver();
+  if (stay_ == nullptr) {
+    const auto fills = static_cast<int>(static_cast<double>(time.count()) / fill_ms_) + 1;
+    for (int i = 0; i < fills; ++i)
+      must(driver.check(driver.set_words(on_gpu(out_), 1, fill_words, stream), "queue work"));
+    return;
+  }
+  unsigned long long nanoseconds = static_cast<unsigned long long>(time.count()) * 1'000'000;
+  void* arguments[] = {&nanoseconds};
+  must(driver.check(launch_(stay_, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr),
+                    "queue a kernel that stays"));
+}
+
 double GpuGemm::milliseconds() {
   compute(warm_up);
   trainer_.spin();
   const auto began_at = std::chrono::steady_clock::now();
   compute(warm_up);
   trainer_.spin();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began_at)
-             .count() /
-         warm_up;
+  const std::chrono::duration<double, std::milli> took =
+      std::chrono::steady_clock::now() - began_at;
+  if (function_ == nullptr) fill_ms_ = took.count() / warm_up;
+  return took.count() / warm_up;
 }
 
 }  // namespace bench

@@ -16,6 +16,15 @@ constexpr int side = 16;   // Of a fragment.
 
 }  // namespace
 
+// A kernel that stays, as those of collectives do: each block runs for so long.
+extern "C" __global__ void stay(unsigned long long nanoseconds) {
+  unsigned long long began, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - began < nanoseconds);
+}
+
 extern "C" __global__ void gemm(const half* left, const half* right, float* out, int n) {
   using namespace nvcuda::wmma;
   __shared__ half left_slice[tile][slice + padding];

@@ -4,6 +4,7 @@
 // Threads: one. Lifetime: the trainer outlives it.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "gpu/gpu_trainer.hpp"
@@ -21,6 +22,9 @@ class GpuGemm {
   // A description for readers of the figures.
   const std::string& kind() const { return kind_; }
   double milliseconds();  // Of one product, measured.
+  // Queues a kernel on `stream` that stays for so long on some of the GPU's cores; where the driver
+  // accepts no kernels, work of its memory.
+  void stay(CUstream stream, std::chrono::milliseconds time);
 
  private:
   ckpt::Status load();
@@ -29,6 +33,8 @@ class GpuGemm {
   std::string kind_;
   PFN_cuLaunchKernel_v4000 launch_ = nullptr;
   CUfunction function_ = nullptr;  // Null: work of the memory instead.
+  CUfunction stay_ = nullptr;
+  double fill_ms_ = 1;
   std::byte* left_ = nullptr;
   std::byte* right_ = nullptr;
   std::byte* out_ = nullptr;

@@ -24,11 +24,11 @@ namespace bench {
 // driver.
 class PinnedMemory {
  public:
-  PinnedMemory(ckpt::device::MemoryPins& pins, std::uint64_t bytes) {
+  PinnedMemory(ckpt::device::MemoryPins& pins, std::uint64_t bytes, bool has_huge_pages = true) {
     const std::uint64_t whole = ckpt::align_up(bytes, ckpt::page_bytes);
     auto segments = must(ckpt::os::create_segments({"bench", whole}));
     memory_ = std::make_shared<ckpt::os::MappedSegments>(
-        must(ckpt::os::MappedSegments::map(std::move(segments), {true, false, true})));
+        must(ckpt::os::MappedSegments::map(std::move(segments), {true, false, has_huge_pages})));
     // As in the daemon: the kernel does it, on cores that nobody uses yet.
     must(memory_->prefault(
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 8u))));
@@ -46,14 +46,21 @@ class PinnedMemory {
   std::shared_ptr<const void> pin_;
 };
 
+// The gap is measured at each use: without a cache, every bench finds its own.
+inline ckpt::device::GpuOptions as_in_a_trainer() {
+  ckpt::device::GpuOptions options;
+  options.gap = ckpt::Options{}.gpu_gap;
+  return options;
+}
+
 class GpuState final : private ckpt::snapshot::CaptureListener {
  public:
   // Guarded tensors of these sizes.
   GpuState(ckpt::test::GpuTrainer& trainer, const std::vector<std::size_t>& sizes,
-           ckpt::GpuGap gap = ckpt::Options{}.gpu_gap)
+           const ckpt::device::GpuOptions& options = as_in_a_trainer())
       : trainer_(trainer),
         pins_(std::make_shared<ckpt::device::MemoryPins>()),
-        gpus_(must(ckpt::device::Gpus::open({.gap = gap}, pins_))) {
+        gpus_(must(ckpt::device::Gpus::open(options, pins_))) {
     namespace format = ckpt::format;
     std::vector<format::TensorSpec> specs;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -104,6 +111,8 @@ class GpuState final : private ckpt::snapshot::CaptureListener {
     must(snapshotter->wait_idle(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
     must(std::move(status_));
   }
+  // The next work on the trainer's stream waits for the copies, on the GPU.
+  void guard() { must(snapshotter->guard(trainer_.stream())); }
   // The engine's work as batches arrive.
   ckpt::format::ShardRecord record() const {
     ckpt::format::ShardRecord made;

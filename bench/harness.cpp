@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace bench {
 
@@ -46,6 +47,7 @@ Harness::Harness(std::string name, int argc, char** argv) : name_(std::move(name
   app.add_option("--dir", directory_, "Directory on a disk, for files of the bench")
       ->capture_default_str();
   app.add_option("--results", results_, "Append JSON lines to this file");
+  app.add_option("--only", only_, "Parts of the bench")->delimiter(',');
   app.add_flag("--force", force_, "Judge on a busy machine, and with few pairs");
   try {
     app.parse(argc, argv);
@@ -102,7 +104,7 @@ void Harness::compare(const Bar& bar, const Measure& ours, const Measure& other)
   figure.count = pairs_;
   figure.ours = quantile_of(our_rates, 0.5);
   figure.other = quantile_of(other_rates, 0.5);
-  figures_.push_back(figure);
+  record(figure);
 }
 
 void Harness::sample(const Bar& bar, double quantile, std::vector<double> samples) {
@@ -110,7 +112,7 @@ void Harness::sample(const Bar& bar, double quantile, std::vector<double> sample
   figure.high = quantile_of(samples, 0.75);
   figure.count = samples.size();
   figure.ours = figure.median;
-  figures_.push_back(figure);
+  record(figure);
 }
 
 bool Harness::is_quiet() const {
@@ -160,23 +162,29 @@ void Harness::append(const Figure& figure) const {
   std::ofstream(results_, std::ios::app) << line.dump() << "\n";
 }
 
-int Harness::finish() {
-  bool failed = false;
+void Harness::record(const Figure& figure) {
   busy_others_ = others_->cores();
-  std::printf("%-5s %-52s %9s %19s %7s %7s  %s\n", "", name_.c_str(), "median", "quartiles", "E",
-              "F", "verdict");
-  for (const Figure& figure : figures_) {
-    const std::string judged = verdict(figure);
-    failed = failed || judged.starts_with("BELOW");
-    std::printf("%-5s %-52s %9.3f %9.3f %9.3f %7.3g %7.3g  %s", figure.bar.id.c_str(),
-                figure.bar.what.c_str(), figure.median, figure.low, figure.high,
-                figure.bar.excellent, figure.bar.floor, judged.c_str());
-    if (figure.other != 0)
-      std::printf(" (%.2f against %.2f G/s)", figure.ours / 1e9, figure.other / 1e9);
-    std::printf(" %s\n", figure.bar.unit.c_str());
-    append(figure);
-  }
-  return failed ? 1 : 0;
+  if (!std::exchange(has_heading_, true))
+    std::printf("%-5s %-52s %9s %19s %7s %7s  %s\n", "", name_.c_str(), "median", "quartiles", "E",
+                "F", "verdict");
+  const std::string judged = verdict(figure);
+  has_failed_ = has_failed_ || judged.starts_with("BELOW");
+  std::printf("%-5s %-52s %9.3f %9.3f %9.3f %7.3g %7.3g  %s", figure.bar.id.c_str(),
+              figure.bar.what.c_str(), figure.median, figure.low, figure.high, figure.bar.excellent,
+              figure.bar.floor, judged.c_str());
+  if (figure.other != 0)
+    std::printf(" (%.2f against %.2f G/s)", figure.ours / 1e9, figure.other / 1e9);
+  std::printf(" %s\n", figure.bar.unit.c_str());
+  std::fflush(stdout);
+  append(figure);
+}
+
+bool Harness::wants(const std::string& part) const {
+  return only_.empty() || std::find(only_.begin(), only_.end(), part) != only_.end();
+}
+
+int Harness::finish() {
+  return has_failed_ ? 1 : 0;
 }
 
 double rate(double amount, const std::function<void()>& work) {

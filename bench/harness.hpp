@@ -45,8 +45,8 @@ using Measure = std::function<double()>;
 
 class Harness {
  public:
-  // Reads --pairs N (at least 7 to judge), --size MiB, --dir DIRECTORY, --force, --results FILE.
-  // Exits on anything else.
+  // Reads --pairs N (at least 7 to judge), --size MiB, --dir DIRECTORY, --force, --results FILE,
+  // --only PART,... Exits on anything else.
   Harness(std::string name, int argc, char** argv);
 
   // The ratio of two rates. Each is called once beforehand, uncounted, to warm up.
@@ -57,13 +57,16 @@ class Harness {
   // figure.
   void add_condition(const std::string& text);
 
+  // Whether this part of the bench is to be run: --only names it, or names nothing.
+  bool wants(const std::string& part) const;
   std::size_t bytes() const { return bytes_; }  // --size: of the state to work on.
   std::size_t pairs() const { return pairs_; }
   const std::string& directory() const { return directory_; }  // --dir, as it is.
   // --dir: the directory for files. Created, and refused if it is memory instead of a disk.
   const std::string& disk_directory();
 
-  // Prints the table and appends one JSON line per figure. Returns 0, or 1 if a floor was missed.
+  // Each figure is printed, and appended as one JSON line, the moment it exists: a bench that hangs
+  // or dies loses nothing before. Returns 0, or 1 if a floor was missed.
   int finish();
 
  private:
@@ -77,6 +80,7 @@ class Harness {
     double other = 0;  // 0: absolute.
   };
 
+  void record(const Figure& figure);
   bool is_quiet() const;
   std::string verdict(const Figure& figure) const;
   void append(const Figure& figure) const;
@@ -92,7 +96,9 @@ class Harness {
   double busy_others_ = 0;  // Cores that others used while it ran.
   std::optional<Others> others_;
   std::string conditions_;
-  std::vector<Figure> figures_;
+  std::vector<std::string> only_;
+  bool has_heading_ = false;
+  bool has_failed_ = false;  // A floor was missed.
 };
 
 // Runs `work` once and returns `amount` per second.

@@ -5,7 +5,8 @@
 #
 # PROGRAM: goes beside what is installed. All find their libraries relative to themselves.
 # CKPT_BUNDLE_PYTHON, in the environment: a Python that has nanobind; the bundle then brings the
-# package for its version of Python, which needs nothing but that (`PYTHONPATH=NAME/python`).
+# package for its version of Python, which needs nothing but that (`PYTHONPATH=NAME/python`). Where
+# the package nanobind-backend can be had, it also brings a module for the other versions.
 set -eu -o pipefail
 build=$1
 name=$2
@@ -22,24 +23,47 @@ for program in "$@"; do
   strip "$stage/bin/ckpt_$(basename "$program")"
 done
 cp "$here/cmake/bundle_gpu.sh" "$stage/gpu.sh"
-mkdir "$stage/bench"
+mkdir "$stage/bench" "$stage/examples"
+cp "$here/examples/gpu_trainer.cu" "$stage/examples"
 cp "$here"/bench/{harness,torch_bench,gpu_torch_bench}.py "$stage/bench"
 cp "$here/LICENSE" "$stage"
 
-# The package as it is installed, but with the library and the programs of the bundle.
-bring_python() {
-  local package=$stage/python/libckpt built=$build/bundle_python
+build_module() {  # build_module FOLDER [OPTION ...]: FOLDER/installed/_native*.so
+  local built=$1
+  shift
   {
     "$CKPT_CMAKE" -S "$here/bindings/python" -B "$built" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-      -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCKPT_BUILD_DIR="$build" -DCKPT_PYTHON_SPLIT=OFF \
+      -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCKPT_BUILD_DIR="$build" "$@" \
       -DPython_EXECUTABLE="$CKPT_BUNDLE_PYTHON" \
       -Dnanobind_DIR="$("$CKPT_BUNDLE_PYTHON" -m nanobind --cmake_dir)" &&
       "$CKPT_CMAKE" --build "$built" &&
       "$CKPT_CMAKE" --install "$built" --prefix "$built/installed"
   } >>"$build/bundle.log" 2>&1 || { tail -n 30 "$build/bundle.log"; return 1; }
+}
+# nanobind's runtime for other versions of Python, side by side in one package. A version that
+# cannot be had is left out.
+bring_backends() {
+  local version wheels=$build/bundle_backends
+  rm -rf "$wheels"
+  for version in 3.10 3.11 3.12 3.13 3.14; do
+    "$CKPT_BUNDLE_PYTHON" -m pip download -q --no-deps --only-binary=:all: \
+      --python-version "$version" -d "$wheels/$version" 'nanobind-backend>=1,<2' \
+      >>"$build/bundle.log" 2>&1 || continue
+    "$CKPT_BUNDLE_PYTHON" -m zipfile -e "$wheels/$version"/*.whl "$stage/python"
+  done
+  [ -d "$stage/python/nanobind_backend" ]
+}
+# The package as it is installed, but with the library and the programs of the bundle.
+bring_python() {
+  local package=$stage/python/libckpt
+  build_module "$build/bundle_python" -DCKPT_PYTHON_SPLIT=OFF || return 1
   mkdir -p "$package"
   tar -C "$here/bindings/python/libckpt" --exclude=__pycache__ -cf - . | tar -C "$package" -xf -
-  cp "$built"/installed/_native*.so "$package"
+  cp "$build"/bundle_python/installed/_native*.so "$package"
+  if bring_backends; then
+    build_module "$build/bundle_python_abi3" -DCKPT_PYTHON_SPLIT=ON || return 1
+    cp "$build"/bundle_python_abi3/installed/_native.abi3.so "$package"
+  fi
   strip "$package"/_native*.so
   ln -s ../../bin "$package/bin"
   ln -s "../../$libdir" "$package/lib"

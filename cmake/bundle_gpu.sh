@@ -1,60 +1,149 @@
 #!/usr/bin/env bash
-# From an unpacked bundle: the suite and the benchmark for GPUs. No network, no root.
+# From an unpacked bundle: tests, benchmarks and a summary for a machine with a GPU, within ten
+# minutes. No network, no root, no compiler.
 #
-#   ./gpu.sh [suite | bench] [options of the benchmark]      both, unless told
+#   ./gpu.sh [both | suite | bench | torch | example] [--budget SECONDS] [--results DIRECTORY]
+#            [options of the benchmark]
 #
-# Without a GPU it says what is skipped. Each test is a process of its own, so that one that dies
-# takes no other along. Ends with a line "N passed, N failed, N skipped": tests, and the programs of
-# the benchmark. 0: nothing failed.
-set -u
+# both (the default) is all of them: the tests, the G bars, PyTorch's own saves beside ours (if
+# python3 has torch), and the CUDA example, built by this machine's nvcc, killed and restarted.
+# Each test and each part of the benchmark is a process of its own with a time limit. What is known
+# is written down at once, in results/: summary.txt, figures.jsonl, log.txt. So a hang, a crash or
+# the end of the budget (560 s) loses nothing that came before. Without a GPU it says what is
+# skipped. Ends with "N passed, N failed, N skipped". 0: nothing failed.
+set -u -o pipefail
 cd "$(dirname "$0")"
-what=${1:-both}
-[ $# -gt 0 ] && shift
+root=$PWD
+what=both
+budget=560
+results=$root/results/$(date -u +%Y%m%dT%H%M%SZ)
+options=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    both | suite | bench | torch | example) what=$1 ;;
+    --budget) budget=${2:?--budget wants seconds}; shift ;;
+    --results) results=${2:?--results wants a directory}; shift ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$root/gpu.sh"; exit 0 ;;
+    *) options+=("$1") ;;
+  esac
+  shift
+done
 if [ ! -x bin/ckpt_gpu ] || [ ! -x bin/ckpt_gpu_bench ]; then
   echo "skipped: this bundle was built without CUDA's headers"
   echo "0 passed, 0 failed, 2 skipped"
   exit 0
 fi
+mkdir -p "$results" || exit 2
+figures=$results/figures.jsonl
+summary=$results/summary.txt
+log=$results/log.txt
 passed=0
 failed=0
 skipped=0
-has_gpu() {
-  [ -e /dev/nvidiactl ] || [ -n "${CKPT_CUDA_DRIVER:-}" ]
+has_gpu() { [ -e /dev/nvidiactl ] || [ -n "${CKPT_CUDA_DRIVER:-}" ]; }
+wants() { [ "$what" = both ] || [ "$what" = "$1" ]; }
+note() { echo "$*" | tee -a "$summary"; }
+skip() { note "skipped  $*"; skipped=$((skipped + 1)); }
+
+# run NAME SECONDS COMMAND...: within the time that is left; what came of it is noted at once.
+run() {
+  local name=$1 limit=$2 began=$SECONDS left=$((budget - SECONDS)) status
+  shift 2
+  if [ "$left" -lt 5 ]; then skip "$name: the budget of $budget s is spent"; return; fi
+  [ "$limit" -le "$left" ] || limit=$left
+  echo "== $name" | tee -a "$log"
+  timeout -k 5 "$limit" "$@" 2>&1 | tee -a "$log"
+  status=${PIPESTATUS[0]}
+  if [ "$status" -eq 0 ]; then
+    passed=$((passed + 1))
+    echo "passed   $name ($((SECONDS - began)) s)" >>"$summary"
+    return
+  fi
+  failed=$((failed + 1))
+  case $status in
+    124 | 137) note "FAILED   $name: it hung, or was killed, after $((SECONDS - began)) s" ;;
+    *) note "FAILED   $name: exit code $status" ;;
+  esac
 }
-count() {  # count COMMAND...
-  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
-}
-if [ "$what" != bench ]; then
+
+run_suite() {
+  local tests name
   mapfile -t tests < <(bin/ckpt_gpu --list-test-names-only "[gpu]")
-  if has_gpu; then
-    for name in "${tests[@]}"; do
-      echo "== $name"
-      count timeout 120 bin/ckpt_gpu "${name//,/\\,}"
-    done
-  else
-    echo "gpu suite: ${#tests[@]} tests skipped: this machine has no NVIDIA device"
-    skipped=$((skipped + ${#tests[@]}))
+  if ! has_gpu; then
+    skip "gpu suite: ${#tests[@]} tests: this machine has no NVIDIA device"
+    return
   fi
-fi
-if [ "$what" != suite ]; then
-  if has_gpu; then
-    count bin/ckpt_gpu_bench "$@"
-  else
-    bin/ckpt_gpu_bench "$@"
-    skipped=$((skipped + 1))
+  for name in "${tests[@]}"; do
+    run "$name" 60 bin/ckpt_gpu "${name//,/\\,}"
+  done
+}
+
+# The parts in the order of their weight, with what each may take.
+parts=(copies:90 saves:60 calls:120 steps:90 restore:30 memory:40 gaps:60 overlap:60 training:40)
+run_bench() {
+  local part bench=("$root/bin/ckpt_gpu_bench" "${options[@]}" --results "$figures" --only)
+  if ! has_gpu; then
+    skip "gpu bench: ${#parts[@]} parts: this machine has no NVIDIA device"
+    return
   fi
-  # Against what people use, where they have it: with a torch of their own, and our package here.
-  torch_figures=3
+  for part in "${parts[@]}"; do
+    run "bench ${part%:*}" "${part#*:}" "${bench[@]}" "${part%:*}"
+  done
+  run "bench overlap, one connection" 60 \
+    env CUDA_DEVICE_MAX_CONNECTIONS=1 "${bench[@]}" overlap
+}
+
+# Against what people use, where they have it: a torch of their own, and our package from here.
+run_torch() {
   if [ ! -e /dev/nvidiactl ]; then
-    echo "gpu_torch: $torch_figures figures skipped: this machine has no NVIDIA device"
-    skipped=$((skipped + 1))
-  elif PYTHONPATH=$PWD/python python3 -c 'import torch, libckpt' 2>/dev/null; then
-    count env PYTHONPATH="$PWD/python" python3 bench/gpu_torch_bench.py "$@"
+    skip "gpu_torch (G7): this machine has no NVIDIA device"
+  elif ! PYTHONPATH=$root/python python3 -c 'import torch, libckpt' 2>>"$log"; then
+    skip "gpu_torch (G7): python3 has no torch, or none that this bundle has libckpt for"
   else
-    echo "gpu_torch: $torch_figures figures skipped: python3 has no torch, or none that" \
-      "this bundle has libckpt for"
-    skipped=$((skipped + 1))
+    run "bench torch (G7)" 120 env PYTHONPATH="$root/python" \
+      python3 bench/gpu_torch_bench.py "${options[@]}" --results "$figures"
   fi
-fi
-echo "$passed passed, $failed failed, $skipped skipped"
+}
+
+# Killed in the middle and started again, it must end with the weights of a run without a break.
+run_example() {
+  local nvcc work=$results/example
+  nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+  if [ ! -e /dev/nvidiactl ] || [ -z "$nvcc" ]; then
+    skip "the CUDA example: this machine has no NVIDIA device, or no nvcc"
+    return
+  fi
+  mkdir -p "$work"
+  run "nvcc builds the CUDA example" 90 "$nvcc" -std=c++20 -O2 -I"$root/include" \
+    examples/gpu_trainer.cu -o "$work/trainer" -L"$root/lib" -lckpt \
+    -Xlinker -rpath="$root/lib" -Xlinker --allow-shlib-undefined
+  [ -x "$work/trainer" ] || return
+  export LIBCKPT_RUNTIME_DIR=$work/run
+  run "the CUDA example is killed, and goes on to the same weights" 90 bash -c '
+    timeout -s KILL 6 "$0/trainer" 1000000 "$0/steps"
+    [ $? -eq 137 ] || { echo "it ended before it was killed"; exit 1; }
+    newest=$("$1" status --json | grep -oE "\"step\": ?[0-9]+" | grep -oE "[0-9]+" |
+      sort -n | tail -n 1)
+    "$0/trainer" $((newest + 200)) "$0/steps"' "$work" "$root/bin/ckpt"
+  bin/ckpt stop >>"$log" 2>&1
+}
+
+# "id median unit verdict" of each figure: of lines of JSON, whichever program wrote them.
+print_figures() {
+  [ -s "$figures" ] || return
+  local id='"id": ?"([^"]*)"' median='"median": ?([0-9.e+-]+)'
+  local unit='"unit": ?"([^"]*)"' verdict='"verdict": ?"([^"]*)"'
+  sed -nE "s/.*$id.*$median.*$unit.*$verdict.*/\\1|\\2|\\3|\\4/p" "$figures" |
+    while IFS='|' read -r id median unit verdict; do
+    printf '%-34s %12.4f %-6s %s\n' "$id" "$median" "$unit" "$verdict"
+  done
+}
+
+! wants suite || run_suite
+! wants bench || run_bench
+! wants torch || run_torch
+! wants example || run_example
+print_figures | tee -a "$summary"
+note "took $SECONDS s of $budget; everything lies in $results"
+note "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

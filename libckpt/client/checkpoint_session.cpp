@@ -1,7 +1,8 @@
 // A save:
 //  1. The step must grow; the policy and the agreement of the ranks must ask for it. A refused step
 //  may come again, unless its capture began or other ranks may wait for it.
-//  2. The rest of the previous capture is copied, and reported to the engine.
+//  2. The rest of the previous capture is copied, and reported to the engine. A GPU that is not
+//  that far yet is not waited for, unless the caller waits for a Slot: the step is skipped.
 //  3. Layout and Slots are made for the registered tensors. Only the first save waits for them.
 //  4. A granted Slot is taken, after a wait if the caller wants one. Without a Slot the step is
 //  skipped, counted and reported.
@@ -168,8 +169,10 @@ void CheckpointSession::report_step_time(Step step, StepTimer::TimePoint now) {
 Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream, Deadline slot_deadline) {
   CKPT_CHECK(standing_.check_save());
   // Step 2.
-  CKPT_CHECK(finish_capture(stream));
+  CKPT_TRY(const bool has_finished, capture_.finish_soon(stream, slot_deadline));
+  collect();
   report();
+  if (!has_finished) return SaveOutcome::skipped_no_slot;
   // Step 3.
   CKPT_TRY(const bool is_ready, make_ready(std::max(slots_.save_deadline(), slot_deadline)));
   if (!is_ready) return SaveOutcome::skipped_unavailable;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "os/runtime_directory.hpp"
+
 namespace ckpt::client {
 
 namespace {
@@ -10,6 +12,9 @@ device::GpuOptions gpu_options(const Options& options) {
   device::GpuOptions gpus;
   gpus.copy_rate = options.gpu_copy_rate;
   gpus.gap = options.gpu_gap;
+  // Without a directory, as in an embedded engine, each process measures.
+  if (const auto directory = os::RuntimeDirectory::find(options.runtime_dir))
+    gpus.gap_cache = directory->path() + "/gpu-gaps";
   return gpus;
 }
 

@@ -85,16 +85,17 @@ std::string show_best(Best best) {
   return best == Best::min ? "min" : "max";
 }
 
-constexpr std::array<std::pair<GpuGap, std::string_view>, 4> gap_names = {{
+constexpr std::array<std::pair<GpuGap, std::string_view>, 5> gap_names = {{
     {GpuGap::none, "none"},
     {GpuGap::memset, "memset"},
     {GpuGap::write_value, "write_value"},
     {GpuGap::copy, "copy"},
+    {GpuGap::automatic, "auto"},
 }};
 Result<GpuGap> parse_gap(std::string_view text) {
   for (const auto& [gap, name] : gap_names)
     if (trim(text) == name) return gap;
-  return fail(Errc::invalid_argument, "expected none, memset, write_value or copy");
+  return fail(Errc::invalid_argument, "expected auto, none, memset, write_value or copy");
 }
 std::string show_gap(GpuGap gap) {
   for (const auto& [known, name] : gap_names)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -15,6 +16,9 @@ namespace {
 
 // Ending a capture means combining checksums and posting one message. Longer: the machine is stuck.
 constexpr std::chrono::seconds capture_end_deadline{10};
+// A save waits this long for copies of a GPU that have just ended: `ckpt-gpu` looks for them every
+// 0.05 to 0.8 ms.
+constexpr std::chrono::milliseconds gpu_end_patience{1};
 
 }  // namespace
 
@@ -52,6 +56,8 @@ Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, Bl
   // An archive's headers are written last, so the engine computes the checksums.
   request.with_checksums = parts_.options.checksum_in_copy && !layout_.has_archives();
   if (on_copied_) held_.begin(step);
+  // From now on a GPU may write into the Slot, for a while even after our death.
+  if (parts_.devices.has_gpus()) parts_.link.arrived(slot, 0);
   Status begun = snapshotter_->begin(request);
   if (begun) return begun;
   // The caller gets the error; the end of the capture reports the same one.
@@ -123,6 +129,16 @@ Status RunningCapture::finish(Stream stream) {
   }
   drop_unjudged();
   return {};
+}
+
+Result<bool> RunningCapture::finish_soon(Stream stream, Deadline deadline) {
+  if (is_running() && parts_.devices.has_gpus()) {
+    CKPT_CHECK(snapshotter_->guard(stream));
+    const Deadline soon = std::chrono::steady_clock::now() + gpu_end_patience;
+    if (!snapshotter_->wait_idle(std::max(soon, deadline))) return false;
+  }
+  CKPT_CHECK(finish(stream));
+  return true;
 }
 
 void RunningCapture::end() {

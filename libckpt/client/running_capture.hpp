@@ -51,6 +51,9 @@ class RunningCapture final : private snapshot::CaptureListener {
   Status guard(Stream stream) { return snapshotter_->guard(stream); }
   // Copies the rest, and drops a held capture without a verdict: it must not become visible.
   Status finish(Stream stream);
+  // The same for a save, which must not wait for a GPU. False: its copies have not ended by
+  // `deadline`, or a moment after now; nothing was dropped.
+  Result<bool> finish_soon(Stream stream, Deadline deadline);
   // Waits for the copies that still read from the tensors. The link must still be there.
   void end();
 

@@ -32,7 +32,7 @@ class BatchPlanner {
   void add(const CopyPiece& piece) {
     for (std::uint64_t done = 0; done < piece.bytes;) {
       const std::uint64_t offset = piece.slot_offset + done;
-      const std::uint64_t room = pin_piece_bytes - offset % pin_piece_bytes;
+      const std::uint64_t room = limits_.pin_piece_bytes - offset % limits_.pin_piece_bytes;
       const std::uint64_t bytes = std::min(room, piece.bytes - done);
       if (piece.source == nullptr) {
         plan_.zeros.push_back({nullptr, offset, bytes});
@@ -55,7 +55,7 @@ class BatchPlanner {
   }
 
   bool continues_last(const CudaCopy& copy) const {
-    if (batch_.copy_count == 0 || copy.slot_offset % pin_piece_bytes == 0) return false;
+    if (batch_.copy_count == 0 || copy.slot_offset % limits_.pin_piece_bytes == 0) return false;
     const CudaCopy& last = plan_.copies.back();
     return last.source + last.bytes == copy.source &&
            last.slot_offset + last.bytes == copy.slot_offset && !begins_memory_(copy.source);

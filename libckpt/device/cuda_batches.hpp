@@ -17,10 +17,6 @@
 
 namespace ckpt::device {
 
-// Memory is registered with the driver in pieces of this size, counted from its first byte: one
-// larger call would hold the driver's lock for long. No copy may cross the border of two pieces.
-inline constexpr std::uint64_t pin_piece_bytes = 1 * GiB;
-
 struct CudaCopy {
   const std::byte* source = nullptr;  // An address on the GPU.
   std::uint64_t slot_offset = 0;
@@ -43,6 +39,9 @@ struct CudaBatches {
 struct BatchLimits {
   std::uint64_t bytes = 32 * MiB;  // Of design.md's 16 to 64: 0.6 ms of a PCIe 5 link.
   std::size_t copies = 1024;       // Each costs the driver about 2 microseconds.
+  // Memory is registered with the driver in pieces of this size, counted from its first byte: one
+  // larger call would hold the driver's lock for long. No copy may cross the border of two pieces.
+  std::uint64_t pin_piece_bytes = 1 * GiB;
 };
 
 // A stream takes about a thousand launches that have not begun; one more blocks the thread that

@@ -40,7 +40,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const CudaDriver& driver, i
 CudaDevice::CudaDevice(const CudaDriver& driver, CUdevice handle, CUcontext context,
                        const MemoryPins& pins, const GpuOptions& options)
     : handle_(handle),
-      limits_{options.batch_bytes, options.batch_copies_max},
+      limits_{options.batch_bytes, options.batch_copies_max, options.pin_piece_bytes},
       queue_(driver, context, pins, options) {}
 
 CudaDevice::~CudaDevice() {

@@ -118,6 +118,7 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   CKPT_CHECK(symbols.find(init, "cuInit", 2000));
   CKPT_CHECK(symbols.find(get_device_count, "cuDeviceGetCount", 2000));
   CKPT_CHECK(symbols.find(get_device, "cuDeviceGet", 2000));
+  CKPT_CHECK(symbols.find(device_name, "cuDeviceGetName", 2000));
   CKPT_CHECK(symbols.find(device_attribute, "cuDeviceGetAttribute", 2000));
   CKPT_CHECK(symbols.find(retain_context, "cuDevicePrimaryCtxRetain", 7000));
   CKPT_CHECK(symbols.find(release_context, "cuDevicePrimaryCtxRelease", 11000));

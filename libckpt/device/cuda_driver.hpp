@@ -43,6 +43,7 @@ struct CudaDriver {
   PFN_cuInit_v2000 init = nullptr;
   PFN_cuDeviceGetCount_v2000 get_device_count = nullptr;
   PFN_cuDeviceGet_v2000 get_device = nullptr;
+  PFN_cuDeviceGetName_v2000 device_name = nullptr;
   PFN_cuDeviceGetAttribute_v2000 device_attribute = nullptr;
   PFN_cuDevicePrimaryCtxRetain_v7000 retain_context = nullptr;
   PFN_cuDevicePrimaryCtxRelease_v11000 release_context = nullptr;

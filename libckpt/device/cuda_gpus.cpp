@@ -43,7 +43,7 @@ Result<CudaDevice*> CudaGpus::open_device(int index) {
   CudaDevice* const opened = device.get();
   devices_.emplace(index, std::move(device));
   if (!pinner_) {
-    pinner_.emplace(*driver_, opened->context());
+    pinner_.emplace(*driver_, opened->context(), options_.pin_piece_bytes);
     pins_->start(*pinner_);
     log_info("GPU captures use the driver of CUDA {}.{}{}", driver_->version / 1000,
              driver_->version % 1000 / 10,

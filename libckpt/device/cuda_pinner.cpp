@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/log.hpp"
-#include "device/cuda_batches.hpp"
 
 namespace ckpt::device {
 
@@ -14,7 +13,7 @@ Status CudaPinner::pin(std::span<std::byte> memory) {
   const CudaScope scope(driver_, context_);
   CKPT_CHECK(scope.status());
   for (std::uint64_t done = 0; done < memory.size();) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(pin_piece_bytes, memory.size() - done);
+    const std::uint64_t bytes = std::min<std::uint64_t>(piece_bytes_, memory.size() - done);
     const Status pinned = driver_.check(
         driver_.register_host(memory.data() + done, bytes, CU_MEMHOSTREGISTER_PORTABLE),
         fmt::format("pin {} bytes of a Slot of {}", bytes, memory.size()));
@@ -31,7 +30,7 @@ bool CudaPinner::unpin(std::span<std::byte> memory) {
   const RelaxedCapture relaxed(driver_);
   if (!identity_.check()) return true;  // The context's end has unpinned everything.
   bool is_unpinned = true;
-  for (std::uint64_t done = 0; done < memory.size(); done += pin_piece_bytes)
+  for (std::uint64_t done = 0; done < memory.size(); done += piece_bytes_)
     is_unpinned = unpin_piece(memory.data() + done) && is_unpinned;
   return is_unpinned;
 }

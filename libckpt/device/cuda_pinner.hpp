@@ -10,10 +10,10 @@ namespace ckpt::device {
 
 class CudaPinner final : public Pinner {
  public:
-  CudaPinner(const CudaDriver& driver, CUcontext context)
-      : driver_(driver), context_(context), identity_(driver, context) {}
+  // Pins in pieces of `piece_bytes`.
+  CudaPinner(const CudaDriver& driver, CUcontext context, std::uint64_t piece_bytes)
+      : driver_(driver), context_(context), identity_(driver, context), piece_bytes_(piece_bytes) {}
 
-  // Pins in pieces of pin_piece_bytes.
   Status pin(std::span<std::byte> memory) override;
   bool unpin(std::span<std::byte> memory) override;
 
@@ -23,6 +23,7 @@ class CudaPinner final : public Pinner {
   const CudaDriver& driver_;
   const CUcontext context_;
   const ContextIdentity identity_;
+  const std::uint64_t piece_bytes_;
 };
 
 }  // namespace ckpt::device

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "device/cuda_gap_probe.hpp"
 
 namespace ckpt::device {
 
@@ -37,8 +38,10 @@ Status CudaQueue::open(CUdevice device) {
   CKPT_CHECK(scope.status());
   CKPT_CHECK(make_stream());
   CKPT_CHECK(find_batch_copy(device));
-  return driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
-                      "allocate a word on the GPU");
+  CKPT_CHECK(driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
+                          "allocate a word on the GPU"));
+  if (gap_ == GpuGap::automatic) gap_ = find_gap(*this, device, gap_cache_);
+  return {};
 }
 
 Status CudaQueue::make_stream() {
@@ -65,10 +68,11 @@ Status CudaQueue::find_batch_copy(CUdevice device) {
   return {};
 }
 
-Status CudaQueue::queue_gap() {
+Status CudaQueue::queue_gap(GpuGap gap) {
   // This runs on another engine. Without it, two copies in a row on one stream run as one block.
   CUresult result = CUDA_SUCCESS;
-  switch (gap_) {
+  switch (gap) {
+    case GpuGap::automatic:
     case GpuGap::none:
       break;
     case GpuGap::memset:

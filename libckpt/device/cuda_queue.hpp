@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/assert.hpp"
@@ -41,8 +42,10 @@ class CudaQueue {
         context(context_in),
         identity(driver_in, context_in),
         pins(pins_in),
+        prefers_overlap(options.prefers_overlap),
         bucket(options.copy_rate, options.batch_bytes),
-        gap_(options.gap) {}
+        gap_(options.gap),
+        gap_cache_(options.gap_cache) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
@@ -54,7 +57,9 @@ class CudaQueue {
   // handle may be used then.
   bool has_context();
   // Queues a short gap between two batches, in which the copy engine serves other streams.
-  Status queue_gap();
+  Status queue_gap() { return queue_gap(gap_); }
+  Status queue_gap(GpuGap gap);
+  GpuGap gap() const { return gap_; }
   // Grows each half of the ring to at least this size. No half may be in use. Errors: exhausted.
   Status make_ring(std::uint64_t half_bytes);
   std::optional<std::size_t> free_half() const;
@@ -64,6 +69,7 @@ class CudaQueue {
   const CUcontext context;
   const ContextIdentity identity;
   const MemoryPins& pins;
+  const bool prefers_overlap;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -80,7 +86,8 @@ class CudaQueue {
   Status make_stream();
   Status find_batch_copy(CUdevice device);
 
-  const GpuGap gap_;
+  GpuGap gap_;  // Not automatic, once it is open.
+  const std::string gap_cache_;
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;

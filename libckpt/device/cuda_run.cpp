@@ -207,6 +207,7 @@ CUresult CudaRun::queue_together(std::span<const CudaCopy> copies) {
   CUmemcpyAttributes attributes{};
   // Each source is read in stream order, after the trainer's last update wrote it.
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  if (queue_.prefers_overlap) attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
   std::size_t first = 0;
   std::size_t failed = 0;  // CUDA 12 does not document a null pointer here.
   const CudaDriver& driver = queue_.driver;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/units.hpp"
 #include "device/device.hpp"
@@ -21,6 +22,11 @@ struct GpuOptions {
   std::uint64_t batch_bytes = 32 * MiB;
   std::size_t batch_copies_max = 1024;
   GpuGap gap = GpuGap::memset;
+  std::string gap_cache;  // Keeps what GpuGap::automatic has measured; empty: nothing does.
+  // Of one registration; see cuda_batches.hpp.
+  std::uint64_t pin_piece_bytes = 1 * GiB;
+  // Asks the driver to prefer ways of copying that leave the GPU's cores alone.
+  bool prefers_overlap = false;
 };
 
 class Gpus {

@@ -13,6 +13,15 @@ namespace ckpt::node {
 using arena::Slot;
 using format::StartPhase;
 
+namespace {
+
+// The driver ends a process's copies when the last holder of its device files closes them. Forked
+// workers, such as those of a DataLoader, hold them too, and outlive a killed trainer. What was
+// queued is far less than a link of 10 GB/s moves in this time.
+constexpr std::chrono::seconds gpu_rest{5};
+
+}  // namespace
+
 Status Captures::carry_out(Caller by, control::SetLayout it) {
   CKPT_CHECK(format::validate(it.layout));
   const std::uint64_t bytes = it.layout.slot_bytes;
@@ -176,9 +185,25 @@ Status Captures::carry_out(Caller by, control::Abandon it) {
 
 void Captures::abandon_fillings(const Rank& rank, SessionId filler) {
   for (OwnSlot& own : slots_.own(rank.rank).slots) {
+    // The process of a fenced session may have copied for as long as it lived.
+    if (own.rest && own.rest->of == filler) own.rest->until = facts_.clock().after(gpu_rest);
     if (own.filler != filler) continue;
-    if (own.slot->state() == Slot::State::filling) own.slot->abandon();
+    const bool is_by_gpu = own.early != nullptr;
+    if (is_by_gpu) {
+      own.rest = SlotRest{filler, facts_.clock().after(gpu_rest)};
+    } else if (own.slot->state() == Slot::State::filling) {
+      own.slot->abandon();
+    }
     own.filler.reset();
+  }
+}
+
+void Captures::end_rests(const Rank& rank) {
+  for (OwnSlot& own : slots_.own(rank.rank).slots) {
+    if (!own.rest || facts_.clock().now() < own.rest->until) continue;
+    own.rest.reset();
+    own.early.reset();
+    own.slot->abandon();
   }
 }
 
@@ -321,6 +346,7 @@ Settled Captures::settled(const Rank& rank) const {
   if (own_slots == slots_.all_own().end()) return it;
   for (const OwnSlot& own : own_slots->second.slots) {
     const Slot& slot = *own.slot;
+    if (own.rest) continue;
     if (slot.state() == State::filling || slot.state() == State::filled) it.is_filled = false;
     if (slot.state() != State::sealed || slot.is_retiring()) continue;
     if (!facts_.committed || slot.id().at > *facts_.committed) it.is_committed = false;

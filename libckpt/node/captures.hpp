@@ -1,7 +1,8 @@
 // Captures: a granted Slot is begun, filled by the trainer, sealed here, and freed when useless.
 //
 // While the process of a fenced session may still be alive, nobody writes into the rank's Slots:
-// it has them mapped, and a mapping cannot be revoked.
+// it has them mapped, and a mapping cannot be revoked. A Slot that a GPU was filling rests even
+// after that process has died, since its copies may go on.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -35,7 +36,9 @@ class Captures {
   void grant_slots(Rank& rank);
   void revoke_grants(const Rank& rank);
   void end_restore(Rank& rank);  // However it ended. Also revokes grants.
+  // What the session fills is given up. A Slot that a GPU fills rests first.
   void abandon_fillings(const Rank& rank, SessionId filler);
+  void end_rests(const Rank& rank);  // Those whose time has come.
 
   // As Engine::call.
   Status carry_out(Caller by, control::SetLayout it);

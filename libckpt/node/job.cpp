@@ -194,6 +194,7 @@ void Job::update() {
 void Job::serve_trainers() {
   for (auto& [number_of_rank, rank] : ranks_) {
     sessions_.settle_closing(rank, [this] { return degraded(); });
+    captures_.end_rests(rank);
     captures_.prepare_slots(rank);
     captures_.grant_slots(rank);
     // After the Slots that it freed: a trainer that hears of a commit finds one.

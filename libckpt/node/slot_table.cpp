@@ -45,6 +45,8 @@ void SlotTable::check_invariants() const {
       const Slot& slot = *own_slot.slot;
       if (own_slot.is_granted) CKPT_ASSERT(slot.state() == Slot::State::free);
       if (own_slot.filler) CKPT_ASSERT(slot.state() == Slot::State::filling);
+      if (own_slot.rest) CKPT_ASSERT(slot.state() == Slot::State::filling);
+      if (own_slot.rest) CKPT_ASSERT(!own_slot.filler);
       if (slot.state() == Slot::State::sealed) CKPT_ASSERT(slot.id().rank == rank);
     }
   }
@@ -150,7 +152,11 @@ bool SlotTable::drop_for_restore(std::uint32_t rank) {
 }
 
 void SlotTable::discard_all(OwnSlots& own_slots) {
-  for (OwnSlot& own_slot : own_slots.slots) discard(std::move(own_slot.slot));
+  for (OwnSlot& own_slot : own_slots.slots) {
+    // Memory that is given back need not rest: the driver keeps the pages that its copies write to.
+    if (own_slot.rest) own_slot.slot->abandon();
+    discard(std::move(own_slot.slot));
+  }
   own_slots.slots.clear();
   own_slots.slot_bytes = 0;
 }
@@ -332,6 +338,7 @@ void SlotTable::free_all() {
     for (OwnSlot& own_slot : own_slots.slots) {
       const Slot::State state = own_slot.slot->state();
       if (state == Slot::State::filling || state == Slot::State::filled) own_slot.slot->abandon();
+      own_slot.rest.reset();
       old_.push_back(std::move(own_slot.slot));
     }
     own_slots.slots.clear();

@@ -22,6 +22,12 @@
 
 namespace ckpt::node {
 
+// SlotRest: the Slot stays `filling` although nobody fills it any more.
+struct SlotRest {
+  SessionId of;  // The trainer that died.
+  Time until;
+};
+
 struct OwnSlot {
   std::shared_ptr<arena::Slot> slot;
   std::uint64_t number = 0;               // Which one of all that were made for this job.
@@ -29,6 +35,7 @@ struct OwnSlot {
   std::shared_ptr<EarlyChecksums> early;  // Of the filling under way.
   std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
   bool is_for_restore = false;            // No capture gets it; it goes when the restore is over.
+  std::optional<SlotRest> rest;           // A GPU may still write into it.
 };
 
 struct OwnSlots {

@@ -63,7 +63,8 @@ struct Abandon {
   }
 };
 // Sent now and then while a Slot is filled: its first `bytes` are final, so the engine can compute
-// their checksums meanwhile.
+// their checksums meanwhile. 0 bytes, right after Begin: a GPU fills the Slot, and may go on for a
+// while if the trainer dies.
 struct Arrived {
   static constexpr Kind kind{31, "arrived"};
   std::uint32_t slot = 0;

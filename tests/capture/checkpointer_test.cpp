@@ -47,6 +47,7 @@ class GpuJob {
     options.memory_budget = 64 << 20;
     options.blob_capacity = 4096;
     options.restore_deadline = std::chrono::seconds(4);
+    options.gpu_gap = GpuGap::memset;  // There is nothing to measure here.
     checkpointer_.emplace(Checkpointer::open(options).value());
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       host_[i].resize(is_on_gpu(i) ? 0 : sizes[i]);
@@ -73,7 +74,8 @@ class GpuJob {
     const Status guarded = checkpointer_->guard(trainer_.stream());
     if (!guarded) trouble_.push_back(guarded.error().message());
     update_all(step, true);
-    auto saved = checkpointer_->save(Step{step}, trainer_.stream());
+    // It waits for the capture before, which the GPU may still copy.
+    auto saved = checkpointer_->save(Step{step}, trainer_.stream(), patience);
     if (!saved) trouble_.push_back(saved.error().message());
     return saved;
   }
@@ -146,6 +148,37 @@ TEST_CASE("checkpointer: tensors on GPUs come back bit for bit", "[unit][capture
     REQUIRE(job.checkpointer().close());
     REQUIRE(std::string(stand_in().violations()) == "");
   }
+}
+
+TEST_CASE("checkpointer: a save does not wait for a GPU that still copies the step before",
+          "[unit][capture]") {
+  const TemporaryDirectory directory;
+  GpuJob job(directory.path(), "seed=1");
+  REQUIRE(job.step(1).value() == SaveOutcome::started);
+  REQUIRE(job.checkpointer().wait(Step{1}, Level::captured, patience));
+  // The host runs ahead: what the trainer queued before the save has not run.
+  job.trainer().hold(true);
+  REQUIRE(job.step(2).value() == SaveOutcome::started);
+  for (std::uint64_t step = 3; step <= 5; ++step) {
+    const auto began_at = std::chrono::steady_clock::now();
+    const auto saved = job.checkpointer().save(Step{step}, job.trainer().stream());
+    REQUIRE(saved);
+    REQUIRE(*saved == SaveOutcome::skipped_no_slot);
+    // It would have been ten seconds.
+    REQUIRE(std::chrono::steady_clock::now() - began_at < std::chrono::seconds(5));
+  }
+  REQUIRE(job.checkpointer().stats().skipped_no_slot == 3);
+  // Who waits for a Slot waits for the GPU as well, and no longer than that.
+  const auto given_up =
+      job.checkpointer().save(Step{6}, job.trainer().stream(), std::chrono::milliseconds(20));
+  REQUIRE(given_up.value() == SaveOutcome::skipped_no_slot);
+  job.trainer().hold(false);
+  // The step that was being copied is whole, and the next save finds its way.
+  REQUIRE(job.checkpointer().wait(Step{2}, Level::captured, patience));
+  REQUIRE(job.step(7).value() == SaveOutcome::started);
+  REQUIRE(job.checkpointer().wait(Step{7}, Level::durable, patience));
+  REQUIRE(job.trouble().empty());
+  REQUIRE(std::string(stand_in().violations()) == "");
 }
 
 TEST_CASE("checkpointer: what a GPU saved the host restores, and the other way round",

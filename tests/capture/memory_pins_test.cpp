@@ -45,8 +45,9 @@ struct Mapping {
 
 // A process with a GPU in use, so that what is held is pinned.
 struct PinnedProcess {
-  explicit PinnedProcess(const std::string& words) : trainer(words) {
-    gpus = device::Gpus::open({}, pins).value();
+  explicit PinnedProcess(const std::string& words, const device::GpuOptions& options = {})
+      : trainer(words) {
+    gpus = device::Gpus::open(options, pins).value();
     REQUIRE(gpus->device_of(trainer.allocate(1), 0));
   }
   ~PinnedProcess() { pins->stop(); }
@@ -82,18 +83,25 @@ struct Warnings {
 
 }  // namespace
 
-TEST_CASE("pins: a Slot of gigabytes is registered a GiB at a time", "[unit][device]") {
-  // The stand-in takes no more in one call, and no copy may cross from one piece to the next.
-  const auto [bytes, pieces] = GENERATE(std::pair{device::pin_piece_bytes - page_bytes, 1},
-                                        std::pair{device::pin_piece_bytes, 1},
-                                        std::pair{device::pin_piece_bytes + page_bytes, 2},
-                                        std::pair{5 * device::pin_piece_bytes / 2, 3});
-  PinnedProcess process(fmt::format("pin_call_max={}", 1 * GiB));
+TEST_CASE("pins: a Slot of gigabytes is registered piece by piece", "[unit][device]") {
+  // The stand-in takes no more than a GiB in one call, and other calls wait meanwhile.
+  device::GpuOptions options;
+  const bool is_default = GENERATE(true, false);
+  if (!is_default) options.pin_piece_bytes = 256 * MiB;
+  const std::uint64_t piece = is_default ? 1 * GiB : 256 * MiB;
+  const int pieces = GENERATE(1, 2, 3);
+  const auto [whole, more] = GENERATE(std::pair{0, 1}, std::pair{1, 0}, std::pair{0, -1});
+  const std::uint64_t bytes =
+      static_cast<std::uint64_t>(pieces - 1 + whole) * piece + (more > 0   ? page_bytes
+                                                                : more < 0 ? piece - page_bytes
+                                                                           : std::uint64_t{0});
+  PinnedProcess process(fmt::format("pin_call_max={}", 1 * GiB), options);
   const auto mapping = std::make_shared<Mapping>(bytes);
   const auto held = process.hold(mapping);
   process.settle();
   REQUIRE(process.pins->is_pinned(mapping->span()));
   REQUIRE(pinned_ranges() == static_cast<std::uint64_t>(pieces));
+  REQUIRE(stand_in().counts().pin_call_bytes_max <= piece);
   process.pins->stop();
   REQUIRE(pinned_ranges() == 0);
 }

@@ -107,6 +107,10 @@ def tasks(tools, arguments):
     for copy in COPIES:
         chosen.append((f"killed in copy {copy}",
                        functools.partial(killed_at, tools, f"kill_copy={copy} seed={copy}")))
+    for copy in COPIES[::3]:
+        words = f"kill_copy={copy} seed={copy} dma_after_death=1"
+        chosen.append((f"killed in copy {copy}, which goes on",
+                       functools.partial(killed_at, tools, words)))
     for call in calls(arguments):
         chosen.append((f"killed in call {call}",
                        functools.partial(killed_at, tools, f"kill_at={call} seed={call}")))

@@ -89,9 +89,9 @@ void GpuTrainer::synchronize() {
   in_flight_.clear();
 }
 
-void GpuTrainer::spin() {
+void GpuTrainer::spin(CUstream stream) {
   CUresult result = CUDA_ERROR_NOT_READY;
-  while (result == CUDA_ERROR_NOT_READY) result = driver_->query_stream(stream_);
+  while (result == CUDA_ERROR_NOT_READY) result = driver_->query_stream(stream);
   CKPT_ASSERT(result == CUDA_SUCCESS);
 }
 

@@ -27,6 +27,7 @@ class GpuTrainer {
 
   Stream stream() const { return {stream_}; }
   const device::CudaDriver& driver() const { return *driver_; }
+  CUcontext context() const { return context_; }
   // A function that libckpt itself does not call, in that version; null: the driver has none.
   template <class Function>
   Function find(const char* name, int version) const {
@@ -42,7 +43,8 @@ class GpuTrainer {
   std::vector<std::byte> read(const std::byte* source, std::size_t bytes);
   void synchronize();
   // Until the stream is empty, without leaving the core: for timings.
-  void spin();
+  void spin() { spin(stream_); }
+  void spin(CUstream stream);
   std::size_t bytes_used() const;
   std::size_t bytes_free() const;
 

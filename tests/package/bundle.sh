@@ -79,15 +79,55 @@ check "a trainer runs with its library and its daemon" trainer_runs
 [ -z "$has_python" ] || check "its Python package runs with nothing else" python_runs
 gpu_says() {
   local said
-  said=$(env -i PATH=/usr/bin:/bin "$root/gpu.sh") || { echo "$said"; return 1; }
+  said=$(env -i PATH=/usr/bin:/bin "$root/gpu.sh" --results "$scratch/nothing") ||
+    { echo "$said"; return 1; }
   echo "$said"
   tail -n 1 <<<"$said" | grep -qE '^[0-9]+ passed, 0 failed, [0-9]+ skipped$'
 }
 check "its GPU suite and benchmark run, or say what is skipped" gpu_says
-# On the stand-in driver, where the build has it: what a machine with a GPU would run.
+# On the stand-in driver, where the build has it: what a machine with a GPU would run, in a root
+# that has nothing but what every Linux has. Its rates mean nothing.
+in_small_root() {
+  cp "$stand_in" "$scratch/unpacked/stand_in.so"
+  bash tests/package/small_root.sh "$scratch/unpacked" CKPT_CUDA_DRIVER=/here/stand_in.so "$@"
+}
+figures() { wc -l <"$scratch/unpacked/$1/figures.jsonl"; }
+gpu_runs_whole() {
+  in_small_root "/here/$(basename "$root")/gpu.sh" both --results /here/whole --budget 900 \
+    --pairs 1 --size 16 --force || true
+  # Floors are not met by a driver that has no rates: what counts is that each part came to its
+  # end.
+  ! grep -E 'FAILED.*(hung|exit code ([^1]|1.))|skipped .*budget' \
+    "$scratch/unpacked/whole/summary.txt" &&
+    [ "$(figures whole)" -ge 40 ] &&
+    grep -qE '^G12 .*measured' "$scratch/unpacked/whole/summary.txt"
+}
+# The process dies in a copy: what was measured before, and all other parts, are there.
+gpu_loses_nothing() {
+  in_small_root CKPT_CUDA_STAND_IN=kill_copy=4000 "/here/$(basename "$root")/gpu.sh" bench \
+    --results /here/dies --budget 900 --pairs 1 --size 4 --force
+  [ $? -eq 1 ] && grep -q 'FAILED .* killed' "$scratch/unpacked/dies/summary.txt" &&
+    [ "$(figures dies)" -ge 5 ]
+}
+gpu_keeps_its_budget() {
+  local began=$SECONDS
+  in_small_root "/here/$(basename "$root")/gpu.sh" bench --results /here/short --budget 8 \
+    --pairs 1 --size 4 --force
+  [ $((SECONDS - began)) -lt 40 ] &&
+    grep -q 'skipped .*the budget of 8 s is spent' "$scratch/unpacked/short/summary.txt"
+}
 stand_in=$(realpath -m "$build/tests/capture/libcuda_stand_in.so")
 if [ -e "$stand_in" ] && [ -x "$root/bin/ckpt_gpu" ]; then
   check "its GPU suite runs test by test" \
-    env -i PATH=/usr/bin:/bin CKPT_CUDA_DRIVER="$stand_in" "$root/gpu.sh" suite
+    env -i PATH=/usr/bin:/bin CKPT_CUDA_DRIVER="$stand_in" "$root/gpu.sh" suite \
+    --results "$scratch/suite"
+  in_small_root true
+  if [ $? -eq 77 ]; then
+    echo "skipped package: bundle: the GPU programs in a small root, which is not allowed here"
+  else
+    check "its GPU programs need no more than a small root has" gpu_runs_whole
+    check "a GPU program that dies loses nothing that came before" gpu_loses_nothing
+    check "the budget of time is kept" gpu_keeps_its_budget
+  fi
 fi
 exit $status

@@ -7,7 +7,7 @@ LEVELS = ("captured", "replicated", "committed", "durable")
 
 _WORDS = {
     "not_due": "was not due by save_mem_interval: call save() to have it all the same",
-    "skipped_no_slot": "was skipped, as all Slots are in use",
+    "skipped_no_slot": "was skipped, as all Slots are in use or a GPU still copies the step before",
     "skipped_unavailable": "was skipped, as the daemon or its memory could not be had just then",
     "skipped_by_agreement": "was skipped, as the ranks had agreed on a later step",
     "disabled": "did nothing, as libckpt is disabled (LIBCKPT_DISABLE, or the option)",

@@ -56,7 +56,8 @@ enum class Yield : std::uint8_t { off, automatic };
 
 // GpuGap: the work between two batches of copies from a GPU, in which the trainer's own copies get
 // through. A memset is a kernel, and may wait for the trainer's kernels; the others are none.
-enum class GpuGap : std::uint8_t { none, memset, write_value, copy };
+// "auto" measures them when the GPU is first used, in a tenth of a second, and keeps the answer.
+enum class GpuGap : std::uint8_t { none, memset, write_value, copy, automatic };
 
 struct Options {
   // Identity.
@@ -93,7 +94,7 @@ struct Options {
   // Bytes per second that a capture copies from each GPU, so that the trainer's own copies get
   // through; guard() lifts the limit. 0: no limit.
   std::uint64_t gpu_copy_rate = 0;
-  GpuGap gpu_gap = GpuGap::memset;
+  GpuGap gpu_gap = GpuGap::automatic;
 
   // Limits of the daemon's background work on this node. They do not apply to restores, nor while
   // the job closes, the daemon stops or no trainer is attached.

@@ -9,9 +9,11 @@
 namespace ckpt {
 
 enum class SaveOutcome {
-  not_due,               // The policy did not ask for this step.
-  started,               // The capture runs; the step is CAPTURED soon.
-  skipped_no_slot,       // All Slots are busy: counted, and all ranks give the step up.
+  not_due,  // The policy did not ask for this step.
+  started,  // The capture runs; the step is CAPTURED soon.
+  // All Slots are busy, or a GPU still copies the capture before: counted, and all ranks give the
+  // step up.
+  skipped_no_slot,
   skipped_unavailable,   // The daemon is away, or still makes the Slots of a new layout.
   disabled,              // LIBCKPT_DISABLE=1.
   skipped_by_agreement,  // All ranks capture a later step, which the coordinator announced.

@@ -20,6 +20,9 @@ struct StandInCounts {
   std::uint64_t kernels_behind_others = 0;
   std::uint64_t pageable_copies = 0;   // To or from memory that is not pinned: the caller waited.
   std::uint64_t bytes_queued_max = 0;  // Of copies to the host, at one moment.
+  // With fifo=1: bytes that a copy of a stream without priority had to wait for at most.
+  std::uint64_t bytes_ahead_max = 0;
+  std::uint64_t pin_call_bytes_max = 0;  // Of one registration: other calls wait that long.
   std::uint64_t live_streams = 0;
   std::uint64_t live_events = 0;
   std::uint64_t retained_contexts = 0;
@@ -29,8 +32,8 @@ struct StandInCounts {
 struct StandInControl {
   // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
   // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 fail_unpins=1
-  // refuses_batches=1 drop_wait=4 pending_max=64 host_pointers=0 lacks_newer=1", see Settings in
-  // world.hpp. Unknown words are an error.
+  // refuses_batches=1 drop_wait=4 pending_max=64 host_pointers=0 lacks_newer=1 fifo=1
+  // connections=1 dma_after_death=1", see Settings in settings.hpp. Unknown words are an error.
   // The environment's CKPT_CUDA_STAND_IN is read in the same way at the first call.
   bool (*reset)(const char* words);
   StandInCounts (*counts)();
@@ -51,6 +54,8 @@ struct StandInControl {
   void (*shut_down)();
   // A function by name and version, as cuGetProcAddress finds it.
   void* (*find)(const char* name, int version);
+  // The front of the stream runs on and on, as a persistent kernel does, until it is let go.
+  void (*hold)(void* stream, bool is_held);
 };
 
 }  // namespace ckpt::test

@@ -47,7 +47,10 @@ bool read_settings(const char* words, Settings& settings) {
       {"drop_wait", &Settings::drop_wait},
       {"pending_max", &Settings::pending_max},
       {"host_pointers", &Settings::host_pointers},
-      {"lacks_newer", &Settings::lacks_newer}};
+      {"lacks_newer", &Settings::lacks_newer},
+      {"fifo", &Settings::fifo},
+      {"connections", &Settings::connections},
+      {"dma_after_death", &Settings::dma_after_death}};
   const std::string text = words != nullptr ? words : "";
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
@@ -213,6 +216,13 @@ CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
   *value = static_cast<int>(call->settings.host_pointers);
   return CUDA_SUCCESS;
 }
+CUresult device_name(char* name, int size, CUdevice device) {
+  Call call(Call::Needs::nothing);
+  if (call.fails()) return call.result();
+  const std::string text = "stand-in " + std::to_string(device);
+  std::strncpy(name, text.c_str(), static_cast<std::size_t>(size));
+  return CUDA_SUCCESS;
+}
 CUresult retain(CUcontext* context, CUdevice device) {
   Call call(Call::Needs::nothing);
   if (call.fails()) return call.result();
@@ -317,6 +327,8 @@ CUresult create_priority_stream(CUstream* handle, unsigned int flags, int priori
   stream->context = current.back();
   stream->has_priority = priority < 0;
   stream->is_blocking = flags != CU_STREAM_NON_BLOCKING;
+  if (call->settings.connections != 0)
+    stream->connection = call->streams.size() % call->settings.connections;
   *handle = reinterpret_cast<CUstream>(stream.get());
   call->streams[*handle] = std::move(stream);
   ++call->counts.live_streams;
@@ -484,10 +496,8 @@ CUresult set_words(CUdeviceptr address, unsigned int word, std::size_t count, CU
   ++call->counts.words_set;
   Work work;
   work.is_kernel = true;
-  work.run = [=] {
-    for (std::size_t i = 0; i < count; ++i)
-      std::memcpy(gpu + i * sizeof(word), &word, sizeof(word));
-  };
+  work.ends_block = true;
+  work.run = [=] { std::fill_n(reinterpret_cast<unsigned int*>(gpu), count, word); };
   call->queue(*stream, std::move(work));
   return CUDA_SUCCESS;
 }
@@ -500,6 +510,7 @@ CUresult write_value(CUstream handle, CUdeviceptr address, unsigned int word, un
   if (gpu == nullptr) return CUDA_ERROR_INVALID_VALUE;
   ++call->counts.words_written;
   Work work;
+  work.ends_block = true;
   work.run = [=] { std::memcpy(gpu, &word, sizeof(word)); };
   call->queue(*stream, std::move(work));
   return CUDA_SUCCESS;
@@ -635,6 +646,7 @@ const std::vector<Known>& functions() {
       known("cuDeviceGetCount", 2000, device_count),
       known("cuDeviceGet", 2000, device_at),
       known("cuDeviceGetAttribute", 2000, device_attribute),
+      known("cuDeviceGetName", 2000, device_name),
       known("cuDevicePrimaryCtxRetain", 7000, retain),
       known("cuDevicePrimaryCtxRelease", 11000, release),
       known("cuDevicePrimaryCtxReset", 11000, reset_primary),
@@ -720,6 +732,7 @@ int control_launch(void* handle, void (*work_function)(void*), void* argument) {
   if (stream == nullptr) return call.result();
   Work work;
   work.is_kernel = true;
+  work.ends_block = true;
   work.run = [=] { work_function(argument); };
   call->queue(*stream, std::move(work));
   return CUDA_SUCCESS;
@@ -730,6 +743,11 @@ void control_peek(std::uint64_t address, void* target, std::size_t bytes) {
 }
 void control_poke(std::uint64_t address, const void* source, std::size_t bytes) {
   if (std::byte* gpu = world().at(address, bytes)) std::memcpy(gpu, source, bytes);
+}
+void control_hold(void* handle, bool is_held) {
+  const std::lock_guard lock(world_mutex());
+  const auto found = world().streams.find(static_cast<CUstream>(handle));
+  if (found != world().streams.end()) found->second->is_held = is_held;
 }
 void control_run_all() {
   const std::lock_guard lock(world_mutex());
@@ -784,4 +802,4 @@ STAND_IN_EXPORT const ckpt::test::StandInControl cuda_stand_in = {
     ckpt::test::control_reset,     ckpt::test::control_counts, ckpt::test::control_violations,
     ckpt::test::control_launch,    ckpt::test::control_peek,   ckpt::test::control_poke,
     ckpt::test::control_run_all,   ckpt::test::control_plant,  ckpt::test::control_failed_call,
-    ckpt::test::control_shut_down, ckpt::test::control_find};
+    ckpt::test::control_shut_down, ckpt::test::control_find,   ckpt::test::control_hold};

@@ -1,10 +1,12 @@
 #include "support/cuda_stand_in/world.hpp"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -16,6 +18,23 @@ namespace {
 constexpr unsigned char poison = 0xdb;
 constexpr std::size_t page = 4096;
 constexpr std::size_t front_bytes = std::size_t{1} << 36;  // Of addresses, not of memory.
+
+// What a GPU still writes after its process is gone: as long as somebody holds the device's files.
+constexpr std::chrono::seconds after_death{2};
+
+// A child stands for the forked worker that holds them, and for the GPU.
+void write_on(const Work& work) {
+  const auto first = reinterpret_cast<std::uintptr_t>(work.host) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(work.host) + work.host_bytes;
+  ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DOFORK);
+  if (::fork() != 0) return;
+  const auto until = std::chrono::steady_clock::now() + after_death;
+  while (std::chrono::steady_clock::now() < until) {
+    std::memset(const_cast<void*>(work.host), poison, work.host_bytes);
+    ::sched_yield();
+  }
+  ::_exit(0);
+}
 
 bool is_mapped(const void* address, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(address) / page * page;
@@ -97,11 +116,7 @@ bool World::step() {
   if (is_shut_down_) return false;
   std::vector<StreamQueue*> ready;
   const auto consider = [&](StreamQueue& stream) {
-    if (stream.queue.empty() || stream.context->lost != CUDA_SUCCESS) return;
-    for (const MarkPtr& mark : stream.queue.front().after) {
-      if (!mark->is_done) return;
-    }
-    ready.push_back(&stream);
+    if (may_run(stream)) ready.push_back(&stream);
   };
   for (auto& [handle, stream] : streams) consider(*stream);
   for (auto& [context, stream] : default_streams_) consider(*stream);
@@ -110,12 +125,66 @@ bool World::step() {
   return true;
 }
 
+bool World::may_run(StreamQueue& stream) {
+  if (stream.queue.empty() || stream.is_held || stream.context->lost != CUDA_SUCCESS) return false;
+  const Work& work = stream.queue.front();
+  if (std::any_of(work.after.begin(), work.after.end(),
+                  [](const MarkPtr& mark) { return !mark->is_done; }))
+    return false;
+  if (waits_behind_others(stream)) return false;
+  if (settings.fifo == 0 || !work.is_to_host) return true;
+  if (!work.is_on_engine) put_on_engine(stream);
+  return is_next_on_engine(stream);
+}
+
+// One queue of the hardware begins its works in the order in which they came, whatever their
+// streams are. The front of a stream that is held has begun.
+bool World::waits_behind_others(const StreamQueue& stream) const {
+  if (settings.connections == 0 || stream.has_priority) return false;
+  const Work& work = stream.queue.front();
+  if (work.has_started) return false;
+  return std::any_of(streams.begin(), streams.end(), [&](const auto& one) {
+    const StreamQueue& other = *one.second;
+    if (&other == &stream || other.context != stream.context || other.has_priority) return false;
+    if (other.connection != stream.connection) return false;
+    const std::size_t begun =
+        !other.queue.empty() && (other.is_held || other.queue.front().has_started) ? 1 : 0;
+    return other.queue.size() > begun && other.queue[begun].sequence < work.sequence;
+  });
+}
+
+// A row of copies of one stream takes its place as one block: up to the next work of another
+// engine, or one that still waits for something.
+void World::put_on_engine(StreamQueue& stream) {
+  auto& engine = engines_[stream.context->device];
+  std::erase_if(engine, [](const auto& copy) { return copy.first->is_done; });
+  if (!stream.has_priority) {
+    std::uint64_t ahead = 0;
+    for (const auto& [mark, bytes] : engine) ahead += bytes;
+    counts.bytes_ahead_max = std::max(counts.bytes_ahead_max, ahead);
+  }
+  for (Work& work : stream.queue) {
+    const bool is_ready = std::all_of(work.after.begin(), work.after.end(),
+                                      [](const MarkPtr& mark) { return mark->is_done; });
+    if (work.ends_block || !is_ready) return;
+    if (!work.is_to_host) continue;
+    work.is_on_engine = true;
+    engine.emplace_back(work.mark, work.host_bytes);
+  }
+}
+
+bool World::is_next_on_engine(const StreamQueue& stream) {
+  auto& engine = engines_[stream.context->device];
+  std::erase_if(engine, [](const auto& copy) { return copy.first->is_done; });
+  return !engine.empty() && engine.front().first == stream.queue.front().mark;
+}
+
 void World::advance(StreamQueue& stream) {
   Work& work = stream.queue.front();
   if (!work.has_started && work.start) {
     work.has_started = true;
     work.start();
-    if (work.is_copy && ++copies_begun_ == settings.kill_copy) ::raise(SIGKILL);
+    if (work.is_copy && ++copies_begun_ == settings.kill_copy) die(work);
     return;
   }
   if (work.run) {
@@ -136,6 +205,11 @@ void World::end_copy(StreamQueue& stream, const std::function<void()>& transfer)
   ++copies_ended_;
   if (settings.fail_copy == 0 || copies_ended_ != settings.fail_copy) return transfer();
   lose(*stream.context, static_cast<CUresult>(settings.error));
+}
+
+void World::die(const Work& work) const {
+  if (settings.dma_after_death != 0 && work.is_to_host) write_on(work);
+  ::raise(SIGKILL);
 }
 
 // What is queued there never ends. Its marks stay as they are: other contexts wait for good.
@@ -220,6 +294,7 @@ bool World::is_kernel_waiting(const Context& context) const {
 void World::queue(StreamQueue& stream, Work work) {
   if (work.is_launch) make_room(stream);
   stream.launches += work.is_launch ? 1 : 0;
+  work.sequence = ++works_queued_;
   if (work.is_kernel && !stream.has_priority && is_kernel_waiting(*stream.context))
     ++counts.kernels_behind_others;
   StreamQueue& legacy = default_stream(*stream.context);
@@ -351,6 +426,9 @@ CUresult World::pin(Context& context, void* address, std::size_t bytes, bool is_
     if (first < other_end && other_first < end) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
   if (!is_ours && bytes > settings.pin_call_max) return CUDA_ERROR_INVALID_VALUE;
+  // Meanwhile every other call of the process waits.
+  if (!is_ours)
+    counts.pin_call_bytes_max = std::max<std::uint64_t>(counts.pin_call_bytes_max, bytes);
   if (total > settings.pin_total_max) return CUDA_ERROR_OUT_OF_MEMORY;
   pinned_[reinterpret_cast<std::uintptr_t>(address)] = {&context, bytes, is_ours};
   counts.pinned_ranges = pinned_.size();
@@ -393,6 +471,7 @@ CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::
   Work work;
   work.is_copy = true;
   work.is_launch = is_launch;
+  work.ends_block = !is_to_host;
   if (is_to_host) {
     work.is_to_host = true;
     work.start = [host, bytes] { std::memset(host, poison, bytes); };

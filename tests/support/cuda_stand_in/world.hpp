@@ -22,28 +22,9 @@
 #include <vector>
 
 #include "support/cuda_stand_in/control.hpp"
+#include "support/cuda_stand_in/settings.hpp"
 
 namespace ckpt::test {
-
-struct Settings {
-  std::uint64_t seed = 1;
-  std::uint64_t devices = 2;
-  std::uint64_t version = 13000;
-  std::uint64_t eager = 0;    // 1: all that can run does, at each call.
-  std::uint64_t fail_at = 0;  // The call that fails, counted from 1.
-  std::uint64_t error = CUDA_ERROR_UNKNOWN;
-  std::uint64_t kill_at = 0;    // The call in which the process dies.
-  std::uint64_t kill_copy = 0;  // The copy in the middle of which the process dies.
-  std::uint64_t fail_copy = 0;  // The copy that ends with `error`, as an error of the GPU.
-  std::uint64_t pin_call_max = 1ull << 30;  // Bytes of one registration.
-  std::uint64_t pin_total_max = ~0ull;
-  std::uint64_t fail_unpins = 0;      // So many of the first calls that unregister memory fail.
-  std::uint64_t refuses_batches = 0;  // 1: cuMemcpyBatchAsync is there, and not for this GPU.
-  std::uint64_t drop_wait = 0;        // The cuStreamWaitEvent that is forgotten: a planted bug.
-  std::uint64_t pending_max = ~0ull;  // Launches that a stream takes; one more waits for room.
-  std::uint64_t host_pointers = 1;    // 0: a batch with addresses of the host loses the context.
-  std::uint64_t lacks_newer = 0;      // 1: without the functions that CUDA 12 has brought.
-};
 
 // Whether an error destroys the context that it is said of.
 bool destroys_context(CUresult error);
@@ -70,6 +51,9 @@ struct Work {
   bool is_copy = false;
   bool is_kernel = false;
   bool is_launch = true;        // False: comes with the launch before it.
+  bool is_on_engine = false;    // A copy to the host that has got its place in the engine's queue.
+  bool ends_block = false;      // Another engine's work: a row of copies ends here.
+  std::uint64_t sequence = 0;   // Of all that was ever queued.
   std::function<void()> start;  // Poisons.
   std::function<void()> run;
   const void* host = nullptr;  // What of the host's memory it touches.
@@ -81,7 +65,9 @@ struct StreamQueue {
   Context* context = nullptr;
   bool is_blocking = true;  // Takes part in the order of the default stream.
   bool has_priority = false;
-  std::uint64_t launches = 0;  // In the queue.
+  bool is_held = false;          // By a test: what runs there goes on for ever.
+  std::uint64_t connection = 0;  // The queue of the hardware.
+  std::uint64_t launches = 0;    // In the queue.
   bool is_capturing = false;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id capture_thread;
@@ -173,7 +159,12 @@ class World {
   void make_room(StreamQueue& stream);
   bool is_kernel_waiting(const Context& context) const;
   void drop_work(StreamQueue& stream);
+  bool may_run(StreamQueue& stream);
+  bool waits_behind_others(const StreamQueue& stream) const;
+  void put_on_engine(StreamQueue& stream);
+  bool is_next_on_engine(const StreamQueue& stream);
   void advance(StreamQueue& stream);
+  void die(const Work& work) const;
   void end_copy(StreamQueue& stream, const std::function<void()>& transfer);
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
 
@@ -182,6 +173,8 @@ class World {
   std::uint64_t copies_begun_ = 0;
   std::uint64_t copies_ended_ = 0;
   std::uint64_t bytes_queued_ = 0;
+  std::uint64_t works_queued_ = 0;
+  std::map<int, std::deque<std::pair<MarkPtr, std::size_t>>> engines_;  // By GPU: copies, bytes.
   std::map<CUdeviceptr, Allocation> allocations_;
   // Addresses that the host cannot touch. Handed out one behind the other, as a driver does, so
   // that neighbours are often two allocations.

@@ -53,6 +53,7 @@ class FakeNode {
   std::vector<Step> skipped;
   std::vector<Step> taken;
   std::vector<wire::control::StepTime> step_times;
+  std::vector<wire::control::Arrived> arrived;
   int abandoned = 0;
   int fresh_starts = 0;
   int closes = 0;
@@ -88,6 +89,7 @@ class FakeNode {
   void take(wire::control::RestoreResult& message);
   void take(wire::control::RestoredOk& message) { told_restored.push_back(message.step); }
   void take(wire::control::StepTime& message) { step_times.push_back(message); }
+  void take(wire::control::Arrived& message) { arrived.push_back(message); }
   void take(wire::control::Close&);
   template <class Other>
   void take(Other&) {}  // Nothing that a test of the trainer's side looks at.

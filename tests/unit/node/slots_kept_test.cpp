@@ -71,4 +71,66 @@ TEST_CASE("slots kept: a capture of an unknown layout gives its Slot back", "[un
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
 }
 
+namespace {
+
+// The trainer dies in mid-capture; returns how long its Slot is kept from the next one.
+std::chrono::nanoseconds pause_after_death(bool is_by_gpu, bool is_fenced_first) {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  REQUIRE(rank.begin_fresh());
+  const std::size_t all = rank.granted.size();
+  REQUIRE(rank.begin_capture(Step{1}));
+  const std::uint64_t generation = rank.slots.at(rank.filling).generation;
+  if (is_by_gpu)
+    REQUIRE(rank.engine->call(rank.session, control::Arrived{rank.filling, generation, 0}));
+  const SessionId dying = rank.session;
+  if (!is_fenced_first) rank.engine->detach(dying);
+  rank.granted.clear();
+  rank.answer.reset();
+  REQUIRE(rank.attach());
+  if (is_fenced_first) {
+    // It lives on for a while, and its GPU copies.
+    REQUIRE_FALSE(rank.pass_until([&] { return !rank.granted.empty(); }));
+    rank.engine->detach(dying);
+  }
+  const Time died_at = rank.clock.now();
+  REQUIRE(rank.engine->call(rank.session, control::StartFresh{2}));
+  REQUIRE(rank.pass_until([&] { return rank.granted.size() == all; }));
+  const auto pause = rank.clock.now() - died_at;
+  rank.capture(Step{2});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  return pause;
+}
+
+}  // namespace
+
+TEST_CASE("slots kept: a Slot that a GPU filled rests after the trainer's death", "[unit][node]") {
+  // Forked workers may keep the device's files open: its copies then go on for a moment.
+  const bool is_fenced_first = GENERATE(false, true);
+  INFO((is_fenced_first ? "fenced before its death" : "not fenced"));
+  CHECK(pause_after_death(false, is_fenced_first) < std::chrono::seconds(3));
+  CHECK(pause_after_death(true, is_fenced_first) >= std::chrono::seconds(5));
+}
+
+TEST_CASE("slots kept: memory that is given back does not wait for a GPU", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  REQUIRE(rank.begin_fresh());
+  const std::size_t all = rank.granted.size();
+  REQUIRE(rank.begin_capture(Step{1}));
+  const std::uint64_t generation = rank.slots.at(rank.filling).generation;
+  REQUIRE(rank.engine->call(rank.session, control::Arrived{rank.filling, generation, 0}));
+  rank.engine->detach(rank.session);
+  rank.granted.clear();
+  rank.answer.reset();
+  REQUIRE(rank.attach_only());
+  REQUIRE(rank.tell_layout(64 * KiB, 2));  // Larger: all Slots are made anew.
+  REQUIRE(rank.engine->call(rank.session, control::StartFresh{2}));
+  REQUIRE(rank.pass_until([&] { return rank.granted.size() == all; }));
+  rank.capture(Step{2});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+}
+
 }  // namespace ckpt::node

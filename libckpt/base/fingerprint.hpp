@@ -1,0 +1,33 @@
+// Fingerprint: a 128-bit hash of a Chunk that a GPU can compute as well as a processor.
+//
+// Each 8-byte word is mixed with its place and added to two sums, so that the words may be taken in
+// any order, by any number of threads, and parts of a Chunk add up. docs/fingerprint.md defines it.
+// It detects accidents, not malice. Any change within one aligned word is always detected.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/checksum.hpp"
+
+namespace ckpt {
+
+// FingerprintSum: the two sums over some words of a Chunk.
+class FingerprintSum {
+ public:
+  // Adds bytes that begin `offset` bytes into the Chunk, a multiple of 8. Only the Chunk's last
+  // bytes may be no whole word.
+  void add(std::span<const std::byte> bytes, std::uint64_t offset);
+  void add(const FingerprintSum& other);
+  // Of a Chunk of `bytes`, all of whose words were added once.
+  Digest finish(std::uint64_t bytes) const;
+
+ private:
+  std::uint64_t low_ = 0;
+  std::uint64_t high_ = 0;
+};
+
+Digest fingerprint_of(std::span<const std::byte> chunk);
+
+}  // namespace ckpt
