@@ -3,8 +3,8 @@
 gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
 tensor and pipeline (parallel sizes), numbers (in the place of gradients), distributed (optimizer),
 bf16, overlap (of gathers with the forward), stock or hook (for Megatron's own functions);
-directory, storage, kept, memory and options as for initialize_easyckpt; dump, a folder for what the ranks
-have after each step, and as they begin.
+directory, storage, kept, memory and options as for initialize_easyckpt; dump, a folder for what the
+ranks have after each step, and as they begin.
 """
 
 import contextlib

@@ -40,8 +40,8 @@ logger = logging.getLogger("libckpt")
 
 
 class Checkpointer:
-    """`dir`, for steps on storage besides the folders, and `options` are those of libckpt.init, for
-    what is kept in memory. All processes open it, and call it alike. The time is that of process 0."""
+    """`dir`, for steps on storage besides the folders, and `options` are those of libckpt.init.
+    All processes open it, and call it alike. The time is that of process 0."""
 
     @with_keywords
     def __init__(
