@@ -4,15 +4,11 @@ The program starts a second rank of itself. Both make the same calls; rank 0 mea
 goes on behind a save is waited for between the measurements and not counted, for either side.
 """
 
-import atexit
 import itertools
 import os
 import pathlib
 import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 import warnings
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -22,37 +18,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+import two_ranks
 from harness import Bar, Harness, seconds_of
-from libckpt import _programs
 
 LAYER = 1024  # Parameters of a layer: its square.
-WAIT = 300.0
-
-
-def start_other():
-    """The second rank, which ends with this one."""
-    if "RANK" in os.environ:
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    scratch = tempfile.mkdtemp(prefix="ckpt-doors-")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", RANK="0",
-                      LOCAL_RANK="0", LIBCKPT_RUNTIME_DIR=f"{scratch}/run")  # fmt: skip
-    others = dict(os.environ, RANK="1", LOCAL_RANK="1", CKPT_DOORS_SCRATCH=scratch)
-    words = [word for word in sys.argv[1:] if not word.startswith("--results")]
-    if "--results" in sys.argv:
-        words.remove(sys.argv[sys.argv.index("--results") + 1])
-    other = subprocess.Popen([sys.executable, __file__, *words], env=others,
-                             stdout=subprocess.DEVNULL)  # fmt: skip
-    os.environ["CKPT_DOORS_SCRATCH"] = scratch
-
-    def end():
-        other.wait(timeout=WAIT)
-        _programs.run("ckpt", "stop", "--no-flush")
-        shutil.rmtree(scratch, ignore_errors=True)
-
-    atexit.register(end)
 
 
 def model_of(count):
@@ -125,7 +94,7 @@ class Dcp:
         held = seconds_of(lambda: answers.append(dcp.async_save(
             {"model": model, "optimizer": optimizer}, checkpoint_id=name,
             process_group=self._group, **self._options)))  # fmt: skip
-        getattr(answers[0], "upload_completion", answers[0]).result(WAIT)
+        getattr(answers[0], "upload_completion", answers[0]).result(two_ranks.WAIT)
         dist.barrier()
         if dist.get_rank() == 0:
             shutil.rmtree(name, ignore_errors=True)
@@ -171,14 +140,14 @@ def dcp_bars(harness, scratch):
     kept.name = f"{scratch}/kept-{{}}".format
     harness.compare(Bar("B28w", "held: the same with memory that is kept / ours", 1.5, 1.1),
                     ours.save, kept.save)  # fmt: skip
+    storage.session().close()
     storage.close()
 
 
 def main():
     warnings.simplefilter("ignore")
     harness = Harness("doors", __doc__)
-    start_other()
-    scratch = f"{os.environ['CKPT_DOORS_SCRATCH']}/state"
+    scratch = two_ranks.start() / "state"
     dist.init_process_group("gloo")
     deepspeed_bars(harness, scratch)
     dcp_bars(harness, scratch)

@@ -62,6 +62,13 @@ wait_for_quiet() {
   done
 }
 
+have_peers_of() {  # have_peers_of BENCH: installs what it is measured against, by exact version
+  case "$1" in
+    local) has nvidia_resiliency_ext || install --no-deps nvidia-resiliency-ext==0.4.1 ;;
+    *) [ "$frameworks" = jax ] || [ -n "$have_torch" ] ;;
+  esac
+}
+
 CKPT_BENCH_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 git diff --quiet HEAD -- ':!bench/results' 2>/dev/null || CKPT_BENCH_COMMIT=$CKPT_BENCH_COMMIT+
 export CKPT_BENCH_COMMIT
@@ -73,8 +80,12 @@ for name in ${benches:-$all_benches}; do
   fi
   program=("$build/bin/${name}_bench")
   if [ -f "bench/${name}_bench.py" ]; then
-    make_environment "$PWD/$build" || have_torch=""
-    [ -n "$have_torch" ] || { echo "$name: skipped, as torch or libckpt cannot be had"; continue; }
+    frameworks=torch
+    [ "$name" != jax ] || frameworks=jax
+    make_environment "$PWD/$build" "$frameworks" && have_peers_of "$name" || {
+      echo "$name: skipped, as what it measures or libckpt cannot be had"
+      continue
+    }
     program=("$python" "bench/${name}_bench.py")
   fi
   [ -x "${program[0]}" ] || {

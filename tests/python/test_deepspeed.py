@@ -21,6 +21,8 @@ pytest.importorskip("deepspeed")
 from test_ranks import said  # noqa: E402
 from trainers import ports  # noqa: E402
 
+import libckpt  # noqa: E402
+
 STEPS = 9
 BATCH = 16
 CASES = [
@@ -156,6 +158,16 @@ def test_the_newer_of_memory_and_folder_is_taken_and_tags_and_weights_alone_are_
     weights = jobs.run(2, **given, load={"load_module_only": True}, steps=1)
     assert said(weights, 0, "began at")[0][0] == "0"
     assert "resumes step" not in weights
+
+
+@pytest.mark.slow
+def test_a_step_on_storage_has_what_the_function_said_of_it(jobs, tmp_path):
+    options = {"save_storage_interval": 1, "max_ckpt_num": 1, "keep_best": 1, "best_metric": "loss"}
+    log = jobs.run(2, stage=1, steps=3, dir=str(tmp_path / "dir"), attach=options, end="close")
+    found = libckpt.list_published(tmp_path / "dir").checkpoints
+    assert found[0].step == 3
+    assert [each.metrics for each in found] == [{"loss": losses(log)[each.step - 1]}
+                                                for each in found]  # fmt: skip
 
 
 @pytest.mark.slow

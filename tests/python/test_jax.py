@@ -373,6 +373,20 @@ def test_what_is_not_there_is_refused_by_name(open_job):
         checkpointer.restore({"z": jnp.zeros(3)})
 
 
+def test_the_best_steps_by_an_array_of_the_loss_stay(open_job, tmp_path):
+    checkpointer = open_job(dir=tmp_path / "best", save_storage_interval=1, max_ckpt_num=1,
+                            keep_best=1, best_metric="loss")  # fmt: skip
+    saves = [checkpointer.save, checkpointer.save_checkpoint_if_needed, checkpointer.save]
+    for step, loss in enumerate([3.0, 1.0, 2.0], 1):
+        array = put(jnp.float32(loss), mesh(4))
+        saves[step - 1](step, {"w": jnp.ones(8)}, metrics=lambda array=array: {"loss": array})
+        checkpointer.session.flush()  # Each step, so that all could be kept.
+    checkpointer.close()
+    kept = {each.step: each.metrics for each in
+            libckpt.list_published(tmp_path / "best").checkpoints}  # fmt: skip
+    assert kept == {2: {"loss": 1.0}, 3: {"loss": 2.0}}
+
+
 def test_a_save_that_fails_is_counted_and_raises_nothing_into_training(open_job, caplog):
     checkpointer = open_job(raise_on_error=False)
     gone = jnp.zeros(3)

@@ -260,6 +260,19 @@ def test_a_save_that_fails_raises_nothing_into_training(open_one, caplog):
     assert is_of(levanter.load_checkpoint(state_of(0, mesh(1)), checkpointer._base), 3)
 
 
+def test_the_best_steps_stay_among_those_of_the_memory_s_own_directory(open_one, tmp_path):
+    checkpointer = open_one(None, [], dir=tmp_path / "best", save_storage_interval=1,
+                            max_ckpt_num=1, keep_best=1, best_metric="loss")  # fmt: skip
+    for step, loss in enumerate([3.0, 1.0, 2.0], 1):
+        checkpointer.on_step(tree=state_of(step, mesh(4)), step=step, metrics={"loss": loss})
+        checkpointer._memory.session.flush()  # Each step, so that all could be kept.
+    checkpointer.close()
+    kept = {each.step: each.metrics for each in
+            libckpt.list_published(tmp_path / "best").checkpoints}  # fmt: skip
+    assert kept == {2: {"loss": 1.0}, 3: {"loss": 2.0}}
+    assert kinds(tmp_path / "base") == {}
+
+
 def test_disabled_it_does_nothing(open_one, tmp_path, monkeypatch):
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
     checkpointer = open_one(None, [CheckpointInterval(1)])

@@ -16,6 +16,8 @@ pytest.importorskip("megatron.core")
 
 from test_ranks import Cluster, kill_all, said  # noqa: E402
 
+import libckpt  # noqa: E402
+
 
 class Job:
     """Ranks of one job on one node."""
@@ -100,6 +102,14 @@ def check_goes_on(job, log, newest, tensor_before, tensor_now):
 
 
 SLOW = pytest.mark.slow
+
+
+def test_a_step_on_storage_has_the_metrics_of_its_save(job, tmp_path):
+    options = {"dir": str(tmp_path / "dir"), "keep_best": 1, "best_metric": "loss"}
+    log = job.run(2, "job", 3, storage=1, kept=1, options=options)
+    found = libckpt.list_published(tmp_path / "dir").checkpoints
+    assert found[0].step == 3
+    assert [each.metrics["loss"] for each in found] == [losses(log)[each.step] for each in found]
 
 
 @pytest.mark.parametrize("options", [{}, pytest.param({"overlap": True}, marks=SLOW)])

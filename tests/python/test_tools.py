@@ -203,6 +203,27 @@ class TestFlush:
             session.flush()
         assert "left out" in caplog.text
 
+    def test_a_function_returns_them_for_a_save_that_is_due(self, tmp_path, options, caplog):
+        asked = []
+
+        def metrics_of(step):
+            asked.append(step)
+            return {"loss": step / 4}
+
+        with libckpt.init("asked", tmp_path, save_mem_interval=2, **options) as session:
+            for step in (1, 2):
+                session.save_checkpoint_if_needed(
+                    step, {"model": model(step)}, metrics=lambda step=step: metrics_of(step)
+                )
+            session.flush()
+            (found,) = libckpt.list_published(tmp_path).checkpoints
+            assert (asked, found.step, found.metrics) == ([2], 2, {"loss": 0.5})
+            session.save(3, {"model": model(3)}, wait=30, metrics=lambda: 1 / 0)
+            session.flush()
+        assert "step 3: its metrics are left out" in caplog.text
+        assert "ZeroDivisionError" in caplog.text
+        assert libckpt.list_published(tmp_path).checkpoints[0].step == 3
+
 
 class TestPaths:
     def test_the_newest_below_a_parent(self, tmp_path, options):

@@ -24,7 +24,7 @@ from torchft.checkpointing.transport_test import run_multi_recovery_test  # noqa
 from trainers import ports  # noqa: E402
 
 import libckpt.torchft  # noqa: E402
-from libckpt.torchft import _asks  # noqa: E402
+from libckpt.adapters.torch import _asks  # noqa: E402
 
 ENOUGH = timedelta(seconds=60)
 

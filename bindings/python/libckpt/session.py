@@ -13,7 +13,7 @@ import weakref
 
 from libckpt import errors
 from libckpt.core import _arrays, _common, _failures, _flush, _frameworks, _items, _launch
-from libckpt.core import _mutations, _open_sessions
+from libckpt.core import _metrics, _mutations, _open_sessions
 from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _turn
 from libckpt.ticket import LEVELS, Ticket
 
@@ -68,7 +68,8 @@ class Session:
     def save_checkpoint_if_needed(self, step, items, *, arrays=(), metrics=None, common=()):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
         `arrays`: parts of larger tensors, which any number of ranks restores.
-        `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0.
+        `metrics`: numbers by name, as the loss, or a function that returns them, which is called
+        if the step is due; `keep_best` goes by those of rank 0.
         `common`: names of items that are the same on all ranks; what differs is reported."""
         return self._save(step, items, (arrays, metrics, common), always=False)
 
@@ -134,7 +135,7 @@ class Session:
             )
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
-            pieces, metrics = _arrays.Arrays(more[0], flattened[1]), more[1]
+            pieces, metrics = _arrays.Arrays(more[0], flattened[1]), _metrics.told(step, more[1])
             self._common.state(step, more[2], items, self._allow_pickle)
             return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
 

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsFloat, TypeVar
@@ -9,6 +9,7 @@ from libckpt.core._restorer import Restored
 from libckpt.ticket import Level, Ticket
 
 Items = Mapping[str, Any]
+Metrics = Callable[[], Mapping[str, SupportsFloat]] | Mapping[str, SupportsFloat]
 Default = TypeVar("Default")
 
 class Session:
@@ -32,7 +33,7 @@ class Session:
         items: Items,
         *,
         arrays: Iterable[Array] = (),
-        metrics: Mapping[str, SupportsFloat] | None = None,
+        metrics: Metrics | None = None,
         common: Iterable[str] = (),
     ) -> Ticket: ...
     def save(
@@ -42,7 +43,7 @@ class Session:
         wait: float = 0,
         *,
         arrays: Iterable[Array] = (),
-        metrics: Mapping[str, SupportsFloat] | None = None,
+        metrics: Metrics | None = None,
         common: Iterable[str] = (),
     ) -> Ticket: ...
     def finish_capture(self) -> None: ...

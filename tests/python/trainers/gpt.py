@@ -3,8 +3,8 @@
 gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
 tensor and pipeline (parallel sizes), numbers (in the place of gradients), distributed (optimizer),
 bf16, overlap (of gathers with the forward), stock or hook (for Megatron's own functions);
-directory, storage, kept and memory as for initialize_easyckpt; dump, a folder for what the ranks
-have after each step, and as they begin.
+directory, storage, kept, memory and options as for initialize_easyckpt; dump, a folder for what the
+ranks have after each step, and as they begin.
 """
 
 import contextlib
@@ -172,6 +172,7 @@ def train(job, steps, options):
     easy = megatron.initialize_easyckpt(
         options.get("memory", 1), options.get("storage", 0), options.get("kept", 0), job=job,
         save_dir=options.get("directory"), replicas=2,
+        **options.get("options", {}),
     )  # fmt: skip
     more = [gpt.model], gpt.optimizer, gpt.scheduler
     begin = megatron.load_checkpoint(*more, concat=options.get("concat", False))
@@ -179,8 +180,9 @@ def train(job, steps, options):
     if dump and begin:
         gpt.dump(dump / f"began-{begin}")
     for iteration in range(begin + 1, int(steps) + 1):
-        say("loss", iteration, repr(gpt.step(iteration)))
-        megatron.save_checkpoint_if_needed(iteration, *more)
+        loss = gpt.step(iteration)
+        say("loss", iteration, repr(loss))
+        megatron.save_checkpoint_if_needed(iteration, *more, metrics={"loss": loss})
         if dump:
             gpt.dump(dump / f"made-{iteration}")
         if not easy.is_disabled:
@@ -191,7 +193,7 @@ def train(job, steps, options):
         if iteration == int(os.environ.get("HOLD_AT", 0)):
             signal.pause()
     say("rates", [group["lr"] for group in gpt.optimizer.param_groups])
-    if options.get("directory"):
+    if options.get("directory") or options.get("options"):
         easy.close()
     dist.barrier()
     say("ended")

@@ -118,7 +118,11 @@ def train(options):
     )
     progress = {"losses": []}
     if not options.get("stock"):
-        given = {"client_state": lambda: progress, **options.get("attach", {})}
+        given = {
+            "client_state": lambda: progress,
+            "metrics": lambda: {"loss": progress["losses"][-1]},
+            **options.get("attach", {}),
+        }
         libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"), **given)
     if options.get("resume"):
         say("resumed", libckpt.deepspeed.resume(engine))

@@ -75,7 +75,8 @@ class State:
 
     def capture(self, step, *, metrics=None):
         """Captures the step, whose number grows by each call, if it is due. Returns a Ticket.
-        `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0.
+        `metrics`: numbers by name, as the loss, or a function that returns them, which is called
+        if the step is due; `keep_best` goes by those of rank 0.
 
         Call it on every rank when all of the step is done: the optimizer's and the scheduler's
         part, and what your registered objects count.

@@ -1,10 +1,10 @@
-from collections.abc import Mapping
 from os import PathLike
 
 import accelerate
 from typing_extensions import Unpack
 
 from libckpt import Options
+from libckpt.session import Metrics
 from libckpt.ticket import Ticket
 
 __all__ = ["State", "attach"]
@@ -24,9 +24,7 @@ class State:
     def __init__(
         self, accelerator: accelerate.Accelerator, memory: object = None, folders: object = None
     ) -> None: ...
-    def capture(
-        self, step: int, *, metrics: Mapping[str, float] | None = None
-    ) -> Ticket | None: ...
+    def capture(self, step: int, *, metrics: Metrics | None = None) -> Ticket | None: ...
     def finish_capture(self) -> None: ...
     def resume(self) -> int: ...
     def settle(self) -> None: ...

@@ -7,6 +7,19 @@ from libckpt.errors import CheckpointError
 logger = logging.getLogger("libckpt")
 
 
+def told(step, metrics):
+    """What a save was given: the numbers by name, or a function that returns them. Only a save that
+    is due calls it: it may have to wait for a GPU."""
+    if not callable(metrics):
+        return metrics
+    try:
+        return metrics()
+    except Exception as error:  # It is the user's.
+        logger.warning("libckpt: save step %d: its metrics are left out, as %s raised %r", step,
+                       getattr(metrics, "__name__", "their function"), error)  # fmt: skip
+        return None
+
+
 def give(client, step, metrics):
     """For the save that follows. Bad ones are left out and logged: the save is worth more."""
     left_out = []

@@ -34,7 +34,7 @@ METHODS = ("step", "load_checkpoint", "save_checkpoint")
 
 
 @with_keywords
-def attach(engine, *, job=None, dir=None, client_state=None, **options):
+def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **options):
     """Returns the engine, with memory behind it. All ranks call it, after deepspeed.initialize.
 
     job: the name of the run; by default it is made from `dir`.
@@ -42,6 +42,8 @@ def attach(engine, *, job=None, dir=None, client_state=None, **options):
         is lost; none: memory only. It is not the folder of save_checkpoint.
     client_state: a dictionary, or a function that returns one: what load_checkpoint returns when it
         takes a step from memory. Of plain data and tensors.
+    metrics: a function that returns numbers by name, as the loss. It is called for each step that
+        is captured; `keep_best` goes by those of rank 0.
     options: those of `libckpt.init`, such as save_mem_interval.
     """
     if job is None and dir is None:
@@ -54,7 +56,8 @@ def attach(engine, *, job=None, dir=None, client_state=None, **options):
     try:
         problem = problem_of(engine)
         layout = None if problem else Layout(engine)
-        memory = Memory(engine, layout, job, client_state, {"dir": dir, **options}) if layout else 0
+        given = client_state, metrics
+        memory = Memory(engine, layout, job, given, {"dir": dir, **options}) if layout else None
     except (errors.CheckpointError, AttributeError) as error:  # Of a version with other fields.
         problem = str(error)
     if problem:

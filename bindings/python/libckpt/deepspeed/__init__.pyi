@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 from typing_extensions import Unpack
 
 from libckpt import Options
+from libckpt.session import Metrics
 
 __all__ = ["accumulation_for", "attach", "close", "resume", "wait", "write_universal"]
 
@@ -18,6 +19,7 @@ def attach(
     job: str | None = None,
     dir: Path | None = None,
     client_state: ClientState | Callable[[], ClientState] | None = None,
+    metrics: Metrics | None = None,
     **options: Unpack[Options],
 ) -> Engine: ...
 def resume(engine: Any) -> int | None: ...

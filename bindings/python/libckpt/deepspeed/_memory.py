@@ -16,9 +16,9 @@ BLOB_CAPACITY = 8 << 20  # Client state, and the steps of many parameters, are i
 class Memory:
     """A failure is logged, and none is raised, but by newest()."""
 
-    def __init__(self, engine, layout, job, client_state, options):
+    def __init__(self, engine, layout, job, given, options):
         self._engine, self._state = engine, _state.EngineState(engine, layout)
-        self._client_state = client_state
+        self._client_state, self._metrics = given
         self._client_keys = []  # Those that the newest save_checkpoint was given.
         self._folders = []  # Where this run loads from, and saves to.
         self._captured = engine.global_steps
@@ -53,7 +53,9 @@ class Memory:
         except Exception as error:  # The state of an optimizer, or of the user's, may be anything.
             logger.error("libckpt: step %d is not captured in memory: %s", step, error)
             return
-        self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+        self.session.save_checkpoint_if_needed(
+            step, items, arrays=arrays, metrics=self._metrics
+        )
 
     def _told(self):
         told = self._client_state

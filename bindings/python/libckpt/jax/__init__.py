@@ -48,20 +48,25 @@ class Checkpointer:
         items, arrays = self._capture.of(tree)
         self.session.prepare(items, arrays=arrays)
 
-    def save_checkpoint_if_needed(self, step, tree):
+    def save_checkpoint_if_needed(self, step, tree, *, metrics=None):
         """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. What fails
-        is logged and counted, and never raises into training, unless raise_on_error was given."""
+        is logged and counted, and never raises into training, unless raise_on_error was given.
+
+        metrics: numbers by name, as the loss, or a function that returns them, which is called if
+        the step is due. `keep_best` goes by those of process 0."""
         self._let_go()
         items, arrays = self._taken(tree)
-        ticket = self.session.save_checkpoint_if_needed(step, items, arrays=arrays)
+        ticket = self.session.save_checkpoint_if_needed(
+            step, items, arrays=arrays, metrics=metrics
+        )
         self._running = ticket if ticket else self._running
         return ticket
 
-    def save(self, step, tree, wait=0):
+    def save(self, step, tree, wait=0, *, metrics=None):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, in all processes alike."""
         items, arrays = self._taken(tree)
-        return self.session.save(step, items, wait, arrays=arrays)
+        return self.session.save(step, items, wait, arrays=arrays, metrics=metrics)
 
     def _let_go(self):
         """Of the memory of a save that has ended: between two that are due it would be held."""

@@ -40,14 +40,14 @@ logger = logging.getLogger("libckpt")
 
 
 class Checkpointer:
-    """`options` are those of libckpt.init, for what is kept in memory. All processes open it, and
-    call it alike. The time is that of process 0."""
+    """`dir`, for steps on storage besides the folders, and `options` are those of libckpt.init.
+    All processes open it, and call it alike. The time is that of process 0."""
 
     @with_keywords
     def __init__(
         self, base_path, save_interval=None, step_policies=(), *, temporary_base_path=None,
         keep_params=True, dt_now_injection=None, delete_old_temp_checkpoints=True,
-        keep_last_temporary_checkpoints=1, job=None, **options,
+        keep_last_temporary_checkpoints=1, job=None, dir=None, **options,
     ):  # fmt: skip
         if not keep_params:
             raise errors.Unsupported("keep_params=False: parameters are always saved")
@@ -57,7 +57,7 @@ class Checkpointer:
         self._base = os.path.realpath(base_path)
         job = job or _publish_queue.job_of("levanter-memory", os.path.basename(self._base),
                                            self._base)  # fmt: skip
-        self._memory = Memory(job, **options)
+        self._memory = Memory(job, dir, **options)
         self._ranks = self._memory.session.ranks
         self._temporary_base = os.path.realpath(temporary_base_path or self._base)
         self._saver = _saver.Saver(
@@ -66,13 +66,17 @@ class Checkpointer:
         )  # fmt: skip
         self._has_failed = False
 
-    def on_step(self, *, tree, step, force=False):
-        """Call it after each step. What fails is logged once, and never raises into training."""
+    def on_step(self, *, tree, step, force=False, metrics=None):
+        """Call it after each step. What fails is logged once, and never raises into training.
+
+        metrics: numbers by name, as the loss, or a function that returns them. With `dir`,
+        `keep_best` goes by those of process 0; the folders below the base path stay by Levanter's
+        policies."""
         step = int(step)
         try:
             self._saver.settle()
             if step > 0:
-                self._memory.save_checkpoint_if_needed(step, tree)
+                self._memory.save_checkpoint_if_needed(step, tree, metrics=metrics)
             kind = self._ranks.decide(
                 "save", self._policy.decide(step, force), lambda kinds: kinds[0]
             )

@@ -7,6 +7,7 @@ from typing_extensions import Unpack
 
 from libckpt import Options
 from libckpt.levanter._policy import CheckpointInterval as CheckpointInterval
+from libckpt.session import Metrics
 
 __all__ = [
     "CheckpointInterval",
@@ -32,9 +33,12 @@ class Checkpointer:
         delete_old_temp_checkpoints: bool = True,
         keep_last_temporary_checkpoints: int = 1,
         job: str | None = None,
+        dir: Path | None = None,
         **options: Unpack[Options],
     ) -> None: ...
-    def on_step(self, *, tree: Any, step: int, force: bool = False) -> None: ...
+    def on_step(
+        self, *, tree: Any, step: int, force: bool = False, metrics: Metrics | None = None
+    ) -> None: ...
     def load_or(self, state: Any, *, strict: bool = True) -> Any: ...
     def wait_until_finished(self) -> None: ...
     def close(self) -> None: ...

@@ -31,7 +31,7 @@ _current = None
 @with_keywords
 def initialize_easyckpt(
     save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path=None, *, job=None,
-    save_dir=None, load_dir=None, **options,
+    save_dir=None, load_dir=None, dir=None, **options,
 ):  # fmt: skip
     """Call it once on each rank, before load_checkpoint.
 
@@ -39,6 +39,8 @@ def initialize_easyckpt(
     save_storage_interval: iterations between folders on storage; 0: none.
     max_ckpt_num: how many of the folders that libckpt published stay; 0: all.
     job, save_dir, load_dir: by default made from Megatron's --save, --save and --load.
+    dir: for checkpoints of libckpt's own, which any number of ranks restores when memory is lost;
+        none: memory only. save_storage_interval and max_ckpt_num hold for them, too.
     All others are those of `libckpt.init`.
     """
     global _current
@@ -46,7 +48,7 @@ def initialize_easyckpt(
         _current.close()
     _current = EasyCkpt(
         save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path, job=job,
-        save_dir=save_dir, load_dir=load_dir, **options,
+        save_dir=save_dir, load_dir=load_dir, dir=dir, **options,
     )  # fmt: skip
     return _current
 
@@ -61,13 +63,16 @@ def current():
 
 
 def save_checkpoint_if_needed(
-    iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far=0
-):
+    iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far=0, *,
+    metrics=None,
+):  # fmt: skip
     """Call it on each rank after each iteration: captures in memory, and saves to storage, when
-    that is due."""
+    that is due. `metrics`: numbers by name, as the loss, or a function that returns them, which is
+    called if memory is due; `keep_best` goes by those of rank 0."""
     current().save(
-        iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far
-    )
+        iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far,
+        metrics,
+    )  # fmt: skip
 
 
 def load_checkpoint(

@@ -6,6 +6,7 @@ from typing_extensions import Unpack
 
 from libckpt import Options
 from libckpt.megatron._easy import EasyCkpt
+from libckpt.session import Metrics
 
 __all__ = [
     "LocalCheckpointManager",
@@ -23,6 +24,7 @@ def initialize_easyckpt(
     job: str | None = None,
     save_dir: str | PathLike[str] | None = None,
     load_dir: str | PathLike[str] | None = None,
+    dir: str | PathLike[str] | None = None,
     **options: Unpack[Options],
 ) -> EasyCkpt: ...
 def save_checkpoint_if_needed(
@@ -31,6 +33,8 @@ def save_checkpoint_if_needed(
     optimizer: Any,
     opt_param_scheduler: Any,
     num_floating_point_operations_so_far: float = 0,
+    *,
+    metrics: Metrics | None = None,
 ) -> None: ...
 def load_checkpoint(
     model: Any,

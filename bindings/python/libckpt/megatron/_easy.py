@@ -15,10 +15,13 @@ logger = logging.getLogger("libckpt")
 
 class EasyCkpt:
     def __init__(self, save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path=None,
-                 *, job=None, save_dir=None, load_dir=None, **options):  # fmt: skip
+                 *, job=None, save_dir=None, load_dir=None, dir=None, **options):  # fmt: skip
         self._storage_interval = save_storage_interval
         self._max_ckpt_num = max_ckpt_num or 0
         self._options = {"save_mem_interval": save_mem_interval or "never", **options}
+        if dir is not None:
+            self._options |= {"dir": dir, "save_storage_interval": save_storage_interval or "never",
+                              "max_ckpt_num": max_ckpt_num or 0}  # fmt: skip
         if log_file_path is not None:
             self._options["log_file_path"] = os.fspath(log_file_path)
         self._job, self._save_dir, self._load_dir = job, save_dir, load_dir
@@ -58,13 +61,13 @@ class EasyCkpt:
 
     # --- saving
 
-    def save(self, iteration, model, optimizer, scheduler, flops=0):
+    def save(self, iteration, model, optimizer, scheduler, flops=0, metrics=None):
         """In memory and on storage, as far as each is due."""
-        self.capture(iteration, model, optimizer, scheduler, flops)
+        self.capture(iteration, model, optimizer, scheduler, flops, metrics)
         if self._storage_interval and iteration % self._storage_interval == 0:
             self.store(iteration, model, optimizer, scheduler, flops)
 
-    def capture(self, iteration, model, optimizer, scheduler, flops=0):
+    def capture(self, iteration, model, optimizer, scheduler, flops=0, metrics=None):
         """In memory, if that is due; once for each iteration."""
         if self.is_disabled or iteration == self._captured:
             return
@@ -72,7 +75,7 @@ class EasyCkpt:
             self._start_fresh()
         self._captured = iteration
         progress = {"num_floating_point_operations_so_far": flops, **_training.progress()}
-        self.memory.save(iteration, _chunks(model), optimizer, scheduler, progress)
+        self.memory.save(iteration, (_chunks(model), optimizer, scheduler), progress, metrics)
 
     def store(self, iteration, model, optimizer, scheduler, flops=0):
         """On storage, now."""

@@ -49,20 +49,23 @@ class Memory:
 
     # --- saving
 
-    def save(self, iteration, model, optimizer, scheduler, extra):
-        """Captures the step if it is due."""
+    def save(self, iteration, objects, extra, metrics=None):
+        """Captures the step if it is due: `objects` are model, optimizer and scheduler."""
         if not self._is_due(iteration):
             return
         # On all ranks alike, also on one that captures nothing any more: the others would wait.
-        with parameters_gathered(model):
+        with parameters_gathered(objects[0]):
             if self.is_open:
-                self._capture(iteration, model, optimizer, scheduler, extra)
+                self._capture(iteration, objects, extra, metrics)
 
-    def _capture(self, iteration, model, optimizer, scheduler, extra):
+    def _capture(self, iteration, objects, extra, metrics):
+        model, optimizer, scheduler = objects
         try:
             pieces = self.pieces(model, optimizer)
             items = self._items(pieces, scheduler, {"iteration": iteration, **extra})
-            self.session.save_checkpoint_if_needed(iteration, items, arrays=pieces.arrays())
+            self.session.save_checkpoint_if_needed(
+                iteration, items, arrays=pieces.arrays(), metrics=metrics
+            )
         except Exception as error:  # Whatever Megatron's objects raise, training goes on.
             self._give_up(error)
 

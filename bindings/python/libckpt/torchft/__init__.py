@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 from torchft.checkpointing import CheckpointTransport, HTTPTransport
 
 from libckpt import errors
-from libckpt.core import _settings
-from libckpt.torchft import _distributed, _serving, _transfer
-from libckpt.torchft._asks import Asks, Deadline, Store
+from libckpt.adapters.torch import _plain_distributed
+from libckpt.adapters.torch._asks import Asks, Store
+from libckpt.core import _settings, _transfer
+from libckpt.core._transfer import Deadline
+from libckpt.torchft import _serving
 
 __all__ = ["Transport"]
 
@@ -116,4 +118,4 @@ class Transport(CheckpointTransport):
         state = _transfer.receive(place, store, name, step, deadline)
         if state is None:
             return self._stock.recv_checkpoint(src_rank, told["stock"], step, deadline.delta())
-        return _distributed.from_plain(state)
+        return _plain_distributed.from_plain(state)

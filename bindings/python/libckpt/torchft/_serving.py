@@ -9,7 +9,8 @@ import threading
 
 import torch
 
-from libckpt.torchft import _distributed, _transfer
+from libckpt.adapters.torch import _plain_distributed
+from libckpt.core import _transfer
 
 logger = logging.getLogger("libckpt")
 
@@ -25,7 +26,7 @@ class Sender:
         """False: stock is to send it."""
         sending = _transfer.Sending(self._place, self._name, ask, deadline)
         try:
-            if not sending.capture(step, _distributed.to_plain(state), self.asks.words):
+            if not sending.capture(step, _plain_distributed.to_plain(state), self.asks.words):
                 return True
         except Exception as error:  # Whatever it is, stock may be able to send the state.
             sending.give_up()

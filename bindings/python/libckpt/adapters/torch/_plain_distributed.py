@@ -1,6 +1,6 @@
-"""Distributed: a DTensor as its local tensor and plain data, and back.
+"""Plain distributed: a DTensor as its local tensor and plain data, and back.
 
-A DTensor lies on the mesh of its own replica group. The mesh of another group is the same in all
+A DTensor lies on the mesh of its own process group. The mesh of another group is the same in all
 but its process groups, which loading a state into a model does not use.
 """
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from libckpt import errors
 
-MARK = "libckpt.torchft.distributed"
+MARK = "libckpt.distributed"
 
 
 def to_plain(tree):
@@ -49,7 +49,7 @@ def _word(placement):
         return None
     if type(placement) is Shard:
         return placement.dim
-    raise errors.Unsupported(f"torchft: a distributed tensor is placed as {placement}")
+    raise errors.Unsupported(f"transfer: a distributed tensor is placed as {placement}")
 
 
 def _made(plain):

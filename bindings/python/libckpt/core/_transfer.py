@@ -8,18 +8,31 @@
 4. The receiver goes on alone, as a job of one rank on its own node: its rank 0 restores the step.
 5. The receiver's daemon drops the job.
 
-On one node both ranks have one daemon, and nothing is copied between steps 2 and 4.
+On one node both ranks have one daemon, and nothing is copied between steps 2 and 4. The ends speak
+through `words`, whatever carries them: say(name, what, **words) and hear(name, what, deadline).
 """
 
+import datetime
 import secrets
+import time
 
 from libckpt import _programs, errors
 from libckpt.core import _launch
 from libckpt.session import Session
 from libckpt.ticket import said
-from libckpt.torchft._asks import Deadline
 
 SOON_SECONDS = 10.0  # For what the other end does at once: the default of `open_deadline`.
+
+
+class Deadline:
+    def __init__(self, seconds):
+        self.seconds, self._ends = seconds, time.monotonic() + seconds
+
+    def left(self):
+        return max(0.001, self._ends - time.monotonic())
+
+    def delta(self):
+        return datetime.timedelta(seconds=self.left())
 
 
 class Place:
@@ -110,7 +123,7 @@ class Sending:
 
 
 def receive(place, store, name, step, deadline):
-    """The state; None: the sender's HTTPTransport has it. Raises CheckpointError."""
+    """The state; None: it comes another way, as the sender says. Raises CheckpointError."""
     words = {}
     try:
         words = store.hear(name, "job", deadline)

@@ -1,4 +1,5 @@
-"""Asks: what the transports of two replica groups say to one another, in a Store of the sender's.
+"""Asks: what the ends of a transfer (`core/_transfer.py`) say to one another, in a Store of the
+sender's.
 
     asks              how many were made
     ask/N             JSON: id, step, node, port, address, wants_stock
@@ -10,27 +11,15 @@
 The Store is torch's own: its threads are no Python, and the tensors take another way.
 """
 
-import datetime
 import json
 import secrets
-import time
 
 from torch.distributed import TCPStore
 
 from libckpt import errors
+from libckpt.core._transfer import Deadline
 
 CONNECT_SECONDS = 60.0
-
-
-class Deadline:
-    def __init__(self, seconds):
-        self.seconds, self._ends = seconds, time.monotonic() + seconds
-
-    def left(self):
-        return max(0.001, self._ends - time.monotonic())
-
-    def delta(self):
-        return datetime.timedelta(seconds=self.left())
 
 
 class Store:
@@ -41,7 +30,7 @@ class Store:
             self._store = TCPStore(host, port, is_master=False, timeout=deadline.delta())
         except RuntimeError as error:
             raise errors.Unavailable(
-                f"torchft: the sender's Store at {host}:{port} was not reached: timed out after "
+                f"transfer: the sender's Store at {host}:{port} was not reached: timed out after "
                 f"{deadline.seconds:g} s"
             ) from error
 
@@ -63,7 +52,7 @@ class Store:
             self._store.wait([key], deadline.delta())
         except RuntimeError as error:
             raise errors.Unavailable(
-                f"torchft: no word on the {what} came from the other end: timed out after "
+                f"transfer: no word on the {what} came from the other end: timed out after "
                 f"{deadline.seconds:g} s"
             ) from error
         words = json.loads(self._store.get(key))
@@ -72,7 +61,7 @@ class Store:
 
 
 class Asks:
-    """The Store itself, of a transport that may have to send."""
+    """The Store itself, of an end that may have to send."""
 
     def __init__(self):
         self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
