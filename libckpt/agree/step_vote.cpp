@@ -316,7 +316,7 @@ Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
     all.emplace_back(at, cover(view, damaged, at));
   for (const ReportIndex::OfOthers& step : held_steps_of_others(view))
     all.emplace_back(step.at, cover_of_others(view, step));
-  // Of one step, what the job's own number of ranks made comes first.
+  // A step by the job's own number of ranks comes before the same step by another number.
   std::ranges::sort(all, [](const auto& one, const auto& other) {
     if (one.first != other.first) return one.first > other.first;
     return std::pair(one.second.is_of_others, one.second.saved_by) <

@@ -28,7 +28,7 @@ struct Exchange {
   const Request& request;
   const std::atomic<bool>& is_stopped;
   Response response;
-  std::size_t piece = 0;  // Of the request's body: the next byte to send.
+  std::size_t piece = 0;  // The next byte to send of the request's body.
   std::size_t offset = 0;
   std::uint64_t received = 0;  // Into `target`.
   bool is_overlong = false;

@@ -155,7 +155,7 @@ void add_inspect(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->add_flag("--pieces", given.pieces, "Also list each rank's piece of each tensor");
   command->footer(
       "Shows names, types, shapes and sizes, which ranks have what, and the blobs (what is no\n"
-      "tensor). Of a directory it shows the newest whole checkpoint. Reads descriptions, and not\n"
+      "tensor). For a directory it shows the newest whole checkpoint. Reads descriptions, and not\n"
       "the tensors. Needs no daemon. With --json each part has its place.\n\n"
       "Examples:\n  ckpt inspect /ckpt/gpt2\n"
       "  ckpt inspect /ckpt/gpt2/step-000000900 --names 'model.*' --pieces\n"

@@ -135,7 +135,7 @@ Task<void> wait_gone(Clock& clock, os::Fd process) {
   co_return Status();
 }
 
-// A flush may take minutes: a person who waits is told so, once.
+// A flush may take minutes: one line says so to a waiting person.
 DetachedTask tell_when_slow(Clock& clock, Duration deadline, std::weak_ptr<void> waits) {
   const Time told_at = clock.after(slow_after);
   auto slept = co_await sleep_until(clock, told_at);

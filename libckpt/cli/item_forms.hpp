@@ -21,7 +21,7 @@ inline constexpr const char* items_blob = "libckpt.items";
 
 struct ItemForm {
   std::string type;                  // As its framework calls it: "float32".
-  std::vector<std::uint64_t> shape;  // Of the tensor as the trainer had it.
+  std::vector<std::uint64_t> shape;  // As the trainer had the tensor.
   std::vector<std::uint8_t> order;   // Its dimensions as they are stored; empty: in their order.
 };
 using ItemForms = std::map<std::string, ItemForm>;  // By the tensor's name.

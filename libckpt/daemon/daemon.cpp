@@ -324,7 +324,7 @@ Task<std::string> Daemon::stop(Duration deadline, bool flush) {
   const Time last = clock_->after(deadline + end_time);
   if (!flush) {
     must_end_ = true;
-    engine_->give_up_flush();  // Of an attempt before, whose person may have gone away.
+    engine_->give_up_flush();  // An attempt before began it, and its person may have gone away.
   }
   // Another attempt is running, and may end the daemon for us.
   while (is_ending_ && !result_) {

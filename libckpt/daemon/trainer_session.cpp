@@ -70,7 +70,7 @@ DetachedTask TrainerSession::send_all(std::shared_ptr<TrainerSession> self) {
     const std::shared_ptr<os::LocalConnection> connection = self->connection_;
     auto sent = co_await connection->send(std::move(message), deadline);
     if (!sent) {
-      if (!self->is_closed_) log_info("{} cannot be told: {}", self->name(), sent.error().text());
+      if (!self->is_closed_) log_info("{} gets no messages: {}", self->name(), sent.error().text());
       // Its last captures may lie in the stream, not read yet: who reads comes to its end.
       self->is_mute_ = connection->is_open();
       self->outgoing_.clear();

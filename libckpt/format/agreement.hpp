@@ -127,7 +127,7 @@ struct NodeReport {
   std::string job;
   RunId run;
   std::string node;
-  std::uint64_t boot = 0;  // Of the daemon; changes when its memory is lost.
+  std::uint64_t boot = 0;  // The daemon's; changes when its memory is lost.
   std::uint64_t sequence = 0;
   std::uint64_t incarnation = 0;
   Digest members;  // Of (nodes, world size, replicas): all must agree.

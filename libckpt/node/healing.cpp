@@ -109,7 +109,7 @@ asio::awaitable<void> Healing::verify_copy(format::ShardId id, Digest digest) {
   }
 }
 
-// Of the newest stored step, those of the ranks that train here.
+// Reads the files of the newest stored step, for the ranks that train here.
 asio::awaitable<void> Healing::verify_files() {
   const std::shared_ptr<void> held = life_.hold();
   std::vector<std::pair<format::ShardId, Digest>> shards;

@@ -177,7 +177,7 @@ void Job::update() {
   restores_.obey_start();
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
-  build_report();  // What was obeyed shows at once.
+  build_report();  // The orders just obeyed show at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
   send_notices();
   check_invariants();

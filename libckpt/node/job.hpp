@@ -1,6 +1,6 @@
 // Job: one training job on this node. It puts the parts together, and says when each has its turn.
 //
-// Whatever happens calls touch(). One update() then looks at the whole state: it collects what this
+// Every event calls touch(). One update() then looks at the whole state: it collects what this
 // node has, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
 // Each part gets JobFacts (const for all but Agreement), JobLife and the parts that it needs, and

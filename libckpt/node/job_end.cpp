@@ -19,7 +19,7 @@ namespace {
 
 // For a node that does not answer that it heard the end: it may be lost.
 constexpr Duration ended_linger = std::chrono::seconds(5);
-// Of a flush before the end, for captures that other ranks have not made yet.
+// A flush before the end waits this long for captures that other ranks have not made yet.
 constexpr Duration commit_patience = std::chrono::seconds(3);
 
 }  // namespace

@@ -280,7 +280,7 @@ json Job::status() const {
     const Step newest = newest_step(seen);
     for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
       json loss = if_node_died(survival, newest, facts_.history, facts_.durable);
-      // What it had not saved at its end is no loss of any node's.
+      // Steps that it had not saved at its end are no loss of any node's.
       if (facts_.ended_at) loss["steps_lost"] = 0;
       status["if_node_died"].push_back(std::move(loss));
     }

@@ -54,7 +54,7 @@ class JobStorage {
   void set_retention(storage::RetentionRule rule);
   void stop();
 
-  // What storage holds; only the coordinator reads all of it. None: it is being read, or was never,
+  // The steps on storage; only the coordinator reads them. None: it is being read, or was never,
   // or may have changed since. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
@@ -71,7 +71,7 @@ class JobStorage {
   void need_catalog();               // The same, unless it is known, or being read.
   void look_for(format::StepId at);  // This step alone: whether it is published.
   void forget_published();           // Another node coordinates, and may change it.
-  void forget_catalog();             // To be read anew. What could not be read may be read again.
+  void forget_catalog();             // To be read anew, steps that could not be read included.
   // It could not be used; the second: if the error says so. `was_chosen`: a vote saw it there.
   void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);
@@ -105,7 +105,7 @@ class JobStorage {
   void finish_copies();  // Nothing newer will come.
 
  private:
-  struct Part {  // Of a flush: whose shard it is, and which of its writers we are.
+  struct Part {  // A flush's: whose shard it is, and which of its writers we are.
     std::uint32_t rank = 0;
     std::uint32_t turn = 0;
     auto operator<=>(const Part&) const = default;

@@ -76,7 +76,7 @@ class Peers {
 
   struct Unreached {
     Time since;
-    std::string failure;  // Of the last attempt to reach it.
+    std::string failure;  // From the last attempt to reach it.
   };
 
   template <class Call>
@@ -100,7 +100,7 @@ class Peers {
   HeardNodes heard_;
   std::shared_ptr<PeerLines> lines_;
   std::map<std::string, Peer> peers_;
-  std::map<std::string, Unreached> unreached_;  // Of the peers: few, as each look reads them all.
+  std::map<std::string, Unreached> unreached_;  // Few of the peers, as each look reads them all.
   std::deque<format::SharedStart> starts_;      // The newest that were stated, by us or to us.
   Statement stated_;                            // Without the bytes.
   std::string self_;                            // Our name in the newest list.

@@ -74,7 +74,7 @@ void Replication::choose_targets() {
   placed_as_ = facts_.node;
   targets_.clear();
   partners_.clear();
-  // A name may stand for another host now. What that one was given, its boot tells.
+  // A name may stand for another host now. The host's boot says which steps it was given.
   for (auto& [target, connection] : feed_connections_) {
     if (connection) connection->close();
     connection.reset();
@@ -109,8 +109,8 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     if (facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
-    // Of what another number of ranks saved only the restored step is needed. Whoever has some of
-    // it sends that: the nodes that captured it may be gone.
+    // If another number of ranks saved it, only the restored step is needed. Each node sends the
+    // shards that it has: the nodes that captured them may be gone.
     const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
     if (is_of_others ? !facts_.is_newest_committed(at) : !is_own) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
@@ -377,7 +377,7 @@ Status Replication::sealed(std::uint64_t ticket) {
 }
 
 void Replication::abandoned(std::uint64_t ticket) {
-  // What was applied stays for the next offer of the same shard, until its Slot is needed.
+  // The applied Chunks stay for the next offer of the same shard, until their Slot is needed.
   const auto entry = receiving_.find(ticket);
   if (entry == receiving_.end()) return;
   if (entry->second.slot && !entry->second.is_freed) return;

@@ -21,7 +21,7 @@ namespace {
 // Between tries: doubled after each failure.
 constexpr Duration pause_min = std::chrono::seconds(5);
 constexpr Duration pause_max = std::chrono::minutes(5);
-// Of the last copy of a job: then it ends without it.
+// After so many failures of its last copy, a job ends without it.
 constexpr std::uint32_t last_failures_max = 3;
 // A Chunk takes seconds at most, also while it gives way.
 constexpr Duration progress_expected_within = std::chrono::minutes(1);
@@ -129,7 +129,7 @@ bool SecondPlace::has_work() const {
 }
 
 asio::awaitable<void> SecondPlace::run() {
-  const JobLife::Work held = life_.begin_work();  // What is read and written lies in its frame.
+  const JobLife::Work held = life_.begin_work();  // Its frame holds the buffers.
   while (!is_stopped_ && has_work()) {
     const Status done = co_await work();
     copying_.reset();
@@ -183,7 +183,7 @@ Task<void> SecondPlace::work() {
   co_return copied;
 }
 
-// What the first place has recorded, and no more: a start that is not recorded there may yet fail.
+// Copies the records of the first place, and no more: a start that is not recorded there may fail.
 Task<void> SecondPlace::record() {
   const format::RunId run = facts_.shape.run;
   storage::RunOrder order;

@@ -73,7 +73,7 @@ class SecondPlace {
   const Hooks hooks_;
   Signal changed_;
   storage::RetentionRule retention_;
-  bool is_known_ = false;  // What it holds.
+  bool is_known_ = false;  // Whether its contents are known.
   bool must_record_ = false;
   bool is_last_ = false;
   bool is_running_ = false, is_stopped_ = false;

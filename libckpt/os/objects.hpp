@@ -18,9 +18,9 @@
 namespace ckpt::os {
 
 enum class PutMode : std::uint8_t {
-  replace,       // Whatever is there.
+  replace,       // An object that is there, too.
   if_absent,     // Else invalid_argument with cause EEXIST.
-  if_unchanged,  // What is there has this tag still. Else invalid_argument with cause EEXIST.
+  if_unchanged,  // The object still has this tag. Else invalid_argument with cause EEXIST.
 };
 class PutCondition {
  public:

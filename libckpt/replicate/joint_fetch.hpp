@@ -18,7 +18,7 @@ namespace ckpt::replicate {
 inline constexpr std::size_t connections_per_holder = 2;
 inline constexpr std::size_t fetch_connections_max = 4;
 
-// What each holder failed with.
+// The failure of each holder.
 class HolderFailures {
  public:
   void add(const std::string& holder, Error error) { all_.try_emplace(holder, std::move(error)); }

@@ -32,8 +32,8 @@ using Manifest = std::shared_ptr<const format::Manifest>;
 
 struct Replacement {
   std::string name;
-  std::string path;                // Of the damaged file.
-  std::string aside;               // Of the new one; empty: in a bucket.
+  std::string path;                // The damaged file's.
+  std::string aside;               // The new one's; empty: in a bucket.
   std::unique_ptr<os::File> file;  // In a bucket: not complete yet. Null: it is a part.
   std::vector<std::byte> part;
 };

@@ -39,7 +39,7 @@ class Session:
         self._restorer = _restorer.Restorer(
             self._tensors, self.ranks, self._replicas, self.dir, allow_pickle
         )
-        self._known = _items.Known()  # What the newest save saw of its tensors.
+        self._known = _items.Known()  # From the newest save's look at its tensors.
         self._failures = _failures.Failures(self.job)
         self._must_confirm = self._restore_failure = None
         _open_sessions.sessions.add(self)

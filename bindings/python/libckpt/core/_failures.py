@@ -18,7 +18,7 @@ class Failures:
         self.last = ""  # In words.
 
     def log_not_found(self, error, path, rank):
-        """Of a restore that has a default. The path may be mistyped; one rank logs for all."""
+        """For a restore that has a default. The path may be mistyped; one rank logs for all."""
         if path is not None and rank == 0:
             logger.warning("libckpt: job %s: nothing is restored: %s", self._job, error)
 

@@ -4,7 +4,7 @@ import contextlib
 
 from libckpt.core import _frameworks, _tensors
 
-PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
+PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # Kinds of replicas.
 
 
 class Member:
@@ -48,7 +48,7 @@ def has_tensor(value):
 
 
 def owners_of(items, for_capture=False):
-    """What handles the owners among the items, of each framework."""
+    """The handlers of the owners among the items, for each framework."""
     return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
 
 

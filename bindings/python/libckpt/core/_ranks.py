@@ -76,7 +76,7 @@ class Ranks:
         return self._store, f"{self._prefix}/{what}"
 
     def exchange(self, what, value):
-        """What each rank says, by rank."""
+        """The values of all ranks, by rank."""
         return self.decide(what, value, lambda values: values)
 
     def meet(self, what):

@@ -67,7 +67,7 @@ _REBUILD = {
     "t": lambda self, name: self.tensors[name],
     "a": Rebuilder.archive,
     "n": lambda self, node: self.rebuild(node).item(),  # The number that was in a tensor.
-    "s": lambda self, node: self.rebuild(node),  # What an owner's state_dict() had.
+    "s": lambda self, node: self.rebuild(node),  # From an owner's state_dict().
     "g": Rebuilder.optimizer_state,
     "v": lambda self, value: value,
     "i": lambda self, text: int(text, 16),

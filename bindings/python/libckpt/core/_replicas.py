@@ -52,7 +52,7 @@ class Replicas:
         return structure, tensors, members
 
     def expected_bytes(self, items, optimizers, allow_pickle):
-        """What this rank will capture at most, once each optimizer has made a step."""
+        """The most that this rank will capture, once each optimizer has made a step."""
         replicas = {}
         _, tensors, _ = _items.flatten(items, allow_pickle, replicas=replicas)
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}

@@ -16,7 +16,7 @@ def from_memory(session, restore):
         restored = restore()
     except errors.NotFound:
         pass
-    except Exception as error:  # Whatever it is, storage may be good.
+    except Exception as error:  # After any failure, storage may be good.
         failure = error
     try:
         session.agree("resume", failure)

@@ -19,7 +19,7 @@ def configured(option):
 
 
 def chosen(options, option):
-    """What the code gives for the option, or else what is configured."""
+    """The option's value from the code, or else the configured one."""
     return options.get(option) or configured(option)
 
 

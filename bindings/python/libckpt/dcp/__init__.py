@@ -42,7 +42,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         self._options = options
         self._default = None if checkpoint_id is None else _ids.parse(checkpoint_id)
         self._staging = _staging.Staging()
-        self._call = threading.local()  # What the call of DCP in this thread is about.
+        self._call = threading.local()  # For the call of DCP in this thread.
         if isinstance(self._default, _ids.Id):
             self._job(self._default)
 

@@ -15,7 +15,7 @@ STEP = re.compile(r"^step-(\d+)$")
 
 @dataclasses.dataclass(frozen=True)
 class Id:
-    """Of a job's step; None: the newest one."""
+    """Names a job's step; None: the newest one."""
 
     job: str
     step: int | None = None

@@ -67,7 +67,7 @@ class Checkpointer:
         self._has_failed = False
 
     def on_step(self, *, tree, step, force=False):
-        """Call it after each step. What fails is logged once, and never raises into training."""
+        """Call it after each step. A failure is logged once, and never raised into training."""
         step = int(step)
         try:
             self._saver.settle()

@@ -22,7 +22,7 @@ FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run h
 
 
 class Files:
-    """Of one directory, on the rank that writes."""
+    """The files of one directory, on the rank that writes."""
 
     def __init__(self, directory):
         self._directory = pathlib.Path(directory)

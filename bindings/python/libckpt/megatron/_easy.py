@@ -106,7 +106,7 @@ class EasyCkpt:
         """(iteration, operations so far)."""
         model = _chunks(model)
         if self.folders is not None:
-            self.folders.settle()  # What a run before left is published by now.
+            self.folders.settle()  # An earlier run's leftovers are published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
         newest = self._newest_folder() if is_ours and self.load_dir else None
         found, failure = None, None

@@ -15,7 +15,7 @@ IDENTITY = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")
 
 @dataclasses.dataclass
 class Owned:
-    """What an optimizer has for one parameter of the model."""
+    """An optimizer's state for one parameter of the model."""
 
     parameter: torch.Tensor
     main: torch.Tensor  # That the inner optimizer updates: a stretch of it, or a copy in fp32.
@@ -133,7 +133,7 @@ def _new_step(inner, main):
 
 
 def settings_of(part):
-    """What is no tensor of a parameter: plain data, the same on all ranks."""
+    """Plain data beside the tensors of parameters, the same on all ranks."""
     inner = inner_of(part)
     counters = [state["step"] for state in inner.state.values() if "step" in state]
     if counters and getattr(counters[0], "is_cuda", False):

@@ -57,7 +57,7 @@ def checkpoint(directory, *, step):
     try:
         _publish_queue.settle()
         sets = _published_sets.PublishedSets(directory)
-        # What an earlier process left is dropped: if it resumed without it, it began elsewhere.
+        # An earlier process's leftovers are dropped: a resume without them began elsewhere.
         queue = _queues.open_for(directory, sets.private / "job", on_new=sets.work.drop_all)
         name = f"{step:09d}-{os.getpid()}-{time.time_ns():x}"
         folder = Folder(sets.work.begin(name))

@@ -14,7 +14,7 @@ import torch
 
 from libckpt.adapters.torch._safetensors import METADATA, is_storable
 
-# What writes for a PreTrainedModel, and for any other module.
+# The writers for a PreTrainedModel, and for any other module.
 WRITERS = (("transformers.modeling_utils", "safe_save_file"), ("safetensors.torch", "save_file"))
 
 

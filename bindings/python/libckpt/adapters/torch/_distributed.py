@@ -1,7 +1,7 @@
 """Distributed tensors: the part of one that this rank holds, as an array of the core.
 
 FSDP2 (`fully_shard`) makes the parameters of a module such tensors, and optimizers make their state
-for them alike. What is captured, and filled in place, is the local part.
+for them alike. The local part is captured, and filled in place.
 """
 
 import contextlib

@@ -108,7 +108,7 @@ class PublishQueue:
         return FAILED_DEADLINE if is_failing else SLOT_DEADLINE
 
     def _begin(self, items, deadline):
-        """Whatever an earlier process left is published, or lost: none of it is restored."""
+        """Publishes an earlier process's leftovers, or gives them up: none of them is restored."""
         while not self._has_begun:
             try:
                 self.session.prepare(items)

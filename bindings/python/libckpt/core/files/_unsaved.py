@@ -4,7 +4,7 @@ import contextlib
 import os
 
 _reasons = {}  # By path: what lay there when it was lost, and why it was.
-_unreported = {}  # Those of them that nobody was told of but the log.
+_unreported = {}  # Those of them that only the log has.
 
 
 def note(paths, reason):
