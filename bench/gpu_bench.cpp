@@ -25,7 +25,7 @@ using ckpt::test::GpuTrainer;
 using std::chrono::steady_clock;
 
 constexpr std::size_t figures = 17;
-constexpr std::size_t repeats = 7;  // Of what is not compared: as many as the harness judges by.
+constexpr std::size_t repeats = 7;  // Without a comparison: as many as the harness judges by.
 
 double milliseconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(steady_clock::now() - begin).count();
@@ -186,8 +186,8 @@ std::size_t large_bytes(const bench::Harness& harness, const GpuTrainer& trainer
 }
 
 struct CallTimes {
-  std::vector<double> calls_ms;  // Of each save.
-  std::vector<double> small_ms;  // Of the trainer's own small copies during captures.
+  std::vector<double> calls_ms;  // For each save.
+  std::vector<double> small_ms;  // The trainer's own small copies during captures.
 };
 
 CallTimes time_calls(GpuTrainer& trainer, GpuState& state, int calls,

@@ -20,7 +20,7 @@ class GpuGemm {
   void compute(int times);
   // A description for readers of the figures.
   const std::string& kind() const { return kind_; }
-  double milliseconds();  // Of one product, measured.
+  double milliseconds();  // One product takes so long, measured.
 
  private:
   ckpt::Status load();

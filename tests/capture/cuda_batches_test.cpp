@@ -37,7 +37,7 @@ CudaBatches plan(const CopyList& list, const device::BatchLimits& limits = {},
   });
 }
 
-// What is wrong with the plan; empty: every piece arrives, once, from where it lies.
+// The plan's faults; empty: every piece arrives, once, from where it lies.
 std::string faults(const CopyList& list, const CudaBatches& plan) {
   std::map<std::uint64_t, std::pair<std::uint64_t, const std::byte*>> arrives;  // By offset.
   std::uint64_t copied = 0;

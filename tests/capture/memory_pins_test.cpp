@@ -1,5 +1,5 @@
 // Goal:   memory is pinned in pieces that the driver takes, in the background, and let go before it
-//         is unmapped; what is refused is told once and leaves nothing behind.
+//         is unmapped; a refusal is logged once and leaves nothing behind.
 // Method: mappings of gigabytes that are reserved and never touched, and stand-ins with limits.
 #include "device/memory_pins.hpp"
 
@@ -24,7 +24,7 @@ std::uint64_t pinned_ranges() {
   return stand_in().counts().pinned_ranges;
 }
 
-// Mapping: addresses without memory behind them. What is pinned when it goes is a finding.
+// Mapping: addresses without memory behind them. Memory still pinned when it goes is a finding.
 struct Mapping {
   explicit Mapping(std::size_t bytes_in) : bytes(bytes_in) {
     first = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

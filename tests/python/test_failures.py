@@ -163,7 +163,7 @@ def test_a_trainer_s_items_need_no_pickle(job):
     session.restore(items)
 
 
-TEXTS = [  # What is done, what it raises, and what its text names: the thing and the way out.
+TEXTS = [  # The call, its exception, and the words in its text: the thing and the way out.
     (lambda session: session.save(2, [1]), libckpt.InvalidArgument, 'items: .*a list was given'),
     (lambda session: session.save(2, {3: 4}), libckpt.InvalidArgument, "with the name 3 was given"),
     (

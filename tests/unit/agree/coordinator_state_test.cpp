@@ -191,7 +191,7 @@ TEST_CASE("coordinator: who stepped down does not take another's Start for its o
   coordinator.step_down();
   CHECK(coordinator.unrecorded() == nullptr);
   CHECK_FALSE(coordinator.decree().start);
-  // The other one has told it to all, who train on it; then this one coordinates again.
+  // The other one has sent it to all, and they train on it; then this one coordinates again.
   scene.train(start.timeline, 3);
   for (format::NodeReport& report : scene.view.reports) report.start = start;
   coordinator.decide(scene.view, Storing::now(std::chrono::seconds(9)));

@@ -232,7 +232,7 @@ TEST_CASE("start: a first save without a restore begins only where nothing is th
     CHECK(start->outcome.error() == Errc::invalid_argument);
     CHECK_FALSE(start->base);
     CHECK(start->reason.find("the job has step 4, and no rank asked for it") == 0);
-    // Who says so begins without it, beside ranks that only save: then it is still refused.
+    // A rank that says so begins without it, beside ranks that only save: then it is still refused.
     scene.rank(0).phase = StartPhase::fresh;
     CHECK(decide().next->outcome.error() == Errc::invalid_argument);
     scene.rank(1).phase = StartPhase::fresh;

@@ -1,4 +1,4 @@
-// Goal:   a daemon's owner is told with what it dies, by the name that he knows it by.
+// Goal:   the owner of a daemon reads which supervisor ends it, by its usual name.
 // Method: contents of /proc/PID/cgroup as launchers, service managers and containers make them, of
 //         both versions.
 #include "cli/cgroup.hpp"

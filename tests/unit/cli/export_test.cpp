@@ -408,7 +408,7 @@ TEST_CASE("export: whatever fails, no file is half-written and no index is wrong
     if (!paths) continue;
     CHECK(has_index);
     check_same(parsed(scene.disk.content(paths->front())).tensors.at("a"), floats("", {6, 3}, 1));
-    // What was reported is there after a loss of power.
+    // A reported export is there after a loss of power.
     scene.disk.crash(test::Survival::nothing);
     CHECK(scene.names_in_out() == names);
     for (const std::string& each : *paths) CHECK_FALSE(scene.disk.content(each).empty());

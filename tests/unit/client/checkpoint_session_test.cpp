@@ -869,7 +869,7 @@ TEST_CASE("checkpoint session: whether a step is due can be asked before the sta
   REQUIRE_FALSE(is_due(6));
   REQUIRE(is_due(7));
   REQUIRE(trainer.session.save(Step{7}, {}, Due::by_policy).value() == SaveOutcome::started);
-  // What the save would refuse, it shall refuse itself.
+  // The save itself shall refuse.
   REQUIRE(is_due(3));
   REQUIRE_FALSE(trainer.session.save(Step{3}, {}, Due::by_policy));
   REQUIRE(trainer.session.save(Step{8}, {}, Due::always).value() == SaveOutcome::started);
@@ -905,7 +905,7 @@ TEST_CASE("checkpoint session: by time, a step that was captured is not told as 
   trainer.node->announce(Step{3});
   REQUIRE(trainer.session.save(Step{3}, {}, Due::by_policy).value() == SaveOutcome::started);
   REQUIRE(trainer.session.save(Step{4}, {}, Due::by_policy).value() == SaveOutcome::not_due);
-  CHECK(trainer.node->skipped.empty());  // Who waits for step 3 would be told that it is given up.
+  CHECK(trainer.node->skipped.empty());  // A wait for step 3 would fail.
   REQUIRE(trainer.session.save(Step{5}, {}, Due::by_policy).value() == SaveOutcome::not_due);
   CHECK(trainer.node->skipped == std::vector<Step>{Step{4}});
 }
@@ -921,7 +921,7 @@ TEST_CASE("checkpoint session: by time, a step that was not due may be saved all
   };
   REQUIRE(outcome(1) == SaveOutcome::started);
   REQUIRE(outcome(5) == SaveOutcome::not_due);
-  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{4}});  // An engine refuses what was told.
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{4}});  // No engine accepts it.
   REQUIRE(trainer.save(5));
 }
 

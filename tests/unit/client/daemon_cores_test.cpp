@@ -21,7 +21,7 @@ Deadline soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);
 }
 
-// A process that is bound to some cores before it opens its Link, and stays until it is told to go.
+// A process that is bound to some cores before it opens its Link, and stays until it is let go.
 class BoundTrainer {
  public:
   BoundTrainer(const Options& options, const os::CoreSet& cores) {
@@ -66,7 +66,7 @@ struct Place : DaemonPlace {
     own.rank = rank;
     return own;
   }
-  // Of each of the daemon's threads.
+  // For each of the daemon's threads.
   std::vector<os::CoreSet> cores() const {
     std::vector<os::CoreSet> all;
     const std::string threads = "/proc/" + std::to_string(daemon()) + "/task";

@@ -522,7 +522,7 @@ TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process i
   ::kill(dying.pid, SIGKILL);
   newcomer.join();
   REQUIRE(laid_out);
-  // What was half copied was never published, and nobody writes into what is captured now.
+  // The half copied step was never published, and nobody writes into the step captured now.
   CHECK(restored_step(*link, layout) == Step{4});
   for (std::uint64_t step = 5; step <= 8; ++step) capture(*link, layout, Step{step});
   REQUIRE(link->wait(Step{8}, Level::committed, soon()));

@@ -1,4 +1,4 @@
-// Goal:   who waits for a daemon is told what is known of why none answers.
+// Goal:   a wait for a daemon says what is known of why none answers.
 // Method: a "daemon" that is killed as soon as it runs, or ends, started by a clock that the test
 //         moves; and a lock that somebody holds who does not listen.
 #include "client/daemon_start.hpp"

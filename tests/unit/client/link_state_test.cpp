@@ -38,7 +38,7 @@ struct Session {
   }
 
   LinkState state{"rank 0 of job test"};
-  std::uint64_t ask = 0;                                    // What was asked last.
+  std::uint64_t ask = 0;                                    // The last request.
   std::vector<std::weak_ptr<std::vector<std::byte>>> seen;  // To tell whether it is still mapped.
 };
 
@@ -269,7 +269,7 @@ TEST_CASE("link state: whoever watches a restore is told how the engine gets on"
   CHECK(told[1].bytes_total == 5 * MiB);
   CHECK(told[1].source_name == "node B");
   CHECK(told[1].waiting.empty());
-  CHECK(told[2].phase == RestoreProgress::Phase::waiting);  // What was filled went with its engine.
+  CHECK(told[2].phase == RestoreProgress::Phase::waiting);  // Filled Slots went.
   CHECK(told[2].waiting == "the daemon is away");
 }
 
@@ -330,7 +330,7 @@ TEST_CASE("link state: a status is the answer to this question, or why there is 
   session.state.notify(control::Answer{{}, "{1}"});
   CHECK(session.state.wait_status(passed).value() == "{1}");
   REQUIRE(session.state.ask_status());
-  CHECK_FALSE(session.state.wait_status(passed));  // What was told before is old.
+  CHECK_FALSE(session.state.wait_status(passed));  // Earlier news is old.
   session.state.lost("killed");
   const auto unanswered = session.state.wait_status(std::chrono::steady_clock::time_point::max());
   CHECK(unanswered.error().text().find("the daemon ended meanwhile") != std::string::npos);
@@ -469,7 +469,7 @@ TEST_CASE("link state: a step that was restored is not skipped by those that fol
     const Status waited = session.state.wait_level(Step{step}, Level::durable, passed);
     return waited ? Errc{} : waited.error().code();
   };
-  session.state.skipped(Step{5});  // What is told, by time, when step 6 is passed.
+  session.state.skipped(Step{5});  // Sent, by time, when step 6 is passed.
   session.state.skipped(Step{6});
   CHECK(verdict(5) == Errc::unavailable);  // On its way to storage.
   CHECK(verdict(6) == Errc::not_found);

@@ -271,7 +271,7 @@ TEST_CASE("options: every option is read from the environment and from the file"
   const bool is_file = GENERATE(false, true);
   std::string file = "job = gpt2\n";
   for (const client::OptionField& field : client::option_fields()) {
-    // Who disables the library needs no other option.
+    // A disabled library needs no other option.
     if (field.name == "job" || field.name == "disable") continue;
     file += fmt::format("{} = {}\n", field.name, field.show(wanted));
   }

@@ -75,7 +75,7 @@ TEST_CASE("outgoing queue: the bytes that arrived wait once for each Slot", "[un
 TEST_CASE("outgoing queue: the status is asked once, and what is too much is refused",
           "[unit][client]") {
   OutgoingQueue queue;
-  for (std::uint64_t i = 0; i < 2000; ++i) {  // Whatever comes between.
+  for (std::uint64_t i = 0; i < 2000; ++i) {  // With other messages between.
     REQUIRE(queue.push(control::AskStatus{}));
     REQUIRE(queue.push(arrived(0, i)));
     REQUIRE(queue.push(control::Skipped{Step{i}}));

@@ -1,6 +1,6 @@
 // Goal:   the next daemon hears what the trainer still waits for, and nothing that another timeline
 //         made meaningless: a flush of a step that is no more would be waited for without end.
-// Method: say, begin, close; then look at what is told.
+// Method: say, begin, close; then look at the messages.
 #include "client/remembered.hpp"
 
 #include <catch2/catch.hpp>

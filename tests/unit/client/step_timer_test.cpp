@@ -1,4 +1,4 @@
-// Goal:   the times that are told are those of training alone, of enough of it to mean something.
+// Goal:   the times that are sent are those of training alone, of enough steps to mean something.
 // Method: saves at times that the test chooses.
 #include "client/step_timer.hpp"
 

@@ -27,7 +27,7 @@ void require_damage_is_found(const Bytes& good, Decode decode) {
   }
 }
 
-// Whatever is accepted under a repaired checksum must be something that encodes to those bytes.
+// A record that is accepted under a repaired checksum must encode to those bytes.
 template <class Decode>
 int accepted_forgeries(const Bytes& good, Decode decode, Random& random) {
   int accepted = 0;

@@ -1,4 +1,4 @@
-// Goal:   copies that do not arrive while heartbeats do are told, and no longer when they arrive.
+// Goal:   copies that do not arrive while heartbeats do are reported, until they arrive.
 // Method: two engines, each with one rank, over a network that damages all but small pieces, or
 //         carries so few bytes in a second that a shard takes minutes.
 #include <boost/asio/io_context.hpp>

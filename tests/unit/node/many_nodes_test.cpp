@@ -55,7 +55,7 @@ struct Trainer final : test::Rank {
 
   asio::io_context* context = nullptr;
   Engine* engine = nullptr;
-  std::string source;  // Of the newest offer.
+  std::string source;  // The newest offer's.
 };
 
 struct OneNode {

@@ -1,5 +1,5 @@
-// Goal:   a trainer that waits is told for whom, so that a deadline that passes can say it.
-//         What storage lacks is told while training goes on, and why a node is not reached.
+// Goal:   a waiting trainer learns which ranks it waits for, so that a missed deadline can say it.
+//         Training goes on while it learns what storage lacks, and why a node is not reached.
 // Method: an engine with one of a job's two ranks, which asks to restore; then the other comes.
 //         A disk that answers nothing for a while. Two engines with two secrets.
 #include <boost/asio/io_context.hpp>

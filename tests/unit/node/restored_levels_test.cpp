@@ -24,7 +24,7 @@ void forget_levels(test::OneRank& rank) {
   rank.captured = rank.committed = rank.durable = Step{};
 }
 
-// The levels are told with the answer, and before a Slot is granted.
+// The levels come with the answer, and before a Slot is granted.
 void restore_again(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) {
   forget_levels(rank);
   REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, wanted}));

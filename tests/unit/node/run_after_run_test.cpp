@@ -131,7 +131,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   CHECK(rank.answer->result.error().text().find("history of the job's timelines is lost") !=
         std::string::npos);
   rank.clock.advance(std::chrono::seconds(5));
-  CHECK(there() == damaged);  // Who knows nothing has nothing better to put in its place.
+  CHECK(there() == damaged);  // Nothing better is known.
   directory.ask(rank, Step{1});
   REQUIRE(rank.answer->restored);
   close(rank);

@@ -173,8 +173,8 @@ TEST_CASE("process watch: destroyed, it never calls and leaks nothing", "[unit][
   CHECK(open_descriptors() == before);
 }
 
-// Two descriptors are ready at once, and the handler of the first closes the second. What the
-// reactor kept for that one, with the event that waits there, is given to the next descriptor.
+// Two descriptors are ready at once, and the handler of the first closes the second. The
+// reactor's record for that one, with the event that waits there, goes to the next descriptor.
 TEST_CASE("process watch: the event of a descriptor that was closed ends no process",
           "[unit][os]") {
   const Child child;
@@ -313,8 +313,8 @@ TEST_CASE("thread settings: a thread has its name", "[unit][os]") {
   CHECK(name == "ckptd-disk-with");
 }
 
-// What a new process has after it gave way twice: nice, and the line of its session's group, which
-// is empty where the kernel has no such groups.
+// The state of a new process after it gave way twice: nice, and the line of its session's group,
+// which is empty where the kernel has no such groups.
 struct GaveWay {
   bool is_done = false;
   int nice = 0;

@@ -260,7 +260,7 @@ TEST_CASE("snapshotter: a capture allocates nothing", "[unit][snapshot]") {
 
 namespace {
 
-// A device whose copies never end in time: its fence fails, and it ends when it is told to.
+// A device whose copies never end in time: its fence fails, and it ends when the test ends it.
 class StuckDevice final : public device::Device {
  public:
   class Run final : public device::CopyRun {

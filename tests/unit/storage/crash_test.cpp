@@ -43,7 +43,7 @@ void crash_everywhere(Prepare prepare, Act act, Judge judge) {
       scene.disk.crash(mode.survival);
       CAPTURE(cut, static_cast<int>(mode.survival), mode.seed, succeeded);
       judge(scene, succeeded);
-      // Whatever happened, the job goes on.
+      // After any fault the job goes on.
       scene.open();
       scene.discard_stale();
       scene.must_save(step_id(50, 9));

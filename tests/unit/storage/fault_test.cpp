@@ -176,7 +176,7 @@ TEST_CASE("fault: a step that is removed while it is read is no damage", "[unit]
   scene.must_save(step_id(2));
   scene.must_save(step_id(3));
   const std::string old = "/scratch/job/step-000000002", newer = "/scratch/job/step-000000003";
-  std::map<std::string, std::string> files;  // Of the newer one, which comes before the old goes.
+  std::map<std::string, std::string> files;  // The newer one's, which comes before the old goes.
   for (const std::string& path : scene.disk.tree()) {
     if (path.starts_with(newer + "/") && !path.ends_with("/"))
       files[path] = scene.disk.content(path);

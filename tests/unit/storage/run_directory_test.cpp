@@ -186,7 +186,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
   REQUIRE(damaged.error().code() == Errc::corruption);
   REQUIRE(run(storage::find_checkpoint(files, clock, "/nowhere")).error().code() ==
           Errc::not_found);
-  // Who reads "not found" begins anew.
+  // A reader of "not found" begins anew.
   disk.flip("/scratch/job/step-000000001/manifest.json", 40, 0);
   REQUIRE(run(storage::find_checkpoint(files, clock, "/scratch/job")).error().code() ==
           Errc::corruption);
@@ -317,7 +317,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned
     return run(storage::find_checkpoint(files, clock, "/scratch/job/" + name));
   };
   REQUIRE(found()->manifest->at == step_id(1));
-  REQUIRE(by_path("step-000000003")->manifest->at == step_id(3));  // Who names it means it.
+  REQUIRE(by_path("step-000000003")->manifest->at == step_id(3));  // Its name chooses it.
 
   SECTION("and what came after it is") {
     must_save(step_id(2, 2));

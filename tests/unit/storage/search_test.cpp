@@ -37,7 +37,7 @@ class SearchScene : public StorageFixture {
     REQUIRE((found ? "" : found.error().message()) == "");
     return *found;
   }
-  // What is taken, and what was passed over.
+  // The checkpoint that is taken, and those that were passed over.
   std::string taken(const std::string& path) {
     const auto found = run(storage::find_checkpoint(files, clock, path));
     if (!found) return found.error().message();
