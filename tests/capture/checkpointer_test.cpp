@@ -148,7 +148,7 @@ TEST_CASE("checkpointer: tensors on GPUs come back bit for bit", "[unit][capture
   }
 }
 
-TEST_CASE("checkpointer: what a GPU saved the host restores, and the other way round",
+TEST_CASE("checkpointer: the host restores a GPU's save, and the other way round",
           "[unit][capture]") {
   const int before = GENERATE(0, 1, 3);
   const int after = GENERATE(0, 1);
@@ -231,7 +231,7 @@ TEST_CASE("checkpointer: a GPU that is lost ends the saves, and not the trainer,
   }
 }
 
-TEST_CASE("checkpointer: a restore onto a GPU that is lost is told, and leaves the step alone",
+TEST_CASE("checkpointer: a restore onto a lost GPU fails, and leaves the step alone",
           "[unit][capture]") {
   const TemporaryDirectory directory;
   {

@@ -86,7 +86,7 @@ TEST_CASE("batches: they are of the size that design and link want", "[unit][dev
   }
 }
 
-TEST_CASE("batches: what lies apart, or in two allocations, is copied apart", "[unit][device]") {
+TEST_CASE("batches: tensors apart, or in two allocations, are copied apart", "[unit][device]") {
   CopyList list;
   add(list, 1 * GiB, 0, 8 * KiB);
   add(list, 1 * GiB + 8 * KiB, 8 * KiB, 8 * KiB);    // Neighbours in both places.

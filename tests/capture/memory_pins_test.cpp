@@ -112,7 +112,7 @@ TEST_CASE("pins: memory is unpinned before it is unmapped", "[unit][device]") {
   REQUIRE(std::string(stand_in().violations()) == "");
 }
 
-TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is told once",
+TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is logged once",
           "[unit][device]") {
   const Warnings collected;
   // Room for two pieces, and not for a third.
@@ -132,7 +132,7 @@ TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is told onc
   REQUIRE(told == 1);
 }
 
-TEST_CASE("pins: what is let go while it waits to be pinned is never pinned", "[unit][device]") {
+TEST_CASE("pins: memory let go while it waits to be pinned is never pinned", "[unit][device]") {
   // No GPU is in use yet: nothing pins.
   const StandInTrainer trainer("");
   auto pins = std::make_shared<device::MemoryPins>();
@@ -146,7 +146,7 @@ TEST_CASE("pins: what is let go while it waits to be pinned is never pinned", "[
   REQUIRE(pinned_ranges() == 0);
 }
 
-TEST_CASE("pins: what the driver does not let go of at once is asked again, and else stays mapped",
+TEST_CASE("pins: the driver is asked again to let memory go, which else stays mapped",
           "[unit][device]") {
   // The next mapping may get its address, and the driver would copy from the pages of this one.
   const auto [failures, is_unmapped] = GENERATE(std::pair{1, true}, std::pair{2, false});

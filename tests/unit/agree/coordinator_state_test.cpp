@@ -180,8 +180,7 @@ TEST_CASE("coordinator: a flush that ends while a Start is recorded has ended if
   CHECK(coordinator.decree().durable.has_value() == status.has_value());
 }
 
-TEST_CASE("coordinator: who stepped down does not take another's Start for its own",
-          "[unit][agree]") {
+TEST_CASE("coordinator: a former one does not take another's Start for its own", "[unit][agree]") {
   Scene scene(2);
   agree::Coordinator coordinator(named_a());
   scene.all_ask();

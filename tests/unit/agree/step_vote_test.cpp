@@ -111,7 +111,7 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   REQUIRE(outcome.reason.find("4 ranks") != std::string::npos);
 }
 
-TEST_CASE("vote: who restores beside damage is told of it", "[unit][agree]") {
+TEST_CASE("vote: a restore beside damage reports it", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
   REQUIRE(vote(scene).reason == "the newest that all ranks can have");
@@ -160,7 +160,7 @@ TEST_CASE("vote: storage that cannot be read is no empty storage", "[unit][agree
   CHECK(vote(scene).chosen == format::StepId{1, Step{4}});  // Memory needs no storage.
 }
 
-TEST_CASE("vote: what another number of ranks published since is not passed by", "[unit][agree]") {
+TEST_CASE("vote: a newer step of another number of ranks is not passed by", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 10);
   scene.view.published->push_back({{2, Step{20}}, 1, {digest(1)}});
@@ -193,7 +193,7 @@ TEST_CASE("vote: what another number of ranks published since is not passed by",
   }
 }
 
-TEST_CASE("vote: what another number of ranks saved counts while memory has all of it",
+TEST_CASE("vote: another number of ranks' step counts while memory has all of it",
           "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);

@@ -7,7 +7,7 @@
 
 namespace ckpt::cli {
 
-TEST_CASE("cgroup: what ends a daemon is told by its name", "[unit][cli]") {
+TEST_CASE("cgroup: the supervisor of a daemon is named", "[unit][cli]") {
   struct Sample {
     const char* text;
     const char* path;

@@ -615,7 +615,7 @@ TEST_CASE("cli: ls marks what a restore has abandoned, and no newest is among it
   CHECK(Contains(verified["checkpoints"][0].dump())("step-000000002"));
 }
 
-TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]") {
+TEST_CASE("cli: files beside the checkpoints are looked at too", "[unit][cli]") {
   const Place place;
   const std::string dir = "'" + place.options.dir + "'";
   {
@@ -654,7 +654,7 @@ TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]
   CHECK(Contains(refused.error().text())("step-000000002 to step-000000004"));
 }
 
-TEST_CASE("cli: what a running job does meanwhile is no damage", "[unit][cli]") {
+TEST_CASE("cli: a running job's changes meanwhile are no damage", "[unit][cli]") {
   const Place place;
   const std::string dir = "'" + place.options.dir + "'";
   {

@@ -204,7 +204,7 @@ TEST_CASE("export: only what is chosen comes, under its shorter name", "[unit][c
   CHECK_THAT(none.error().message(), Contains("\"*.c\"") && Contains("\"model.a\""));
 }
 
-TEST_CASE("export: of tied tensors one name is written, and the other is said", "[unit][cli]") {
+TEST_CASE("export: one name of tied tensors is written, and the other is printed", "[unit][cli]") {
   ExportScene scene;
   const MadeTensor embed = floats("m.embed", {4}, 1);
   const auto path = scene.publish(1, {{{embed, tied("m.head", embed), tied("m.last", embed)}, {}}});
@@ -364,7 +364,8 @@ TEST_CASE("export: files are filled up to their size, and the index names them",
   }
 }
 
-TEST_CASE("export: whatever fails, no file is half-written and no index is wrong", "[unit][cli]") {
+TEST_CASE("export: after any failure no file is half-written and no index is wrong",
+          "[unit][cli]") {
   const bool is_old_there = GENERATE(false, true);
   for (std::uint64_t operation = 0;; ++operation) {
     ExportScene scene;

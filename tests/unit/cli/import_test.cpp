@@ -258,7 +258,7 @@ TEST_CASE_METHOD(ImportScene, "import: tensors of a torch archive, tied ones too
   }
 }
 
-TEST_CASE_METHOD(ImportScene, "import: what is no model is refused with the reason",
+TEST_CASE_METHOD(ImportScene, "import: a file that is no model is refused with the reason",
                  "[unit][cli]") {
   const auto one = floats("one", {2}, 1);
   const std::string data(8, 'x');

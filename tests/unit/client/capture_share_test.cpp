@@ -175,7 +175,7 @@ TEST_CASE("capture share: the copies of a model capture all of it together", "[u
   CHECK((*most)->bytes <= whole / copies + whole / 20 + plan::small_sum_max);
 }
 
-TEST_CASE("capture share: what a capture has is whole where nobody divides it", "[unit][client]") {
+TEST_CASE("capture share: a capture is whole where nobody divides it", "[unit][client]") {
   std::vector<Sample> all = samples();
   const Holder alone(all, 0, 1);
   CHECK_FALSE(alone.registry.has_copies());

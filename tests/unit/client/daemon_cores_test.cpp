@@ -104,7 +104,7 @@ struct Machine {
 
 }  // namespace
 
-TEST_CASE("daemon cores: who is started by a bound trainer leaves it its cores while it lives",
+TEST_CASE("daemon cores: a daemon leaves a bound trainer its cores while that lives",
           "[unit][client]") {
   const Machine machine;
   const Place place;
@@ -126,7 +126,7 @@ TEST_CASE("daemon cores: a trainer that is not bound takes none of them", "[unit
   CHECK(place.is_on(machine.all));
 }
 
-TEST_CASE("daemon cores: who says so keeps the daemon on the trainer's cores", "[unit][client]") {
+TEST_CASE("daemon cores: an option keeps the daemon on the trainer's cores", "[unit][client]") {
   const Machine machine;
   const Place place;
   ::setenv("LIBCKPT_ALL_CORES", "false", 1);

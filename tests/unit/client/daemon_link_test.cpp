@@ -263,7 +263,7 @@ TEST_CASE("daemon link: a trainer that skips faster than its daemon reads loses 
   CHECK(link->status(soon()));
 }
 
-TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][client]") {
+TEST_CASE("daemon link: a trainer gets its job's status", "[unit][client]") {
   Place place;
   place.options.embedded = GENERATE(false, true);
   const auto link = open(place);
@@ -277,7 +277,7 @@ TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][clie
   CHECK(job["slots"].size() == 2);
 }
 
-TEST_CASE("daemon link: who opens while the daemon is stopped is told so", "[unit][client]") {
+TEST_CASE("daemon link: an open while the daemon stops says so", "[unit][client]") {
   const Place place;
   open(place).reset();
   const pid_t pid = place.daemon();
@@ -306,7 +306,7 @@ TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[u
   CHECK(waited.error().text().find("died") != std::string::npos);
 }
 
-TEST_CASE("daemon link: a daemon that is told to end flushes first, and a next one takes over",
+TEST_CASE("daemon link: a daemon flushes before it ends, and a next one takes over",
           "[unit][client]") {
   Place place;
   place.options.dir = place.directory.file("checkpoints");
@@ -341,7 +341,7 @@ TEST_CASE("daemon link: a run that was closed gives its name to the next, with a
   }
 }
 
-TEST_CASE("daemon link: a restored_ok that died with its daemon is told to the next one",
+TEST_CASE("daemon link: a restored_ok that died with its daemon goes to the next one",
           "[unit][client]") {
   Place place;
   place.options.dir = place.directory.file("checkpoints");
@@ -603,7 +603,8 @@ TEST_CASE("daemon link: two trainers at one instant start one daemon", "[unit][c
   CHECK(log.find(ready, found + 1) == std::string::npos);
 }
 
-TEST_CASE("daemon link: a daemon that cannot start is told with its last words", "[unit][client]") {
+TEST_CASE("daemon link: a daemon that cannot start is reported with its last words",
+          "[unit][client]") {
   Place place;
   SECTION("there is no such program") {
     place.options.daemon_path = "/nonexistent/ckptd";

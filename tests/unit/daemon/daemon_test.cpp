@@ -180,7 +180,7 @@ TEST_CASE("daemon: a place that another one has taken is left to it, and taken w
   }
 }
 
-TEST_CASE("daemon: who has lost the lock to another one gives it the socket, too",
+TEST_CASE("daemon: one that has lost the lock to another one gives it the socket, too",
           "[unit][daemon]") {
   const Running running;
   REQUIRE(std::filesystem::remove(running.path("ckptd.lock")));

@@ -119,7 +119,8 @@ TEST_CASE("records: one kind is not taken for another", "[unit][format]") {
   CHECK_FALSE(decode_shard_record(encode(test::sample_part(random))));
 }
 
-TEST_CASE("shard record: what its fields claim of one another is checked", "[unit][format]") {
+TEST_CASE("shard record: the claims of its fields about one another are checked",
+          "[unit][format]") {
   ShardRecord good;
   good.job = "gpt2";
   good.layout = test::layout_of({test::tensor("a", DType::u8, {5})}, 6000);

@@ -5,7 +5,8 @@
 
 namespace ckpt::node {
 
-TEST_CASE("attach: what does not fit the open job is refused, in words that help", "[unit][node]") {
+TEST_CASE("attach: a trainer that does not fit the open job is refused, in words that help",
+          "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);

@@ -208,7 +208,7 @@ TEST_CASE("many nodes: a restore asks the node that holds the shard, and no othe
     CHECK(world.nodes[number].trainer.source == "own memory");
 }
 
-TEST_CASE("many nodes: who has no line to a node that was started again gives it its copy anew",
+TEST_CASE("many nodes: a restarted node gets its copy anew, also from one without a line",
           "[unit][node]") {
   World world(8, 2);
   world.begin_all();

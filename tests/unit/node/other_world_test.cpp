@@ -29,7 +29,7 @@ TEST_CASE("other world: any number of ranks gets its parts from memory", "[unit]
   cluster.check_restored(Step{6}, world_size);
 }
 
-TEST_CASE("other world: what a lost node had comes from its copies", "[unit][node]") {
+TEST_CASE("other world: a lost node's shards come from its copies", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");
   cluster.commit(Step{5});
@@ -90,8 +90,7 @@ TEST_CASE("other world: Slots that hold two steps to keep are not in the way of 
   cluster.check_restored(Step{7}, 3);
 }
 
-TEST_CASE("other world: what was abandoned stays abandoned on a node that comes back",
-          "[unit][node]") {
+TEST_CASE("other world: abandoned steps stay abandoned on a node that comes back", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");
   cluster.commit(Step{5});

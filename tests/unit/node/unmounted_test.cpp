@@ -11,7 +11,7 @@ using Catch::Contains;
 
 namespace ckpt::node {
 
-TEST_CASE("unmounted: nothing is made below the mount point, and it is told", "[unit][node]") {
+TEST_CASE("unmounted: nothing is made below the mount point, and it is reported", "[unit][node]") {
   const std::string mount_point = GENERATE("/scratch", "/scratch/job");
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");

@@ -16,7 +16,7 @@ TEST_CASE("dynamic library: the first name that loads is used", "[unit][os]") {
   CHECK((*cosine)(0.0) == 1.0);
 }
 
-TEST_CASE("dynamic library: what is missing is named", "[unit][os]") {
+TEST_CASE("dynamic library: a missing one is named", "[unit][os]") {
   const auto none = os::DynamicLibrary::open({"libckpt-nothing.so.9", "libckpt-nothing.so"});
   REQUIRE(!none);
   CHECK(none.error().code() == Errc::not_found);

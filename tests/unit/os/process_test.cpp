@@ -348,7 +348,7 @@ GaveWay give_way_in_a_process(bool leads_a_session) {
   return answer;
 }
 
-TEST_CASE("thread settings: who gives way lowers itself and never rises again", "[unit][os]") {
+TEST_CASE("thread settings: a thread that gives way never rises again", "[unit][os]") {
   const int before = ::getpriority(PRIO_PROCESS, 0);
   const GaveWay alone = give_way_in_a_process(false);
   CHECK(alone.is_done);

@@ -53,7 +53,7 @@ class CacheFixture : public StorageFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(CacheFixture, "catalog cache: what did not change is read once",
+TEST_CASE_METHOD(CacheFixture, "catalog cache: an unchanged manifest is read once",
                  "[unit][storage]") {
   open();
   for (const std::uint64_t step : {1, 2, 3}) must_save(step_id(step));

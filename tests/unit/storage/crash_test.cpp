@@ -90,7 +90,7 @@ TEST_CASE("crash: a step that is saved again is there all the time", "[unit][sto
       });
 }
 
-TEST_CASE("crash: what retention does not delete is whole, and what it deletes is gone or whole",
+TEST_CASE("crash: steps that retention keeps are whole, and those it deletes gone or whole",
           "[unit][storage]") {
   crash_everywhere(
       [](StorageFixture& scene) {

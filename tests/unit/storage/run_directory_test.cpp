@@ -101,8 +101,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is none, nor what 
   REQUIRE_FALSE(disk.exists("/scratch/step/.libckpt"));
 }
 
-TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
-                 "[unit][storage]") {
+TEST_CASE_METHOD(StorageFixture, "run directory: its faults are named", "[unit][storage]") {
   const auto try_open = [&](const std::string& directory) {
     const storage::Site there(files, clock, directory);
     return run(storage::open_run_directory(there, order_of("job", 3)));
@@ -271,7 +270,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step under another step's nam
   CHECK(catalog().rejected.front().code == Errc::corruption);
 }
 
-TEST_CASE_METHOD(StorageFixture, "run directory: of two generations of a step the later one counts",
+TEST_CASE_METHOD(StorageFixture, "run directory: the later of two generations of a step counts",
                  "[unit][storage]") {
   open();
   must_save(step_id(2));
