@@ -64,7 +64,7 @@ Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::St
       coverage.missing.push_back(rank);
       if (coverage.damage.empty())
         coverage.damage =
-            fmt::format("what storage has of rank {} {}", rank, describe(damage->second.at(rank)));
+            fmt::format("the stored shard of rank {} {}", rank, describe(damage->second.at(rank)));
     } else if (published != nullptr) {
       coverage.digests.push_back(published->digests[rank]);
       coverage.is_in_memory = false;
@@ -215,7 +215,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   } else if (!other_worlds.empty()) {
     // Not "not found": some of it may come back with a node.
     vote.error = Errc::unsupported;
-    vote.reason = fmt::format("what is in memory was saved by {} ranks, this job has {}",
+    vote.reason = fmt::format("the steps in memory were saved by {} ranks, this job has {}",
                               *other_worlds.begin(), view.shape.world_size);
     if (!vote.candidates.empty())
       vote.reason +=

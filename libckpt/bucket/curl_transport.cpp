@@ -103,7 +103,7 @@ int note_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 
 bool is_worth_another_try(CURLcode code) {
   switch (code) {
-    case CURLE_UNSUPPORTED_PROTOCOL:  // The answer is no HTTP: what is asked for always is.
+    case CURLE_UNSUPPORTED_PROTOCOL:  // The answer is no HTTP, though the request was.
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:

@@ -141,7 +141,7 @@ DetachedTask tell_when_slow(Clock& clock, Duration deadline, std::weak_ptr<void>
   auto slept = co_await sleep_until(clock, told_at);
   if (!slept || waits.expired()) co_return;
   fmt::print(stderr,
-             "The daemon still flushes what is in memory only, for {} s at most. `ckpt status` "
+             "The daemon still flushes steps that only memory has, for {} s at most. `ckpt status` "
              "tells how far it is, `ckpt stop --no-flush` ends it without.\n",
              std::chrono::duration_cast<std::chrono::seconds>(deadline).count());
 }

@@ -1,5 +1,5 @@
 // How garbage is collected:
-//   1. The marker names the run. A directory without one is refused: what lies there may be
+//   1. The marker names the run. A directory without one is refused: the files there may be
 //      somebody else's.
 //   2. The daemon of this node is asked whether it works in the directory. If so, attempts are its
 //      own business; published checkpoints may go at any time, since their removal is atomic.

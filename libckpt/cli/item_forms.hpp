@@ -1,4 +1,4 @@
-// ItemForms: what Python's items say about tensors that are stored in another form.
+// ItemForms: the notes of Python's items on tensors that are stored in another form.
 //
 // A tensor that does not lie in row-major order is stored as it lies, with its dimensions in that
 // order, and one of a type that safetensors lacks as its bytes. The structure of the items, a blob

@@ -1,4 +1,4 @@
-// StepDifference: what differs between the tensors of two checkpoints, whichever ranks saved them.
+// StepDifference: differences of the tensors of two checkpoints, whichever ranks saved them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// TensorChoice: which tensors of a checkpoint a command is about, and what they are called.
+// TensorChoice: which tensors of a checkpoint a command is about, and under which names.
 #pragma once
 
 #include <ckpt/result.hpp>

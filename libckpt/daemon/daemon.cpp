@@ -284,7 +284,7 @@ Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
   CKPT_ASSERT(!is_ending_);
   is_ending_ = true;
   CKPT_POINT("stop.begin");
-  log_info("ends: {}{}", why, flush ? "; what is held is flushed first" : "");
+  log_info("ends: {}{}", why, flush ? "; the steps that it holds are flushed first" : "");
   Status flushed;
   if (flush) {
     // A person is informed soon and may free space. Nobody answers a signal, so all its time is

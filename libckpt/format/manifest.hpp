@@ -30,7 +30,7 @@ struct ManifestShard {
   std::string folder;             // Below the manifest's: has its files. Empty: beside it.
   PartSeal part;                  // Empty in version 1.
   std::vector<StoredFile> files;  // By member.
-  // Version 1 had no parts: what one would hold.
+  // Version 1 had no parts: the contents of one.
   std::shared_ptr<const ShardPart> embedded;
 };
 

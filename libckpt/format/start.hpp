@@ -17,7 +17,7 @@
 
 namespace ckpt::format {
 
-// StartOutcome: what became of a Start. It is pending until every rank has its shard.
+// StartOutcome: the end of a Start. It is pending until every rank has its shard.
 class StartOutcome {
  public:
   StartOutcome() = default;  // Pending.

@@ -1,4 +1,4 @@
-// EngineContext: what one engine shares with all its jobs.
+// EngineContext: the things that one engine shares with all its jobs.
 #pragma once
 
 #include <functional>

@@ -88,7 +88,7 @@ asio::awaitable<void> Job::heartbeat() {
   Clock& clock = facts_.clock();
   while (!gate_.is_stopping()) {
     touch();
-    // Not a sleep: whoever stops the job does not wait for its next beat.
+    // Not a sleep: a stop of the job does not wait for its next beat.
     auto waited =
         co_await stopped_.wait_until(clock.after(facts_.context.options.heartbeat_interval));
     if (!waited) co_return;

@@ -22,7 +22,7 @@
 
 namespace ckpt::node {
 
-// Held: what a job has on storage, and what it would lose if this node's memory went now.
+// Held: a job's newest step on storage, and the one that would be lost with this node's memory.
 struct Held {
   std::string job;
   std::string directory;  // Empty: memory only.

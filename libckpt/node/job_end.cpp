@@ -50,7 +50,7 @@ bool Job::is_finished() const {
   return idle.is_expired(now) && (captures_.is_flushed(false) || idle.is_given_up(now));
 }
 
-// Trainers of other nodes count: what this node holds is theirs, too.
+// Trainers of other nodes count: the steps on this node are theirs, too.
 void Job::note_idle() {
   const Time now = facts_.clock().now();
   IdleWatch& idle = sessions_.idle();
@@ -63,7 +63,7 @@ void Job::note_idle() {
   storage_.finish_copies();
   log_info(
       "job={} has had no trainer for {}: {}", facts_.shape.job, idle.limit_text(),
-      captures_.is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
+      captures_.is_flushed(false) ? "its memory is freed" : "its steps are stored, then freed");
   if (peers_.is_coordinator()) storage_.read_catalog();  // Another daemon may have stored it.
 }
 

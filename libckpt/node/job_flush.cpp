@@ -160,7 +160,7 @@ asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
   life_.touch();
 }
 
-// Somebody may have removed the whole directory: what is in memory goes into a new one. Or
+// Somebody may have removed the whole directory: the steps in memory go into a new one. Or
 // unmounted it: nothing of it goes into the mount point.
 Task<void> JobStorage::make_work_directory(std::string name) {
   CKPT_CO_CHECK(co_await keep_marker());

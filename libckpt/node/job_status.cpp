@@ -67,12 +67,12 @@ Step newest_step(const agree::ClusterView& view) {
   return newest;
 }
 
-// Steps lost if a node died now: what the rest could restore, against the newest captured step.
+// Steps lost if a node died now: from the step that the rest could restore to the newest captured.
 json if_node_died(const agree::Survival& survival, Step newest, const agree::History& history,
                   const std::optional<format::StepId>& durable) {
   std::optional<format::StepId> resumes = survival.chosen;
   bool from_storage = survival.from_storage;
-  // The catalog is read only when a restore needs it; what was published is known without it.
+  // The catalog is read only when a restore needs it; the published step is known without it.
   if (durable && !agree::is_fenced(history, *durable) && (!resumes || *resumes < *durable)) {
     resumes = durable;
     from_storage = true;

@@ -181,7 +181,7 @@ Task<void> JobStorage::refresh_catalog() {
   co_return Status{};
 }
 
-// It never fails: what it holds is then left out, and unreadable() says so.
+// It never fails: an unreadable place is left out, and unreadable() says so.
 Task<void> JobStorage::refresh_second() {
   unreadable_.clear();
   if (!second_) co_return Status{};

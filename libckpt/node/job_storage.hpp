@@ -1,4 +1,4 @@
-// JobStorage: what one node does with a job's directory: its share of a flush, publishing when it
+// JobStorage: one node's work in a job's directory: its share of a flush, publishing when it
 // coordinates, and what all places of the job hold.
 //
 // The coordinator orders flushes and publications. A storage that hangs holds up nothing else.
@@ -177,7 +177,7 @@ class JobStorage {
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
   Signal aside_free_;
-  std::optional<Time> history_due_;  // None: what we know is stored.
+  std::optional<Time> history_due_;  // None: all that we know is stored.
   LogLimit history_complaints_{60.0};
   format::FlushReport flush_report_;
   std::vector<format::FlushWriter> flush_writers_;  // By rank: as ordered last.

@@ -145,7 +145,7 @@ Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
 // One after the other: each adds to what the one before has written.
 Task<void> JobStorage::store_history(agree::History history,
                                      std::vector<format::RestoreCount> counts) {
-  // Nothing is known here: what is there may be damaged, but tells more.
+  // Nothing is known here: the file there may be damaged, but says more.
   if (history.empty()) {
     history_due_.reset();
     co_return Status{};

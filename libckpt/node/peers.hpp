@@ -1,7 +1,7 @@
-// Peers: what this node knows of the other nodes of a job, and what it states to them.
+// Peers: the state of a job's other nodes, as far as known, and the statements to them.
 //
-// The connections are those of PeerLines, which may have a thread of their own; what they hear
-// comes here. A coordinator states its decree to all, every other node its report to the
+// The connections are those of PeerLines, which may have a thread of their own, and pass their
+// news on. A coordinator states its decree to all, every other node its report to the
 // coordinator. Both refer to the Start by its digest; one that is not known here is asked for, and
 // what refers to it waits.
 //

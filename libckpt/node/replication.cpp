@@ -55,8 +55,8 @@ void Replication::stop() {
 void Replication::wake() {
   if (is_stopping_) return;
   choose_targets();
-  // A restore may bring back what targets have freed since; what they still have is sent no second
-  // time when it is offered again.
+  // A restore may bring back shards that targets have freed since; a shard that a target still has
+  // is not sent again when it is offered.
   const std::uint64_t timeline = agree::newest_timeline(facts_.history);
   if (timeline != given_in_) given_.clear();
   given_in_ = timeline;

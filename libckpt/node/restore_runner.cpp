@@ -219,7 +219,7 @@ bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved)
 asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
                                                   const format::Start& start) {
   if (start.is_of_others()) co_return true;
-  const auto wanted = [&]() -> const format::Layout* {  // Null: what it saved is as it wants it.
+  const auto wanted = [&]() -> const format::Layout* {  // Null: its save is as it wants it.
     const Session* session = ranks_.find(id);
     if (session == nullptr || session->restored_layout() == nullptr) return nullptr;
     const bool has_pieces =

@@ -27,7 +27,7 @@ struct MeasuredStep {
 
 class StepPace {
  public:
-  // How much longer a step may last: what a training run does not notice.
+  // How much longer a step may last before a training run notices it.
   static constexpr double tolerance = 0.02;
   // How many of the newest times alone are kept, and how many it takes to compare with them. Times
   // older than `age_max` say nothing of today's steps.

@@ -1,4 +1,4 @@
-// StoredPlace: what this node knows of one of the job's directories.
+// StoredPlace: this node's knowledge of one of the job's directories.
 //
 // Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
 #pragma once

@@ -1,4 +1,4 @@
-// Objects: what a bucket can do where a disk renames; only `storage` looks for it.
+// Objects: the calls of a bucket that replace renames; only `storage` looks for it.
 //
 // A bucket has no directories and no rename. A small object that is put under a condition is its
 // one atomic operation: of several writers, one succeeds, and the others learn that they did not.

@@ -36,7 +36,7 @@ using DialHolder = std::function<Task<std::shared_ptr<wire::Connection>>(std::st
 
 // As fetch_shard(), from all of `holders`, what is not in `have`. One that fails costs time only,
 // as long as another one has the shard; when this returns, none writes to `target` any more.
-// Errors: of HolderFailures.
+// Errors: those of HolderFailures.
 Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
                          std::shared_ptr<const format::ShardRecord> record,
                          std::span<std::byte> target, ChunkSet have, TransferOptions options);

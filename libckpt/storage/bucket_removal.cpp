@@ -29,7 +29,7 @@ Task<void> remove_all(Site site, std::vector<std::string> paths) {
   co_return done;
 }
 
-// "rank-00000.part", "turn-1/rank-00000.part": what an attempt writes.
+// "rank-00000.part", "turn-1/rank-00000.part": files of an attempt.
 bool is_file_of_attempt(std::string_view name) {
   const auto slash = name.find('/');
   if (slash == std::string_view::npos) return format::is_name_of_rank(name);

@@ -1,4 +1,4 @@
-// DeviceContract: what every Device must do, wherever its tensors lie.
+// DeviceContract: the duties of every Device, wherever its tensors lie.
 #pragma once
 
 #include <cstddef>

@@ -350,7 +350,7 @@ def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, m
             if small_disk in box.directory.parents:
                 box.close()  # Before its disk goes.
     assert len(told) == 1, told
-    assert f"what was saved to {path} is not on storage yet" in told[0]
+    assert f"the newest save to {path} is not on storage yet" in told[0]
 
 
 def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk, runtime):

@@ -597,7 +597,7 @@ void World::check_durable(const control::Begun& begun, bool is_blind) {
   }
 }
 
-// I4: what was called durable, or something newer, is there for whoever reads now.
+// I4: a step that was called durable, or a newer one, is there for a reader now.
 void World::check_storage() {
   if (!durable_) return;
   disk_.clear_faults();  // They are for the cluster, not for who looks on.

@@ -34,7 +34,7 @@ struct SimNetworkOptions {
   std::uint64_t break_at_heal_one_in = 4;
 };
 
-// StreamFault: what happens at one byte of a stream, once, to the next stream that reaches it.
+// StreamFault: a fault at one byte of a stream, once, to the next stream that reaches it.
 struct StreamFault {
   enum class Kind : std::uint8_t { flip, reset };
   std::string from;  // Nodes: the stream's direction.

@@ -69,7 +69,7 @@ class Session:
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
         `arrays`: parts of larger tensors, which any number of ranks restores.
         `metrics`: numbers by name, as the loss; `keep_best` goes by those of rank 0.
-        `common`: names of items that are the same on all ranks; what differs is reported."""
+        `common`: names of items that are the same on all ranks; differences are reported."""
         return self._save(step, items, (arrays, metrics, common), always=False)
 
     def save(self, step, items, wait=0, *, arrays=(), metrics=None, common=()):
@@ -162,10 +162,10 @@ class Session:
         """The newest step that all ranks can have, or `step`, into the items of `into`; or the
         newest at `path`: a checkpoint of any job, a run's directory, or a parent of such ones.
 
-        Modules, parameters and tensors are filled where they are; what has `load_state_dict` gets
-        its state; dictionaries are updated. `Restored.items` has all items as plain values; of
-        numbers, strings and tuples only it has them, and the log names those that differ. With
-        strict, names and shapes must be those of `into`; without, what fits is taken. Another
+        Modules, parameters and tensors are filled where they are; objects get their state by
+        `load_state_dict`; dictionaries are updated. `Restored.items` has all items as plain values;
+        it alone has numbers, strings and tuples, and the log names those that differ. With strict,
+        names and shapes must be those of `into`; without, those that fit are taken. Another
         number of ranks may have saved the step: each fills its own parts in `arrays`, and one that
         is new has items of another (`Restored.items_of`), and random generators anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,

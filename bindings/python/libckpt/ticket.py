@@ -1,4 +1,4 @@
-"""Ticket: what became of one save, and where its step has got to since."""
+"""Ticket: the result of one save, and the level that its step has reached since."""
 
 from libckpt.errors import NotFound
 

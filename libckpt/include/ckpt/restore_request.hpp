@@ -1,4 +1,4 @@
-// RestoreRequest: what a trainer asks a restore for.
+// RestoreRequest: a trainer's request to restore.
 #pragma once
 
 #include <ckpt/outcome.hpp>

@@ -1,4 +1,4 @@
-// Control: what a test may ask of the stand-in driver, beside the driver's own functions.
+// Control: a test's calls to the stand-in driver, beside the driver's own functions.
 //
 // Found as the C symbol `cuda_stand_in` of the library, so that a test links nothing of it.
 #pragma once

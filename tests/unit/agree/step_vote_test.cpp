@@ -131,7 +131,7 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
   const agree::Vote older = vote(scene);
   CHECK(older.chosen == format::StepId{1, Step{3}});
   CHECK(older.candidates.front().verdict ==
-        "rejected: no copy of it in memory, and what storage has of rank 1 is damaged");
+        "rejected: no copy of it in memory, and the stored shard of rank 1 is damaged");
   CHECK(older.reason ==
         "the newest that all ranks can have; step 4 rejected: no copy of it in memory, and what "
         "storage has of rank 1 is damaged; 1 checkpoint on storage is damaged (see ckpt verify), "
@@ -239,7 +239,7 @@ TEST_CASE("vote: an incomplete step of another number of ranks is not no step", 
   const agree::Vote outcome = vote(scene);
   CHECK(outcome.error == Errc::unsupported);
   CHECK(outcome.reason ==
-        "what is in memory was saved by 3 ranks, this job has 2; the newest seen is step 9, "
+        "the steps in memory were saved by 3 ranks, this job has 2; the newest seen is step 9, "
         "rejected: no copy of rank 1 (2 of 3 ranks missing)");
 }
 

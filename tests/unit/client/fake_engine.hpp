@@ -25,7 +25,7 @@ struct FakeShard {
   std::vector<std::byte> bytes;
 };
 
-// FakeNode: what outlives a session, and what the test sets and looks at.
+// FakeNode: the part that outlives a session, for the test to set and look at.
 class FakeNode {
  public:
   // Set by the test.

@@ -245,7 +245,7 @@ def _candidates(path):
 
 
 def _published(directory, step, world_size, is_damage):
-    """Newest first the checkpoints that may be restored, or those of the step; what is damaged."""
+    """Newest first the checkpoints to restore, or those of the step; and the damaged ones."""
     try:
         found, damage, history_lost = _native.published(directory)
     except errors.CheckpointError as error:  # All ranks wait for this answer.

@@ -1,4 +1,4 @@
-"""Item kinds: what an item, or a part of one, may be besides tensors and plain data."""
+"""Item kinds: items, or parts of one, that are neither tensors nor plain data."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # Kinds of replicas.
 class Member:
     """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
 
-    `entries(name, allow_pickle)`: what the file is made of, by name of the entry its View.
+    `entries(name, allow_pickle)`: the contents of the file, by name of the entry its View.
     """
 
     def __init__(self, content):

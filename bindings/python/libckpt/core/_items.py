@@ -242,7 +242,7 @@ class Flattener:
 
 
 def _order_of(tensor):
-    """None: what it is now has none, and is refused when its bytes are looked for."""
+    """None: the type that it has now has none, and is refused when its bytes are looked for."""
     try:
         return _tensors.order_of(tensor)
     except (RuntimeError, NotImplementedError, ValueError):

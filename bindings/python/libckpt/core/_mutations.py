@@ -156,7 +156,7 @@ class Mutations:
             logger.error(
                 'libckpt: tensor "%s" changed between a save and the guarded optimizer\'s step: a '
                 "capture that had not left it is dropped; call session.finish_capture() before "
-                "what changes it",
+                "it changes",
                 name,
             )
 

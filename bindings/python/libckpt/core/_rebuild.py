@@ -57,8 +57,8 @@ class Rebuilder:
             return pickle.loads(base64.b64decode(value))
         except Exception as error:  # Unpickling may raise anything.
             raise InvalidArgument(
-                f'saved item "{self._item}" cannot be unpickled here ({error!r}): what it was made '
-                "of must be importable under the same name"
+                f'saved item "{self._item}" cannot be unpickled here ({error!r}): its classes '
+                "and functions must be importable under the same names"
             ) from error
 
 

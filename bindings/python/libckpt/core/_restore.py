@@ -17,7 +17,7 @@ class Targets:
     def __init__(
         self, into, flattened, arrays, strict, of_a_share=False, check=lambda structure: None
     ):
-        self._structure, here, _ = flattened  # As text: what the tensors here are parts of.
+        self._structure, here, _ = flattened  # As text: the items of the tensors here.
         self._owners = getattr(here, "owners", {})  # By name, whose parts are in `here`.
         self._arrays, self._array_places = arrays.tensors(), arrays.places()
         self._parts = arrays.parts()  # Names of arrays that items hold.

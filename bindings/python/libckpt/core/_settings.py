@@ -1,4 +1,4 @@
-"""Settings: what environment and configuration file say of an option, for defaults to give way."""
+"""Settings: an option in the environment and the configuration file, before any default."""
 
 import os
 import pathlib

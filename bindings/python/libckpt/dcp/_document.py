@@ -42,7 +42,7 @@ class Stored:
 
 
 def make(metadata, results, world_size):
-    """The document as a tensor of bytes. `results`: what the ranks' write_data answered."""
+    """The document as a tensor of bytes. `results`: the answers of the ranks' write_data."""
     stored = {_key(each.index): each.storage_data for part in results for each in part}
     tensors, objects = {}, {}
     for fqn, each in metadata.state_dict_metadata.items():

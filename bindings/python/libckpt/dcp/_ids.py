@@ -1,5 +1,5 @@
-"""Ids: what a checkpoint_id means. "ckpt://JOB/step-N" and "ckpt://JOB/latest" are steps of a job
-of libckpt; everything else is the path of a folder, as for stock DCP.
+"""Ids: the meaning of a checkpoint_id. "ckpt://JOB/step-N" and "ckpt://JOB/latest" are steps of a
+job of libckpt; everything else is the path of a folder, as for stock DCP.
 """
 
 import dataclasses

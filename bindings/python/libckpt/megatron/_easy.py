@@ -1,4 +1,4 @@
-"""EasyCkpt: what the three functions of the package share: the memory and the folders of a job."""
+"""EasyCkpt: the memory and the folders of a job, for the three functions of the package."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Optimizers: what each of Megatron's optimizers has for each parameter, on this rank.
+"""Optimizers: the state of each of Megatron's optimizers by parameter, on this rank.
 
 The distributed optimizer has a stretch of the parameter's memory; the others have all of it. State
 is read where it lies, and filled where it lies: no `load_state_dict()` is called.
@@ -104,7 +104,7 @@ def state_of(parts):
 
 
 def make_state(parts, keys, has_step):
-    """State of zeros where an optimizer has none yet; what the restore does not fill is as new.
+    """State of zeros where an optimizer has none yet; those that no restore fills are as new.
     Returns the parameters that got it."""
     made = []
     for part in parts:

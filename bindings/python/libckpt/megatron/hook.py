@@ -32,7 +32,7 @@ NVRX = "nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager"
 
 
 def install():
-    """Replaces what there is; what is not as expected is named, and left."""
+    """Replaces each function; one that is not as expected is named, and left."""
     if _settings.is_true(_settings.configured("disable")):
         return
     module = _imported("megatron.training.checkpointing", "megatron.checkpointing")

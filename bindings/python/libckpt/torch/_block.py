@@ -1,4 +1,4 @@
-"""Block: what one save block writes below its directory becomes one published set."""
+"""Block: the files that one save block writes below its directory become one published set."""
 
 import contextlib
 import logging
@@ -82,8 +82,8 @@ def checkpoint(directory, *, step):
         if staging.is_empty():
             sets.work.drop(name)
             logger.warning(
-                "libckpt: checkpoint in %s: the block of step %s wrote nothing below it; what was "
-                "published stays", directory, step,
+                "libckpt: checkpoint in %s: the block of step %s wrote nothing below it; its "
+                "published files stay", directory, step,
             )  # fmt: skip
             return
         with _publish_queue.turn():

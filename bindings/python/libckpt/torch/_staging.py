@@ -1,4 +1,4 @@
-"""Staging: what one block has written, moved and deleted below its directory, before its set is
+"""Staging: the files written, moved and deleted by one block below its directory, before its set is
 published.
 
     objects    given to torch.save, by name: captured when the block ends

@@ -1,4 +1,4 @@
-"""Asks: what the transports of two replica groups say to one another, in a Store of the sender's.
+"""Asks: requests and answers of two replica groups' transports, in a Store of the sender's.
 
     asks              how many were made
     ask/N             JSON: id, step, node, port, address, wants_stock

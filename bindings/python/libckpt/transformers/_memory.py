@@ -1,4 +1,4 @@
-"""Trainer memory: what a Trainer of Transformers needs to go on, captured at every step."""
+"""Trainer memory: the state that a Trainer of Transformers goes on from, captured at every step."""
 
 import dataclasses
 import json

@@ -2,7 +2,7 @@
 
 Transformers has no method for just the writing: `save_pretrained` decides what the file holds, and
 calls a function of its module for the bytes. So that function is another one while the Trainer's
-`_save` runs, on its thread; whatever is not taken goes to the one that was there.
+`_save` runs, on its thread; other weights go to the one that was there.
 """
 
 import contextlib

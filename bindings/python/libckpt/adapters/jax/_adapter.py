@@ -21,7 +21,7 @@ class Arrays(_tensors.Kind):
     def check(self, name, array):
         raise Unsupported(
             f'item "{name}" is a jax.Array: save it with libckpt.jax.Checkpointer, which keeps '
-            "what each process holds of it, or give its numpy.asarray()"
+            "each process's part of it, or give its numpy.asarray()"
         )
 
     def is_contiguous(self, array):

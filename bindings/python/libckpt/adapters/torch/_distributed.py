@@ -97,7 +97,7 @@ def _chunks(ranges, count):
 
 
 def _joined(parts):
-    """The ranges of all parts; what touches is one."""
+    """The ranges of all parts; those that touch are one."""
     joined = []
     for begin, end in (each for part in parts for each in part):
         if joined and joined[-1][1] == begin:

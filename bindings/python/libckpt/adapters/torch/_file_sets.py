@@ -90,7 +90,7 @@ class FileSets:
         self._queue.close()
 
     def _finish(self):
-        """Publishes what a killed run had captured on all ranks; what it had not is dropped."""
+        """Publishes what a killed run had captured on all ranks, and drops the rest."""
         ends = time.monotonic() + FINISH_DEADLINE
         noted = [(int(name), facts) for name, facts in self.work.noted()]
         for step, facts in sorted(noted, key=lambda one: one[0]):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-_reasons = {}  # By path: what lay there when it was lost, and why it was.
+_reasons = {}  # By path: the file there when the save was lost, and the reason.
 _unreported = {}  # Those of them that only the log has.
 
 
