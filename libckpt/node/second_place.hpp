@@ -6,7 +6,7 @@
 //
 // One step is copied at a time, from the files of the first place, with every Chunk verified. The
 // newest one wins. Flushes go first, and the copy takes its bytes from their throttle. Nothing
-// here holds up a flush, a restore or training: a failed copy shows as degraded, and is tried again.
+// here holds up a flush, a restore or training: a failed copy shows as degraded, and is retried.
 //
 // Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
 #pragma once
