@@ -4,8 +4,8 @@ import os
 import pathlib
 import re
 
-SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # Of "s3://bucket", and of what the library refuses.
-PLACES = re.compile(r",(?=[ \t/]|$|[^/ ,\t]+://)")  # Between two places, which the library reads.
+SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # "s3://bucket", and schemes that the library refuses.
+PLACES = re.compile(r",(?=[ \t/]|$|[^/ ,\t]+://)")  # Parts two places; the library reads them.
 TRUE = ("1", "true", "yes", "on")
 SPACES = " \t\n\r\v\f"
 

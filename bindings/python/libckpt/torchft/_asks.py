@@ -27,6 +27,7 @@ class Deadline:
         self.seconds, self._ends = seconds, time.monotonic() + seconds
 
     def left(self):
+        # Never 0, which a Store takes for no limit.
         return max(0.001, self._ends - time.monotonic())
 
     def delta(self):

@@ -1,4 +1,4 @@
-"""The adapter for jax: how the processes of a job talk, and what is said of an array among items.
+"""The adapter for jax: how the processes of a job talk, and the refusal of an array among items.
 
 Trees of arrays are saved by libckpt.jax, which knows which process holds what.
 """

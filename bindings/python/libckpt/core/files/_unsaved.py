@@ -1,4 +1,4 @@
-"""Lost: paths that did not get what a call had taken for them, so that it is not read as if."""
+"""Unsaved: paths whose newest save was lost, so that an older file is not read in its place."""
 
 import contextlib
 import os
