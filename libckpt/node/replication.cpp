@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "replicate/joint_fetch.hpp"
@@ -331,9 +332,8 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
     return target;
   }
   auto slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
-  if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank)) {
+  if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank))
     slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
-  }
   if (!slot) return fail(std::move(slot).error());
   (*slot)->begin_fill(record.id);
   target.bytes = (*slot)->memory().bytes();
@@ -369,6 +369,7 @@ Status Replication::sealed(std::uint64_t ticket) {
     receiving.slot->abandon();
     return fail(Errc::cancelled, "seal a copy: fenced, or its memory was freed");
   }
+  CKPT_ASSERT(receiving.applied.is_full());  // I2: each Chunk was verified when it arrived.
   receiving.slot->filled();
   receiving.slot->seal(std::move(receiving.record));
   CKPT_POINT("repl.ack.after");

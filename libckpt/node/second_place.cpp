@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agree/copy_rule.hpp"
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "storage/copy.hpp"
 #include "storage/merge_timelines.hpp"
@@ -146,6 +147,7 @@ asio::awaitable<void> SecondPlace::run() {
 }
 
 Duration SecondPlace::pause() const {
+  CKPT_ASSERT(failures_ > 0);
   const std::uint32_t doublings = std::min<std::uint32_t>(failures_, 7) - 1;
   return std::min(pause_max, pause_min * (1 << doublings));
 }
@@ -166,6 +168,8 @@ void SecondPlace::note(const Status& done) {
 }
 
 Task<void> SecondPlace::work() {
+  CKPT_ASSERT(is_running_);
+  CKPT_ASSERT(!copying_);
   if (must_record_) CKPT_CO_CHECK(co_await record());
   if (!is_known_) {
     CKPT_CO_TRY(storage::Catalog catalog, co_await second_.load(std::nullopt));
@@ -258,9 +262,11 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
     log_warning("job={} old checkpoints are kept in {}: {}", facts_.shape.job, second_.directory(),
                 deleted.error().message());
   } else {
-    for (const storage::Checkpoint& checkpoint : *deleted)
+    for (const storage::Checkpoint& checkpoint : *deleted) {
+      CKPT_ASSERT(checkpoint.at != copied);
       log_info("job={} step={} deleted {} in {}: {}", facts_.shape.job, number(checkpoint.at.step),
                checkpoint.name, second_.directory(), storage::describe(retention_));
+    }
   }
   second_.adopt(std::move(catalog));
   hooks_.catalog_changed();
@@ -273,7 +279,7 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
   };
   auto discarded = co_await storage::discard_stale(second_.site(), std::move(stale));
   if (!discarded)
-    log_warning("job={} what earlier copies left in {} stays: {}", facts_.shape.job,
+    log_warning("job={} leftovers of earlier copies stay in {}: {}", facts_.shape.job,
                 second_.directory(), discarded.error().message());
   co_return Status();
 }

@@ -59,6 +59,8 @@ Task<void> log_discard(Site site, std::string work_name, WorkDirectory work, std
 
 Task<void> remove_from_bucket(Site site, std::string name,
                               std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_ASSERT(site.objects() != nullptr);
+  CKPT_ASSERT(manifest != nullptr);
   const std::string directory = site.at(name);
   CKPT_CO_CHECK(co_await site.files().remove_file(os::join(directory, format::manifest_name)));
   CKPT_POINT("prune.mark.after");

@@ -16,11 +16,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
 
+#include "os/disk_threads.hpp"
 #include "os/limits.hpp"
 #include "os/spawn.hpp"
 #include "os/thread_settings.hpp"
@@ -346,6 +348,34 @@ GaveWay give_way_in_a_process(bool leads_a_session) {
   if (count > 0) answer.session.assign(text, static_cast<std::size_t>(count));
   ::close(ends[0]);
   return answer;
+}
+
+TEST_CASE("thread settings: threads of ours begin with a trainer's signals blocked", "[unit][os]") {
+  sigset_t before, after, of_thread;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  const auto look = [&] { ::pthread_sigmask(SIG_SETMASK, nullptr, &of_thread); };
+  SECTION("by hand") {
+    std::thread thread;
+    {
+      const os::SignalsBlocked blocked;
+      thread = std::thread(look);
+    }
+    thread.join();
+  }
+  SECTION("those of a disk") {
+    os::DiskThreads threads(1, os::DiskPriority::normal, "ckpt-test");
+    std::promise<void> looked;
+    REQUIRE(threads.post([&] {
+      look();
+      looked.set_value();
+    }));
+    looked.get_future().wait();
+  }
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGUSR1}) {
+    CHECK(::sigismember(&of_thread, signal) == 1);
+    CHECK(::sigismember(&after, signal) == ::sigismember(&before, signal));
+  }
 }
 
 TEST_CASE("thread settings: a thread that gives way never rises again", "[unit][os]") {
