@@ -65,7 +65,7 @@ class CaptureState final : private ckpt::snapshot::CaptureListener {
   std::vector<std::byte> memory;
   std::vector<std::byte> slot;
   std::vector<ckpt::snapshot::Target> targets;
-  ckpt::format::ShardRecord record;  // Of the newest capture with checksums.
+  ckpt::format::ShardRecord record;  // From the newest capture with checksums.
   // The calling thread takes part, so that both sides use as many threads.
   ckpt::device::CopyThreads threads{copy_threads - 1};
   ckpt::device::HostDevice host{threads};

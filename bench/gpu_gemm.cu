@@ -7,12 +7,12 @@
 
 namespace {
 
-constexpr int tile = 128;   // Of the result, by one block.
-constexpr int slice = 32;   // Of the inner dimension, in shared memory at a time.
+constexpr int tile = 128;   // Elements of the result, by one block.
+constexpr int slice = 32;   // Elements of the inner dimension, in shared memory at a time.
 constexpr int padding = 8;  // Against conflicts of the banks.
 constexpr int threads = 256;
 constexpr int vector = 8;  // Halves in one load.
-constexpr int side = 16;   // Of a fragment.
+constexpr int side = 16;   // A fragment's.
 
 }  // namespace
 

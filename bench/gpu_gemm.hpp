@@ -21,7 +21,7 @@ class GpuGemm {
   void compute(int times);
   // A description for readers of the figures.
   const std::string& kind() const { return kind_; }
-  double milliseconds();  // Of one product, measured.
+  double milliseconds();  // One product takes so long, measured.
   // Queues a kernel on `stream` that stays for so long on some of the GPU's cores; where the driver
   // accepts no kernels, work of its memory.
   void stay(CUstream stream, std::chrono::milliseconds time);

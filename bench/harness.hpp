@@ -35,7 +35,7 @@ struct Bar {
   double excellent = 0;
   double floor = 0;
   Better better = Better::higher;
-  std::string unit;  // Of an absolute figure; empty: a ratio.
+  std::string unit;  // For an absolute figure; empty: a ratio.
   // False: the floor is only shown beside the figure, and missing it is no failure.
   bool is_judged = true;
 };

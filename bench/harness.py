@@ -25,7 +25,7 @@ KERNEL_THREAD = 0x00200000  # Linux's PF_KTHREAD.
 
 @dataclasses.dataclass
 class Bar:
-    """What must be reached. Without a floor the figure is only measured and recorded."""
+    """The figure to reach. Without a floor the figure is only measured and recorded."""
 
     id: str
     what: str

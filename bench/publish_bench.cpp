@@ -62,7 +62,7 @@ format::ShardPart part_of(std::uint32_t rank, std::uint32_t ranks) {
   return part;
 }
 
-// What the writer of a rank leaves. Its time is not measured: each node has its own.
+// Leaves the part of a rank's writer. Its time is not measured: each node has its own.
 Digest leave_part(const std::filesystem::path& directory, std::uint32_t rank, std::uint32_t ranks) {
   const format::ShardPart part = part_of(rank, ranks);
   const auto bytes = format::encode(part);

@@ -16,7 +16,7 @@
 namespace {
 
 constexpr std::uint32_t ranks_per_node = 8;
-constexpr std::size_t node_beats = 8192;  // Of one measurement, whatever the number of nodes.
+constexpr std::size_t node_beats = 8192;  // In one measurement, for any number of nodes.
 
 void measure(bench::SimulatedJob& job) {
   job.run(std::max<std::size_t>(4, node_beats / job.nodes()));

@@ -88,7 +88,7 @@ struct SimulatedJob::Machine {
                                             node::Seams{clock, memory, files, *front}, options);
   }
   ~Machine() {
-    context.reset();  // Whatever is suspended goes first, as at a kill.
+    context.reset();  // Suspended coroutines go first, as at a kill.
   }
 
   // Runs everything due until `duration` has passed, and measures its real time.
@@ -135,7 +135,7 @@ SimulatedJob::SimulatedJob(std::size_t nodes, std::uint32_t ranks_per_node)
     std::fprintf(stderr, "scale: %zu nodes did not commit their step\n", nodes);
     std::exit(2);
   }
-  pass(20 * beat);  // What the commit changed has settled.
+  pass(20 * beat);  // The changes of the commit have settled.
 }
 
 SimulatedJob::~SimulatedJob() {
@@ -184,7 +184,7 @@ bool SimulatedJob::is_committed() const {
 void SimulatedJob::pass(Duration duration) {
   for (Duration passed{}; passed < duration; passed += tick) {
     for (const auto& machine : nodes_) machine->pass(tick);
-    bool has_run = true;  // What one node reads wakes another that waits to write.
+    bool has_run = true;  // A node's read wakes another that waits to write.
     while (has_run) {
       has_run = false;
       for (const auto& machine : nodes_) has_run = machine->poll() || has_run;

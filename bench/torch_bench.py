@@ -1,7 +1,7 @@
 """torch: what a save holds the training loop, against torch.save and DCP's async_save.
 
-All of one state, in one run, in pairs. What goes on behind a save is waited for between the
-measurements and not counted, for either side.
+All of one state, in one run, in pairs. Between the measurements the bench waits for the
+work behind a save, and does not count it, for either side.
 """
 
 import itertools
@@ -83,7 +83,7 @@ class Ours:
         self.step = 0
 
     def save(self, is_held_to_the_end=False):
-        """What the call, and with a guard what comes after it, held the loop."""
+        """The time for which the call, and with a guard the work after it, held the loop."""
         self.model.change()
         self.step += 1
         tickets = []
@@ -203,7 +203,7 @@ def measure_process(harness, scratch, model):
     theirs = Dcp(scratch, model, async_checkpointer_type=AsyncCheckpointerType.PROCESS)
     bar = Bar("B3 pr", "stall: async_save, with a process / save(), checksum on", 0.8, 0.65)
     harness.compare(bar, ours.save, theirs.save)
-    # What it stages into comes from malloc, which mostly has the memory of the save before.
+    # Its staging memory comes from malloc, which mostly has that of the save before.
     pages = harness.bytes // resource.getpagesize()
     warm = sum(faults < pages // 2 for faults in theirs.faults)
     harness.add_condition(f"B3 pr: {warm} of {len(theirs.faults)} saves staged into warm memory")

@@ -55,7 +55,7 @@ bool Trainer::is_filled() const {
 }
 
 void Trainer::open(ckpt::Options options) {
-  options.open_deadline = patience;  // What is slow is to be measured, not given up.
+  options.open_deadline = patience;  // A slow open is to be measured, not given up.
   checkpointer_.emplace(must(ckpt::Checkpointer::open(std::move(options))));
   for (std::size_t at = 0; at < bytes_; at += tensor_bytes) {
     ckpt::TensorRef tensor;

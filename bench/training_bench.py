@@ -66,7 +66,7 @@ class Job:
         self.saves = 0
 
     def end_step(self):
-        """Of the rank that trains; no step is due."""
+        """On the rank that trains; no step is due."""
         self.step += 1
         self.sessions[0].save_checkpoint_if_needed(self.step, self.items[0])
 

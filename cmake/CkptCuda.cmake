@@ -49,7 +49,7 @@ else()
   message(STATUS "GPU captures: no, a host-only build: CKPT_CUDA is off")
 endif()
 
-# What includes device/cuda_*.hpp or the driver's headers links this.
+# Targets that include device/cuda_*.hpp or the driver's headers link this.
 add_library(ckpt_cuda_headers INTERFACE)
 if(CKPT_CUDA_INCLUDE_DIR)
   target_include_directories(ckpt_cuda_headers SYSTEM INTERFACE ${CKPT_CUDA_INCLUDE_DIR})

@@ -1,4 +1,4 @@
-# What is installed: the library, its headers, the programs, and what find_package(ckpt) reads.
+# Installs the library, its headers, the programs, and the files that find_package(ckpt) reads.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ckpt)

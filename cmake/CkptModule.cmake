@@ -14,7 +14,7 @@ pkg_check_modules(Zstd REQUIRED libzstd>=1.4)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
-# What every target of the project compiles with, and nothing that leaks to users. All of them take
+# The options of every target of the project; none of them leaks to users. All of them take
 # the same code-generation flags (-fPIC, visibility), without which a precompiled header is refused.
 add_library(ckpt_flags INTERFACE)
 target_compile_features(ckpt_flags INTERFACE cxx_std_20)
@@ -39,7 +39,7 @@ target_link_libraries(ckpt_flags INTERFACE Threads::Threads Boost::headers)
 target_include_directories(ckpt_flags SYSTEM INTERFACE
   $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 if(CKPT_CCACHE)
-  # What ccache needs to cache users of a precompiled header.
+  # ccache needs these to cache users of a precompiled header.
   target_compile_options(ckpt_flags INTERFACE
     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
     $<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>)

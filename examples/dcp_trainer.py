@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 
 import libckpt.dcp
 
-ROWS = 64  # Of a global batch.
+ROWS = 64  # In a global batch.
 EVERY = 10  # Steps between folders.
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 # Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
@@ -110,7 +110,7 @@ def tell(app):
 
 
 def load_stock(folder):
-    """What anybody does without libckpt."""
+    """The usual way, without libckpt."""
     dist.init_process_group("gloo")
     app = App()
     dcp.load({"app": app}, checkpoint_id=folder)

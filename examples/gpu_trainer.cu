@@ -18,7 +18,7 @@
 
 namespace {
 
-constexpr int width = 512;  // Of the one layer: y = x W, to be like x T for a hidden T.
+constexpr int width = 512;  // The one layer's: y = x W, to be like x T for a hidden T.
 constexpr int batch = 128;
 constexpr int exit_no_gpu = 77;
 constexpr int exit_libckpt = 2;

@@ -18,7 +18,7 @@ plain=""
 keep=""
 width=256
 steps=480
-# Of a loss. The 24 bits of a float round each sum to 6e-8, and training amplifies the difference.
+# For a loss. The 24 bits of a float round each sum to 6e-8, and training amplifies the difference.
 tolerance=1e-4
 
 usage() {
@@ -81,7 +81,7 @@ start_checkpointed() {  # start_checkpointed PHASE "NODE_OF_RANK_0 NODE_OF_RANK_
   # Faster steps would be over before anybody could be killed.
   start_job "$@" --dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3 --step-ms 20
 }
-note_loss() {  # What the job had reached when it lost something.
+note_loss() {  # The job had reached it when it lost something.
   local rank step
   lost_at=0
   for rank in "${!node_of[@]}"; do

@@ -23,7 +23,7 @@ BATCH = 64
 
 
 class Run:
-    """What a loop has: a model, an optimizer, a schedule, and where it stands in its data."""
+    """The state of a loop: a model, an optimizer, a schedule, and its place in the data."""
 
     def __init__(self):
         torch.manual_seed(1)

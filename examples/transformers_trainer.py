@@ -2,7 +2,7 @@
 
     python examples/transformers_trainer.py --dir DIRECTORY     a small GPT-2, made here
     python examples/transformers_trainer.py --demo              kills and resumes itself
-    torchrun --standalone --nproc-per-node=2 examples/transformers_trainer.py --zero 2 --dir DIRECTORY
+    torchrun --standalone --nproc-per-node 2 examples/transformers_trainer.py --zero 2 --dir DIR
                                                                 sharded by DeepSpeed: the same line
 
 Start it, kill it, start it again: it goes on after its newest step, from memory. Its folders

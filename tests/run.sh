@@ -133,7 +133,7 @@ count_junit() {  # count_junit SUITE FILE
     skipped=$((skipped + skips))
     count "$1" $((tests - failures - skips)) "$failures"
   fi
-  # What a test does less of, or not at all, under a sanitizer: in its own words.
+  # The parts that a test leaves out or shortens under a sanitizer, in its own words.
   while read -r head; do
     summary="$summary$(printf '%-9s %s' "$1" "$head")"$'\n'
   done < <(grep -o '^.*under a sanitizer.*' "$2" 2>/dev/null | sort -u)

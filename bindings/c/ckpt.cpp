@@ -164,7 +164,7 @@ std::uint64_t step_or_none(const std::optional<Step>& step) {
   return step ? ckpt::number(*step) : CKPT_NO_STEP;
 }
 
-// Whatever becomes of a save: what its caller had there before is not taken for its outcome.
+// Clears the outcome before a save, so that a failure leaves no older value there.
 void forget(int* outcome) noexcept {
   if (outcome != nullptr) *outcome = CKPT_NO_OUTCOME;
 }

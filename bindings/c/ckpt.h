@@ -104,12 +104,12 @@ typedef struct ckpt_restored {
  */
 typedef struct ckpt_piece {
   size_t size;                  /* sizeof(ckpt_piece), set by the caller. */
-  const uint64_t* global_shape; /* Of the larger tensor. */
+  const uint64_t* global_shape; /* The larger tensor's. */
   size_t global_dimensions;
-  const uint64_t* offset; /* Of a box: its first index in each dimension. NULL: a flat range. */
-  const uint8_t* order;   /* Of a box: the dimensions from the slowest to the fastest in memory, as
+  const uint64_t* offset; /* A box's first index in each dimension. NULL: a flat range. */
+  const uint8_t* order;   /* A box's dimensions from the slowest to the fastest in memory, as
                            * its shape has them. NULL: row-major. */
-  uint64_t flat_begin;    /* Of a flat range: its first element. */
+  uint64_t flat_begin;    /* A flat range's first element. */
   uint32_t copy;          /* Ranks that hold the same part number their copies from 0, */
   uint32_t copies;        /* and say how many they are: then they divide its capture among
                            * themselves. 0: each captures all of it. */
@@ -137,7 +137,7 @@ typedef struct ckpt_stats_values {
 /* The version of the library, "0.1.0". */
 CKPT_API const char* ckpt_version(void);
 
-/* What the last failing call of this thread attempted, and on what. Never NULL. Valid until the
+/* The text of this thread's last failure: the attempt, and its object. Never NULL. Valid until the
  * next call of this thread. */
 CKPT_API const char* ckpt_last_error(void);
 

@@ -11,7 +11,7 @@ declare -A node_of=()    # By rank.
 declare -A secret_of=()  # The file of the shared secret, by node; empty: none.
 phase=""
 nodes_list=""
-incarnation=0  # Of the list of nodes: each phase may have another.
+incarnation=0  # For the list of nodes: each phase may have another.
 deadline_seconds=60
 
 title() {

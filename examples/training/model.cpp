@@ -77,7 +77,7 @@ std::vector<NamedTensor> Model::tensors() {
   return out;
 }
 
-// The tensor begins at the parameter `begin`. What this rank owns of it, and the moments of that,
+// The tensor begins at the parameter `begin`. This rank's part of it, and the moments of that part,
 // are ranges of the flattened tensor. A reader finds them by the tensor's name and their place.
 void Model::add_own_part(std::string name, std::size_t begin, std::vector<std::int64_t> shape,
                          std::vector<NamedTensor>& out) {

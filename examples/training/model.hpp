@@ -30,7 +30,7 @@ struct ModelOptions {
 // It is the same on all ranks.
 struct Progress {
   std::uint64_t step = 0;
-  std::uint64_t position = 0;  // Of the next sample, over all ranks.
+  std::uint64_t position = 0;  // The next sample's, over all ranks.
   std::uint64_t random = 0;
 };
 
@@ -66,7 +66,7 @@ class Model {
   struct Layer {
     std::size_t rows;    // Outputs.
     std::size_t cols;    // Inputs.
-    std::size_t offset;  // Of the weights in `weights_`; the bias follows them.
+    std::size_t offset;  // The weights' in `weights_`; the bias follows them.
     std::size_t size() const { return rows * cols + rows; }
   };
   struct Sample {
@@ -90,8 +90,8 @@ class Model {
   std::vector<std::size_t> share_ends_;
   std::vector<float> weights_;
   std::vector<float> gradients_;
-  std::vector<float> first_moment_;   // Of the own range.
-  std::vector<float> second_moment_;  // Of the own range.
+  std::vector<float> first_moment_;   // For the own range.
+  std::vector<float> second_moment_;  // For the own range.
   Progress progress_;
   // The activations of the current sample, the input first, and their dropout factors.
   std::vector<std::vector<float>> activations_;

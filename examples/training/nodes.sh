@@ -9,7 +9,7 @@
 
 declare -A node_address=()
 nodes_scratch=""
-nodes_prefix=""  # Of the names of the namespaces; empty: loopback addresses.
+nodes_prefix=""  # For the names of the namespaces; empty: loopback addresses.
 nodes_port=7711
 nodes_count=0
 
@@ -76,7 +76,7 @@ node_daemon() {  # node_daemon NAME: the pid of its daemon; fails when none runs
   [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null && echo "$pid"
 }
 
-# All processes of one node, or of all: those that were told its directory.
+# All processes of one node, or of all: those that have its directory in their environment.
 node_processes() {  # node_processes [NAME]
   local name
   for name in ${1:-${!node_address[@]}}; do

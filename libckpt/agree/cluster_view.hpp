@@ -77,7 +77,7 @@ bool has_trainers(const ClusterView& view);  // On any live node.
 StepCopies copies_of(const ClusterView& view, format::StepId at);
 // The same, by the ranks that made it, whatever their number: of a restored step.
 StepCopies copies_of_any(const ClusterView& view, format::StepId at);
-// What another number of ranks made, by these.
+// Copies of a step that another number of ranks saved, by those ranks.
 StepCopies copies_of_others(const ClusterView& view, const ReportIndex::OfOthers& step);
 std::vector<ReportIndex::OfOthers> held_steps_of_others(const ClusterView& view);
 // The steps that some node holds a shard of, taken by as many ranks as the job has; ascending.

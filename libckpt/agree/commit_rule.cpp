@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/assert.hpp"
+
 namespace ckpt::agree {
 
 std::size_t required_copies(const ClusterView& view) {
@@ -22,6 +24,7 @@ std::set<format::StepId> held_steps(const ClusterView& view, std::uint64_t timel
 
 bool is_safe(const ClusterView& view, format::StepId at, std::size_t copies_needed) {
   const auto copies = copies_of(view, at);
+  CKPT_ASSERT(copies.size() > 0);  // Without ranks all would be safe.
   return std::all_of(copies.begin(), copies.end(), [&](const std::optional<Copies>& shard) {
     return shard && shard->domains >= copies_needed;
   });
@@ -32,6 +35,7 @@ bool is_safe(const ClusterView& view, format::StepId at, std::size_t copies_need
 std::optional<format::StepId> newest_committable(const ClusterView& view, std::uint64_t timeline) {
   const std::set<format::StepId> steps = held_steps(view, timeline);
   const std::size_t copies_needed = required_copies(view);
+  CKPT_ASSERT(copies_needed > 0);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (is_safe(view, *step, copies_needed)) return *step;
   }
@@ -52,6 +56,7 @@ std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t time
   for (const format::StepId& at : candidates) {
     if (committed && at <= *committed) continue;
     const auto copies = copies_of(view, at);
+    CKPT_ASSERT(copies.size() == view.shape.world_size);
     const bool is_missed = std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
       if (rank.report == nullptr || rank.report->timeline != timeline) return false;
       const auto& filling = rank.report->filling;

@@ -1,7 +1,7 @@
 // CopyRule: which stored step the second place of a job gets, and when.
 //
-// The newest one wins: those between it and the last copy are left out. What a restore abandoned is
-// in neither list.
+// The newest one wins: those between it and the last copy are left out. Steps that a restore
+// abandoned are in neither list.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct CopyPace {
 };
 
 struct CopyView {
-  std::span<const StoredStep> first, second;  // What both places have; in any order.
+  std::span<const StoredStep> first, second;  // In either place, in any order.
   // Steps that this node has seen published since it began to copy one: retention may have removed
   // them by now.
   std::uint64_t published_since = 0;

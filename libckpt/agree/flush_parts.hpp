@@ -37,7 +37,7 @@ class FlushParts {
 
   const format::FlushOrder& order() const { return order_; }
   std::vector<Digest> digests() const;                     // By rank.
-  bool had_several_writers() const;                        // Of one part.
+  bool had_several_writers() const;                        // For one part.
   const std::string& failure() const { return failure_; }  // When it has failed.
   // The part that no node can go on with for now; empty: none. For people.
   const std::string& stuck() const { return stuck_; }

@@ -53,7 +53,7 @@ class ReportIndex {
 
   // `world_size`: the number of ranks that made them.
   StepCopies copies_of(format::StepId at, std::uint32_t world_size) const;
-  std::vector<format::StepId> steps() const;  // Of the job's number of ranks; ascending.
+  std::vector<format::StepId> steps() const;  // By the job's number of ranks; ascending.
   // Those of other numbers, and these numbers; ascending.
   struct OfOthers {
     format::StepId at;

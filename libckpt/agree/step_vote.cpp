@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/assert.hpp"
+
 namespace ckpt::agree {
 
 namespace {
@@ -64,7 +66,7 @@ Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::St
       coverage.missing.push_back(rank);
       if (coverage.damage.empty())
         coverage.damage =
-            fmt::format("what storage has of rank {} {}", rank, describe(damage->second.at(rank)));
+            fmt::format("the stored shard of rank {} {}", rank, describe(damage->second.at(rank)));
     } else if (published != nullptr) {
       coverage.digests.push_back(published->digests[rank]);
       coverage.is_in_memory = false;
@@ -215,7 +217,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   } else if (!other_worlds.empty()) {
     // Not "not found": some of it may come back with a node.
     vote.error = Errc::unsupported;
-    vote.reason = fmt::format("what is in memory was saved by {} ranks, this job has {}",
+    vote.reason = fmt::format("the steps in memory were saved by {} ranks, this job has {}",
                               *other_worlds.begin(), view.shape.world_size);
     if (!vote.candidates.empty())
       vote.reason +=
@@ -231,43 +233,50 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
   }
 }
 
+// The step that was chosen is not restored, and no other one instead of it.
+void reject_chosen(Vote& vote, Errc error, const char* verdict) {
+  CKPT_ASSERT(vote.chosen.has_value());
+  vote.chosen.reset();
+  vote.digests.clear();
+  vote.holders.clear();
+  vote.from_storage = false;
+  vote.error = error;
+  for (Candidate& candidate : vote.candidates) {
+    if (!candidate.is_chosen) continue;
+    candidate.is_chosen = false;
+    candidate.verdict = verdict;
+  }
+}
+
+// Law: all ranks have the chosen step, and nothing is left of a step that was rejected.
+void check(const Vote& vote) {
+  const auto chosen = std::ranges::count_if(vote.candidates, &Candidate::is_chosen);
+  CKPT_ASSERT(chosen == (vote.chosen ? 1 : 0));
+  CKPT_ASSERT(vote.digests.size() == vote.holders.size());
+  CKPT_ASSERT(vote.chosen.has_value() != vote.digests.empty());
+  CKPT_ASSERT(!vote.chosen || vote.error == Errc{});
+}
+
 // A job went on with another number of ranks, and published a newer step. It must not go back to an
 // older one in silence. A trainer that can restore another number of ranks takes the newer one.
 void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const VoteRules& rules) {
   const PublishedStep* other = newest_of_other_world(view, rules);
   if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
-  vote.chosen.reset();
-  vote.digests.clear();
-  vote.holders.clear();
-  vote.from_storage = false;
-  vote.error = Errc::unsupported;
+  reject_chosen(vote, Errc::unsupported, "rejected: another number of ranks published a newer one");
   vote.reason =
       fmt::format("the newest checkpoint, step {}, was taken by {} ranks, this job has {}",
                   number(other->at.step), other->world_size, view.shape.world_size);
-  for (Candidate& candidate : vote.candidates) {
-    if (!candidate.is_chosen) continue;
-    candidate.is_chosen = false;
-    candidate.verdict = "rejected: another number of ranks published a newer one";
-  }
 }
 
 // Without the history an abandoned step looks like the newest. A caller that names a step has
 // chosen it.
 void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules& rules) {
   if (!vote.chosen || rules.wanted || view.history_lost.empty() || !rules.history.empty()) return;
-  const auto chosen = std::find_if(vote.candidates.begin(), vote.candidates.end(),
-                                   [](const Candidate& candidate) { return candidate.is_chosen; });
-  chosen->is_chosen = false;
-  chosen->verdict = "rejected: nobody knows whether it was abandoned";
-  vote.error = Errc::corruption;
   vote.reason = fmt::format(
       "the history of the job's timelines is lost ({}), and step {} may be one that a restore "
       "to an older step abandoned: restore a step by its number",
       view.history_lost, number(vote.chosen->step));
-  vote.chosen.reset();
-  vote.digests.clear();
-  vote.holders.clear();
-  vote.from_storage = false;
+  reject_chosen(vote, Errc::corruption, "rejected: nobody knows whether it was abandoned");
 }
 
 // The coverage without the node: its copies are gone, and stored steps stay.
@@ -316,7 +325,7 @@ Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
     all.emplace_back(at, cover(view, damaged, at));
   for (const ReportIndex::OfOthers& step : held_steps_of_others(view))
     all.emplace_back(step.at, cover_of_others(view, step));
-  // Of one step, what the job's own number of ranks made comes first.
+  // A step by the job's own number of ranks comes before the same step by another number.
   std::ranges::sort(all, [](const auto& one, const auto& other) {
     if (one.first != other.first) return one.first > other.first;
     return std::pair(one.second.is_of_others, one.second.saved_by) <
@@ -338,6 +347,7 @@ std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRule
     choose(result, rest, rules);
     prefer_newer_of_other_world(result, view, rules);
     refuse_without_history(result, view, rules);
+    CKPT_ASSERT(!result.chosen || result.error == Errc{});
     survivals.push_back({node.name, result.chosen, result.from_storage});
   }
   return survivals;
@@ -351,6 +361,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   choose(result, cover_all(view, damaged, other_worlds), rules);
   prefer_newer_of_other_world(result, view, rules);
   refuse_without_history(result, view, rules);
+  check(result);
   if (result.error != Errc{}) return result;
   if (result.chosen) {
     result.reason =

@@ -1,4 +1,4 @@
-// Assert: what only a bug can break. Always on; calls the handler, then aborts.
+// Assert: for conditions that only a bug can break. Always on; calls the handler, then aborts.
 #pragma once
 
 #include <source_location>

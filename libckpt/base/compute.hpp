@@ -2,8 +2,8 @@
 // data, and parsing and building long texts. The control thread stays free.
 //
 // Threads:  call from one executor; every Task resumes there. The work runs elsewhere.
-// Lifetime: what the work refers to must live until its Task ends, or until the Compute is gone:
-//           destroy it before the executor's context.
+// Lifetime: objects that the work refers to must live until its Task ends, or until the Compute is
+//           gone: destroy it before the executor's context.
 #pragma once
 
 #include <functional>

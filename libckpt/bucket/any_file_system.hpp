@@ -1,7 +1,7 @@
 // AnyFileSystem: a disk's FileSystem that also takes paths of buckets.
 //
-// What buckets need (libcurl, keys, an endpoint) is looked for at the first such path. Without it,
-// those calls fail, and the disk's go on.
+// The first path of a bucket looks for libcurl, keys and an endpoint. Without them, calls for
+// buckets fail, and the disk's go on.
 //
 // Threads:  one executor. Lifetime: as the disk's; `clock` outlives it.
 #pragma once

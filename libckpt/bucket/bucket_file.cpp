@@ -200,7 +200,7 @@ Task<void> ObjectWriter::sync_data() {
 }
 
 Task<void> ObjectWriter::close() {
-  // What was not synced is not there, as after a crash.
+  // Bytes that were not synced are not there, as after a crash.
   co_return Status();
 }
 

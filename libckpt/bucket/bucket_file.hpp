@@ -69,12 +69,12 @@ class ObjectWriter final : public os::File {
     std::map<std::uint64_t, std::span<const std::byte>> pieces;  // By offset in the object.
     std::uint64_t bytes = 0;
     bool is_sent = false;
-    std::list<std::vector<std::byte>> copies;  // Of what write_at was given, until it is sent.
+    std::list<std::vector<std::byte>> copies;  // Bytes from write_at, until they are sent.
   };
   std::uint64_t bytes_of_part(std::size_t index) const;
   Task<void> add_piece(std::uint64_t offset, std::span<const std::byte> piece);
   Task<void> send_part(std::size_t index);
-  // What a write at `offset` has of the part that it begins in.
+  // The bytes of a write at `offset` that lie in the part that it begins in.
   std::uint64_t bytes_in_part(std::uint64_t offset, std::uint64_t bytes) const;
   Status check_write(std::uint64_t offset, std::uint64_t bytes) const;
   Pieces pieces_of(const Part& part) const;

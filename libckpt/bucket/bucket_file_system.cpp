@@ -97,7 +97,7 @@ Task<std::vector<os::DirectoryEntry>> BucketFileSystem::list(std::string path) {
       if (prefix.size() <= below.size() + 1) continue;
       std::string name = prefix.substr(below.size());
       name.pop_back();
-      // "a" and "a/b" may both be there: what has something below it counts as a directory.
+      // "a" and "a/b" may both be there: a key with others below it counts as a directory.
       entries.insert_or_assign(std::move(name), os::EntryKind::directory);
     }
     if (entries.size() > entries_max) co_return too_many(path);

@@ -37,7 +37,7 @@ struct ListOrder {
   Place below;  // Everything whose name begins with this key and a slash; without a key: all.
   bool is_deep = false;  // Else what follows the next slash is summed up as prefixes.
   std::uint32_t keys_max = 1000;
-  std::string token;  // Of the page before.
+  std::string token;  // From the page before.
 };
 struct PartOrder {
   std::string upload;

@@ -1,19 +1,10 @@
 #include "bucket/curl_library.hpp"
 
-#include <mutex>
-#include <optional>
-
 #include "os/dynamic_library.hpp"
 
 namespace ckpt::bucket {
 
 namespace {
-
-template <class Function>
-Status find(const os::DynamicLibrary& library, const char* name, Function*& function) {
-  CKPT_TRY(function, library.symbol<Function>(name));
-  return {};
-}
 
 Result<CurlLibrary> load_once() {
   auto library = os::DynamicLibrary::open({"libcurl.so.4", "libcurl-gnutls.so.4"});
@@ -22,17 +13,17 @@ Result<CurlLibrary> load_once() {
                 "s3:// needs libcurl (Debian: libcurl4): " + library.error().text());
   }
   CurlLibrary curl;
-  CKPT_CHECK(find(*library, "curl_easy_init", curl.easy_init));
-  CKPT_CHECK(find(*library, "curl_easy_cleanup", curl.easy_cleanup));
-  CKPT_CHECK(find(*library, "curl_easy_reset", curl.easy_reset));
-  CKPT_CHECK(find(*library, "curl_easy_setopt", curl.easy_setopt));
-  CKPT_CHECK(find(*library, "curl_easy_getinfo", curl.easy_getinfo));
-  CKPT_CHECK(find(*library, "curl_easy_perform", curl.easy_perform));
-  CKPT_CHECK(find(*library, "curl_easy_strerror", curl.easy_strerror));
-  CKPT_CHECK(find(*library, "curl_slist_append", curl.slist_append));
-  CKPT_CHECK(find(*library, "curl_slist_free_all", curl.slist_free_all));
+  CKPT_CHECK(library->find("curl_easy_init", curl.easy_init));
+  CKPT_CHECK(library->find("curl_easy_cleanup", curl.easy_cleanup));
+  CKPT_CHECK(library->find("curl_easy_reset", curl.easy_reset));
+  CKPT_CHECK(library->find("curl_easy_setopt", curl.easy_setopt));
+  CKPT_CHECK(library->find("curl_easy_getinfo", curl.easy_getinfo));
+  CKPT_CHECK(library->find("curl_easy_perform", curl.easy_perform));
+  CKPT_CHECK(library->find("curl_easy_strerror", curl.easy_strerror));
+  CKPT_CHECK(library->find("curl_slist_append", curl.slist_append));
+  CKPT_CHECK(library->find("curl_slist_free_all", curl.slist_free_all));
   decltype(&::curl_global_init) global_init = nullptr;
-  CKPT_CHECK(find(*library, "curl_global_init", global_init));
+  CKPT_CHECK(library->find("curl_global_init", global_init));
   if (global_init(CURL_GLOBAL_ALL) != CURLE_OK)
     return fail(Errc::unsupported, "s3:// needs libcurl: it cannot be initialized");
   return curl;
@@ -41,12 +32,9 @@ Result<CurlLibrary> load_once() {
 }  // namespace
 
 Result<const CurlLibrary*> CurlLibrary::load() {
-  static std::mutex mutex;
-  static std::optional<Result<CurlLibrary>> loaded;
-  const std::lock_guard lock(mutex);
-  if (!loaded) loaded.emplace(load_once());
-  if (!*loaded) return fail(loaded->error());
-  return &**loaded;
+  static const Result<CurlLibrary> loaded = load_once();
+  if (!loaded) return fail(loaded.error());
+  return &*loaded;
 }
 
 }  // namespace ckpt::bucket

@@ -28,7 +28,7 @@ struct Exchange {
   const Request& request;
   const std::atomic<bool>& is_stopped;
   Response response;
-  std::size_t piece = 0;  // Of the request's body: the next byte to send.
+  std::size_t piece = 0;  // The next byte to send of the request's body.
   std::size_t offset = 0;
   std::uint64_t received = 0;  // Into `target`.
   bool is_overlong = false;
@@ -103,7 +103,7 @@ int note_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 
 bool is_worth_another_try(CURLcode code) {
   switch (code) {
-    case CURLE_UNSUPPORTED_PROTOCOL:  // The answer is no HTTP: what is asked for always is.
+    case CURLE_UNSUPPORTED_PROTOCOL:  // The answer is no HTTP, though the request was.
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:

@@ -18,7 +18,7 @@ struct Dialect {
   std::string_view body_hash_header;
   std::string_view token_header;
   std::string_view checksum_header;
-  std::string_view tag_header;           // Of answers: what conditions name.
+  std::string_view tag_header;           // In answers: the tag that conditions name.
   std::string_view if_unchanged_header;  // Of writes, and of reads of one version.
   std::string_view if_absent_header;     // Of writes,
   std::string_view absent_tag;           // with this value.

@@ -21,7 +21,7 @@ struct Environment {
 };
 
 using Section = std::map<std::string, std::string>;
-// "[name]" and "key = value" lines; what is indented below a key belongs to it and is left out.
+// "[name]" and "key = value" lines; lines indented below a key belong to it and are left out.
 std::map<std::string, Section> parse_profiles(std::string_view text);
 
 // The profile that AWS_PROFILE names, else `default`: keys of the configuration file, and over them

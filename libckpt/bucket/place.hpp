@@ -24,7 +24,7 @@ struct Place {
 bool is_bucket_path(std::string_view path);
 
 std::string to_text(const Place& place);    // "s3://bucket/key"
-std::string prefix_of(const Place& place);  // Of the keys below it: "key/", or nothing.
+std::string prefix_of(const Place& place);  // "key/", which begins every key below it; or nothing.
 
 // Errors: invalid_argument (no bucket path, a name that no bucket can have, ".." in it).
 Result<Place> parse_place(std::string_view path);

@@ -25,7 +25,7 @@ enum class Reaction : std::uint8_t {
 };
 // `error` is that of an answer which is not good.
 Reaction reaction_to(int status, const ServerError& error);
-Reaction reaction_to(const Error& error);  // Of the transport.
+Reaction reaction_to(const Error& error);  // For errors of the transport.
 
 // Full jitter: anything up to a bound that doubles with each try, so that the nodes of a job do not
 // come back together. `failures` counts from 1.

@@ -61,7 +61,7 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
                    "Time limit of the flush, such as 90s or 15min")
       ->capture_default_str();
   command->add_flag("--no-flush", arguments.no_flush,
-                    "End at once: what is in memory only is lost");
+                    "End at once: steps that only memory has are lost");
   command->footer(
       "Each job's newest committed step is written to the job's directory first. A job without a\n"
       "directory loses what it has in memory, and a step that some rank has not captured is lost\n"
@@ -144,7 +144,7 @@ constexpr const char* names_help =
     "Only tensors whose names match; as in the shell, and * goes over dots. May be repeated";
 
 void add_names(CLI::App* command, std::vector<std::string>& names) {
-  // One for each --names: what follows it may be a path.
+  // One for each --names: the next word may be a path.
   command->add_option("--names", names, names_help)->type_name("GLOB")->expected(1)->take_all();
 }
 
@@ -159,7 +159,7 @@ void add_inspect(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->add_flag("--pieces", given.pieces, "Also list each rank's piece of each tensor");
   command->footer(
       "Shows names, types, shapes and sizes, which ranks have what, and the blobs (what is no\n"
-      "tensor). Of a directory it shows the newest whole checkpoint. Reads descriptions, and not\n"
+      "tensor). For a directory it shows the newest whole checkpoint. Reads descriptions, and not\n"
       "the tensors. Needs no daemon. With --json each part has its place.\n\n"
       "Examples:\n  ckpt inspect /ckpt/gpt2\n"
       "  ckpt inspect /ckpt/gpt2/step-000000900 --names 'model.*' --pieces\n"

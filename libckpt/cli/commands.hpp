@@ -39,7 +39,7 @@ struct GcOptions {
   std::string dir;
   storage::RetentionRule rule;  // Without max_ckpt_num: no checkpoint goes.
   bool dry_run = false;
-  std::string runtime_dir;  // Of the daemon that may work there.
+  std::string runtime_dir;  // The daemon that may work there has this one.
 };
 // Removes checkpoints that the rule does not keep, and what ended attempts left behind.
 Result<Outcome> collect_garbage(const GcOptions& given);

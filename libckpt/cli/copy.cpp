@@ -87,7 +87,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
     if (error.code() == Errc::cancelled || error.code() == Errc::exhausted)
       error = Error(error.code(),
                     error.text() +
-                        "; what was copied stays, and `ckpt cp` goes on "
+                        "; copied files stay, and `ckpt cp` goes on "
                         "from there",
                     error.cause());
     auto status = workplace.run(explain(workplace.files(), step, std::move(error)));

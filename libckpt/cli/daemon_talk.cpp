@@ -135,13 +135,13 @@ Task<void> wait_gone(Clock& clock, os::Fd process) {
   co_return Status();
 }
 
-// A flush may take minutes: a person who waits is told so, once.
+// A flush may take minutes: one line says so to a waiting person.
 DetachedTask tell_when_slow(Clock& clock, Duration deadline, std::weak_ptr<void> waits) {
   const Time told_at = clock.after(slow_after);
   auto slept = co_await sleep_until(clock, told_at);
   if (!slept || waits.expired()) co_return;
   fmt::print(stderr,
-             "The daemon still flushes what is in memory only, for {} s at most. `ckpt status` "
+             "The daemon still flushes steps that only memory has, for {} s at most. `ckpt status` "
              "tells how far it is, `ckpt stop --no-flush` ends it without.\n",
              std::chrono::duration_cast<std::chrono::seconds>(deadline).count());
 }

@@ -13,7 +13,7 @@ struct Finding {
   std::string name;
   Grade grade = Grade::good;
   std::string text;
-  std::string advice;  // What to do; empty: nothing.
+  std::string advice;  // A remedy; empty: none is needed.
 };
 
 // Changes nothing, except that it writes and removes one file in the checkpoint directory.

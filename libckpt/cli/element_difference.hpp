@@ -11,7 +11,7 @@ namespace ckpt::cli {
 struct ElementDifference {
   std::uint64_t different = 0;
   std::uint64_t not_finite = 0;  // Of these, with an infinity or a NaN on some side.
-  double largest = 0;            // Of the others; of complex numbers the distance.
+  double largest = 0;            // Among the others; for complex numbers the distance.
 };
 
 // Adds what differs. Both have the same size, a multiple of the element's.

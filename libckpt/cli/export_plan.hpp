@@ -28,7 +28,7 @@ struct ExportTensor {
 struct ExportFile {
   std::string name;
   std::vector<ExportTensor> tensors;
-  std::uint64_t bytes = 0;  // Of the tensors.
+  std::uint64_t bytes = 0;  // All tensors together.
 };
 
 // Two names of one tensor. Only the first one is written.
@@ -42,7 +42,7 @@ struct ExportWish {
   bool is_sharded = false;            // As Hugging Face does it.
   std::uint64_t file_bytes_max = 0;   // Then: of the tensors of one file.
   std::string file_name;              // Else.
-  std::optional<std::uint32_t> rank;  // Whose whole tensors count where several ranks have one.
+  std::optional<std::uint32_t> rank;  // Its whole tensors count where several ranks have one.
   bool copies_tied = false;           // Each name gets the bytes.
 };
 

@@ -1,6 +1,6 @@
 // 1. Nothing is in the way, every element of every tensor is there, and the disk has room.
 // 2. Each file is written under a hidden name beside its place, and synced.
-// 3. What a program would open first is removed: the index, and a single file.
+// 3. The files that a program would open first are removed: the index, and a single file.
 // 4. The files are renamed to their places, the index last, and the directory is synced.
 //
 // A death in between leaves hidden files, or no index. It leaves no file that is not whole, and no
@@ -75,7 +75,7 @@ Task<void> find_what_is_in_the_way(Export& work) {
   co_return Status();
 }
 
-// Of what other ranks have, too, nothing is missing: it is whole there.
+// A tensor that other ranks have, too, is not missing: it is whole there.
 Task<void> check_complete(Export& work) {
   std::vector<gather::TensorToRead> all;
   for (const ExportFile& file : work.plan.files)

@@ -1,10 +1,10 @@
 // How garbage is collected:
-//   1. The marker names the run. A directory without one is refused: what lies there may be
+//   1. The marker names the run. A directory without one is refused: the files there may be
 //      somebody else's.
 //   2. The daemon of this node is asked whether it works in the directory. If so, attempts are its
 //      own business; published checkpoints may go at any time, since their removal is atomic.
 //   3. The surplus is chosen as a daemon would choose it.
-//   4. Of the checkpoints that stay, one is read as a whole: damage must not make the last good one
+//   4. One of the checkpoints that stay is read as a whole: damage must not make the last good one
 //      go.
 //   5. Each is removed: logged, hidden by a rename (in a bucket: without its manifest), then its
 //   files.
@@ -137,7 +137,7 @@ Status check_history(Workplace& workplace, const storage::Site& site, const Plan
                           site.directory()));
 }
 
-// Step 5. What a daemon removes meanwhile is gone as well.
+// Step 5. A checkpoint that a daemon removes meanwhile is gone as well.
 Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& plan,
                   const std::string& reason) {
   for (const storage::Checkpoint& checkpoint : plan.superfluous) {

@@ -18,7 +18,7 @@ namespace ckpt::cli {
 struct ImportTensor {
   format::TensorSpec spec;
   std::size_t file = 0;  // Index into `files`.
-  format::Extent bytes;  // In that file. Of an alias: those of the tensor that it names.
+  format::Extent bytes;  // In that file. An alias has those of the tensor that it names.
 };
 
 struct ImportSource {

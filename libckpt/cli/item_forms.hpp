@@ -1,4 +1,4 @@
-// ItemForms: what Python's items say about tensors that are stored in another form.
+// ItemForms: the notes of Python's items on tensors that are stored in another form.
 //
 // A tensor that does not lie in row-major order is stored as it lies, with its dimensions in that
 // order, and one of a type that safetensors lacks as its bytes. The structure of the items, a blob
@@ -21,7 +21,7 @@ inline constexpr const char* items_blob = "libckpt.items";
 
 struct ItemForm {
   std::string type;                  // As its framework calls it: "float32".
-  std::vector<std::uint64_t> shape;  // Of the tensor as the trainer had it.
+  std::vector<std::uint64_t> shape;  // As the trainer had the tensor.
   std::vector<std::uint8_t> order;   // Its dimensions as they are stored; empty: in their order.
 };
 using ItemForms = std::map<std::string, ItemForm>;  // By the tensor's name.

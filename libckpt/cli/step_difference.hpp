@@ -1,4 +1,4 @@
-// StepDifference: what differs between the tensors of two checkpoints, whichever ranks saved them.
+// StepDifference: differences of the tensors of two checkpoints, whichever ranks saved them.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ std::string_view name_of(DifferenceKind kind);
 
 struct Difference {
   std::string name;
-  std::optional<std::uint32_t> rank;  // Of what each rank has for itself.
+  std::optional<std::uint32_t> rank;  // For state that each rank has for itself.
   DifferenceKind kind = DifferenceKind::values;
   std::string one, other;      // The types or the shapes.
   DType dtype = DType::u8;     // Of values.

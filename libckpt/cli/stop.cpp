@@ -41,7 +41,7 @@ void describe_end(Outcome& outcome, const Json& jobs, bool flush) {
 Unexpected refuse(Error error) {
   return fail(std::move(error).context(
       "the daemon goes on, since not all could be flushed (--no-flush ends it all the same, and "
-      "loses what is in memory only)"));
+      "loses steps that only memory has)"));
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->footer(
       "The copy is the same checkpoint: its run, its timelines and its bytes. So the job can go "
       "on\n"
-      "in TO, and TO may get further checkpoints of the same run. Of a directory it copies the\n"
+      "in TO, and TO may get further checkpoints of the same run. For a directory it copies the\n"
       "newest whole checkpoint. Each chunk is compared with its checksum while it is copied, and\n"
       "the copy appears under its name when all of it is synced. After an interruption or a full\n"
       "disk, the same command goes on: ranks that are there and whole are not copied again. Two\n"
@@ -137,7 +137,7 @@ void add_import(CLI::App& app, Commands& commands, Arguments& arguments) {
       ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   command->footer(
       "Reads safetensors files, torch archives (torch.save of torch 1.6 or later) and the models\n"
-      "of several such files that an index names. Of a torch archive only the tensors are taken,\n"
+      "of several such files that an index names. A torch archive gives only its tensors,\n"
       "by the keys on the way to them (model.layer.weight), and nothing in it is run: one that\n"
       "needs more than torch's own names for tensors is refused. Overlaps, sizes that do not fit\n"
       "and damaged entries are refused, too.\n\n"

@@ -1,4 +1,4 @@
-// TensorChoice: which tensors of a checkpoint a command is about, and what they are called.
+// TensorChoice: which tensors of a checkpoint a command is about, and under which names.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -14,7 +14,7 @@ namespace ckpt::cli {
 // A name is chosen if it matches some glob, or there are none, and begins with `strip`.
 struct TensorChoice {
   std::vector<std::string> globs;  // As the shell has them; `*` goes over dots and slashes too.
-  std::string strip;               // What chosen names begin with, and lose.
+  std::string strip;               // Chosen names begin with this, and lose it.
 };
 
 bool is_chosen(const TensorChoice& choice, std::string_view name);

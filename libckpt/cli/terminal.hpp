@@ -1,4 +1,4 @@
-// Terminal: what the terminal of this process shows, if there is one.
+// Terminal: its width, and one line of progress that is written over.
 #pragma once
 
 #include <chrono>

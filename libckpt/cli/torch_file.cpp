@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// What torch.load wants beside the tensors: the pickle, the order of bytes, the format's version.
+// torch.load wants these beside the tensors and the pickle: order of bytes, version of the format.
 constexpr std::string_view byte_order = "little", version = "3\n";
 constexpr std::size_t small_entries = 3;
 

@@ -46,7 +46,8 @@ std::optional<CaptureShare> share_of(const SharedTensor& shared, std::uint64_t s
   }
   CaptureShare own{shape_of(share->region, piece.order), {}, share->offset};
   piece.copy = 0;  // Nobody else captures these bytes.
-  // Of a whole tensor a number says that it is not this rank's own, and that others may ask for it.
+  // For a whole tensor a copy's number says that it is not this rank's own, and that others may ask
+  // for it.
   if (!format::normalized(piece, own.shape)) piece.copy = 1;
   own.piece = std::move(piece);
   return own;

@@ -1,4 +1,4 @@
-// CaptureShare: what a rank captures of a tensor that other ranks hold, too.
+// CaptureShare: the part that a rank captures of a tensor that other ranks hold, too.
 //
 // It is a smaller piece of the same tensor, so that nothing behind the capture knows of copies.
 // `plan/share.hpp` says which part is whose.

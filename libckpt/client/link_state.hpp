@@ -51,7 +51,7 @@ class LinkState {
   bool forget_idle_slots();
 
   // --- The trainer's threads ---
-  // `directory`: what the daemon reads before it answers, for the message; may be empty.
+  // `directory`: the one that the daemon reads before it answers, for the message; may be empty.
   Status wait_attached(Deadline deadline, const std::string& directory) const;
   void ask_layout(std::uint64_t slot_bytes);  // Before the engine is asked.
   Status wait_slots(Deadline deadline) const;

@@ -20,7 +20,7 @@ struct OptionField {
 std::span<const OptionField> option_fields();
 const OptionField* find_option_field(std::string_view name);  // Null: there is none.
 
-// OptionProblem: what is wrong with the values, alone or together. Empty name: nothing.
+// OptionProblem: the fault of the values, alone or together. Empty name: none.
 struct OptionProblem {
   std::string_view name;
   std::string text;  // "must be below world_size, which is 4".

@@ -44,7 +44,7 @@ class SessionSlots {
     std::vector<Grant> taken;
   };
 
-  void ask(std::uint64_t slot_bytes) { slot_bytes_ = slot_bytes; }  // Of the newest layout.
+  void ask(std::uint64_t slot_bytes) { slot_bytes_ = slot_bytes; }  // For the newest layout.
   std::uint64_t asked_bytes() const { return slot_bytes_; }
 
   // Grants of unchanged Slots stay valid, since the engine does not repeat them.

@@ -30,7 +30,7 @@ class SlotReadiness {
   // a plan of copies is out of date. Only while no capture runs.
   Result<bool> update();
   const format::Layout& layout() const { return layout_; }
-  // What a restore is to bring, where captures have only shares of it; else nothing.
+  // The layout that a restore is to bring, where captures have only shares of it; else none.
   Result<std::optional<format::Layout>> wanted() const;
 
   // Asks for the Slots of the newest Layout, and waits for them until the deadline.

@@ -1,8 +1,5 @@
 #include "client/snap_thread.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include "os/thread_settings.hpp"
 
 namespace ckpt::client {
@@ -15,15 +12,11 @@ SnapThread::~SnapThread() {
 }
 
 void SnapThread::start() {
-  // A new thread inherits the mask of the one that makes it.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const os::SignalsBlocked blocked;
   thread_ = std::thread([this] {
     os::set_thread_name("ckpt-snap");
     context_.run();
   });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void SnapThread::join() {

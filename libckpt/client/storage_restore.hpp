@@ -24,7 +24,7 @@ struct LoadRequest {
   bool is_alone = false;
   std::uint32_t rank = 0;
   struct Wanted {
-    std::uint32_t world_size = 1;  // Of the reader.
+    std::uint32_t world_size = 1;  // The reader's.
     std::vector<format::TensorSpec> tensors;
   };
   std::optional<Wanted> wanted;  // None: the shard of `rank`, as it was saved.

@@ -1,8 +1,8 @@
 // TensorRegistry: the registered tensors of a trainer, checked, and which of them are tied.
 //
 // Two names with the same address, type, shape and piece are tied: the one that was added first
-// holds the bytes, the others are its aliases. Of a tensor that other ranks hold, too, a capture
-// has this rank's share (capture_share.hpp), and aliases go where the bytes go.
+// holds the bytes, the others are its aliases. If other ranks hold the tensor, too, a
+// capture has this rank's share of it (capture_share.hpp), and aliases go where the bytes go.
 #pragma once
 
 #include <ckpt/result.hpp>
@@ -42,7 +42,7 @@ class TensorRegistry {
   // Grows with each change; a change of addresses alone makes an equal layout.
   std::uint64_t version() const { return version_; }
 
-  // What a capture has of the tensors.
+  // The tensors as a capture has them.
   std::vector<format::TensorSpec> specs() const;
   // All of the tensors, as a restore fills them.
   std::vector<format::TensorSpec> wanted() const;

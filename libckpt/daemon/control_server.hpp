@@ -30,7 +30,7 @@ class DaemonControl {
   virtual ~DaemonControl() = default;
   virtual std::string status_json() const = 0;
   // Flushes, and ends the daemon. Then returns, as JSON, what each job has on storage and what was
-  // lost. Errors: what could not be flushed; the daemon then keeps running.
+  // lost. Errors: those of the flush; the daemon then keeps running.
   virtual Task<std::string> stop(Duration deadline, bool flush) = 0;
 };
 

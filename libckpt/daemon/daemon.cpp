@@ -284,7 +284,7 @@ Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
   CKPT_ASSERT(!is_ending_);
   is_ending_ = true;
   CKPT_POINT("stop.begin");
-  log_info("ends: {}{}", why, flush ? "; what is held is flushed first" : "");
+  log_info("ends: {}{}", why, flush ? "; the steps that it holds are flushed first" : "");
   Status flushed;
   if (flush) {
     // A person is informed soon and may free space. Nobody answers a signal, so all its time is
@@ -324,7 +324,7 @@ Task<std::string> Daemon::stop(Duration deadline, bool flush) {
   const Time last = clock_->after(deadline + end_time);
   if (!flush) {
     must_end_ = true;
-    engine_->give_up_flush();  // Of an attempt before, whose person may have gone away.
+    engine_->give_up_flush();  // An attempt before began it, and its person may have gone away.
   }
   // Another attempt is running, and may end the daemon for us.
   while (is_ending_ && !result_) {

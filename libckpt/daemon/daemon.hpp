@@ -26,7 +26,7 @@ class Daemon final : private DaemonControl {
   static Result<std::unique_ptr<Daemon>> open(DaemonOptions options);
   ~Daemon() override;
 
-  // Runs until the daemon was asked to end. Errors: what could not be flushed.
+  // Runs until the daemon was asked to end. Errors: those of the flush.
   Status run();
 
  private:
@@ -68,7 +68,7 @@ class Daemon final : private DaemonControl {
   bool is_ending_ = false;        // Until it has ended, or a failed flush lets it continue.
   bool must_end_ = false;         // Nobody is there to decide otherwise.
   std::optional<Status> result_;  // The flush's result, once the end is certain.
-  std::string held_;              // JSON: what was then on storage, and what was lost.
+  std::string held_;              // JSON: the steps then on storage, and those lost.
 };
 
 }  // namespace ckpt::daemon

@@ -15,7 +15,7 @@ namespace control = wire::control;
 
 namespace {
 
-// A trainer that a debugger holds may read late; what waits for it meanwhile is bounded.
+// A trainer that a debugger holds may read late; its waiting messages are bounded.
 constexpr Duration send_time = std::chrono::minutes(10);
 
 }  // namespace
@@ -70,8 +70,8 @@ DetachedTask TrainerSession::send_all(std::shared_ptr<TrainerSession> self) {
     const std::shared_ptr<os::LocalConnection> connection = self->connection_;
     auto sent = co_await connection->send(std::move(message), deadline);
     if (!sent) {
-      if (!self->is_closed_) log_info("{} cannot be told: {}", self->name(), sent.error().text());
-      // Its last captures may lie in the stream, not read yet: who reads comes to its end.
+      if (!self->is_closed_) log_info("{} gets no messages: {}", self->name(), sent.error().text());
+      // Its last captures may lie in the stream, not read yet: a reader comes to its end.
       self->is_mute_ = connection->is_open();
       self->outgoing_.clear();
       if (!self->is_mute_) self->close_connection();

@@ -24,7 +24,7 @@ namespace ckpt::daemon {
 
 class TrainerSession final : public node::SessionEvents {
  public:
-  // What a trainer that does not read can cost us; then its connection is closed.
+  // A trainer that does not read costs us this many messages; then its connection is closed.
   static constexpr std::size_t outgoing_max = 1024;
 
   struct Identity {

@@ -1,11 +1,9 @@
 #include "device/copy_threads.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 
 #include "base/assert.hpp"
+#include "os/thread_settings.hpp"
 
 namespace ckpt::device {
 
@@ -17,14 +15,9 @@ CopyThreads::Work::~Work() {
 CopyThreads::CopyThreads(std::uint32_t count) {
   CKPT_ASSERT(count >= 1);
   CKPT_ASSERT(count <= threads_max);
-  // The trainer's signals are for its own threads, so ours start with all of them blocked.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const os::SignalsBlocked blocked;
   threads_.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 CopyThreads::~CopyThreads() {
@@ -118,7 +111,7 @@ void CopyThreads::retire(Work& work) {
 }
 
 void CopyThreads::run() {
-  pthread_setname_np(pthread_self(), "ckpt-copy");
+  os::set_thread_name("ckpt-copy");
   std::unique_lock lock(mutex_);
   while (true) {
     Work* work = nullptr;

@@ -152,7 +152,7 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
   return symbols.find(pointer_attribute, "cuPointerGetAttribute", 4000);
 }
 
-// What a driver lacks stays null: there is another way without each of them. They are looked up
+// A function that the driver lacks stays null: there is another way without it. They are looked up
 // only in drivers of their version, since asking an older one is an error.
 void CudaDriver::find_newer_functions(const CudaSymbols& symbols) {
   if (version >= version_of_context_id)

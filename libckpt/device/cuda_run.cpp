@@ -360,7 +360,7 @@ void CudaRun::end(Lock& lock) {
   // Step 5.
   state_ = State::ending;
   std::erase(queue_.runs, this);
-  queue_.changed.notify_all();  // Who fences need not wait for what the listener does.
+  queue_.changed.notify_all();  // A fence need not wait for the listener.
   Status status;
   if (failure_) status = fail(Error(*failure_));
   lock.unlock();

@@ -1,8 +1,5 @@
 #include "device/memory_pins.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -67,12 +64,8 @@ void MemoryPins::start(Pinner& pinner) {
     pinner_ = &pinner;
     is_stopping_ = false;
   }
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const os::SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void MemoryPins::stop() {

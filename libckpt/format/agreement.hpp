@@ -1,4 +1,4 @@
-// Agreement: what nodes report to the job's coordinator, and what it decrees.
+// Agreement: the reports of nodes to the job's coordinator, and its decrees.
 //
 // Both are whole states and not events: the newest one replaces all before it, so that loss,
 // repetition and reordering are harmless, and a new coordinator needs no history but the reports.
@@ -25,7 +25,7 @@ struct Holding {  // One verified, sealed copy of a shard on the reporting node.
   bool operator==(const Holding&) const = default;
 };
 
-// RestoreWish: what a rank's trainer asked for and how far it is.
+// RestoreWish: the restore that a rank's trainer asked for, and its progress.
 enum class StartPhase : std::uint8_t {
   idle,     // The session neither restored nor saved yet.
   asks,     // restore() was called.
@@ -127,7 +127,7 @@ struct NodeReport {
   std::string job;
   RunId run;
   std::string node;
-  std::uint64_t boot = 0;  // Of the daemon; changes when its memory is lost.
+  std::uint64_t boot = 0;  // The daemon's; changes when its memory is lost.
   std::uint64_t sequence = 0;
   std::uint64_t incarnation = 0;
   Digest members;  // Of (nodes, world size, replicas): all must agree.

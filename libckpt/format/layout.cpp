@@ -60,7 +60,7 @@ bool is_in_file(const TensorSpec& tensor) {
 
 // At most what its entry in the rank's part takes.
 std::uint64_t entry_bytes(const TensorSpec& tensor) {
-  constexpr std::uint64_t numbers_bytes = 64;  // Of an entry, and of a piece.
+  constexpr std::uint64_t numbers_bytes = 64;  // In an entry, and in a piece.
   const std::uint64_t dimensions = tensor.shape.size();
   std::uint64_t bytes = numbers_bytes + tensor.name.size() + tensor.alias_of.size();
   bytes += dimensions * sizeof(std::uint64_t);

@@ -77,7 +77,7 @@ struct Layout {
 // that is empty, too long, "__metadata__" or not UTF-8, a piece outside of its global tensor),
 // exhausted (more than `tensors_max`, or names and shapes of more than `tensor_list_bytes_max`). An
 // alias has the type, the shape and the piece of the tensor that it names, which is no alias
-// itself. What all tensors take in the rank's part, on storage.
+// itself. This limits what all tensors take in the rank's part, on storage.
 inline constexpr std::uint64_t tensor_list_bytes_max = 256u << 20;
 inline constexpr std::size_t tensors_max = 2'000'000;  // Most reach the header's 100 MB first.
 inline constexpr std::size_t name_bytes_max = 4096;

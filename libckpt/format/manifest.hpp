@@ -26,11 +26,11 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 struct ManifestShard {
   std::uint32_t rank = 0;
   std::uint64_t slot_bytes = 0;   // A Slot that takes these bytes has at least this size.
-  Digest record_digest;           // Of the record in the part: the identity of the copy.
+  Digest record_digest;           // The identity of the copy: the part has its record.
   std::string folder;             // Below the manifest's: has its files. Empty: beside it.
   PartSeal part;                  // Empty in version 1.
   std::vector<StoredFile> files;  // By member.
-  // Version 1 had no parts: what one would hold.
+  // Version 1 had no parts: the contents of one.
   std::shared_ptr<const ShardPart> embedded;
 };
 

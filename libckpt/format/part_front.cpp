@@ -22,7 +22,7 @@ Unexpected broken(std::string_view problem) {
 
 }  // namespace
 
-// What the front has of a file. Its name and kind are those of the layout's member.
+// The front's facts about one file. Its name and kind are those of the layout's member.
 struct FileFacts {
   std::uint64_t bytes = 0;
   Crc32 crc = 0;

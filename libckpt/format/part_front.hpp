@@ -31,14 +31,14 @@ inline constexpr std::size_t part_head_bytes = 8;
 // The version of a part with packed files. Without them it is the one before, for older programs.
 inline constexpr std::uint16_t part_version_packed = 3;
 
-// What the manifest knows of a file as it is stored: a packed one has a name and a size of its own.
+// A file as it is stored, for the manifest: a packed one has a name and a size of its own.
 struct StoredFile {
   std::string name;
   MemberKind kind = MemberKind::raw;
   std::uint64_t bytes = 0;
   Crc32 crc = 0;
   std::string archive;             // The name of the torch archive; empty: it is none.
-  std::optional<TableSeal> table;  // Of a packed file; none: the file is the plain one.
+  std::optional<TableSeal> table;  // A packed file has one; none: the plain one.
   bool operator==(const StoredFile&) const = default;
 };
 

@@ -184,7 +184,7 @@ Status PickleMachine::step_name(std::uint8_t code) {
       return load_persistent();
     case 'R':
       return call();
-    case 'b': {  // The state of an OrderedDict: what torch notes beside its tensors.
+    case 'b': {  // The state of an OrderedDict: torch's notes beside its tensors.
       CKPT_TRY(const Index state, pop());
       CKPT_TRY(const Index target, pop());
       if (values_[target].kind != Kind::dict || values_[state].kind != Kind::dict)

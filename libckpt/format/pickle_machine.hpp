@@ -1,8 +1,8 @@
 // PickleMachine: the stack machine that a pickle is a program for, without any way out of it.
 //
 // It knows the instructions that build containers, numbers and texts (pickletools, protocols 2 to
-// 5). What names a part of a program, or calls one, goes to the derived class, which has a list of
-// what it takes. Nothing is imported, called or made beyond that.
+// 5). A name or a call of a part of a program goes to the derived class, which has a list of those
+// that it takes. Nothing is imported, called or made beyond that.
 //
 // Memory: at most `pickle_values_max` values; they stay until the end, so that the memo may name
 // any.
@@ -34,15 +34,15 @@ class PickleMachine {
     tuple,
     list,
     dict,     // Keys and values take turns.
-    name,     // Of a module's attribute: "torch.FloatStorage".
+    name,     // A module's attribute: "torch.FloatStorage".
     storage,  // These two are made by the derived class.
     tensor,
   };
   struct Value {
     Kind kind = Kind::plain;
-    std::int64_t integer = 0;    // Of a storage: its bytes. Of a tensor: its number.
+    std::int64_t integer = 0;    // A storage's bytes; a tensor's number.
     std::string text;            // Also a storage's key.
-    std::optional<DType> dtype;  // Of a storage; none: untyped.
+    std::optional<DType> dtype;  // A storage's; none: untyped.
     std::vector<Index> items;
   };
 

@@ -15,7 +15,7 @@ namespace ckpt::format {
 namespace {
 
 constexpr std::string_view metadata_key = "__metadata__";
-constexpr std::uint64_t alignment = 8;  // Of the largest element.
+constexpr std::uint64_t alignment = 8;  // The largest element has this size.
 
 Status check_name(const std::string& name) {
   if (name.empty() || name == metadata_key || !is_utf8(name))

@@ -32,13 +32,13 @@ struct ShardPart {
 
 // PartSeal: covers every byte of a part. The front's digest covers the blocks' digests.
 struct PartSeal {
-  std::uint64_t bytes = 0;  // Of the whole file.
+  std::uint64_t bytes = 0;  // The whole file.
   std::uint64_t front_bytes = 0;
   Digest front_digest;
   bool operator==(const PartSeal&) const = default;
 };
 
-// What the files of a shard are called, how large they are, and what they hold.
+// The shard's files: their names, sizes and contents.
 std::vector<StoredFile> files_of(const ShardPart& part);
 
 std::vector<std::byte> encode(const ShardPart& part);

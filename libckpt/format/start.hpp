@@ -17,7 +17,7 @@
 
 namespace ckpt::format {
 
-// StartOutcome: what became of a Start. It is pending until every rank has its shard.
+// StartOutcome: the end of a Start. It is pending until every rank has its shard.
 class StartOutcome {
  public:
   StartOutcome() = default;  // Pending.
@@ -49,7 +49,7 @@ struct Start {
   // Why it has failed; else why this step, why not a newer one; for people.
   std::string reason;
   std::vector<std::uint64_t> sessions;  // By rank.
-  std::vector<Digest> digests;          // Of the shards of `base`, by the ranks that saved it.
+  std::vector<Digest> digests;          // The shards of `base`, by the ranks that saved it.
   // Likewise: nodes with a copy in memory, its own node first; empty: it is read from storage.
   std::vector<std::vector<std::string>> holders;
   bool from_storage = false;  // Some rank reads its shard from storage.
@@ -78,9 +78,9 @@ class SharedStart {
   explicit operator bool() const { return has_value(); }
   bool is_known() const { return content_ != nullptr; }
   const Digest& digest() const { return *digest_; }
-  const Start& operator*() const;  // Of one that is known.
+  const Start& operator*() const;  // Only if it is known.
   const Start* operator->() const { return &**this; }
-  // What is sent: shared as well.
+  // The bytes to send: shared as well.
   std::shared_ptr<const std::vector<std::byte>> encoded() const;
   void reset() { *this = SharedStart(); }
   bool operator==(const SharedStart& other) const { return digest_ == other.digest_; }

@@ -1,4 +1,4 @@
-// TorchNames: what torch calls the types of elements in its pickles.
+// TorchNames: torch's names for the types of elements in its pickles.
 #pragma once
 
 #include <array>

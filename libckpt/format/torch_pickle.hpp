@@ -4,7 +4,7 @@
 // containers, numbers and texts, and the few names that torch needs for tensors. Any other one is
 // an error: nothing is imported, called or made beyond what the list in the .cpp has.
 //
-// Memory: that of PickleMachine. What is shared is visited once for each name, at most
+// Memory: that of PickleMachine. Shared objects are visited once for each name, at most
 // `tensors_max` times in all.
 #pragma once
 

@@ -66,7 +66,7 @@ class Cutter {
   const TensorToRead& tensor_;
   const std::size_t number_;
   const std::vector<std::uint8_t> order_;
-  std::vector<std::uint64_t> row_bytes_;  // Of one index of each dimension, in that order.
+  std::vector<std::uint64_t> row_bytes_;  // For one index of each dimension, in that order.
   std::uint64_t total_ = 0;
   std::uint64_t at_ = 0;
 };

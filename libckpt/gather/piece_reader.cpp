@@ -20,7 +20,7 @@ constexpr std::size_t looks_in_flight = 16;
 constexpr std::size_t shards_in_flight = 4;
 constexpr std::size_t gaps_named_max = 5;
 
-// What a Chunk of a shard is read for: numbers of transfers, and of wanted bytes.
+// The reasons to read a Chunk of a shard: numbers of transfers, and of wanted bytes.
 struct ChunkWork {
   std::vector<std::uint32_t> transfers;
   std::vector<std::uint32_t> bytes;
@@ -77,7 +77,7 @@ Status check_readable(const Reading& reading, const Several& several) {
                           name, ranks.first, ranks.second, saved_by, reading.reader.world_size));
 }
 
-// What is one memory here cannot hold two different tensors.
+// One memory here cannot hold two different tensors.
 Status check_shared(const Reading& reading) {
   std::map<std::string_view, std::string_view> wanted;  // By each other name.
   for (const WantedPiece& each : reading.wants.pieces)

@@ -24,7 +24,7 @@ namespace ckpt::gather {
 
 struct WantedPiece {
   plan::Want want;
-  std::span<std::byte> target;    // Of the want's size. Lives until the Task ends.
+  std::span<std::byte> target;    // As large as the want. Lives until the Task ends.
   std::vector<std::string> also;  // Other names of that memory here, and so in the checkpoint.
 };
 

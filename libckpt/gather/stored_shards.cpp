@@ -12,7 +12,7 @@ namespace ckpt::gather {
 
 namespace {
 
-constexpr std::size_t chunks_in_flight = 4;  // Of each shard.
+constexpr std::size_t chunks_in_flight = 4;  // For each shard.
 
 // The references live until all Chunks are read.
 Task<void> read_one(storage::ShardFiles& files, std::size_t index,

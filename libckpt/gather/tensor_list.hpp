@@ -18,7 +18,7 @@ struct HeldPart {
 
 struct ListedTensor {
   std::string name;
-  DType dtype = DType::u8;           // Of the first part,
+  DType dtype = DType::u8;           // The first part's,
   std::vector<std::uint64_t> shape;  // and so the whole tensor's shape, as it is stored.
   std::vector<HeldPart> parts;       // By rank.
   std::string alias_of;              // Set if every rank that has the name says the same.

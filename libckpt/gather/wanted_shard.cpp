@@ -96,8 +96,8 @@ bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t sh
 
 // Leaves of `wanted` what is a piece in some shard, or is one here of a tensor that some shard has:
 // who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor
-// that a single shard has, if that is not joined: it is the same piece there and here. What no
-// shard has is the reader's to miss.
+// that a single shard has, if that is not joined: it is the same piece there and here. The
+// reader reports the tensors that no shard has.
 Task<void> keep_pieces(ShardSource& source, Reader reader,
                        std::vector<format::TensorSpec>& wanted) {
   std::set<std::string> names;
@@ -119,7 +119,7 @@ Task<void> keep_pieces(ShardSource& source, Reader reader,
     const std::set<std::uint32_t>& own = there->second;
     return own.size() == 1 && !is_joined(source, reader, *own.begin()) && tensor.alias_of.empty();
   };
-  std::map<std::string, std::string> heirs;  // Of one memory, the first name that is kept.
+  std::map<std::string, std::string> heirs;  // For each memory, the first name that is kept.
   for (const format::TensorSpec& tensor : wanted)
     if (tensor.alias_of.empty() && is_kept(tensor)) heirs.emplace(tensor.name, tensor.name);
   for (format::TensorSpec& tensor : wanted) {

@@ -32,7 +32,7 @@ struct ShardWish {
 
 struct ShapedShard {
   format::ShardRecord record;  // Its checksums are added by fill_shard().
-  // What is taken as one shard has it: whole tensors, by name, and the blobs.
+  // A place for things taken as one shard has them: whole tensors, by name, and the blobs.
   struct Place {
     std::uint32_t rank = 0;
     std::uint64_t offset = 0;

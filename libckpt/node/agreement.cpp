@@ -87,7 +87,7 @@ bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& sta
 }
 
 // False: it may go all the same. Somebody who knows nothing of us has trained since our memory was
-// new: what he stored would be abandoned for the older step that we chose without looking.
+// new: its steps would be abandoned for the older step that we chose without looking.
 bool refuse_blind(agree::Coordinator& coordinator, const format::Start& start,
                   std::uint64_t timeline) {
   const agree::UnrecordedStart* unrecorded = coordinator.unrecorded();

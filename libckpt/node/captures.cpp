@@ -364,7 +364,7 @@ bool Captures::is_flushed(bool wait_for_commits) const {
   return facts_.durable && *facts_.durable >= *facts_.committed;
 }
 
-// I1: what the newest committed step needs is never freed; all older and abandoned steps are.
+// I1: Slots that the newest committed step needs are never freed; all older and abandoned ones are.
 void Captures::retire_useless() {
   const format::Decree& decree = facts_.decree;
   const auto is_dropped = [&](format::StepId at) {

@@ -22,7 +22,7 @@ namespace ckpt::node {
 // Settled: how far the captures of a rank are.
 struct Settled {
   bool is_filled = true;     // None is under way.
-  bool is_committed = true;  // What was captured is committed, or was given up.
+  bool is_committed = true;  // All captures are committed or given up.
 };
 
 class Captures {
@@ -30,7 +30,7 @@ class Captures {
   Captures(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots)
       : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
 
-  void set_slot_count(std::uint32_t count) { slot_count_ = count; }  // Of each rank.
+  void set_slot_count(std::uint32_t count) { slot_count_ = count; }  // For each rank.
   void world_changed();  // Another number of ranks attaches.
   void prepare_slots(Rank& rank);
   void grant_slots(Rank& rank);

@@ -1,4 +1,4 @@
-// EngineContext: what one engine shares with all its jobs.
+// EngineContext: the things that one engine shares with all its jobs.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace ckpt::node {
 
-// What trainers may do. An engine that flushes to end grants no more Slots, and takes what is
-// captured in those that were granted; at its end it takes nothing: it would be lost unsaid.
+// Whether trainers may capture. An engine that flushes to end grants no more Slots, and takes the
+// captures in those that were granted; at its end it takes none: they would be lost silently.
 enum class CapturePermission : std::uint8_t { granted, finished, refused };
 
 struct EngineContext {

@@ -13,7 +13,7 @@ struct DialTarget {
   std::string address;
   std::string job;
   std::string node;       // Ours.
-  std::string peer_node;  // Whom we want.
+  std::string peer_node;  // The node that must answer.
   std::string secret;     // Its bytes.
   std::uint64_t boot = 0;
   wire::Purpose purpose = wire::Purpose::control;

@@ -1,4 +1,4 @@
-// EarlyChecksums: of the Chunks of a Slot that is still being filled, taken as its bytes arrive.
+// EarlyChecksums: checksums of a Slot's Chunks, taken as its bytes arrive.
 //
 // A trainer that copies from a GPU tells how far it has come. Its word is not trusted: where it was
 // too early, the checksum does not match, and the copy is found bad at its first reading.

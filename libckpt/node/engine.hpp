@@ -58,7 +58,7 @@ struct EngineOptions {
   Duration restore_collect_deadline = std::chrono::seconds(60);
   Duration job_idle_limit = std::chrono::hours(2);          // Memory of a job without trainers.
   Duration flush_stalled_after = std::chrono::seconds(60);  // Then another node writes the part.
-  Duration verify_every = std::chrono::minutes(10);         // What lies in memory; 0: never.
+  Duration verify_every = std::chrono::minutes(10);         // All that lies in memory; 0: never.
   bool verify_stored = false;                               // And the newest files of our ranks.
   std::uint32_t restores_without_progress_max = 3;          // Then the step is suspect.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
@@ -113,7 +113,7 @@ class Engine {
   // deadline), io (`failures_max` attempts of a job failed); all then goes on as before.
   Task<void> flush(Duration deadline, std::uint32_t failures_max);
   void give_up_flush();  // A running flush fails now.
-  // What each job has in memory and on storage, as JSON (docs/protocol.md, "Stop").
+  // Each job's state in memory and on storage, as JSON (docs/protocol.md, "Stop").
   std::string held_json() const;
   // Ends all work. Errors: unavailable (the deadline).
   Task<void> stop(Duration deadline);

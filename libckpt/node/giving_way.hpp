@@ -49,7 +49,7 @@ class GivingWay {
   // Looks at everything again. `is_ending`: the daemon is, and flushes. `copies`: of each rank.
   void update(const Ranks& ranks, bool is_ending, std::size_t copies);
 
-  // What holds now, in bytes per second; 0: no limit.
+  // The limit that holds now, in bytes per second; 0: none.
   std::uint64_t rate(Work work) const { return lane(work).throttle->rate(); }
   std::optional<double> step_ratio(Work work) const { return control_.step_ratio(work); }
 
@@ -59,7 +59,7 @@ class GivingWay {
     WorkMeter meter;
     std::uint64_t rate_max = 0;  // The option.
   };
-  // What was done in all, when a rank last sent its step time.
+  // All work up to the moment when a rank last sent its step time.
   struct Seen {
     Time at{};
     std::array<Duration, all_work.size()> under_way{};

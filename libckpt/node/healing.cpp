@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "arena/arena_limits.hpp"
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "replicate/chunk_stream.hpp"
 #include "replicate/joint_fetch.hpp"
@@ -109,7 +110,7 @@ asio::awaitable<void> Healing::verify_copy(format::ShardId id, Digest digest) {
   }
 }
 
-// Of the newest stored step, those of the ranks that train here.
+// Reads the files of the newest stored step, for the ranks that train here.
 asio::awaitable<void> Healing::verify_files() {
   const std::shared_ptr<void> held = life_.hold();
   std::vector<std::pair<format::ShardId, Digest>> shards;
@@ -146,6 +147,7 @@ bool Healing::is_needed(Source source) const {
 
 asio::awaitable<void> Healing::run(Source source) {
   const std::shared_ptr<void> held = life_.hold();
+  CKPT_ASSERT(source == Source::peers ? uses_memory_ : uses_storage_);
   Duration pause = heal_after;
   while (!is_stopping_ && is_needed(source)) {
     auto waited = co_await stopped_.wait_until(facts_.clock().after(pause));

@@ -1,4 +1,4 @@
-// HeardNodes: what a job's other nodes have sent: their newest reports, the decrees, and the job as
+// HeardNodes: the news from a job's other nodes: their newest reports, the decrees, and the job as
 // they see it.
 //
 // With each beat a node repeats the number of the report that it stands by: its statement. A report

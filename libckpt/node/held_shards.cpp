@@ -52,7 +52,7 @@ Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t 
   co_return records_[rank];
 }
 
-// What to say, and to do, when storage has not helped either. `memory`: why memory did not.
+// The error, and the reaction, when storage has not helped either. `memory`: why memory did not.
 Error HeldShards::storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory) {
   const format::ShardId id{start_.base.value(), rank};
   storage_.note_if_damaged(id, error, start_.from_storage);

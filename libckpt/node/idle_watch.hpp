@@ -1,6 +1,6 @@
 // IdleWatch: how long a job has had no trainer, and how long its memory is kept for one to return.
 //
-//   trainer seen --limit--> expired: what is not on storage is stored --as long again--> given up
+//   trainer seen --limit--> expired: steps not on storage are stored --as long again--> given up
 #pragma once
 
 #include <algorithm>

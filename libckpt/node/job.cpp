@@ -90,7 +90,7 @@ asio::awaitable<void> Job::heartbeat() {
   Clock& clock = facts_.clock();
   while (!gate_.is_stopping()) {
     touch();
-    // Not a sleep: whoever stops the job does not wait for its next beat.
+    // Not a sleep: a stop of the job does not wait for its next beat.
     auto waited =
         co_await stopped_.wait_until(clock.after(facts_.context.options.heartbeat_interval));
     if (!waited) co_return;
@@ -181,7 +181,7 @@ void Job::update() {
   coverage_.update(peers_.is_coordinator());
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
-  build_report();  // What was obeyed shows at once.
+  build_report();  // The orders just obeyed show at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
   send_notices();
   check_invariants();

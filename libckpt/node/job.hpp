@@ -1,6 +1,6 @@
 // Job: one training job on this node. It puts the parts together, and says when each has its turn.
 //
-// Whatever happens calls touch(). One update() then looks at the whole state: it collects what this
+// Every event calls touch(). One update() then looks at the whole state: it collects what this
 // node has, decides where this node coordinates, and obeys. Coroutines do long work, then touch().
 //
 // Each part gets JobFacts (const for all but Agreement), JobLife and the parts that it needs, and
@@ -24,7 +24,7 @@
 
 namespace ckpt::node {
 
-// Held: what a job has on storage, and what it would lose if this node's memory went now.
+// Held: a job's newest step on storage, and the one that would be lost with this node's memory.
 struct Held {
   std::string job;
   std::string directory;  // Empty: memory only.

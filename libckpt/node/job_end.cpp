@@ -19,7 +19,7 @@ namespace {
 
 // For a node that does not answer that it heard the end: it may be lost.
 constexpr Duration ended_linger = std::chrono::seconds(5);
-// Of a flush before the end, for captures that other ranks have not made yet.
+// A flush before the end waits this long for captures that other ranks have not made yet.
 constexpr Duration commit_patience = std::chrono::seconds(3);
 
 }  // namespace
@@ -50,7 +50,7 @@ bool Job::is_finished() const {
   return idle.is_expired(now) && (is_flushed(false) || idle.is_given_up(now));
 }
 
-// Trainers of other nodes count: what this node holds is theirs, too.
+// Trainers of other nodes count: the steps on this node are theirs, too.
 void Job::note_idle() {
   const Time now = facts_.clock().now();
   IdleWatch& idle = sessions_.idle();
@@ -63,7 +63,7 @@ void Job::note_idle() {
   storage_.finish_copies();
   log_info(
       "job={} has had no trainer for {}: {}", facts_.shape.job, idle.limit_text(),
-      captures_.is_flushed(false) ? "its memory is freed" : "what it holds is stored, then freed");
+      captures_.is_flushed(false) ? "its memory is freed" : "its steps are stored, then freed");
   if (peers_.is_coordinator()) storage_.read_catalog();  // Another daemon may have stored it.
 }
 

@@ -36,9 +36,9 @@ void JobStorage::write(const format::FlushOrder& order) {
   if (is_new) facts_.context.spawn(let_go(order.flush_id));
 }
 
-// Copies are held from the order on: a newer commit must not free them. What hangs must not take
-// more Slots from training than those of one flush: a second one holds nothing before the first has
-// ended. A part that was given to us later is held when it is written, for it may wait long.
+// Copies are held from the order on: a newer commit must not free them. A flush that hangs
+// must not take more Slots from training than its own: a second one holds nothing before the first
+// has ended. A part that was given to us later is held when it is written, for it may wait long.
 void JobStorage::take_parts(const format::FlushOrder& order) {
   flush_writers_ = order.writers;
   const auto work = storage::parse_work_directory(order.work_directory);
@@ -62,7 +62,7 @@ void JobStorage::begin_flush(const format::FlushOrder& order) {
   flush_writers_.clear();
   to_write_.clear();
   taken_.clear();
-  is_writing_ = false;  // What still writes for an older flush ends by itself.
+  is_writing_ = false;  // A writer for an older flush ends by itself.
   has_storage_answered_ = false;
   if (!attempt_.empty()) over_.push_back(std::move(attempt_));
   attempt_ = order.work_directory;
@@ -112,7 +112,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     auto discarded = co_await discard(std::move(stale));
     if (!discarded) log_warning("job={} {}", facts_.shape.job, discarded.error().message());
   }
-  while (is_part_in_hand_ && flush_report_.flush_id == order.flush_id) {  // Of an older flush.
+  while (is_part_in_hand_ && flush_report_.flush_id == order.flush_id) {  // For an older flush.
     auto woken = co_await hand_free_.wait_until(no_deadline);
     if (!woken) co_return;
   }
@@ -161,7 +161,7 @@ asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
   life_.touch();
 }
 
-// Somebody may have removed the whole directory: what is in memory goes into a new one. Or
+// Somebody may have removed the whole directory: the steps in memory go into a new one. Or
 // unmounted it: nothing of it goes into the mount point.
 Task<void> JobStorage::make_work_directory(std::string name) {
   CKPT_CO_CHECK(co_await keep_marker());

@@ -1,4 +1,4 @@
-// JobLife: what a part of a job may ask of the whole. The Job implements it.
+// JobLife: the requests of a job's parts to the whole. The Job implements it.
 //
 // Threads: the engine's.
 #pragma once

@@ -67,12 +67,12 @@ Step newest_step(const agree::ClusterView& view) {
   return newest;
 }
 
-// Steps lost if a node died now: what the rest could restore, against the newest captured step.
+// Steps lost if a node died now: from the step that the rest could restore to the newest captured.
 json if_node_died(const agree::Survival& survival, Step newest, const agree::History& history,
                   const std::optional<format::StepId>& durable) {
   std::optional<format::StepId> resumes = survival.chosen;
   bool from_storage = survival.from_storage;
-  // The catalog is read only when a restore needs it; what was published is known without it.
+  // The catalog is read only when a restore needs it; the published step is known without it.
   if (durable && !agree::is_fenced(history, *durable) && (!resumes || *resumes < *durable)) {
     resumes = durable;
     from_storage = true;
@@ -291,7 +291,7 @@ json Job::status() const {
     const Step newest = newest_step(seen);
     for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
       json loss = if_node_died(survival, newest, facts_.history, facts_.durable);
-      // What it had not saved at its end is no loss of any node's.
+      // Steps that it had not saved at its end are no loss of any node's.
       if (facts_.ended_at) loss["steps_lost"] = 0;
       status["if_node_died"].push_back(std::move(loss));
     }

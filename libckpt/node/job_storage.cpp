@@ -152,7 +152,7 @@ Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, 
       storage::open_run_directory(places_[1].site(), std::move(order)), life_.hold());
   if (opened) co_return opened;
   const Errc code = opened.error().code();
-  // What no waiting mends: another job's directory, a path that no place has.
+  // No waiting mends these: another job's directory, a path that no place has.
   bool is_wrong = code == Errc::invalid_argument || code == Errc::corruption ||
                   code == Errc::unsupported || code == Errc::version_mismatch;
   Error error = std::move(opened).error();
@@ -185,7 +185,7 @@ Task<void> JobStorage::refresh_catalog() {
   co_return Status{};
 }
 
-// It never fails: what it holds is then left out, and unreadable() says so.
+// It never fails: an unreadable place is left out, and unreadable() says so.
 Task<void> JobStorage::refresh_second() {
   unreadable_.clear();
   if (!second_) co_return Status{};
@@ -351,7 +351,7 @@ Task<void> JobStorage::keep_marker() {
                   job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
 }
 
-// In the first place. What a second one has stays as it is.
+// In the first place. The copy in a second one stays as it is.
 Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
   const format::ShardId id = source.record->id;
   StoredPlace& place = places_.front();

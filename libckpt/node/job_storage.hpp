@@ -1,4 +1,4 @@
-// JobStorage: what one node does with a job's directory: its share of a flush, publishing when it
+// JobStorage: one node's work in a job's directory: its share of a flush, publishing when it
 // coordinates, and what all places of the job hold.
 //
 // The coordinator orders flushes and publications. A storage that hangs holds up nothing else.
@@ -51,7 +51,7 @@ class JobStorage {
   void set_retention(storage::RetentionRule rule);
   void stop();
 
-  // What storage holds; only the coordinator reads all of it. None: it is being read, or was never,
+  // The steps on storage; only the coordinator reads them. None: it is being read, or was never,
   // or may have changed since. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
@@ -68,7 +68,7 @@ class JobStorage {
   void need_catalog();               // The same, unless it is known, or being read.
   void look_for(format::StepId at);  // This step alone: whether it is published.
   void forget_published();           // Another node coordinates, and may change it.
-  void forget_catalog();             // To be read anew. What could not be read may be read again.
+  void forget_catalog();             // To be read anew, steps that could not be read included.
   // It could not be used; the second: if the error says so. `was_chosen`: a vote saw it there.
   void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);
@@ -102,7 +102,7 @@ class JobStorage {
   void finish_copies();  // Nothing newer will come.
 
  private:
-  struct Part {  // Of a flush: whose shard it is, and which of its writers we are.
+  struct Part {  // A flush's: whose shard it is, and which of its writers we are.
     std::uint32_t rank = 0;
     std::uint32_t turn = 0;
     auto operator<=>(const Part&) const = default;
@@ -177,7 +177,7 @@ class JobStorage {
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
   Signal aside_free_;
-  std::optional<Time> history_due_;  // None: what we know is stored.
+  std::optional<Time> history_due_;  // None: all that we know is stored.
   LogLimit history_complaints_{60.0};
   format::FlushReport flush_report_;
   std::vector<format::FlushWriter> flush_writers_;  // By rank: as ordered last.

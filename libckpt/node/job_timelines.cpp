@@ -91,8 +91,8 @@ bool JobStorage::is_history_due() const {
 }
 
 // A published step without the record of its timeline would be restored by nobody. Another daemon
-// that recorded one at the moment when we did may have written over ours. Of what its timeline has
-// abandoned nothing is published, lest its own steps are taken for old ones.
+// that recorded one at the moment when we did may have written over ours. Steps that its timeline
+// has abandoned are not published, lest its own steps are taken for old ones.
 Task<void> JobStorage::keep_history(format::StepId to_publish) {
   auto there = co_await load_history();
   if (there && agree::is_fenced(there->history, to_publish)) {
@@ -133,7 +133,7 @@ Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
     CKPT_CO_TRY(const storage::Claimed claimed, co_await storage::claim_timeline(site(), claim));
     if (claimed == storage::Claimed::before) break;
     if (claimed == storage::Claimed::now) {
-      // Who has begun it, and recorded it, may have removed his claim by now.
+      // The node that began and recorded it may have removed its claim by now.
       const auto there = co_await storage::load_timelines(site(), stored_.run);
       if (!there || agree::newest_timeline(there->history) < claim.timeline) break;
       claim.timeline = agree::newest_timeline(there->history);
@@ -146,7 +146,7 @@ Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
 // One after the other: each adds to what the one before has written.
 Task<void> JobStorage::store_history(agree::History history,
                                      std::vector<format::RestoreCount> counts) {
-  // Nothing is known here: what is there may be damaged, but tells more.
+  // Nothing is known here: the file there may be damaged, but says more.
   if (history.empty()) {
     history_due_.reset();
     co_return Status{};
@@ -212,7 +212,7 @@ asio::awaitable<void> JobStorage::run_discard(std::uint64_t timeline, std::strin
               discarded.error().message());
 }
 
-// What we write aside must not be taken for what was left there: one after the other. And a
+// Files that we write aside must not be taken for leftovers: one task after the other. And a
 // `latest` that is published lies aside for a moment.
 Task<void> JobStorage::discard_aside() {
   CKPT_CO_CHECK(co_await wait_aside_free());

@@ -21,7 +21,7 @@ constexpr Duration redial_after = std::chrono::milliseconds(100);
 constexpr Duration redial_after_max = std::chrono::seconds(2);
 // For each node that was not reached all pauses get longer, to some sixty dials in a second.
 constexpr Duration redial_per_node = std::chrono::milliseconds(16);
-// Of one line that wait to be sent.
+// At most so many of one line wait to be sent.
 constexpr std::size_t errands_max = 16;
 // Longer than anything that a sound engine does on its thread.
 constexpr Duration engine_silence_max = std::chrono::seconds(30);
@@ -92,7 +92,7 @@ void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::stri
   for (const auto& [name, peer] : before) {
     for (const auto& line : std::list(peer.lines)) end(line);
   }
-  // What was heard under another name or address may have reached the engine after its new list.
+  // A state heard under another name or address may have reached the engine after its new list.
   for (const auto& [name, peer] : peers_) {
     if (!peer.is_live) tell([node = name](Peers& peers) { peers.lost(node); });
   }
@@ -360,7 +360,7 @@ void PeerLines::answer(const std::string& node, SharedBytes start) {
   send_on(*peer->second.lines.back(), std::move(message));
 }
 
-// What does not fit is asked for again.
+// A message that does not fit is asked for again.
 void PeerLines::send_on(Line& line, wire::Message message) {
   if (line.errands.size() >= errands_max) return;
   line.errands.push_back(std::move(message));

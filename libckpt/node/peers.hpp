@@ -1,7 +1,7 @@
-// Peers: what this node knows of the other nodes of a job, and what it states to them.
+// Peers: the state of a job's other nodes, as far as known, and the statements to them.
 //
-// The connections are those of PeerLines, which may have a thread of their own; what they hear
-// comes here. A coordinator states its decree to all, every other node its report to the
+// The connections are those of PeerLines, which may have a thread of their own, and pass their
+// news on. A coordinator states its decree to all, every other node its report to the
 // coordinator. Both refer to the Start by its digest; one that is not known here is asked for, and
 // what refers to it waits.
 //
@@ -76,7 +76,7 @@ class Peers {
 
   struct Unreached {
     Time since;
-    std::string failure;  // Of the last attempt to reach it.
+    std::string failure;  // From the last attempt to reach it.
   };
 
   template <class Call>
@@ -100,7 +100,7 @@ class Peers {
   HeardNodes heard_;
   std::shared_ptr<PeerLines> lines_;
   std::map<std::string, Peer> peers_;
-  std::map<std::string, Unreached> unreached_;  // Of the peers: few, as each look reads them all.
+  std::map<std::string, Unreached> unreached_;  // Few of the peers, as each look reads them all.
   std::deque<format::SharedStart> starts_;      // The newest that were stated, by us or to us.
   Statement stated_;                            // Without the bytes.
   std::string self_;                            // Our name in the newest list.

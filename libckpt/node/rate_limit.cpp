@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
+
 namespace ckpt::node {
 
 void RateLimit::set_minimum(std::uint64_t bytes_per_second) {
@@ -16,6 +18,7 @@ void RateLimit::disturbed(std::uint64_t bytes_per_second) {
   const std::uint64_t speed = value_ == 0 ? bytes_per_second : std::min(value_, bytes_per_second);
   const auto lower = static_cast<std::uint64_t>(decrease * static_cast<double>(speed));
   value_ = std::max(lower, minimum_);
+  CKPT_ASSERT(full_speed_ > 0);  // Else the limit would never be lifted again.
 }
 
 void RateLimit::undisturbed() {

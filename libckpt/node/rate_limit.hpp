@@ -16,7 +16,7 @@ namespace ckpt::node {
 class RateLimit {
  public:
   static constexpr double decrease = 0.7;
-  static constexpr double increase = 1.0 / 16;  // Of the full speed.
+  static constexpr double increase = 1.0 / 16;  // A share of the full speed.
   static constexpr std::uint64_t lowest = 64 * MiB;
 
   // Bytes per second. 0: no limit.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agree/timelines.hpp"
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "replicate/joint_fetch.hpp"
@@ -55,8 +56,8 @@ void Replication::stop() {
 void Replication::wake() {
   if (is_stopping_) return;
   choose_targets();
-  // A restore may bring back what targets have freed since; what they still have is sent no second
-  // time when it is offered again.
+  // A restore may bring back shards that targets have freed since; a shard that a target still has
+  // is not sent again when it is offered.
   const std::uint64_t timeline = agree::newest_timeline(facts_.history);
   if (timeline != given_in_) given_.clear();
   given_in_ = timeline;
@@ -74,7 +75,7 @@ void Replication::choose_targets() {
   placed_as_ = facts_.node;
   targets_.clear();
   partners_.clear();
-  // A name may stand for another host now. What that one was given, its boot tells.
+  // A name may stand for another host now. The host's boot says which steps it was given.
   for (auto& [target, connection] : feed_connections_) {
     if (connection) connection->close();
     connection.reset();
@@ -109,8 +110,8 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     if (facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
-    // Of what another number of ranks saved only the restored step is needed. Whoever has some of
-    // it sends that: the nodes that captured it may be gone.
+    // If another number of ranks saved it, only the restored step is needed. Each node sends the
+    // shards that it has: the nodes that captured them may be gone.
     const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
     if (is_of_others ? !facts_.is_newest_committed(at) : !is_own) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
@@ -331,9 +332,8 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
     return target;
   }
   auto slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
-  if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank)) {
+  if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank))
     slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
-  }
   if (!slot) return fail(std::move(slot).error());
   (*slot)->begin_fill(record.id);
   target.bytes = (*slot)->memory().bytes();
@@ -369,6 +369,7 @@ Status Replication::sealed(std::uint64_t ticket) {
     receiving.slot->abandon();
     return fail(Errc::cancelled, "seal a copy: fenced, or its memory was freed");
   }
+  CKPT_ASSERT(receiving.applied.is_full());  // I2: each Chunk was verified when it arrived.
   receiving.slot->filled();
   receiving.slot->seal(std::move(receiving.record));
   CKPT_POINT("repl.ack.after");
@@ -377,7 +378,7 @@ Status Replication::sealed(std::uint64_t ticket) {
 }
 
 void Replication::abandoned(std::uint64_t ticket) {
-  // What was applied stays for the next offer of the same shard, until its Slot is needed.
+  // The applied Chunks stay for the next offer of the same shard, until their Slot is needed.
   const auto entry = receiving_.find(ticket);
   if (entry == receiving_.end()) return;
   if (entry->second.slot && !entry->second.is_freed) return;

@@ -1,7 +1,7 @@
 // Replication: the copies of one job: ours given to peers, theirs taken, and any copy served.
 //
 // One coroutine for each target sends it our sealed shards, oldest first, until it has verified
-// them. What arrives is written into Slots that no trainer ever has mapped.
+// them. Copies that arrive are written into Slots that no trainer ever has mapped.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -31,7 +31,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   void wake();  // There may be something to send, or other targets.
   void stop();
-  void memory_freed();  // What is being received has no place any more.
+  void memory_freed();  // Copies being received have no room any more.
 
   // Serves a data connection that a peer opened and authenticated.
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
@@ -74,7 +74,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
     bool is_freed = false;     // The job's memory was freed meanwhile: of no use any more.
   };
 
-  struct Owed {  // What a target is given next.
+  struct Owed {  // The next copy for a target.
     Copy copy;
     Time since{};
     Time failed_at{};  // The last attempt, and why.

@@ -219,7 +219,7 @@ bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved)
 asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
                                                   const format::Start& start) {
   if (start.is_of_others()) co_return true;
-  const auto wanted = [&]() -> const format::Layout* {  // Null: what it saved is as it wants it.
+  const auto wanted = [&]() -> const format::Layout* {  // Null: its save is as it wants it.
     const Session* session = ranks_.find(id);
     if (session == nullptr || session->restored_layout() == nullptr) return nullptr;
     const bool has_pieces =
@@ -238,8 +238,8 @@ asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId 
   co_return are_other_pieces(*tensors, (*saved)->layout);
 }
 
-// What the rank captured lies in one of its Slots again, as if it was offered as it is: the copies
-// that were lost are made from there. If that fails, what needs it fails, too.
+// Puts the rank's own capture into one of its Slots again, as if it was offered as it is: lost
+// copies are made from there. If that fails, the restores that need it fail, too.
 asio::awaitable<void> RestoreRunner::hold_own_shard(std::uint32_t rank, SessionId id,
                                                     const format::Start& start) {
   if (start.is_of_others()) co_return;

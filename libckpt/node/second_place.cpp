@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agree/copy_rule.hpp"
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "storage/copy.hpp"
 #include "storage/latest.hpp"
@@ -22,7 +23,7 @@ namespace {
 // Between tries: doubled after each failure.
 constexpr Duration pause_min = std::chrono::seconds(5);
 constexpr Duration pause_max = std::chrono::minutes(5);
-// Of the last copy of a job: then it ends without it.
+// After so many failures of its last copy, a job ends without it.
 constexpr std::uint32_t last_failures_max = 3;
 // A Chunk takes seconds at most, also while it gives way.
 constexpr Duration progress_expected_within = std::chrono::minutes(1);
@@ -137,7 +138,7 @@ bool SecondPlace::has_work() const {
 }
 
 asio::awaitable<void> SecondPlace::run() {
-  const JobLife::Work held = life_.begin_work();  // What is read and written lies in its frame.
+  const JobLife::Work held = life_.begin_work();  // Its frame holds the buffers.
   while (!is_stopped_ && has_work()) {
     const Status done = co_await work();
     copying_.reset();
@@ -154,6 +155,7 @@ asio::awaitable<void> SecondPlace::run() {
 }
 
 Duration SecondPlace::pause() const {
+  CKPT_ASSERT(failures_ > 0);
   const std::uint32_t doublings = std::min<std::uint32_t>(failures_, 7) - 1;
   return std::min(pause_max, pause_min * (1 << doublings));
 }
@@ -174,6 +176,8 @@ void SecondPlace::note(const Status& done) {
 }
 
 Task<void> SecondPlace::work() {
+  CKPT_ASSERT(is_running_);
+  CKPT_ASSERT(!copying_);
   if (must_record_) CKPT_CO_CHECK(co_await record());
   if (!is_known_) {
     CKPT_CO_TRY(storage::Catalog catalog, co_await second_.load(std::nullopt));
@@ -192,7 +196,7 @@ Task<void> SecondPlace::work() {
   co_return copied;
 }
 
-// What the first place has recorded, and no more: a start that is not recorded there may yet fail.
+// Copies the records of the first place, and no more: a start that is not recorded there may fail.
 Task<void> SecondPlace::record() {
   const format::RunId run = facts_.shape.run;
   storage::RunOrder order;
@@ -304,9 +308,11 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
     log_warning("job={} old checkpoints are kept in {}: {}", facts_.shape.job, second_.directory(),
                 deleted.error().message());
   } else {
-    for (const storage::Checkpoint& checkpoint : *deleted)
+    for (const storage::Checkpoint& checkpoint : *deleted) {
+      CKPT_ASSERT(checkpoint.at != copied);
       log_info("job={} step={} deleted {} in {}: {}", facts_.shape.job, number(checkpoint.at.step),
                checkpoint.name, second_.directory(), storage::describe(retention_));
+    }
   }
   second_.adopt(std::move(catalog));
   hooks_.catalog_changed();
@@ -320,7 +326,7 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
   };
   auto discarded = co_await storage::discard_stale(second_.site(), std::move(stale));
   if (!discarded)
-    log_warning("job={} what earlier copies left in {} stays: {}", facts_.shape.job,
+    log_warning("job={} leftovers of earlier copies stay in {}: {}", facts_.shape.job,
                 second_.directory(), discarded.error().message());
   co_return Status();
 }

@@ -6,8 +6,8 @@
 //
 // One step is copied at a time, from the files of the first place, with every Chunk verified. The
 // newest one wins. Flushes go first, and the copy takes its bytes from their throttle; where they
-// never end, it gets a turn beside them. Nothing
-// here holds up a flush, a restore or training: what fails is tried again, and shows as degraded.
+// never end, it gets a turn beside them. Nothing here holds up a flush, a restore or training: a
+// failed copy shows as degraded, and is retried.
 //
 // Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
 #pragma once
@@ -80,7 +80,7 @@ class SecondPlace {
   const Hooks hooks_;
   Signal changed_;
   storage::RetentionRule retention_;
-  bool is_known_ = false;  // What it holds.
+  bool is_known_ = false;  // Whether its contents are known.
   bool must_record_ = false, must_mend_ = false;
   bool is_last_ = false;
   bool is_running_ = false, is_stopped_ = false;

@@ -22,7 +22,7 @@ class SeenCluster {
   agree::ClusterView view;
 
  private:
-  std::shared_ptr<agree::ReportIndex> index_;  // Of the view's reports; null: look at all.
+  std::shared_ptr<agree::ReportIndex> index_;  // Over the view's reports; null: look at all.
 };
 
 }  // namespace ckpt::node

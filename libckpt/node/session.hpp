@@ -81,7 +81,7 @@ struct Session {
     committed_sent.reset();
     durable_sent.reset();
     last_seen.reset();
-    flush_wanted.reset();  // Of a step that is no more.
+    flush_wanted.reset();  // Its step is no more.
     next_capture_sent.reset();
     restored_ok = false;
   }
@@ -139,11 +139,11 @@ struct Session {
   bool is_closing = false;             // All its captures are settled.
   bool is_closed = false;              // `Closed` was sent.
 
-  // What its next capture has; null: it has not said.
+  // The layout of its next capture; null: it has not said.
   const format::Layout* newest_layout() const {
     return layouts.empty() ? nullptr : layouts.rbegin()->second.get();
   }
-  // What a restore brings it; null: it has not said.
+  // The layout that a restore brings it; null: it has not said.
   const format::Layout* restored_layout() const {
     return wanted_tensors ? wanted_tensors.get() : newest_layout();
   }

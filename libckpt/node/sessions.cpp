@@ -47,7 +47,7 @@ Status Sessions::check(const AttachRequest& request) const {
     return fail(Errc::unavailable,
                 fmt::format("attach rank {}: job {} was closed, and is not over yet on this node: "
                             "its newest step is on its way to '{}', or other nodes have not heard "
-                            "of the end; ckpt drop {} frees what it holds at once",
+                            "of the end; ckpt drop {} frees its memory at once",
                             request.rank, facts_.shape.job, facts_.directory, facts_.shape.job));
   }
   if (request.dir != facts_.dir) {
@@ -309,7 +309,7 @@ void Sessions::send_levels(Session& session) {
     if (!reached || reached == sent) return;
     if (reached->timeline != session.timeline && reached != base) return;
     // A step that was durable when the timeline began may have been removed by hand. The catalog,
-    // which was read for the restore, knows; what is stored since may not be in it.
+    // which was read for the restore, knows; steps stored since may not be in it.
     const bool is_doubted = reached == base && level == Level::durable &&
                             reached == session.durable_before && !storage_.is_published(*base);
     if (is_doubted) return;

@@ -32,7 +32,7 @@ struct OwnSlot {
   std::shared_ptr<arena::Slot> slot;
   std::uint64_t number = 0;               // Which one of all that were made for this job.
   bool is_granted = false;                // Free, and the session may begin to fill it.
-  std::shared_ptr<EarlyChecksums> early;  // Of the filling under way.
+  std::shared_ptr<EarlyChecksums> early;  // For the filling under way.
   std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
   bool is_for_restore = false;            // No capture gets it; it goes when the restore is over.
   std::optional<SlotRest> rest;           // A GPU may still write into it.
@@ -50,7 +50,7 @@ class SlotTable {
   ~SlotTable();
 
   // Replaces the rank's Slots by `count` of `bytes` each; those there already are kept when they
-  // are big enough. What others hold stays readable until it is retired. Errors:
+  // are big enough. Slots that others hold stay readable until retired. Errors:
   // exhausted (over the budget, with the numbers: all is as before; or the machine has no memory:
   // there are none then).
   Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
@@ -70,7 +70,7 @@ class SlotTable {
 
   // Every sealed Slot, own and replica.
   void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
-  // The rank will not come back here. What its Slots hold stays readable until it is retired.
+  // The rank will not come back here. The bytes in its Slots stay readable until retired.
   void let_go_own(std::uint32_t rank);
   // Gives the memory of free Slots back that were for copies of this rank and those above it.
   void let_go_replicas_from(std::uint32_t rank);

@@ -27,10 +27,10 @@ struct MeasuredStep {
 
 class StepPace {
  public:
-  // How much longer a step may last: what a training run does not notice.
+  // How much longer a step may last before a training run notices it.
   static constexpr double tolerance = 0.02;
-  // Of the newest times alone, how many are kept, and how many it takes to compare with them. What
-  // is older than `age_max` says nothing of today's steps.
+  // How many of the newest times alone are kept, and how many it takes to compare with them. Times
+  // older than `age_max` say nothing of today's steps.
   static constexpr std::size_t alone_max = 32, alone_min = 8;
   static constexpr Duration age_max = std::chrono::minutes(10);
   // After so many steps beside the work it is judged: soon, when they are slower.
@@ -42,9 +42,9 @@ class StepPace {
 
   void measured_alone(const MeasuredStep& step);
   void measured_beside(const MeasuredStep& step, std::uint64_t bytes_per_second);
-  // Of the steps since begin_again(), but for the first, in which what was changed took hold.
+  // From the steps since begin_again() without the first, in which the change took hold.
   Effect effect() const;
-  double ratio() const;  // Of the steps beside the work to those alone; 1 while there are none.
+  double ratio() const;  // Steps beside the work to those alone; 1 while there are none.
   std::uint64_t bytes_per_second() const;  // That were moved beside those steps, on average.
   void begin_again();
 
@@ -58,7 +58,7 @@ class StepPace {
 
   std::array<std::deque<MeasuredStep>, 2> alone_;  // The second: during a capture.
   std::vector<double> ratios_;
-  double deviation_ = 0;         // Of a single time alone, relative to their median.
+  double deviation_ = 0;         // Of single times alone, relative to their median.
   std::size_t alone_count_ = 0;  // That those of `ratios_` were compared with, at least.
   double bytes_per_second_sum_ = 0;
   bool is_first_ = true;

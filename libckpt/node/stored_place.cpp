@@ -33,7 +33,7 @@ void StoredPlace::adopt(storage::Catalog catalog) {
 
 void StoredPlace::note_rejected(std::vector<storage::Rejected> rejected) {
   for (const storage::Rejected& one : rejected) {
-    // The catalog is read again after every save; what was said once is not said again.
+    // The catalog is read again after every save; each problem is logged once.
     const bool is_known =
         std::any_of(rejected_.begin(), rejected_.end(), [&](const storage::Rejected& known) {
           return known.name == one.name && known.reason == one.reason;

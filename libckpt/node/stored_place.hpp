@@ -1,4 +1,4 @@
-// StoredPlace: what this node knows of one of the job's directories.
+// StoredPlace: this node's knowledge of one of the job's directories.
 //
 // Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
 #pragma once
@@ -27,13 +27,13 @@ class StoredPlace {
 
   // Errors of both: those of storage::read_catalog; invalid_argument (it is unusable).
   Task<storage::Catalog> load(std::optional<Step> only);
-  Task<void> look_up(format::StepId at);  // What is known of other steps stays.
+  Task<void> look_up(format::StepId at);  // Knowledge of other steps stays.
   void adopt(storage::Catalog catalog);   // Of all steps.
   void forget() { checkpoints_.clear(); }
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<storage::Rejected>& rejected() const { return rejected_; }
-  std::string name_of(format::StepId at) const;  // Of its directory; empty: unknown.
+  std::string name_of(format::StepId at) const;  // Its directory's; empty: unknown.
 
  private:
   void note_rejected(std::vector<storage::Rejected> rejected);

@@ -17,7 +17,7 @@ namespace {
 
 using Record = std::shared_ptr<const format::ShardRecord>;
 
-// Of the shards that this node has restored from storage.
+// Places of shards that this node has restored from storage.
 constexpr std::size_t locations_max = 4096;
 
 }  // namespace

@@ -32,7 +32,7 @@ class StoredReads {
   // The newest step that was looked up; none: it was not there.
   const std::optional<format::StepId>& looked_up() const { return looked_up_; }
   std::string directory_of(format::StepId at) const;  // The nearest one; empty: unknown.
-  void forget();  // What could not be read may be read again; damage stays.
+  void forget();  // Unreadable files may be read again; damage stays.
   void written_anew(format::ShardId id) { bad_.erase({id, 0}); }  // In the first place.
   struct Bad {
     format::ShardId id;
@@ -56,7 +56,7 @@ class StoredReads {
                          const storage::TransferHooks& hooks);
 
  private:
-  struct Location {  // Of a shard whose record was read.
+  struct Location {  // For a shard whose record was read.
     std::size_t place = 0;
     storage::ShardPlace files;
     Digest digest;

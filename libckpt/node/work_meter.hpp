@@ -29,8 +29,8 @@ class WorkMeter {
     explicit Pass(std::shared_ptr<State> state) : state_(std::move(state)) { ++state_->count; }
     Pass(Pass&&) noexcept = default;
     Pass& operator=(Pass&&) = delete;
-    // Without end() the work counts until the meter is looked at: what ends with its context has no
-    // clock any more.
+    // Without end() the work counts until the meter is looked at: its context may be
+    // gone, and with it the clock.
     ~Pass() {
       if (!state_) return;
       --state_->count;

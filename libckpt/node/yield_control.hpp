@@ -22,7 +22,7 @@ enum class Work : std::uint8_t { flush, copies };
 inline constexpr std::array all_work = {Work::flush, Work::copies};
 
 struct WorkBeside {
-  double share = 0;  // Of the step's time during which it was under way.
+  double share = 0;  // The part of the step's time during which it was under way.
   std::uint64_t bytes_per_second = 0;
 };
 
@@ -35,7 +35,7 @@ struct StepSample {
 
 class YieldControl {
  public:
-  // Of a step that the work took less of, nobody can say what it cost.
+  // Below this share of a step, the cost of the work cannot be measured.
   static constexpr double share_min = 0.5;
 
   void add(const StepSample& sample);

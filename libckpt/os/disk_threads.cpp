@@ -4,12 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <pthread.h>
+#include "os/thread_settings.hpp"
 
 namespace ckpt::os {
 
 void set_disk_thread(const char* name, DiskPriority priority) {
-  pthread_setname_np(pthread_self(), name);
+  set_thread_name(name);
   if (priority != DiskPriority::background) return;
   // Both are hints: a kernel or container may refuse them without harm.
   const auto thread = static_cast<id_t>(syscall(SYS_gettid));
@@ -21,6 +21,7 @@ void set_disk_thread(const char* name, DiskPriority priority) {
 
 DiskThreads::DiskThreads(std::size_t threads, DiskPriority priority, const char* name) {
   CKPT_ASSERT(threads > 0);
+  const SignalsBlocked blocked;
   for (std::size_t index = 0; index < threads; ++index) {
     threads_.emplace_back([this, priority, name] { work_until_stopped(priority, name); });
   }

@@ -23,6 +23,12 @@ class DynamicLibrary {
     CKPT_TRY(void* address, address_of(name));
     return reinterpret_cast<Function*>(address);
   }
+  // Sets `function` to it. Errors: as symbol().
+  template <class Function>
+  Status find(const char* name, Function*& function) const {
+    CKPT_TRY(function, symbol<Function>(name));
+    return {};
+  }
   const std::string& name() const { return name_; }
 
  private:

@@ -1,4 +1,4 @@
-// Objects: what a bucket can do where a disk renames; only `storage` looks for it.
+// Objects: the calls of a bucket that replace renames; only `storage` looks for it.
 //
 // A bucket has no directories and no rename. A small object that is put under a condition is its
 // one atomic operation: of several writers, one succeeds, and the others learn that they did not.
@@ -18,9 +18,9 @@
 namespace ckpt::os {
 
 enum class PutMode : std::uint8_t {
-  replace,       // Whatever is there.
+  replace,       // An object that is there, too.
   if_absent,     // Else invalid_argument with cause EEXIST.
-  if_unchanged,  // What is there has this tag still. Else invalid_argument with cause EEXIST.
+  if_unchanged,  // The object still has this tag. Else invalid_argument with cause EEXIST.
 };
 class PutCondition {
  public:

@@ -10,6 +10,7 @@
 #include "base/assert.hpp"
 #include "base/units.hpp"
 #include "os/storage_error.hpp"
+#include "os/thread_settings.hpp"
 
 namespace ckpt::os {
 
@@ -60,6 +61,7 @@ Status Ring::start() {
   }
   wakeup_ = Fd(::eventfd(0, EFD_CLOEXEC));
   if (wakeup_.number() < 0) return storage_failure(errno, "make the eventfd of the ring");
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
   return {};
 }

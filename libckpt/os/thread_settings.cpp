@@ -37,6 +37,16 @@ void set_thread_name(std::string_view name) {
   (void)::pthread_setname_np(::pthread_self(), cut.c_str());
 }
 
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() {
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
 Status give_way(int nice) {
   const auto thread = static_cast<id_t>(::gettid());
   if (::getpriority(PRIO_PROCESS, thread) < nice &&

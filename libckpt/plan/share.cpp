@@ -51,7 +51,7 @@ Share stretch_of_range(const FlatRange& range, std::uint64_t element_bytes, std:
 Share stretch_of_box(const Box& box, const CopiedPiece& piece, std::uint64_t index,
                      std::uint64_t count) {
   Box stretch = box;
-  std::uint64_t element = 0;  // Of the piece, in the order of its memory.
+  std::uint64_t element = 0;  // In the piece, in the order of its memory.
   std::uint64_t elements = count_of(box.shape);
   for (std::size_t level = 0;; ++level) {
     CKPT_ASSERT(level < box.shape.size());  // A stretch has many elements.

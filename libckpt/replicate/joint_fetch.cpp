@@ -42,7 +42,7 @@ class JointFetch : public std::enable_shared_from_this<JointFetch> {
   std::vector<bool> taken_;  // By Chunk: it is here, or a connection brings it.
   std::size_t untaken_count_;
   ChunkSet have_;
-  std::size_t connections_ = 0;  // Whose coroutines run.
+  std::size_t connections_ = 0;  // Those with a running coroutine.
   Signal changed_;
 };
 

@@ -18,7 +18,7 @@ namespace ckpt::replicate {
 inline constexpr std::size_t connections_per_holder = 2;
 inline constexpr std::size_t fetch_connections_max = 4;
 
-// What each holder failed with.
+// The failure of each holder.
 class HolderFailures {
  public:
   void add(const std::string& holder, Error error) { all_.try_emplace(holder, std::move(error)); }
@@ -36,7 +36,7 @@ using DialHolder = std::function<Task<std::shared_ptr<wire::Connection>>(std::st
 
 // As fetch_shard(), from all of `holders`, what is not in `have`. One that fails costs time only,
 // as long as another one has the shard; when this returns, none writes to `target` any more.
-// Errors: of HolderFailures.
+// Errors: those of HolderFailures.
 Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
                          std::shared_ptr<const format::ShardRecord> record,
                          std::span<std::byte> target, ChunkSet have, TransferOptions options);

@@ -31,7 +31,7 @@ class ChunkRestore final : public device::CopyThreads::Work {
     Status status = means_.threads.help(*this, means_.deadline);
     if (!status) has_failed_.store(true, std::memory_order_relaxed);  // The rest is skipped.
     means_.threads.retire(*this);
-    report(0);  // What others copied last.
+    report(0);  // The bytes that others copied last.
     return failure_ ? std::move(status) : std::move(failure_);
   }
 

@@ -25,7 +25,7 @@ std::string path_in_attempt(os::FileSystem& files, std::string_view directory,
 // In a bucket: the attempt's folder below its step's directory, "t2.0011", and back.
 std::string attempt_folder(const WorkDirectory& work);
 std::optional<WorkDirectory> parse_attempt_folder(Step step, std::string_view folder);
-// What a manifest says of a shard that this turn has written: "t2.0011", "t2.0011/turn-1".
+// The folder that a manifest names for a shard of this turn: "t2.0011", "t2.0011/turn-1".
 std::string shard_folder(const WorkDirectory& work, std::uint32_t turn);
 
 }  // namespace ckpt::storage

@@ -29,7 +29,7 @@ Task<void> remove_all(Site site, std::vector<std::string> paths) {
   co_return done;
 }
 
-// "rank-00000.part", "turn-1/rank-00000.part": what an attempt writes.
+// "rank-00000.part", "turn-1/rank-00000.part": files of an attempt.
 bool is_file_of_attempt(std::string_view name) {
   const auto slash = name.find('/');
   if (slash == std::string_view::npos) return format::is_name_of_rank(name);
@@ -59,6 +59,8 @@ Task<void> log_discard(Site site, std::string work_name, WorkDirectory work, std
 
 Task<void> remove_from_bucket(Site site, std::string name,
                               std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_ASSERT(site.objects() != nullptr);
+  CKPT_ASSERT(manifest != nullptr);
   const std::string directory = site.at(name);
   CKPT_CO_CHECK(co_await site.files().remove_file(os::join(directory, format::manifest_name)));
   CKPT_POINT("prune.mark.after");

@@ -281,7 +281,7 @@ Task<std::vector<os::DirectoryEntry>> list_again_and_again(Site site, bool make_
   }
 }
 
-// Of two generations of one step and timeline, keeps the later one.
+// Keeps the later one of two generations of one step and timeline.
 void drop_doubles(Catalog& catalog) {
   auto& all = catalog.checkpoints;
   std::sort(all.begin(), all.end(), [](const Checkpoint& left, const Checkpoint& right) {

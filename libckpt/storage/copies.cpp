@@ -272,7 +272,7 @@ Task<ComparedCopies> compare_copies(os::FileSystem& files, std::string work_dire
   };
   const Status compared =
       co_await for_each_parallel(found.wanted.size(), reads_in_flight, std::move(read));
-  // Also when one could not be read: what stays here would be part of the checkpoint.
+  // Also when one could not be read: a file left here would be part of the checkpoint.
   std::function<Task<void>(std::size_t)> remove = [&](std::size_t index) {
     return files.remove_file(found.all[index]);
   };

@@ -21,15 +21,15 @@
 
 namespace ckpt::storage {
 
-// Of a rank's declared copies the smallest are noted, up to this much in sum: hashing them again
+// The smallest of a rank's declared copies are noted, up to this much in sum: hashing them again
 // takes a core some ten milliseconds.
 inline constexpr std::uint64_t compared_bytes_max = std::uint64_t{256} << 20;
-// What one publication keeps of all notes.
+// One publication keeps so many notes.
 inline constexpr std::size_t compared_entries_max = 1u << 20;
 
 struct CopyNote {
-  std::string name;  // Of the tensor, or of the blob.
-  Digest identity;   // Of its name, its type and the elements that it has.
+  std::string name;  // The tensor's, or the blob's.
+  Digest identity;   // Over its name, its type and the elements that it has.
   Crc32 crc = 0;
   bool operator==(const CopyNote&) const = default;
 };

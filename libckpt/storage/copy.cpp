@@ -60,7 +60,7 @@ format::Manifest in_folder(const CopyOrder& order, const std::string& folder) {
 }
 
 // Takes over what an earlier copy left. If that one still runs, it loses its directory by the
-// rename, and fails: what it still writes into open files are the same bytes.
+// rename, and fails: its last writes into open files are the same bytes.
 Task<void> take_work_directory(Site target, const CopyOrder& order, std::string name) {
   CKPT_CO_TRY(const auto entries, co_await target.files().list(target.at(".")));
   for (const os::DirectoryEntry& entry : entries) {

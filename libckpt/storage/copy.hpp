@@ -31,13 +31,13 @@ struct CopyOrder {
   // Called after so many bytes more: copied, or found there.
   std::function<void(std::uint64_t bytes, bool was_there)> done;
   TransferHooks
-      hooks;  // Of the copying: threads for checksums, bandwidth. `verified` is not called.
-  // What the history of both places has abandoned is not copied, and makes way for what is.
+      hooks;  // For the copying: threads for checksums, bandwidth. `verified` is not called.
+  // Steps abandoned by the history of both places are not copied, and make way for those that are.
   bool is_of_running_job = false;
 };
 
 struct Copied {
-  std::string name;        // Of the checkpoint, in the target.
+  std::string name;        // The checkpoint's, in the target.
   bool was_there = false;  // Published and whole: nothing was copied.
 };
 

@@ -1,4 +1,4 @@
-// LeftAttempts: work directories, and attempts in buckets, that nobody will finish: what remains of
+// LeftAttempts: work directories, and attempts in buckets, that nobody will finish: the remains of
 // flushes and deletions that a death ended.
 //
 // Nothing in a directory says whether a process of some node still writes there. So it counts as

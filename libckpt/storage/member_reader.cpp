@@ -132,7 +132,7 @@ Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::u
     if (file.problem == mismatch && part) {
       const std::shared_ptr<const ShardRecord> record(*part, &(*part)->record);
       CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, place, record, index));
-      // Of a packed file: else the damage lies in its table, or between its frames.
+      // Without a bad chunk, the damage of a packed file lies in its table or between frames.
       if (!chunks.empty()) file.problem += ": chunk " + chunks;
     }
     report.files.push_back(std::move(file));

@@ -168,7 +168,7 @@ Task<void> sync_all(Writing& writing, std::vector<std::byte> part) {
   co_return Status();
 }
 
-// Of the files as they are stored.
+// The checksums of the files as they are stored.
 std::vector<Crc32> member_crcs(const Writing& writing) {
   std::vector<Crc32> crcs(writing.members.size(), 0);
   for (std::size_t chunk = 0; chunk < writing.crcs.size(); ++chunk) {

@@ -33,7 +33,7 @@ bool is_packed_kind(format::MemberKind kind) {
 
 std::vector<std::uint8_t> frame_widths(const format::ShardRecord& record, std::size_t member) {
   const format::PackedShape shape{format::member_extents(record)[member], record.chunk_bytes};
-  // Of each frame: how many of its bytes are of each width.
+  // For each frame: how many of its bytes are of each width.
   std::vector<std::map<std::uint8_t, std::uint64_t>> shares(shape.frame_count());
   for (const format::TensorPlace& tensor : record.layout.tensors) {
     if (tensor.member != member || !tensor.alias_of.empty() || tensor.extent.bytes == 0) continue;

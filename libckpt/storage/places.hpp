@@ -1,4 +1,4 @@
-// Places: what the option `dir` names: one place for checkpoints, or two.
+// Places: the places for checkpoints that the option `dir` names: one, or two.
 //
 //   /nvme/run, s3://bucket/run every 10
 //

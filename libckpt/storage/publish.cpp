@@ -1,7 +1,7 @@
 // How a step is published:
 //   1. The front of every rank's part is read. It must name the record that the rank reported.
-//   2. The files of every rank must exist with their sizes. What writers noted of declared copies
-//   is compared and removed.
+//   2. The files of every rank must exist with their sizes. The notes of writers on declared copies
+//   are compared and removed.
 //   3. Files of a later turn are renamed over any that an earlier writer left. If that writer has
 //   the file open, it loses its name; if it wants to create it later, it fails, since the name
 //   exists. Then the manifest is written and synced: it seals the fronts.

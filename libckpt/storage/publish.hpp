@@ -30,7 +30,7 @@ struct PublishOrder {
   std::vector<std::uint32_t> turns;
   Digest members;  // This and the next are copied into the manifest.
   std::vector<std::string> nodes;
-  bool is_copy = false;  // In a bucket: whoever copies logs it, and points `latest` to it.
+  bool is_copy = false;  // In a bucket: the copier logs it, and points `latest` to it.
 
   std::uint32_t turn_of(std::uint32_t rank) const { return turns.empty() ? 0 : turns.at(rank); }
 };

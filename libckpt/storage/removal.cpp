@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "format/layout.hpp"
@@ -134,6 +135,7 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
 
   // Step 3.
   const std::string hidden = work_directory_name(manifest->at, tombstone_attempt(*manifest));
+  CKPT_ASSERT(parse_work_directory(hidden).has_value());  // Else nobody would ever remove the rest.
   CKPT_POINT("prune.mark.before");
   constexpr auto no_replace = os::RenameMode::no_replace;
   Status renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);

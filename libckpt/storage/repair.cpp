@@ -33,8 +33,8 @@ using Manifest = std::shared_ptr<const format::Manifest>;
 
 struct Replacement {
   std::string name;
-  std::string path;                // Of the damaged file.
-  std::string aside;               // Of the new one; empty: in a bucket.
+  std::string path;                // The damaged file's.
+  std::string aside;               // The new one's; empty: in a bucket.
   std::unique_ptr<os::File> file;  // In a bucket: not complete yet. Null: it is a part.
   std::vector<std::byte> part;
 };
@@ -200,6 +200,7 @@ Task<void> repair_rank(Work& work, std::uint32_t number, std::set<std::string> d
 
 // Step 3, for one file.
 Task<void> put_in_place(Work& work, Replacement& made) {
+  CKPT_ASSERT(made.aside.empty() == work.is_in_bucket());
   if (!made.aside.empty()) {
     constexpr auto replace = os::RenameMode::replace;
     Status renamed = co_await work.files.rename(made.aside, made.path, replace);
@@ -239,6 +240,7 @@ Task<void> write_all_aside(Work& work, const CheckpointReport& report) {
       if (!report.files.at(next).problem.empty()) damaged.insert(report.files[next].name);
     if (!damaged.empty()) CKPT_CO_CHECK(co_await repair_rank(work, shard.rank, std::move(damaged)));
   }
+  CKPT_ASSERT(next == report.files.size());
   co_return Status();
 }
 

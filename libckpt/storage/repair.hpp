@@ -17,8 +17,8 @@
 namespace ckpt::storage {
 
 struct RepairOrder {
-  std::string directory;               // Of the checkpoint, marked (Site::at).
-  std::string source;                  // Of its other copy, marked.
+  std::string directory;               // The checkpoint's, marked (Site::at).
+  std::string source;                  // Its other copy's, marked.
   std::uint64_t attempt = 0;           // Random: for the names of files that are written aside.
   std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
 };

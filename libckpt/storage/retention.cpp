@@ -137,6 +137,9 @@ Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order
   for (const std::size_t index : chosen) superfluous.push_back(catalog.checkpoints[index]);
   CKPT_ASSERT(superfluous.empty() ||
               superfluous.size() + order.rule.max_ckpt_num <= catalog.checkpoints.size());
+  for (const Checkpoint& checkpoint : superfluous)
+    CKPT_ASSERT(std::ranges::find(order.protected_steps, checkpoint.at) ==
+                order.protected_steps.end());
   co_return superfluous;
 }
 

@@ -25,7 +25,7 @@ struct BestRule {
   bool is_greatest = false;
 };
 
-// RetentionRule: what stays: the newest ones, and besides them others for good.
+// RetentionRule: the checkpoints that stay: the newest ones, and others for good.
 struct RetentionRule {
   std::uint32_t max_ckpt_num = 0;  // The newest so many. 0: all; the rest has no meaning then.
   std::vector<KeepInterval> keep_every;  // Those of these steps, also abandoned ones.

@@ -1,7 +1,7 @@
 // How a rank's files are replaced:
-//   1. The manifest must name the record of the Slot. Of a compressed file the old table says in
-//   which order its frames were written.
-//   2. What an earlier attempt left is removed. The files are written anew under other names.
+//   1. The manifest must name the record of the Slot. The old table says in which order the
+//   frames of a compressed file were written.
+//   2. Files of an earlier attempt are removed. The new ones are written under other names.
 //   3. The new part must have the seal that the manifest has: so each byte is as it was published.
 //   4. The files are renamed over the old ones, the part last, and the directory is synced. A
 //   bucket has no rename: there the new objects are copied over the old ones, each whole at once.

@@ -30,8 +30,8 @@ Error nothing_to_restore(const std::string& path, const Catalog& catalog) {
   return Error(code, text);
 }
 
-// Of the steps of the run that come before the newest living one; only of those it is known that
-// they would have been taken.
+// The steps of the run that come before the newest living one: only those would surely have been
+// taken.
 std::vector<std::string> passed_over_in(const Catalog& catalog) {
   std::vector<std::string> passed;
   const auto& all = catalog.checkpoints;

@@ -1,8 +1,8 @@
 // Search: the checkpoints that a path may mean, for readers without a job.
 //
-// A path is a checkpoint, the directory of a run, or a parent of such directories. Of a run, the
-// newest checkpoint counts that is whole and that no restore has abandoned; of several runs, the
-// one that was published last. Two places of one run (places.hpp) are searched together: a step
+// A path is a checkpoint, the directory of a run, or a parent of such directories. In a run, the
+// newest checkpoint counts that is whole and that no restore has abandoned; among several runs,
+// the one that was published last. Two places of one run (places.hpp) are searched together: a step
 // that both have counts once, and is read from the first, or else from the second.
 #pragma once
 
@@ -31,7 +31,7 @@ struct FoundRun {
 struct FoundRuns {
   std::vector<FoundRun> runs;
   std::vector<std::string> unreadable;  // Directories with the reason, in one line each.
-  // Of one of two places that may hold checkpoints, and could not be read; none: they were.
+  // One of two places may hold checkpoints, and could not be read; none: both were read.
   std::optional<Error> failure;
 };
 // The run whose directory the path is, or all runs below it, by name; of two places, the run of
@@ -42,7 +42,7 @@ Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path)
 struct Candidates {
   std::vector<std::string> directories;  // The best first; never empty.
   std::set<std::size_t> copies;  // Which of them are the checkpoint before it, in another place.
-  // What would have come before the first one, each with its reason: "step-9: chunk 3 ...".
+  // Checkpoints that would have come before the first one, with reasons: "step-9: chunk 3 ...".
   std::vector<std::string> passed_over;
 };
 

@@ -1,19 +1,10 @@
 #include "storage/zstd_library.hpp"
 
-#include <mutex>
-#include <optional>
-
 #include "os/dynamic_library.hpp"
 
 namespace ckpt::storage {
 
 namespace {
-
-template <class Function>
-Status find(const os::DynamicLibrary& library, const char* name, Function*& function) {
-  CKPT_TRY(function, library.symbol<Function>(name));
-  return {};
-}
 
 Result<ZstdLibrary> load_once() {
   auto library = os::DynamicLibrary::open({"libzstd.so.1"});
@@ -22,29 +13,26 @@ Result<ZstdLibrary> load_once() {
                                        library.error().text());
   }
   ZstdLibrary zstd;
-  CKPT_CHECK(find(*library, "ZSTD_createCCtx", zstd.create_compression));
-  CKPT_CHECK(find(*library, "ZSTD_freeCCtx", zstd.free_compression));
-  CKPT_CHECK(find(*library, "ZSTD_CCtx_setParameter", zstd.set_parameter));
-  CKPT_CHECK(find(*library, "ZSTD_compress2", zstd.compress));
-  CKPT_CHECK(find(*library, "ZSTD_createDCtx", zstd.create_decompression));
-  CKPT_CHECK(find(*library, "ZSTD_freeDCtx", zstd.free_decompression));
-  CKPT_CHECK(find(*library, "ZSTD_decompressDCtx", zstd.decompress));
-  CKPT_CHECK(find(*library, "ZSTD_getFrameContentSize", zstd.content_bytes));
-  CKPT_CHECK(find(*library, "ZSTD_findFrameCompressedSize", zstd.frame_bytes));
-  CKPT_CHECK(find(*library, "ZSTD_isError", zstd.is_error));
-  CKPT_CHECK(find(*library, "ZSTD_getErrorName", zstd.error_name));
+  CKPT_CHECK(library->find("ZSTD_createCCtx", zstd.create_compression));
+  CKPT_CHECK(library->find("ZSTD_freeCCtx", zstd.free_compression));
+  CKPT_CHECK(library->find("ZSTD_CCtx_setParameter", zstd.set_parameter));
+  CKPT_CHECK(library->find("ZSTD_compress2", zstd.compress));
+  CKPT_CHECK(library->find("ZSTD_createDCtx", zstd.create_decompression));
+  CKPT_CHECK(library->find("ZSTD_freeDCtx", zstd.free_decompression));
+  CKPT_CHECK(library->find("ZSTD_decompressDCtx", zstd.decompress));
+  CKPT_CHECK(library->find("ZSTD_getFrameContentSize", zstd.content_bytes));
+  CKPT_CHECK(library->find("ZSTD_findFrameCompressedSize", zstd.frame_bytes));
+  CKPT_CHECK(library->find("ZSTD_isError", zstd.is_error));
+  CKPT_CHECK(library->find("ZSTD_getErrorName", zstd.error_name));
   return zstd;
 }
 
 }  // namespace
 
 Result<const ZstdLibrary*> ZstdLibrary::load() {
-  static std::mutex mutex;
-  static std::optional<Result<ZstdLibrary>> loaded;
-  const std::lock_guard lock(mutex);
-  if (!loaded) loaded.emplace(load_once());
-  if (!*loaded) return fail(loaded->error());
-  return &**loaded;
+  static const Result<ZstdLibrary> loaded = load_once();
+  if (!loaded) return fail(loaded.error());
+  return &*loaded;
 }
 
 }  // namespace ckpt::storage

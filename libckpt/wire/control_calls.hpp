@@ -108,7 +108,7 @@ struct AskRestore {
   static constexpr Kind kind{9, "ask_restore"};
   std::uint64_t ask = 0;
   std::optional<Step> wanted;
-  // Of a step that another number of ranks saved: the whole tensors of one shard or several are
+  // If another number of ranks saved the step, the whole tensors of one shard or several are
   // offered too, not only the tensors of the layout.
   bool joins_shards = false;
   // The tensors that it wants, if some of them have copies at other ranks: captures then have only

@@ -24,7 +24,7 @@
 
 namespace ckpt::wire {
 
-// Purpose: what a connection is for. Control traffic never waits behind data.
+// Purpose: the use of a connection. Control traffic never waits behind data.
 enum class Purpose : std::uint8_t { control = 1, data = 2 };
 
 inline constexpr std::size_t job_bytes_max = 128;

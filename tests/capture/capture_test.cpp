@@ -62,7 +62,7 @@ TEST_CASE("capture: a thousand steps with a capture each", "[unit][capture]") {
 }
 
 TEST_CASE("capture: a wait that is forgotten is seen, whichever it is", "[unit][capture]") {
-  // What the suite would not see, it could not keep. One run for each capture, so that no wait is
+  // The suite must see each fault. One run for each capture, so that no wait is
   // implied by another: one before the copies, and one after them unless they have ended by then.
   const Guarded guarded = GENERATE(Guarded::none, Guarded::all);
   constexpr int waits = 5;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t chunk = 32 * KiB;
 constexpr std::chrono::seconds patience{20};
-constexpr std::byte of_the_next{0x55};  // What a Slot's next user writes.
+constexpr std::byte of_the_next{0x55};  // A Slot's next user writes this.
 
 bool holds_only(std::span<const std::byte> bytes, std::byte byte) {
   if (bytes.empty()) return true;

@@ -1,10 +1,10 @@
 // CaptureWorld: a trainer on the stand-in driver, its captures step by step, and what they must
 // hold.
 //
-// The trainer updates its tensors as soon as it may: right after save() has returned what is not
-// guarded, right after guard() the rest. What arrived is compared byte by byte when the listener
-// hears of it, as often as it does. At the end the Slot is overwritten at once, since by then it
-// belongs to somebody else.
+// The trainer updates its tensors as soon as it may: unguarded ones right after save() has
+// returned, the rest right after guard(). Each time the listener hears of bytes that arrived, it
+// compares them one by one. At the end the Slot is overwritten at once, since by then it belongs to
+// somebody else.
 //
 // Threads: one, but for the listener.
 #pragma once
@@ -23,7 +23,7 @@
 
 namespace ckpt::test {
 
-enum class Guarded : std::uint8_t { none, some, all };  // Of the tensors.
+enum class Guarded : std::uint8_t { none, some, all };  // Which of the tensors.
 
 struct WorldOptions {
   std::string words;  // For the stand-in.
@@ -69,7 +69,7 @@ class CaptureWorld final : private snapshot::CaptureListener {
   void make_tensors(const WorldOptions& options);
   bool make_snapshotter(const WorldOptions& options);
   void update(bool guarded);
-  // Of the tensors that lie below this offset in the Slot.
+  // For the tensors that lie below this offset in the Slot.
   bool is_right(std::uint64_t slot_end);
   bool wait_idle();
   void note(const Error& error);
@@ -90,12 +90,12 @@ class CaptureWorld final : private snapshot::CaptureListener {
   std::vector<std::shared_ptr<const void>> pinned_;
   std::uint64_t step_ = 0;
   std::uint64_t seed_ = 1;
-  std::vector<std::vector<std::byte>> expected_;  // Of the running capture, by tensor.
+  std::vector<std::vector<std::byte>> expected_;  // For the running capture, by tensor.
   std::span<std::byte> slot_;
 
   std::size_t good_ = 0;
   std::size_t failed_ = 0;
-  mutable std::mutex mutex_;  // Of the next two, which the listener writes as well.
+  mutable std::mutex mutex_;  // For the next two, which the listener writes as well.
   std::string wrong_;
   std::string first_error_;
   std::unique_ptr<snapshot::Snapshotter> snapshotter_;

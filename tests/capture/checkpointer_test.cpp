@@ -1,5 +1,5 @@
 // Goal:   a trainer whose tensors lie on a GPU saves and restores them with the public handle, bit
-//         for bit; what a GPU cannot do is told, by a status, and costs no step that was saved.
+//         for bit; a status reports what a GPU cannot do, and no saved step is lost.
 // Method: the engine in this process, a directory, and the stand-in driver: tensors that are
 //         updated right after guard(), a graph's capture, a GPU that is lost at each copy, an error
 //         at each call of a restore, layouts that change, a fork.
@@ -122,7 +122,7 @@ TEST_CASE("checkpointer: tensors on GPUs come back bit for bit", "[unit][capture
   const TemporaryDirectory directory;
   std::uint64_t newest = 0;  // One that finds no Slot, on a slow machine, is not it.
   for (std::uint64_t life = 1; life <= 6; ++life) {
-    // What one life has on one GPU, the next has on several, or the other way round.
+    // One life has its state on one GPU, the next on several, or the other way round.
     const int gpus = 1 + static_cast<int>(life % 3);
     GpuJob job(directory.path(), fmt::format("devices=3 seed={}", life), gpus);
     INFO("life " << life);
@@ -181,7 +181,7 @@ TEST_CASE("checkpointer: a save does not wait for a GPU that still copies the st
   REQUIRE(std::string(stand_in().violations()) == "");
 }
 
-TEST_CASE("checkpointer: what a GPU saved the host restores, and the other way round",
+TEST_CASE("checkpointer: the host restores a GPU's save, and the other way round",
           "[unit][capture]") {
   const int before = GENERATE(0, 1, 3);
   const int after = GENERATE(0, 1);
@@ -264,7 +264,7 @@ TEST_CASE("checkpointer: a GPU that is lost ends the saves, and not the trainer,
   }
 }
 
-TEST_CASE("checkpointer: a restore onto a GPU that is lost is told, and leaves the step alone",
+TEST_CASE("checkpointer: a restore onto a lost GPU fails, and leaves the step alone",
           "[unit][capture]") {
   const TemporaryDirectory directory;
   {
@@ -333,7 +333,7 @@ TEST_CASE("checkpointer: a restore in which any call of the driver fails is whol
     } else {
       ++told;
       INFO(restored.error().message());
-      // What it could not do now it can do the next time, where the context lives.
+      // A failed restore succeeds the next time, where the context lives.
       if (error == 999) {
         REQUIRE(job.checkpointer().restore());
         REQUIRE(job.difference(1) == "");

@@ -37,7 +37,7 @@ CudaBatches plan(const CopyList& list, const device::BatchLimits& limits = {},
   });
 }
 
-// What is wrong with the plan; empty: every piece arrives, once, from where it lies.
+// The plan's faults; empty: every piece arrives, once, from where it lies.
 std::string faults(const CopyList& list, const CudaBatches& plan,
                    std::uint64_t pin_piece_bytes = 1 * GiB) {
   std::map<std::uint64_t, std::pair<std::uint64_t, const std::byte*>> arrives;  // By offset.
@@ -87,7 +87,7 @@ TEST_CASE("batches: they are of the size that design and link want", "[unit][dev
   }
 }
 
-TEST_CASE("batches: what lies apart, or in two allocations, is copied apart", "[unit][device]") {
+TEST_CASE("batches: tensors apart, or in two allocations, are copied apart", "[unit][device]") {
   CopyList list;
   add(list, 1 * GiB, 0, 8 * KiB);
   add(list, 1 * GiB + 8 * KiB, 8 * KiB, 8 * KiB);    // Neighbours in both places.

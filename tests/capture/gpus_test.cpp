@@ -26,7 +26,7 @@ std::string refusal() {
 
 }  // namespace
 
-TEST_CASE("gpus: a machine without driver, or without GPU, is told so", "[unit][device]") {
+TEST_CASE("gpus: a machine without driver, or without GPU, gets an error", "[unit][device]") {
   (void)stand_in();
   const char* const driver = std::getenv("CKPT_CUDA_DRIVER");
   REQUIRE(driver != nullptr);
@@ -86,7 +86,7 @@ TEST_CASE("gpus: a GPU that takes no batches has its small tensors copied one by
   REQUIRE(stand_in().counts().batches == 0);
 }
 
-TEST_CASE("gpus: what is no memory of the GPU is refused", "[unit][device]") {
+TEST_CASE("gpus: memory that is not the GPU's is refused", "[unit][device]") {
   StandInTrainer trainer("devices=2");
   auto pins = std::make_shared<device::MemoryPins>();
   auto gpus = device::Gpus::open({}, pins).value();

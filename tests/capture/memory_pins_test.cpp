@@ -1,5 +1,5 @@
 // Goal:   memory is pinned in pieces that the driver takes, in the background, and let go before it
-//         is unmapped; what is refused is told once and leaves nothing behind.
+//         is unmapped; a refusal is logged once and leaves nothing behind.
 // Method: mappings of gigabytes that are reserved and never touched, and stand-ins with limits.
 #include "device/memory_pins.hpp"
 
@@ -24,7 +24,7 @@ std::uint64_t pinned_ranges() {
   return stand_in().counts().pinned_ranges;
 }
 
-// Mapping: addresses without memory behind them. What is pinned when it goes is a finding.
+// Mapping: addresses without memory behind them. Memory still pinned when it goes is a finding.
 struct Mapping {
   explicit Mapping(std::size_t bytes_in) : bytes(bytes_in) {
     first = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -120,7 +120,7 @@ TEST_CASE("pins: memory is unpinned before it is unmapped", "[unit][device]") {
   REQUIRE(std::string(stand_in().violations()) == "");
 }
 
-TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is told once",
+TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is logged once",
           "[unit][device]") {
   const Warnings collected;
   // Room for two pieces, and not for a third.
@@ -140,7 +140,7 @@ TEST_CASE("pins: a refusal in the middle leaves no piece pinned, and is told onc
   REQUIRE(told == 1);
 }
 
-TEST_CASE("pins: what is let go while it waits to be pinned is never pinned", "[unit][device]") {
+TEST_CASE("pins: memory let go while it waits to be pinned is never pinned", "[unit][device]") {
   // No GPU is in use yet: nothing pins.
   const StandInTrainer trainer("");
   auto pins = std::make_shared<device::MemoryPins>();
@@ -154,7 +154,7 @@ TEST_CASE("pins: what is let go while it waits to be pinned is never pinned", "[
   REQUIRE(pinned_ranges() == 0);
 }
 
-TEST_CASE("pins: what the driver does not let go of at once is asked again, and else stays mapped",
+TEST_CASE("pins: the driver is asked again to let memory go, which else stays mapped",
           "[unit][device]") {
   // The next mapping may get its address, and the driver would copy from the pages of this one.
   const auto [failures, is_unmapped] = GENERATE(std::pair{1, true}, std::pair{2, false});

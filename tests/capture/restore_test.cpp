@@ -1,6 +1,6 @@
 // Goal:   a restore onto a GPU verifies each Chunk before it is copied, in parallel with the copies
 //         of others: bytes of one that fails reach no tensor, and nothing reads the Slot any more
-//         when it is told.
+//         when the call returns.
 // Method: a Slot of random bytes, of which every Chunk in turn gets one flipped bit, restored into
 //         cleared tensors on the stand-in; the Slot is overwritten right after the answer.
 #include <fmt/format.h>

@@ -206,7 +206,7 @@ TEST_CASE("habits: a stream that was destroyed starts nothing, and a guard of it
   REQUIRE(violations() == "");
 }
 
-TEST_CASE("habits: what is made and let go breaks no graph that is captured meanwhile",
+TEST_CASE("habits: tensors made and let go break no graph that is captured meanwhile",
           "[unit][capture]") {
   const auto mode = GENERATE(CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                              CU_STREAM_CAPTURE_MODE_RELAXED);

@@ -117,7 +117,7 @@ case_wrong_secret() {
   start_job refused "A B" --fresh
   train_to_the_end
   expect "A refuses B" "warning.*node B of job quickstart did not prove itself" "$(log_of A)"
-  expect "B is told" "warning.*peer=A not reached.*(secret|prove)" "$(log_of B)"
+  expect "B logs it" "warning.*peer=A not reached.*(secret|prove)" "$(log_of B)"
   nothing_was_saved
 }
 case_busy_port() {

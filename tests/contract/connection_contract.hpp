@@ -1,4 +1,4 @@
-// ConnectionContract: what the rest of libckpt may rely on of any Network.
+// ConnectionContract: the guarantees of every Network to the rest of libckpt.
 //
 // Goal:   whatever holds for the simulated network holds for TCP, so that what the simulator shows
 //         is worth something.

@@ -81,7 +81,7 @@ TEST_CASE("connection: a deadline ends a write to a peer that does not read", "[
 TEST_CASE("connection: close ends what is in flight as cancelled", "[contract][wire]") {
   check_close_ends_what_is_in_flight(*make_world());
 }
-TEST_CASE("connection: what was sent before close arrives", "[contract][wire]") {
+TEST_CASE("connection: bytes sent before close arrive", "[contract][wire]") {
   check_what_was_sent_before_close_arrives(*make_world());
 }
 TEST_CASE("connection: writing to a closed peer fails and raises no signal", "[contract][wire]") {

@@ -1,4 +1,4 @@
-// DeviceContract: what every Device must do, wherever its tensors lie.
+// DeviceContract: the duties of every Device, wherever its tensors lie.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class DeviceUnderTest {
   virtual Stream stream() = 0;  // The trainer's.
   // Makes Slot memory fit for fast copies, as long as the answer lives, and keeps it meanwhile.
   virtual std::shared_ptr<const void> pin(const std::shared_ptr<std::vector<std::byte>>& slot) = 0;
-  // Of the largest tensor; less where each byte costs much.
+  // The largest tensor's; less where each byte costs much.
   virtual std::size_t large_mib() const { return 24; }
   virtual std::byte* allocate(std::size_t bytes) = 0;
   // As the trainer's own work would: queued on stream().

@@ -1,4 +1,4 @@
-// FileSystemContract: what every FileSystem must do, whichever disk lies below it.
+// FileSystemContract: the duties of every FileSystem, on any disk.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -325,7 +325,7 @@ void check_identity(FileSystemUnderTest& subject) {
   CHECK(status("second").modified_ns >= first.modified_ns);
   CHECK(status("second").changed_ns >= first.changed_ns);
   CHECK(first.changed_ns > 0);
-  // Of the same size, in the same moment, under the same name: not the same file.
+  // The same size, the same moment, the same name: not the same file.
   REQUIRE(
       calls.run(subject.files().rename(calls.at("second"), calls.at("first"), RenameMode::replace))
           .has_value());

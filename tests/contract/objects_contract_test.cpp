@@ -138,7 +138,7 @@ TEST_CASE("objects: conditions let one of two writers win", "[contract][bucket]"
   CHECK(gone.error().cause() == std::errc::file_exists);
 }
 
-TEST_CASE("objects: what lies below a name is listed, and nothing else", "[contract][bucket]") {
+TEST_CASE("objects: keys below a name are listed, and nothing else", "[contract][bucket]") {
   const Which which = any();
   if (!Subject::is_there(which)) return;
   Subject subject(which);

@@ -44,7 +44,7 @@ std::unique_ptr<Gpu> Gpu::open() {
   return gpu;
 }
 
-// What a framework does with its first tensor: the primary context, and a stream of its own.
+// As a framework does with its first tensor: the primary context, and a stream of its own.
 bool Gpu::make_stream() {
   constexpr unsigned int non_blocking = 1;
   void* context = nullptr;

@@ -28,7 +28,7 @@ class Gpu {
   bool write(void* target, std::span<const std::byte> bytes) const;
   // After all that is queued.
   void read(std::span<std::byte> target, const void* source) const;
-  // What was done that a real driver leaves undefined; empty: nothing.
+  // Calls that a real driver leaves undefined; empty: none.
   std::string violations() const;
 
  private:

@@ -10,7 +10,7 @@ from crash_lab import Failure, Lab, wait_until
 from crash_labels import HITS, Promises, train
 from crash_zombies import stopped_trainer_is_replaced
 
-# Of a trainer's life of about 12 steps: 2 copies each, and some 30 calls.
+# In a trainer's life of about 12 steps: 2 copies each, and some 30 calls.
 COPIES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 21, 24)
 CALLS_EARLY, CALLS = 60, 400
 EARLY_STRIDE, STRIDE = 3, 13
@@ -43,7 +43,7 @@ def killed_at(tools, words, points=""):
 
 
 def lost_at(tools, copy, error):
-    """The GPU is lost in mid-copy: the trainer is told and ends; the step before is still there."""
+    """The GPU is lost in mid-copy: the trainer fails and ends; the step before is still there."""
     with Lab(tools, "gpu-lost") as lab:
         promises = Promises()
         lab.start_daemon()

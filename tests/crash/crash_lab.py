@@ -24,7 +24,7 @@ class Failure(Exception):
 
 
 class Events:
-    """What a trainer has said, line by line."""
+    """A trainer's output, line by line."""
 
     def __init__(self, path):
         self.path = path
@@ -67,7 +67,7 @@ class Lab:
         os.mkdir(self.dir)
         self.processes = []
         self.started = 0
-        self.gpu = None  # What the stand-in driver of the next trainers is told; None: no GPU.
+        self.gpu = None  # Settings of the next trainers' stand-in driver; None: no GPU.
 
     def __enter__(self):
         return self
@@ -121,7 +121,7 @@ class Lab:
         return read_text(os.path.join(self.runtime(node), "ckptd.log"))
 
     def daemon_pid(self, node=""):
-        """Of the daemon that serves now, whoever started it; 0: none."""
+        """The process id of the daemon that serves now; 0: none."""
         try:
             with open(os.path.join(self.runtime(node), "ckptd.json"), encoding="utf-8") as file:
                 pid = json.load(file)["pid"]

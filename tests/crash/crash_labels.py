@@ -8,7 +8,7 @@ import crash_pair
 from crash_lab import STALL_MS_MAX, Failure, Lab, labels_in, wait_until
 
 STEPS = 12
-# What only a restore from storage reaches: the daemon that reads must not have it in memory.
+# Only a restore from storage reaches these: the daemon that reads must not have it in memory.
 FROM_STORAGE = ("load.disk.read", "load.verify")
 HITS = (1, 3)
 # Reached by captures of tensors on a GPU: those are killed in crash_gpu.py.
@@ -23,12 +23,12 @@ class Promises:
     def __init__(self):
         self.durable = 0
         self.in_memory = 0
-        self.memory_pid = 0  # Of the daemon that holds `in_memory`.
+        self.memory_pid = 0  # The daemon that holds `in_memory`.
         self.attempted = 0
         self.unproven_restores = 0
 
     def heard(self, lab, events):
-        # What another daemon held in memory died with it.
+        # Steps in another daemon's memory died with it.
         daemon_died = lab.daemon_pid() != self.memory_pid
         if daemon_died:
             self.in_memory = self.durable

@@ -25,7 +25,7 @@ def usage(pid):
 
 
 def compare(tools, who, before, pid):
-    # What a flush, or the removal of an earlier one, has open at this moment is closed in the next.
+    # Files that a flush, or the removal of one, has open at this moment are closed in the next.
     wait_until(lambda: usage(pid)[0] <= before[0] + DESCRIPTOR_SLACK, 20,
                f"the descriptors of {who} to be {before[0]} again")
     after = usage(pid)

@@ -25,12 +25,12 @@ class State {
 
   ckpt::Status register_with(ckpt::Checkpointer& checkpointer);
 
-  // What training does. On a GPU it is only queued. False: the GPU is lost.
+  // Trains a step. On a GPU it is only queued. False: the GPU is lost.
   bool compute(std::uint64_t step);
   // The blob whose size varies is handed over anew before each save.
   ckpt::Status hand_over(ckpt::FrameworkCheckpointer& checkpointer, std::uint64_t step) const;
 
-  // What differs from the state of `step`, or nothing.
+  // The difference from the state of `step`, or nothing.
   std::string difference(const ckpt::FrameworkCheckpointer& checkpointer, std::uint64_t step) const;
 
  private:

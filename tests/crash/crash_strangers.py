@@ -1,4 +1,4 @@
-"""Who does not belong: daemons of another version, and processes of another user."""
+"""Strangers: daemons of another version, and processes of another user."""
 
 import functools
 import os
@@ -125,7 +125,7 @@ def another_user(tools):
 
 
 def as_nobody(path):
-    """What a process of another user gets from the socket, told by a forked child."""
+    """The answer of the socket to a process of another user, from a forked child."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,6 +1,6 @@
-// CrashTrainer: a trainer made to be killed: it says what it was told, and checks what it gets.
+// CrashTrainer: a trainer made to be killed: it prints what it learns, and checks what it gets.
 //
-// It restores, verifies every byte against the step it was told, and trains on. Each event is one
+// It restores, verifies every byte against the step of the answer, and trains on. Each event is one
 // line, written at once, so that a SIGKILL loses none: the driver reads what was promised.
 //
 // Exit codes: 0 trained to the end, 2 wrong use or no daemon, 3 wrong bytes, 4 restore failed,
@@ -70,7 +70,7 @@ class Events {
     [[maybe_unused]] const ssize_t written = ::write(fd_, line.data(), line.size());
   }
 
-  // What the library has promised since the last look.
+  // Prints the library's promises since the last look.
   void say_stats(const ckpt::Stats& stats) {
     if (stats.daemon_restarts != restarts_) say("restarts {}", stats.daemon_restarts);
     restarts_ = stats.daemon_restarts;
@@ -258,7 +258,7 @@ class Training {
 
   // Trains on until a step of now or later has reached the level that was asked for, so that the
   // next trainer can be held to it. A daemon that died must have been replaced by then. The ranks
-  // of a job do not wait for one another here: all of them end once all of them were told.
+  // of a job do not wait for one another here: all of them end once all have the news.
   int settle() {
     if (const auto level = level_named(arguments_.text("settle"))) {
       const auto deadline = steady_clock::now() + settle_time;

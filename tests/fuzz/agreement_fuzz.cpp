@@ -1,5 +1,5 @@
 // Goal:   no report, decree or Start of a peer is misread.
-// Method: each input is tried as each of them. What is accepted can be encoded, and is then read
+// Method: each input is tried as each of them. An accepted one can be encoded, and is then read
 //         as the same.
 #include <algorithm>
 

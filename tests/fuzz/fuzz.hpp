@@ -1,4 +1,4 @@
-// Fuzz: what each target of this suite uses. A target defines `fuzz_one` and nothing else.
+// Fuzz: the common part of all targets of this suite. A target defines `fuzz_one` and nothing else.
 //
 // A parser must end with a value or an error for any bytes. A value that it accepts must be worth
 // what its bytes say: written again, it gives them back. A broken promise ends the program, which

@@ -1,4 +1,4 @@
-// What libFuzzer calls, the same for each target.
+// libFuzzer calls these, the same for each target.
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

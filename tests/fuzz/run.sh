@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Goal:   no bytes make a parser crash, hang, take much memory, or accept what they do not say.
 # Method: tests/fuzz/run.sh BUILD [SECONDS]: each fuzzer for so long (30 by default), from the
-#         golden files and from inputs that once broke something (tests/fuzz/seeds/NAME/). What it
-#         finds lies below BUILD/fuzz/found; keep it as a seed once it is mended.
+#         golden files and from inputs that once broke something (tests/fuzz/seeds/NAME/). Its
+#         findings lie below BUILD/fuzz/found; keep each as a seed once it is mended.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 build=${1:?run.sh wants a build directory}
 seconds=${2:-30}
 
-# What each fuzzer starts from.
+# Each fuzzer starts from these.
 golden() {
   case "$1" in
     root_fuzz) (cd tests/golden && echo v?.manifest.json v1.run.json v1.timelines.json) ;;

@@ -2,7 +2,7 @@
 // on
 //         a real GPU: whichever does not hold fails by name.
 // Method: small programs of the driver's own functions, and captures of memory of every kind that a
-//         framework allocates. What a driver is free to do either way is told and not judged.
+//         framework allocates. Choices that a driver is free in are printed and not judged.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace ckpt::test {
 namespace {
 
 constexpr std::chrono::seconds patience{60};
-constexpr std::size_t piece = 2 * MiB;  // What drivers round large allocations to.
+constexpr std::size_t piece = 2 * MiB;  // Drivers round large allocations to it.
 constexpr unsigned int portable = CU_MEMHOSTREGISTER_PORTABLE;
 
 device::Deadline soon() {

@@ -164,7 +164,7 @@ TEST_CASE("gpu: each life of a trainer goes on where the last one ended, bit for
   }
 }
 
-TEST_CASE("gpu: what does not lie on it is refused", "[gpu]") {
+TEST_CASE("gpu: memory that does not lie on it is refused", "[gpu]") {
   const auto trainer = open_trainer();
   Options options;
   options.job = "gpu-suite";

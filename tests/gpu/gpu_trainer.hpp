@@ -57,7 +57,7 @@ class GpuTrainer {
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
   std::vector<CUdeviceptr> memory_;
-  std::deque<std::vector<std::byte>> in_flight_;  // What queued writes still read from.
+  std::deque<std::vector<std::byte>> in_flight_;  // Queued writes still read from these.
 };
 
 }  // namespace ckpt::test

@@ -55,7 +55,7 @@ class Sound:
 
 
 def ask(build, sound, mutant, folder, own):
-    """Who kills it: a line for people; empty: nobody. Raises what makes it no mutant at all."""
+    """The test that kills it, as a line for people; empty: none. Raises if it is no mutant."""
     made = programs.MutatedPrograms(build, mutant, folder)
     names = build.programs_of(mutant.module)
     # A hint only: the suite that noticed last time comes before the others.

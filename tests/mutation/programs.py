@@ -34,7 +34,7 @@ class DoesNotCompile(Exception):
 
 
 class Build:
-    """What a build tree says about how its programs are made."""
+    """A build tree's records of how its programs are made."""
 
     def __init__(self, root, build):
         self.root = pathlib.Path(root)
@@ -138,7 +138,7 @@ class MutatedPrograms:
         program = self.folder / name
         first = words.index("-o")
         words[first + 1] = str(program)
-        # What another of the mutant's programs needed has no place here.
+        # Objects that another of the mutant's programs needed have no place here.
         extra = [made for sound, made in self.objects.items()
                  if sound in inside and sound not in words]
         words = [self.objects.get(word, self.library(word)) for word in words]
@@ -170,7 +170,7 @@ class MutatedPrograms:
 
 
 def run(program, arguments, tree, limit_s, started_in=None):
-    """What a program says about itself: None if all is well, else why not, in a line."""
+    """A program's verdict about itself: None if all is well, else why not, in a line."""
     environment = dict(os.environ)
     if started_in:
         environment["CKPT_TEST_PROGRAMS"] = str(started_in)

@@ -21,7 +21,7 @@ unpack() {
   mkdir "$scratch/unpacked" && tar -C "$scratch/unpacked" -xzf "$build"/libckpt-*.tar.gz
 }
 # Each library comes from the bundle, but those of glibc: of what is started, or loaded by others.
-# What those load in turn is there by then.
+# Libraries that those load in turn are there by then.
 is_closed() {
   local file foreign
   for file in "$root"/bin/* "$root"/lib*/libckpt.so "$root"/python/libckpt/_native*.so; do
@@ -43,7 +43,7 @@ trainer_runs() {
     env -i LIBCKPT_RUNTIME_DIR="$scratch/run" "$root/bin/ckpt" stop
 }
 
-# What a bundle builds its Python extension with; where it cannot be had, there is none in it.
+# A bundle builds its Python extension with this; where it cannot be had, there is none in it.
 find_python() {
   local environment=$build/bundle_venv
   [ -x "$environment/bin/python" ] || /usr/bin/python3 -m venv "$environment" || return 1

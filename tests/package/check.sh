@@ -1,5 +1,5 @@
-# What the package tests share: a folder of their own, and one line per claim. Sourced from the
-# tree's root, with the claims' first word in `subject`; what fails leaves `status` at 1.
+# The package tests share a folder of their own, and one line per claim. Sourced from the tree's
+# root, with the claims' first word in `subject`; a failure leaves `status` at 1.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 status=0

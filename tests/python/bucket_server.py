@@ -203,7 +203,7 @@ def free_ports(count):
 
 
 def serve(start, monkeypatch, directory):
-    """What a fixture yields from: the server, for which the environment is set."""
+    """For fixtures to yield from: the server, for which the environment is set."""
     server = BucketServer(lambda: start(directory))
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": server.proxy.url}.items():
         monkeypatch.setenv(name, value)

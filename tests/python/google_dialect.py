@@ -24,7 +24,7 @@ def crc32c(content):
 
 
 def signature(method, path, headers, secret):
-    """Of the request as it came, by the names in its Authorization header."""
+    """The headers of the request as it came that its Authorization header names."""
     words = headers["authorization"].removeprefix("GOOG4-HMAC-SHA256 ").split(", ")
     given = dict(word.split("=", 1) for word in words)
     _, scope = given["Credential"].split("/", 1)

@@ -2,8 +2,8 @@
 
 Method: a small model with dropout and shuffled data is trained with the installed accelerate, by
 one rank and by ranks over gloo; it is killed, resumed from memory and from folders, and compared
-step by step with an uninterrupted run of stock accelerate. What is on storage is loaded by stock
-accelerate itself.
+step by step with an uninterrupted run of stock accelerate. Stock accelerate itself loads the
+files on storage.
 """
 
 import json

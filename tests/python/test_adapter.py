@@ -42,7 +42,7 @@ def ranks(guide, runtime, tmp_path):
 
 
 def whole(name, shape):
-    """What the training has made of it: each element its own number."""
+    """The result of the training: each element has its own number."""
     begin = 1000 if name.startswith("momentum") else 0
     return (begin + numpy.arange(numpy.prod(shape), dtype=numpy.float32)).reshape(shape)
 

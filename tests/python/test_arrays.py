@@ -23,7 +23,7 @@ def numbers(shape):
 
 
 def of_rank(rank, make=numpy.copy):
-    """What each of two ranks has: some rows, a stretch of all elements, and its own vector."""
+    """The arrays of each of two ranks: some rows, a stretch of all elements, and its own vector."""
     whole = numbers((ROWS, COLUMNS))
     begin, end = (0, 5) if rank == 0 else (5, ROWS)
     cut = 1234
@@ -35,7 +35,7 @@ def of_rank(rank, make=numpy.copy):
 
 
 def at_once(sessions, call):
-    """What call(rank, session) answers for each, asked at the same time."""
+    """The answer of call(rank, session) for each, asked at the same time."""
     answers = [None] * len(sessions)
 
     def ask(rank):

@@ -189,7 +189,7 @@ def test_what_is_damaged_is_repaired_from_a_bucket_and_the_rest_is_left(
     save(job, str(run), (1, 2))
     ckpt("stop")
     files = [run / f"step-00000000{step}" / "rank-00000.safetensors" for step in (1, 2)]
-    ckpt("cp", str(run), DIR)  # Of the newest alone.
+    ckpt("cp", str(run), DIR)  # The newest alone.
     whole = files[1].read_bytes()
     for file in files:
         flip_last_byte(file)

@@ -27,7 +27,7 @@ def whole(name, step):
 
 
 def of_rank(rank, ranks, make, names=SHAPES):
-    """What each of them holds: all of every tensor."""
+    """The arrays of each of them: all of every tensor."""
     arrays = []
     for name in names:
         buffer = make(name)
@@ -154,7 +154,7 @@ def test_the_command_line_puts_it_together(ranks, tmp_path, programs):
 
 
 def test_ranks_that_differ_in_other_tensors_leave_nothing_out(ranks):
-    """What is small for one rank is divided by the other: a part of it is captured twice."""
+    """A tensor too small for one rank to divide is divided by the other: part is captured twice."""
     names = [["half"], ["half", "extra"]]
 
     def arrays(rank, make):

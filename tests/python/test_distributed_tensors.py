@@ -42,7 +42,7 @@ except libckpt.CheckpointError as error:
 
 
 def parts(sizes, shape, kinds):
-    """What each of four ranks has."""
+    """The state of each of four ranks."""
     ran = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps([rank, sizes, shape, kinds])],
                          stdout=subprocess.PIPE, text=True)
@@ -132,7 +132,7 @@ session.abandon()
 
 
 def of_one_rank(program):
-    """What the program says, which has a group of its own and a mesh of it."""
+    """The output of the program, which has a group of its own and a mesh of it."""
     begin = """
 import os
 import torch, torch.distributed as dist

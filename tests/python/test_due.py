@@ -32,7 +32,7 @@ def outcomes(session, item, steps):
 
 @pytest.fixture(params=["code", "environment", "file"])
 def by_interval(request, job, tmp_path, monkeypatch):
-    """Opens a session with that interval, which is told in one of three ways."""
+    """Opens a session with that interval, set in one of three ways."""
 
     def open_session(interval):
         if request.param == "code":

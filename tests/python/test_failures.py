@@ -163,7 +163,7 @@ def test_a_trainer_s_items_need_no_pickle(job):
     session.restore(items)
 
 
-TEXTS = [  # What is done, what it raises, and what its text names: the thing and the way out.
+TEXTS = [  # The call, its exception, and the words in its text: the thing and the way out.
     (lambda session: session.save(2, [1]), libckpt.InvalidArgument, 'items: .*a list was given'),
     (lambda session: session.save(2, {3: 4}), libckpt.InvalidArgument, "with the name 3 was given"),
     (
@@ -364,7 +364,7 @@ def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, m
             if small_disk in box.directory.parents:
                 box.close()  # Before its disk goes.
     assert len(told) == 1, told
-    assert f"what was saved to {path} is not on storage yet" in told[0]
+    assert f"the newest save to {path} is not on storage yet" in told[0]
 
 
 def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk, runtime):

@@ -49,7 +49,7 @@ def save(sets, name, number=1, **more):
 
 
 def number_of(folder):
-    """What was saved, which all of its files say."""
+    """The saved value, which all of its files say."""
     saved = torch.load(folder / "model.pt", weights_only=True)
     assert set(saved["weight"].tolist()) == {float(saved["number"])}
     assert (folder / "config.json").read_text() == str(saved["number"])
@@ -288,7 +288,7 @@ def test_a_full_disk_on_publishing_loses_that_set_only(open_sets, tmp_path, monk
     sets.settle()
     assert number_of(out / "a") == 3
     die(sets)
-    open_sets()  # What failed then is older than what is there.
+    open_sets()  # The failed set is older than the one there.
     assert number_of(out / "a") == 3
 
 
@@ -372,7 +372,7 @@ def rank_files(ranks):
 
 
 def numbers(folder, ranks):
-    """What each rank saved in it, by both of its files."""
+    """Each rank's value in it, by both of its files."""
     assert files(folder) == rank_files(ranks)
     found = [torch.load(folder / f"rank_{rank}.pt")["b"] for rank in range(ranks)]
     assert [int((folder / f"own_{rank}.txt").read_text()) for rank in range(ranks)] == found

@@ -47,7 +47,7 @@ def put(value, on, *axes):
 
 
 def bits(leaf):
-    """What two leaves must have in common to be the same."""
+    """The facts that two leaves must share to be the same."""
     if isinstance(leaf, jax.Array):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return str(jax.random.key_impl(leaf)), *bits(jax.random.key_data(leaf))
@@ -542,7 +542,7 @@ class Training:
         return [log.read_text() for log in self._logs]
 
     def said(self, word):
-        """Of each process, the rest of its lines that begin with the word."""
+        """For each process, the rest of its lines that begin with the word."""
         found = []
         for i, text in enumerate(self.read()):
             lines = [line.removeprefix(f"p{i} ") for line in text.splitlines()
@@ -552,7 +552,7 @@ class Training:
         return found
 
     def finish(self):
-        """What all said of each step, as one."""
+        """The words of all on each step, as one."""
         for process in self._processes:
             assert process.wait(SECONDS_MAX) == 0, "\n".join(self.read())[-6000:]
         self._processes = []

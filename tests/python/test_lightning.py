@@ -2,7 +2,7 @@
 
 Method: a small model with dropout and a scheduler is fitted with the installed Lightning, by one
 rank and by ranks over gloo; it is killed, resumed from memory and from files, and compared step by
-step with an uninterrupted fit of stock Lightning. What is on storage is loaded by stock Lightning.
+step with an uninterrupted fit of stock Lightning. Stock Lightning loads the files on storage.
 """
 
 import json
@@ -82,7 +82,7 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     check_ends_alike(last, whole, ranks)
     assert int(said(last, 0, "began")[0]) >= held(log, ranks) > 0
     assert re.search(r"libckpt: resumes step \d+ from own memory", last)
-    # Of the one that was in memory, too: there is one file, by stock Lightning's rule.
+    # The step that was in memory has one, too: one file, by stock Lightning's rule.
     assert files(root) == files(tmp_path / "stock")
 
 

@@ -40,7 +40,7 @@ class Frozen:
     value: int
 
 
-# What only a pickle holds.
+# Objects that only a pickle holds.
 PICKLED = [
     [Pair(1, [2]), Pair(torch.ones(2), None)],
     [Progress(3, [0.5]), Frozen(2)],
@@ -234,7 +234,7 @@ def test_what_is_nested_is_filled_where_it_is(job):
 
 
 def test_parameters_in_containers_are_filled_where_an_optimizer_has_them(job):
-    """Another tensor in their place would never be trained, and nobody would be told."""
+    """Another tensor in their place would never be trained, and nothing would report it."""
 
     def trainer(seed):
         generator = torch.Generator().manual_seed(seed)
@@ -304,7 +304,7 @@ def test_tensors_in_containers_are_filled_unless_others_have_their_memory(job):
 
 
 def test_what_state_dict_and_parameters_answer_is_filled_where_the_model_has_it(job):
-    """What everybody gave to torch.save; also in memory that is not contiguous."""
+    """A usual argument of torch.save; also in memory that is not contiguous."""
 
     def model():
         made = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 2), torch.nn.BatchNorm2d(3))
@@ -500,7 +500,7 @@ def test_plain_values_that_differ_are_named_in_one_warning(job, caplog):
     ]  # fmt: skip
     caplog.clear()
     session.restore(restored.items)
-    assert not caplog.records  # What is equal is not told of.
+    assert not caplog.records  # No warning of equal values.
 
 
 def test_an_optimizer_of_another_model_is_named(job):

@@ -18,7 +18,7 @@ OF_THE_TRAINER = {"job", "dir", "overlap"}
 
 
 def keywords_of(function):
-    """What it takes by name; not **options, which say nothing."""
+    """The parameters that it takes by name; not **options, which say nothing."""
     parameters = inspect.signature(function).parameters.values()
     assert not [each for each in parameters if each.kind is each.VAR_KEYWORD]
     return {each.name for each in parameters if each.name not in ("self", "trainer")}

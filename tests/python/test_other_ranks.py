@@ -24,7 +24,7 @@ def state(step=0):
 
 
 def of_all(sessions, call):
-    """What each session answers, or the error, asked at the same time."""
+    """Each session's answer, or its error, asked at the same time."""
 
     def ask(_, session):
         try:

@@ -1,4 +1,4 @@
-"""Goal: no checkpoint runs code, unless the session was told that pickles are welcome.
+"""Goal: no checkpoint runs code, unless the session allows pickles.
 
 Method: values of every kind that libckpt encodes go through a session that allows no pickle; all
 else is refused by name, at the save and at the restore, with the option that allows it. A pickle

@@ -124,7 +124,7 @@ def own_kib(pid):
 
 
 class Use:
-    """What a process has of what may leak."""
+    """A process's counts of things that may leak."""
 
     def __init__(self, pid):
         folder = pathlib.Path("/proc") / str(pid)
@@ -162,8 +162,8 @@ def test_p17_a_thousand_saves_leave_trainer_and_daemon_as_they_were(
         session.wait(step, "committed", 30)
 
     def uses_after(steps):
-        """What trainer and daemon have. Of memory the least at any of the last saves: of what is
-        free an allocator keeps some MiB, now more and now less."""
+        """The counts of trainer and daemon. Memory is the least at any of the last saves: an
+        allocator keeps some MiB of free memory, now more and now less."""
         pids = (os.getpid(), daemon)
         seen = []
         for step in steps:

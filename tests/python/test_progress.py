@@ -141,9 +141,9 @@ os.kill(process, signal.SIGINT)
 
 
 def interrupted(call):
-    """What it says to ^C. Had it not heard that, its deadline would have come first."""
+    """Its answer to ^C. Had it not heard that, its deadline would have come first."""
     command = [sys.executable, "-S", "-c", INTERRUPT_ITS_SLEEP, str(os.getpid())]
-    # What a shell starts in the background ignores it.
+    # A process that a shell starts in the background ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with subprocess.Popen(command) as other, pytest.raises(KeyboardInterrupt) as caught:

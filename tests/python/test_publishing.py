@@ -82,7 +82,7 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
         found = {(exp_dir / name).read_text() for name in names}
         assert found == {"2"} if is_done else len(found) == 1
         assert (exp_dir / "best.pt").read_text() == "best"
-        if found == {"1"}:  # What goes with the new set goes after it has come.
+        if found == {"1"}:  # Files that go with the new set go after it has come.
             assert ((exp_dir / "old.pt").read_text(), (exp_dir / "plain.txt").read_text()) == (
                 "old",
                 "1",

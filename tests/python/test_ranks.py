@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from trainers import ports  # noqa: E402
 
 STEPS = 12
-OF_ALL = ("model.", "optimizer.")  # What ranks share out.
+OF_ALL = ("model.", "optimizer.")  # Ranks share these out.
 ADAM = ("step", "exp_avg", "exp_avg_sq")
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -41,14 +41,14 @@ class Cluster:
         self._environments = {}
 
     def do(self, command):
-        """What the shell prints."""
+        """The output of the shell."""
         self._shell.stdin.write(f"{command}\necho '<end>'\n")
         self._shell.stdin.flush()
         said = "".join(iter(self._shell.stdout.readline, "<end>\n"))
         return said.strip()
 
     def node(self, name):
-        """What a process on the node has in its environment."""
+        """The environment of a process on the node."""
         if name not in self._environments:
             self.do(f"node_add {name}")
             address = self.do(f'echo "${{node_address[{name}]}}"')
@@ -90,7 +90,7 @@ class Cluster:
                        capture_output=True)  # fmt: skip
 
     def close(self):
-        """What is left of it."""
+        """The rest of it."""
         for reserved in self._reserved:
             reserved.close()
         left = self.do("nodes_close 2>&1")

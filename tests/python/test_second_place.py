@@ -77,7 +77,7 @@ def save_all(session, steps):
 
 @pytest.fixture
 def status(programs):
-    """Of the daemon, and its only job; also while that is degraded or has no trainer."""
+    """The state of the daemon and its only job; also while that is degraded or has no trainer."""
 
     def read():
         command = [programs / "ckpt", "status", "--json"]

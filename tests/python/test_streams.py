@@ -1,4 +1,4 @@
-"""Goal: on GPUs the library is told of the streams that work is queued on at each moment, of the
+"""Goal: on GPUs the library learns of the streams that work is queued on at each moment, of the
 tensors of every GPU, and of updates that a CUDA graph replays; what its copies still read is kept.
 
 Method: the registration of a session with a library, streams and GPUs that only write down what is
@@ -16,7 +16,7 @@ from libckpt.core import _arrays, _frameworks, _registration, _tensors  # noqa: 
 
 
 class Client:
-    """The library: it knows what it was told."""
+    """The library: it remembers its arguments."""
 
     def __init__(self, log):
         self.log = log

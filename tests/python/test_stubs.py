@@ -18,7 +18,7 @@ import pytest
 import libckpt
 
 PACKAGE = pathlib.Path(libckpt.__file__).parent
-FRAMEWORKS = {  # What a module of ours needs.
+FRAMEWORKS = {  # A module of ours needs these.
     "torch": "torch", "transformers": "transformers", "jax": "jax", "levanter": "jax",
     "megatron": "megatron.core", "dcp": "torch", "deepspeed": "deepspeed",
     "accelerate": "accelerate", "lightning": "lightning", "torchft": "torchft",
@@ -74,7 +74,7 @@ def parameters_of(function):
 
 
 class Scope:
-    """What a stub declares at one level."""
+    """The declarations of a stub at one level."""
 
     def __init__(self, body):
         self.functions, self.classes, self.values = {}, {}, set()
@@ -94,7 +94,7 @@ class Scope:
 
 
 def own_attributes(kind):
-    """What the methods of a class give to self, by the class's source."""
+    """The attributes that a class's methods give to self, by its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     return {
         node.attr

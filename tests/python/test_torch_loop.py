@@ -348,7 +348,7 @@ def test_what_is_lost_with_the_daemon_is_told_by_wait_and_load(tmp_path, runtime
     lost = [single, exp_dir / "model.pt", exp_dir / "state.json"]
     assert all(str(path) in str(raised.value) for path in lost)
     assert "is not published" in caplog.text
-    libckpt.torch.wait()  # It was told.
+    libckpt.torch.wait()  # It is known.
     for path in (single, exp_dir / "model.pt"):
         with pytest.raises(libckpt.StorageError, match=re.escape(str(path))):
             libckpt.torch.load(path)
@@ -360,7 +360,7 @@ def test_what_is_lost_with_the_daemon_is_told_by_wait_and_load(tmp_path, runtime
 
 
 def inodes_below(directory):
-    """What takes space there: by inode, the bytes."""
+    """The space taken there: by inode, the bytes."""
     found = [path.stat() for path in directory.rglob("*") if path.is_file()]
     return {status.st_ino: status.st_size for status in found}
 

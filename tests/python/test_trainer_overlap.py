@@ -46,7 +46,7 @@ class Swap(transformers.TrainerCallback):
 
 
 def train(directory, swap=None, **options):
-    """What was trained, and the session that captured it."""
+    """The trained model, and the session that captured it."""
     trainer = transformers.Trainer(
         model=Model(),
         args=transformers.TrainingArguments(

@@ -287,7 +287,7 @@ def test_killed_at_any_instant_a_resume_succeeds_and_no_folder_is_half_written(
         process = run(trainer, output, kind, resume=True, save_steps=2, max_steps=100_000)
         steps.append(process.wait_for_number("made "))
         if count % 2:  # However slow the machine is, it gets on.
-            # What goes on from folders only, gets on where the first of them is published.
+            # A run that goes on from folders only needs the first of them published.
             process.wait_until_said(f"made {steps[-1] + (2 if kind == 'wrapper' else 6)}\n")
         time.sleep(chance.random() * 0.3)
         process.kill()

@@ -27,7 +27,7 @@ TENSORS = [lambda: torch.ones(3), lambda: torch.ones(3, 1), lambda: torch.ones((
 
 
 class Odd:
-    """What no tree knows: it has a state of its own."""
+    """No tree knows it: it has a state of its own."""
 
     def __init__(self):
         self.state = {"t": torch.ones(2), "n": 3}

@@ -1,4 +1,4 @@
-"""Goal: an older torch costs time, or is told by name; it never costs bytes.
+"""Goal: an older torch costs time, or is refused by name; it never costs bytes.
 
 Method: what older versions lack is taken from the torch that is here, one thing at a time. Without
 the functions of DLPack all of test_changes.py runs; an older Transformers is in

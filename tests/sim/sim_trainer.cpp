@@ -32,7 +32,7 @@ FlatRange wanted_by(const TrainerPlan& plan) {
   return plan.has_part ? part_of(plan) : FlatRange{0, plan.tensor_bytes};
 }
 
-// Of a copy, what the library gives this rank to capture; none: other ranks have all of it.
+// The share of a copy that the library gives this rank to capture; none: other ranks have all.
 FlatRange captured_by(const TrainerPlan& plan) {
   if (!plan.has_copy) return wanted_by(plan);
   const Region whole = wanted_by(plan);
@@ -343,7 +343,7 @@ void SimTrainer::tell(control::Event event) {
 void SimTrainer::take(control::LevelReached reached) {
   const auto [step, level] = reached;
   if (is_dead_) return;
-  // Of the step that was restored the levels are told as well.
+  // The levels of the step that was restored are sent as well.
   const bool is_base = base_ && step <= base_->step;
   const bool has_begun = begun_ && begun_->result;
   const std::uint64_t timeline = has_begun ? begun_->timeline : timeline_;
@@ -355,7 +355,7 @@ void SimTrainer::take(control::Offer offer) {
 }
 
 void SimTrainer::take(control::Begun begun) {
-  if (begun.ask != ask_) return;  // Of a restore that it waits for no longer.
+  if (begun.ask != ask_) return;  // From a restore that it waits for no longer.
   granted_.clear();               // The restore may have taken them; what is free is granted again.
   if (begun.result && begun.timeline != timeline_) {
     next_capture_ = Step{};

@@ -18,7 +18,7 @@ namespace ckpt::sim {
 
 namespace control = wire::control;
 
-// Oracle: what the world must be told, and what it then checks.
+// Oracle: the trainer's reports to the world, and the world's checks on them.
 class Oracle {
  public:
   virtual ~Oracle() = default;
@@ -40,7 +40,7 @@ struct TrainerPlan {
   node::AttachRequest request;
   std::string machine;                // The host, whatever the list of nodes calls it.
   std::optional<TrainsOn> trains_on;  // None: it restores.
-  std::uint64_t group = 0;            // Of the launch: all its ranks must begin alike.
+  std::uint64_t group = 0;            // The launch's: all its ranks must begin alike.
   std::uint64_t seed = 0;
   std::uint64_t chunk_bytes = 4096;
   std::uint64_t tensor_bytes = 10'000;
@@ -115,8 +115,8 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Clock& clock_;
   Oracle& oracle_;
   Random random_;
-  format::Layout layout_;  // Of its captures.
-  format::Layout wanted_;  // Of what it restores.
+  format::Layout layout_;  // For its captures.
+  format::Layout wanted_;  // For its restores.
   std::optional<node::SessionId> session_;
   std::vector<node::ReadySlot> slots_;
   std::size_t slot_bytes_ = 0;
@@ -124,7 +124,7 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::optional<control::Offer> offer_;
   std::optional<control::Begun> begun_;
   control::Begun began_;                // The answer that it trains by.
-  std::optional<format::StepId> base_;  // What was restored.
+  std::optional<format::StepId> base_;  // The restored step.
   std::uint64_t ask_ = 0;               // The number of what it asked last.
   Step next_capture_{};
   std::optional<Step> captured_for_;  // By time: the order that the last capture followed.

@@ -223,7 +223,7 @@ void World::restart_daemon(const std::string& name) {
   }
 }
 
-// What no node of the list knows of the job is not there; without storage nothing tells it.
+// State of the job that no node of the list knows is lost; without storage nothing brings it back.
 void World::keep_one_member(std::vector<std::string>& nodes) {
   const auto is_member = [&](const std::string& name) {
     return std::ranges::find(members_, name) != members_.end();
@@ -256,7 +256,7 @@ void World::launch() {
   if (keeps_members_) alive = members_;
   if (options_.is_elastic) keep_one_member(alive);
   for (const std::string& member : std::vector<std::string>(members_)) {
-    // Who is left out of the list serves nobody: as good as lost.
+    // A node that is left out of the list serves nobody: as good as lost.
     const bool is_left_out = std::find(alive.begin(), alive.end(), member) == alive.end();
     if (is_left_out && machines_.contains(member)) memory_lost(member);
   }
@@ -294,7 +294,7 @@ void World::launch() {
     plan.looked_at = looked_at;
     plan.wanted = wanted_;
     plan.skip_one_in = skip_one_in_;
-    // What flips before the daemon has hashed it cannot be told from what was captured.
+    // A flip before the daemon has hashed the byte cannot be told from a captured value.
     if (flips_memory_) plan.lets_daemon_hash_one_in = std::numeric_limits<std::uint64_t>::max();
     plan.retracts_one_in = options_.trainers_retract && has_faults_ ? 20 : 0;
     trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
@@ -535,7 +535,7 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
                            number(at.step)));
     }
   }
-  // What was restored once stays until there is something newer, whoever restored it.
+  // A step that was restored once stays until there is a newer one, whoever restored it.
   const bool is_suspect = committed_ && times_begun_[*committed_] >= 3;
   const bool is_kept = begun.restored && committed_ && *begun.restored >= *committed_;
   if (is_undisturbed_ && committed_ && !is_suspect && !was_wanted && !is_kept)
@@ -577,7 +577,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
 // read once is passed by, too.
 void World::check_durable(const control::Begun& begun, bool is_blind) {
   if (is_blind) {
-    // What it abandons unknowingly, no later restore can have.
+    // No later restore can have the steps that it abandons unknowingly.
     const bool abandons = durable_ && !(begun.restored && *begun.restored >= *durable_);
     if (abandons) durable_is_demanded_ = false;
     return;
@@ -597,7 +597,7 @@ void World::check_durable(const control::Begun& begun, bool is_blind) {
   }
 }
 
-// I4: what was called durable, or something newer, is there for whoever reads now.
+// I4: a step that was called durable, or a newer one, is there for a reader now.
 void World::check_storage() {
   if (!durable_) return;
   disk_.clear_faults();  // They are for the cluster, not for who looks on.

@@ -70,7 +70,7 @@ class World final : public Oracle {
 
  private:
   struct Machine;  // A node with its daemon.
-  struct Group {   // What the first rank of a launch began with.
+  struct Group {   // The start of the first rank of a launch.
     std::optional<format::StepId> restored;
     std::uint64_t timeline = 0;
   };
@@ -136,7 +136,7 @@ class World final : public Oracle {
   std::map<std::string, std::unique_ptr<Machine>> machines_;
   std::vector<std::string> members_;                   // Machines of the running launch.
   std::map<std::string, std::string> names_;           // By machine: as its list of nodes has it.
-  std::vector<std::shared_ptr<SimTrainer>> trainers_;  // Of the running launch, by rank.
+  std::vector<std::shared_ptr<SimTrainer>> trainers_;  // For the running launch, by rank.
   std::vector<std::pair<std::string, std::shared_ptr<SimTrainer>>> zombies_;
   std::uint32_t world_size_ = 2;
   std::uint32_t replicas_ = 2;
@@ -157,15 +157,15 @@ class World final : public Oracle {
   std::map<std::uint64_t, Group> groups_;
   std::uint64_t skip_one_in_ = 0;
 
-  // What was promised.
+  // The promises.
   std::optional<format::StepId> committed_;
   std::uint64_t losses_since_commit_ = 0;  // Nodes whose memory was lost.
   std::size_t members_at_commit_ = 1;
   // Since the newest launch began, no memory was lost, and all nodes hear one another.
   bool is_undisturbed_ = false;
   bool are_links_cut_ = false;
-  // A launch began with nothing. What nodes outside of it hold is dropped: without storage nothing
-  // would tell which of the two is newer.
+  // A launch began with nothing. Steps on nodes outside of it are dropped: without storage nothing
+  // would say which of the two is newer.
   bool drops_memory_outside_ = false;
   std::map<format::StepId, int> times_begun_;  // By what was restored.
   bool was_whole_at_commit_ = false;           // All members alive and connected for long enough.
@@ -173,7 +173,7 @@ class World final : public Oracle {
   std::optional<format::StepId> durable_;
   std::vector<Step> published_;  // The last ones, oldest first.
   std::uint64_t read_faults_at_durable_ = 0;
-  bool durable_is_demanded_ = false;    // Of the next restore.
+  bool durable_is_demanded_ = false;    // By the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
 
   std::set<std::pair<std::uint64_t, format::StepId>> skipped_;  // By launch.

@@ -82,7 +82,7 @@ void World::hang_writer() {
   check_checkpoints();
 }
 
-// Whatever was published is as its manifest says.
+// Every published step is as its manifest says.
 void World::check_checkpoints() {
   asio::io_context context;
   test::MemoryFileSystem files(disk_);

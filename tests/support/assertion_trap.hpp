@@ -8,7 +8,7 @@
 
 namespace ckpt::test {
 
-// What a trapped assertion throws. Private to the trap: no code under test may catch it.
+// A trapped assertion throws this. Private to the trap: no code under test may catch it.
 struct TrippedAssertion {
   std::string claim;
 };

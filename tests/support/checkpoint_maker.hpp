@@ -34,10 +34,10 @@ struct ShardWish {
   format::StepId at;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::uint64_t tensor_bytes = 5'000;  // Of one of the two tensors.
+  std::uint64_t tensor_bytes = 5'000;  // One of the two tensors has so many.
   std::uint64_t blob_bytes = 100;      // 0: a Layout without blobs.
   std::uint64_t chunk_bytes = page_bytes;
-  DType dtype = DType::u8;  // Of the same one.
+  DType dtype = DType::u8;  // The same one's.
   bool is_regular = false;  // Its bytes repeat, so that they can be packed.
   std::string metrics;      // The bytes of a blob for them; empty: there is none.
 };

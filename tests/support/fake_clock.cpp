@@ -54,7 +54,7 @@ FakeClock::~FakeClock() {
 
 void FakeClock::close() {
   state_->is_closed = true;
-  // What is dropped may own timers of this clock: they must find the map empty, not half cleared.
+  // Dropped handlers may own timers of this clock: they must find the map empty, not half cleared.
   const auto dropped = std::exchange(state_->waiting, {});
 }
 

@@ -49,13 +49,13 @@ struct MemoryDisk::Inode {
   std::uint64_t number = 0;
   std::int64_t modified_ns = 0;
   std::int64_t changed_ns = 0;
-  std::uint32_t owner = 0;  // Who wrote last.
+  std::uint32_t owner = 0;  // The last writer.
   std::vector<std::byte> bytes;
   std::vector<std::byte> durable;
   std::set<std::uint64_t> dirty;  // Sectors.
   bool is_size_dirty = false;
   std::uint64_t reserved = 0;
-  std::string target;  // Of a symbolic link.
+  std::string target;  // A symbolic link's.
   std::map<std::string, Ref> names;
   std::map<std::string, Ref> durable_names;
 };
@@ -363,7 +363,7 @@ void MemoryDisk::crash(Survival survival, std::optional<std::uint32_t> owner) {
     if (!owner || inode->owner == *owner) lose_unsynced(*inode, survival);
     inode->names = inode->durable_names;
   }
-  // What other nodes did and did not sync is still to be seen.
+  // Unsynced changes of other nodes are still visible.
   for (const Change& pending : pending_) {
     make_durable(pending.assignments,
                  [](const Assignment& one) -> auto& { return one.directory->names; });

@@ -24,7 +24,7 @@
 namespace ckpt::test {
 
 enum class Survival : std::uint8_t {
-  nothing,     // Of what was not synced.
+  nothing,     // All unsynced changes are lost.
   everything,  // As after a mere death of the process.
   random,      // Each 4 KiB sector and each change of a directory by itself, later ones before.
 };
@@ -66,7 +66,7 @@ class MemoryDisk {
   void put(const std::string& path, std::string_view content);  // Makes the directories above.
   void put_link(const std::string& path, const std::string& target);
   void put_directory(const std::string& path);
-  void erase(const std::string& path);  // Whatever it is, with all below.
+  void erase(const std::string& path);  // A file or a directory, with all below.
   // In place of the directory, an empty one of the device below; and what was there again.
   void unmount(const std::string& path);
   void mount(const std::string& path);

@@ -89,7 +89,7 @@ class SimNetwork::End : public wire::Connection, public std::enable_shared_from_
   // The stream is gone, at this end or at both; what is in flight ends.
   void break_now();
   void break_both();
-  // What waited for a partition to end goes on.
+  // Bytes that waited for a partition to end go on.
   void resume() { arm(); }
   // The host died: nothing of it may be touched by a timer any more.
   void forget();
@@ -223,7 +223,7 @@ Task<void> SimNetwork::End::write(std::span<const std::byte> bytes, Time deadlin
   co_return Status();
 }
 
-// What may be written now. An end that was closed swallows bytes until its end is seen here; a dead
+// The bytes that may be written now. A closed end swallows bytes until its end is seen here; a dead
 // node's window fills up and then nothing moves.
 std::uint64_t SimNetwork::End::room() const {
   const std::uint64_t piece_max = world_->options.piece_bytes_max;

@@ -21,25 +21,25 @@ namespace ckpt::test {
 struct SimNetworkOptions {
   Duration delay_min = std::chrono::microseconds(50);
   Duration delay_max = std::chrono::microseconds(500);
-  std::uint64_t bytes_per_second = 0;       // Of each stream; 0: no limit.
-  std::uint64_t piece_bytes_max = 1 << 16;  // What is written arrives in pieces of 1 to this.
+  std::uint64_t bytes_per_second = 0;       // For each stream; 0: no limit.
+  std::uint64_t piece_bytes_max = 1 << 16;  // A write arrives in pieces of 1 to this.
   std::uint64_t window_bytes = 1 << 18;     // On its way or unread; more makes the writer wait.
   // Odds per piece; 0: never.
   std::uint64_t reset_one_in = 0;
   std::uint64_t flip_one_in = 0;
-  std::size_t flip_bytes_min = 1;  // Of the pieces that may be flipped.
+  std::size_t flip_bytes_min = 1;  // Only pieces so long may be flipped.
   // Odds that a killed peer shows by silence and not by a reset; 1: always silence, 0: never.
   std::uint64_t silence_one_in = 2;
   // Odds that a stream does not survive a partition that heals.
   std::uint64_t break_at_heal_one_in = 4;
 };
 
-// StreamFault: what happens at one byte of a stream, once, to the next stream that reaches it.
+// StreamFault: a fault at one byte of a stream, once, to the next stream that reaches it.
 struct StreamFault {
   enum class Kind : std::uint8_t { flip, reset };
   std::string from;  // Nodes: the stream's direction.
   std::string to;
-  std::uint64_t offset = 0;  // Of the byte, since the connection began.
+  std::uint64_t offset = 0;  // The byte's, since the connection began.
   Kind kind = Kind::flip;
   std::uint8_t bit = 0;
 };

@@ -30,7 +30,7 @@ def functions(text):
     code = _PREPROCESSOR.sub(lambda found: re.sub(r"[^\n]", " ", found.group(0)), code_only(text))
     found = []
     stack = []  # (kind, start of the header)
-    start = 0  # Of what may be a header.
+    start = 0  # A header may begin here.
     for position, letter in enumerate(code):
         if letter == "{":
             header = code[start:position]

@@ -44,7 +44,7 @@ class Tree:
 
 
 def project_tree(root):
-    """What git tracks or would track, without the samples."""
+    """The files that git tracks or would track, without the samples."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=root, capture_output=True, check=True).stdout.decode().split("\0")

@@ -72,7 +72,7 @@ def compile_commands(root):
     """Of all that clang can compile here, in a build tree of its own; None: it cannot be made."""
     build = root / "build/tidy"
     steps = [[CMAKE, "--preset", "clang", "-B", str(build), "-DCKPT_BUILD_BENCH=ON",
-              "-DCKPT_NVCC=OFF"],  # Whose output is made in no build here.
+              "-DCKPT_NVCC=OFF"],  # No build here makes nvcc's output.
              [CMAKE, "--build", str(build), "--target", "ckpt_precompiled"]]
     for step in steps:
         if subprocess.run(step, cwd=root, capture_output=True, check=False).returncode != 0:

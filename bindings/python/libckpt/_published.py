@@ -15,7 +15,7 @@ class PublishedCheckpoint:
     world_size: int  # The number of ranks that saved it.
     is_abandoned: bool  # By a restore to an older step: do not restore it.
     created_unix_seconds: int  # By the clock of its writer.
-    metrics: dict[str, float]  # Of its save, by rank 0.
+    metrics: dict[str, float]  # From its save, by rank 0.
 
 
 @dataclasses.dataclass(frozen=True)

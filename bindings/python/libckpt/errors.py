@@ -1,4 +1,4 @@
-"""What can go wrong: one class for each Errc of the library, named after what it asks for."""
+"""Errors: one class for each Errc of the library, named after the reaction that it asks for."""
 
 
 class CheckpointError(Exception):

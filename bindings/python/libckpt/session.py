@@ -39,7 +39,7 @@ class Session:
         self._restorer = _restorer.Restorer(
             self._tensors, self.ranks, self._replicas, self.dir, allow_pickle
         )
-        self._known = _items.Known()  # What the newest save saw of its tensors.
+        self._known = _items.Known()  # From the newest save's look at its tensors.
         self._failures = _failures.Failures(self.job)
         self._must_confirm = self._restore_failure = None
         _open_sessions.sessions.add(self)
@@ -70,7 +70,7 @@ class Session:
         `arrays`: parts of larger tensors, which any number of ranks restores.
         `metrics`: numbers by name, as the loss, or a function that returns them, which is called
         if the step is due; `keep_best` goes by those of rank 0.
-        `common`: names of items that are the same on all ranks; what differs is reported."""
+        `common`: names of items that are the same on all ranks; differences are reported."""
         return self._save(step, items, (arrays, metrics, common), always=False)
 
     def save(self, step, items, wait=0, *, arrays=(), metrics=None, common=()):
@@ -162,10 +162,10 @@ class Session:
         """The newest step that all ranks can have, or `step`, into the items of `into`; or the
         newest at `path`: a checkpoint of any job, a run's directory, or a parent of such ones.
 
-        Modules, parameters and tensors are filled where they are; what has `load_state_dict` gets
-        its state; dictionaries are updated. `Restored.items` has all items as plain values; of
-        numbers, strings and tuples only it has them, and the log names those that differ. With
-        strict, names and shapes must be those of `into`; without, what fits is taken. Another
+        Modules, parameters and tensors are filled where they are; objects get their state by
+        `load_state_dict`; dictionaries are updated. `Restored.items` has all items as plain values;
+        it alone has numbers, strings and tuples, and the log names those that differ. With strict,
+        names and shapes must be those of `into`; without, those that fit are taken. Another
         number of ranks may have saved the step: each fills its own parts in `arrays`, and one that
         is new has items of another (`Restored.items_of`), and random generators anew.
         Raises NotFound when there is nothing: train from the beginning. After any other failure,

@@ -1,4 +1,4 @@
-"""Ticket: what became of one save, and where its step has got to since."""
+"""Ticket: the result of one save, and the level that its step has reached since."""
 
 from libckpt.errors import NotFound
 
@@ -44,12 +44,12 @@ class Future:
 
 
 class Ticket:
-    """What became of one call of save: `outcome`, and a Future for each level."""
+    """The result of one call of save: `outcome`, and a Future for each level."""
 
     def __init__(self, session, step, outcome, exposed_seconds):
         self.step = step
         self.outcome = outcome  # "started", "not_due", "skipped_...", "failed", "disabled".
-        self.exposed_seconds = exposed_seconds  # What the call cost the training thread.
+        self.exposed_seconds = exposed_seconds  # The call's cost to the training thread.
         self.captured = Future(session, step, outcome, "captured")
         self.replicated = Future(session, step, outcome, "replicated")
         self.committed = Future(session, step, outcome, "committed")

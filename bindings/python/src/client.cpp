@@ -74,7 +74,7 @@ const char* name_of(RestoreSource source) {
   return "unknown";
 }
 
-// What tells what the tensors of a step are parts of (_registration.STRUCTURE).
+// The blob that names the items of a step's tensors (_registration.STRUCTURE).
 constexpr const char* structure_blob = "libckpt.items";
 
 // For so long at a time a wait keeps others waiting, too.
@@ -189,7 +189,7 @@ void Client::set_blob(const std::string& name, const nb::bytes& content) {
 }
 
 nb::object Client::blob(const std::string& name) {
-  // Who has the mutex may need the GIL, in restore(): never wait for it with the GIL in hand.
+  // The mutex's holder may need the GIL, in restore(): never wait for it with the GIL in hand.
   const auto copy = in_turn([&](auto& target) -> std::optional<std::vector<std::byte>> {
     const auto found = target.blob(name);
     if (!found) return std::nullopt;
@@ -262,11 +262,11 @@ void Client::wait(std::uint64_t step, const std::string& level, double seconds) 
       return checkpointer().wait(Step{step}, wanted, turn);
     }();
     if (waited) return;
-    // What comes sooner than its turn ends has another reason than the time.
+    // An end before the turn is over has another reason than the time.
     const bool is_over = waited.error().code() != Errc::unavailable ||
                          steady_clock::now() < turn_end || steady_clock::now() >= deadline;
     if (is_over) throw Failure(waited.error());
-    // Who waits holds up nobody: whoever wants to save meanwhile gets the lock first.
+    // A wait holds up no save: a thread that wants to save meanwhile gets the lock first.
     while (mutex_.is_wanted() && steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }

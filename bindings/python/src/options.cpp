@@ -42,7 +42,7 @@ std::string joined(nb::handle values) {
   return out;
 }
 
-// What a value is in the words of the environment and of the file, which all languages share.
+// A value in the words of the environment and of the file, which all languages share.
 std::string text_of(const std::string& name, nb::handle value) {
   if (value.is_none() && is_interval(name)) return "never";
   if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);

@@ -10,7 +10,7 @@
 namespace ckpt::python {
 
 NamedTensor tensor_from(nanobind::handle item);
-// (name, type, shape, alias_of): what a step holds.
+// (name, type, shape, alias_of): a tensor in a step.
 nanobind::tuple describe(const StoredTensor& tensor);
 
 }  // namespace ckpt::python

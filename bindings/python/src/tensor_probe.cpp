@@ -49,7 +49,7 @@ const Exchange* exchange_of(const nb::object& api) {
   return is_usable ? exchange : nullptr;
 }
 
-// False: not a tensor that can be told of so.
+// False: not a tensor that can be described so.
 bool view_of(const Exchange& exchange, PyObject* tensor, View& view) {
   if (exchange.view_of(tensor, &view) == 0) return true;
   PyErr_Clear();

@@ -1,4 +1,4 @@
-// Tensor probe: what tensors are and where they lie, thousands of them in one call.
+// Tensor probe: finds kinds and places of tensors, thousands of them in one call.
 //
 // PyTorch answers through the C functions of DLPack's exchange API, without making an object of
 // Python. Tensors without such functions are asked by Python, one by one.

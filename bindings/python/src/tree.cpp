@@ -20,7 +20,7 @@ bool is_plain(const nb::handle& value) {
          is_exactly(value, &PyFloat_Type) || is_exactly(value, &PyUnicode_Type);
 }
 
-// Of two plain values of one type. Floats by their bits: 0.0 is not -0.0, and NaN is itself.
+// Compares two plain values of one type. Floats by their bits: 0.0 is not -0.0, and NaN is itself.
 bool is_same(PyObject* one, PyObject* other) {
   if (one == other) return true;
   if (is_exactly(one, &PyFloat_Type)) {

@@ -39,8 +39,8 @@ class Tree {
     Kind kind;
     nanobind::object type;
     nanobind::object leaf;               // The newest value of a leaf.
-    std::size_t offset = 0, length = 0;  // Of a leaf, in the text.
-    std::vector<nanobind::object> keys;  // Of a dictionary.
+    std::size_t offset = 0, length = 0;  // A leaf's, in the text.
+    std::vector<nanobind::object> keys;  // A dictionary's.
     std::size_t count = 0;               // Of parts.
   };
   using Change = std::pair<std::size_t, nanobind::object>;  // A node, and the leaf that it is now.

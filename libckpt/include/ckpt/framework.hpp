@@ -78,8 +78,8 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   Status settle(Step step, Status verdict);
 
   // Like restore, but into the targets that `choose` returns. Leaves the blobs of add_blob as they
-  // are; blob() returns all others, also inside `choose`. Of a step that another number of ranks
-  // saved, `choose` gets the registered pieces, the whole tensors of the shard rank % saved_by, and
+  // are; blob() returns all others, also inside `choose`. If another number of ranks saved the
+  // step, `choose` gets the registered pieces, the whole tensors of the shard rank % saved_by, and
   // those of the shards rank + n, rank + 2n, ..., where n is the number of ranks now. With
   // `request.from` it reads the shard of `rank`, whatever number of ranks saved it; otherwise
   // `rank` is ignored.

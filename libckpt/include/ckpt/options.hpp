@@ -39,7 +39,7 @@ struct Node {
   CKPT_EXPORT static Result<Node> parse(std::string_view text);
 };
 
-// KeepInterval: of the steps up to `until`, those that `every` divides are kept for good.
+// KeepInterval: keeps for good the steps up to `until` that `every` divides.
 struct KeepInterval {
   std::uint64_t every = 0;
   std::optional<std::uint64_t> until;  // None: all further steps; only for the last interval.

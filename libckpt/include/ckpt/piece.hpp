@@ -32,7 +32,7 @@ using Region = std::variant<Box, FlatRange>;
 // Says where a registered tensor lies in the global one. Its own shape says how large the part is.
 struct Piece {
   std::vector<std::uint64_t> global_shape;
-  // Of a box: its first index in each dimension of the global tensor.
+  // A box's first index in each dimension of the global tensor.
   std::vector<std::uint64_t> offset;
   // Set for a flat range: its first element. Then `offset` and `order` are empty, and the tensor
   // itself has one dimension.

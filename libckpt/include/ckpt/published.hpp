@@ -22,7 +22,7 @@ struct PublishedCheckpoint {
   std::uint32_t world_size = 1;            // The number of ranks that saved it.
   bool is_abandoned = false;               // By a restore to an older step: do not restore it.
   std::uint64_t created_unix_seconds = 0;  // By the clock of its writer.
-  std::map<std::string, double, std::less<>> metrics;  // Of its save, by rank 0.
+  std::map<std::string, double, std::less<>> metrics;  // From its save, by rank 0.
 };
 
 struct Published {

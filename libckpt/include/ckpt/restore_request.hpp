@@ -1,4 +1,4 @@
-// RestoreRequest: what a trainer asks a restore for.
+// RestoreRequest: a trainer's request to restore.
 #pragma once
 
 #include <ckpt/outcome.hpp>
@@ -12,7 +12,7 @@ namespace ckpt {
 struct RestoreRequest {
   std::optional<Step> step = std::nullopt;  // This step and no other.
   // Path of a published checkpoint of any run, of the directory of a run, or of a parent of such
-  // directories: the newest whole one there is taken. What is passed over is logged in one line. A
+  // directories: the newest whole one there is taken. One line logs those passed over. A
   // single rank also passes over one whose bytes are damaged; several ranks fail instead, since
   // each reads other files. Needs no daemon and no agreement of the ranks. Excludes `step`, since
   // the path names the step. Any number of ranks may have saved it: each tensor is put together

@@ -26,7 +26,7 @@ TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fnuz, torc
 
 
 def warm_up():
-    """What the first distributed tensor imports takes seconds: before any fork."""
+    """The imports of the first distributed tensor take seconds: before any fork."""
     dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
     mesh = dist.init_device_mesh("cpu", (1,))
     torch.zeros_like(distribute_tensor(torch.ones(2), mesh, [Shard(0)], src_data_rank=None))
@@ -39,7 +39,7 @@ def whole(number):
 
 
 def make(mesh, placements, is_saved):
-    """What was saved, or the same without any of its values."""
+    """The saved state, or the same without any of its values."""
     tensors = {}
     for number in range(len(SHAPES)):
         made = distribute_tensor(whole(number), mesh, placements, src_data_rank=None)

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 
 import libckpt.dcp
 
-ROWS = 12  # Of a global batch, which any number of ranks up to four divides.
+ROWS = 12  # In a global batch, which any number of ranks up to four divides.
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 
 

@@ -71,7 +71,7 @@ def whole(data):
 
 
 def digest(state):
-    """Of what each array has as a whole, whichever device has what. All processes call it."""
+    """Over each array as a whole, whichever device has which part. All processes call it."""
     total = hashlib.sha256()
     for leaf in jax.tree.leaves(state):
         data = jax.random.key_data(leaf) if leaf.dtype == jax.random.key(0).dtype else leaf

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import libckpt
 
-ROWS = 12  # Of a table that the ranks divide.
+ROWS = 12  # In a table that the ranks divide.
 
 torch.optim.AdamW([torch.zeros(1)])  # The first one imports a thousand modules: before any fork.
 

@@ -1,4 +1,4 @@
-// Control: what a test may ask of the stand-in driver, beside the driver's own functions.
+// Control: a test's calls to the stand-in driver, beside the driver's own functions.
 //
 // Found as the C symbol `cuda_stand_in` of the library, so that a test links nothing of it.
 #pragma once
@@ -9,7 +9,7 @@
 namespace ckpt::test {
 
 struct StandInCounts {
-  std::uint64_t calls = 0;             // Of the driver's functions, by name looked up.
+  std::uint64_t calls = 0;             // Calls of the driver's functions, by name looked up.
   std::uint64_t copies = 0;            // Between host and GPU.
   std::uint64_t batches = 0;           // Calls of cuMemcpyBatchAsync.
   std::uint64_t words_set = 0;         // Calls of cuMemsetD32Async.
@@ -37,7 +37,7 @@ struct StandInControl {
   // The environment's CKPT_CUDA_STAND_IN is read in the same way at the first call.
   bool (*reset)(const char* words);
   StandInCounts (*counts)();
-  // What was done that the real driver leaves undefined; empty: nothing. One line each.
+  // Calls that the real driver leaves undefined, one line each; empty: none.
   const char* (*violations)();
   // Work of the trainer's: runs in the order of the stream, and may use peek and poke only.
   int (*launch)(void* stream, void (*work)(void*), void* argument);

@@ -342,7 +342,7 @@ CUresult destroy_stream(CUstream handle) {
   if (call.fails()) return call.result();
   StreamQueue* const stream = call.stream(handle);
   if (stream == nullptr) return call.result();
-  stream->is_destroyed = true;  // What is queued still runs.
+  stream->is_destroyed = true;  // Queued work still runs.
   --call->counts.live_streams;
   return CUDA_SUCCESS;
 }

@@ -212,7 +212,7 @@ void World::die(const Work& work) const {
   ::raise(SIGKILL);
 }
 
-// What is queued there never ends. Its marks stay as they are: other contexts wait for good.
+// Work queued there never ends. Its marks stay as they are: other contexts wait for good.
 void World::lose(Context& context, CUresult error) {
   context.lost = error;
 }
@@ -223,7 +223,7 @@ void World::activate(Context& context) {
   context.id = ++context_ids_;
 }
 
-// Who waits for it elsewhere goes on.
+// Streams elsewhere that wait for it go on.
 void World::drop_work(StreamQueue& stream) {
   for (const Work& work : stream.queue) {
     work.mark->is_done = true;

@@ -2,7 +2,7 @@
 //
 // Nothing that is queued runs by itself: whoever asks or waits makes it run, a little and in an
 // order drawn from the seed. A copy poisons its target when it starts, and reads its source only
-// when it ends. What the real driver leaves undefined is written down as a violation.
+// when it ends. Behaviour that the real driver leaves undefined counts as a violation.
 //
 // Threads: any, one at a time: the caller holds the lock of the driver's front.
 #pragma once
@@ -38,7 +38,7 @@ using MarkPtr = std::shared_ptr<Mark>;
 struct Context {
   int device = 0;
   std::uint64_t id = 0;       // Another one after each reset.
-  std::uint64_t retains = 0;  // Of a primary context; of another: whether it still is.
+  std::uint64_t retains = 0;  // A primary context's count; for another: whether it still is.
   bool is_primary = true;
   bool is_active = false;
   CUresult lost = CUDA_SUCCESS;  // The error that destroyed it.
@@ -56,7 +56,7 @@ struct Work {
   std::uint64_t sequence = 0;   // Of all that was ever queued.
   std::function<void()> start;  // Poisons.
   std::function<void()> run;
-  const void* host = nullptr;  // What of the host's memory it touches.
+  const void* host = nullptr;  // The host's memory that it touches.
   std::size_t host_bytes = 0;
   bool is_to_host = false;
 };
@@ -79,7 +79,7 @@ struct StreamQueue {
 
 struct EventState {
   Context* context = nullptr;
-  MarkPtr mark;  // Of the newest record; null: never recorded.
+  MarkPtr mark;  // The newest record's; null: never recorded.
 };
 
 class World {
@@ -99,7 +99,7 @@ class World {
 
   void queue(StreamQueue& stream, Work work);
   StreamQueue& default_stream(Context& context);
-  // Of the calling thread.
+  // The calling thread's.
   StreamQueue& per_thread_stream(Context& context);
   void lose(Context& context, CUresult error);
   void activate(Context& context);

@@ -1,5 +1,5 @@
 // Goal:   after a skip the ranks meet again, at a step that all of them still have before them, and
-//         further away when that was too near; what ranks of another timeline do is no matter here.
+//         further away when that was too near; ranks of another timeline do not count.
 // Method: two ranks whose newest steps are set by hand, and a rule that is asked after each skip.
 #include "agree/capture_rule.hpp"
 

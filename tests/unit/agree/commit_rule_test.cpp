@@ -100,7 +100,7 @@ TEST_CASE("skip: a rank that is only late loses nobody a step", "[unit][agree]")
   REQUIRE(agree::given_up(scene.view, 1, std::nullopt).empty());
 }
 
-TEST_CASE("skip: what a rank saw in another timeline says nothing of this one", "[unit][agree]") {
+TEST_CASE("skip: steps seen in another timeline say nothing of this one", "[unit][agree]") {
   Scene scene(2);
   scene.train(2, 5);
   scene.hold(0, 2, 5, 0);
@@ -111,7 +111,7 @@ TEST_CASE("skip: what a rank saw in another timeline says nothing of this one", 
   REQUIRE(agree::given_up(scene.view, 2, std::nullopt).size() == 1);
 }
 
-TEST_CASE("skip: what is committed is never given up", "[unit][agree]") {
+TEST_CASE("skip: a committed step is never given up", "[unit][agree]") {
   Scene scene(2);
   scene.train(1, 6);
   scene.hold(0, 1, 5, 0);

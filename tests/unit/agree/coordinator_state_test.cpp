@@ -180,8 +180,7 @@ TEST_CASE("coordinator: a flush that ends while a Start is recorded has ended if
   CHECK(coordinator.decree().durable.has_value() == status.has_value());
 }
 
-TEST_CASE("coordinator: who stepped down does not take another's Start for its own",
-          "[unit][agree]") {
+TEST_CASE("coordinator: a former one does not take another's Start for its own", "[unit][agree]") {
   Scene scene(2);
   agree::Coordinator coordinator(named_a());
   scene.all_ask();
@@ -191,7 +190,7 @@ TEST_CASE("coordinator: who stepped down does not take another's Start for its o
   coordinator.step_down();
   CHECK(coordinator.unrecorded() == nullptr);
   CHECK_FALSE(coordinator.decree().start);
-  // The other one has told it to all, who train on it; then this one coordinates again.
+  // The other one has sent it to all, and they train on it; then this one coordinates again.
   scene.train(start.timeline, 3);
   for (format::NodeReport& report : scene.view.reports) report.start = start;
   coordinator.decide(scene.view, Storing::now(std::chrono::seconds(9)));

@@ -63,7 +63,7 @@ TEST_CASE("flush parts: the part of a lost node goes to a holder", "[unit][agree
   REQUIRE(flush.writer(0).turn == 0);
 }
 
-TEST_CASE("flush parts: what a node finished stays when the node goes", "[unit][agree]") {
+TEST_CASE("flush parts: a finished part stays when its node goes", "[unit][agree]") {
   Flushing flush(3);
   flush.finish(1, 1, 0);
   REQUIRE(flush.look() == FlushProgress::running);

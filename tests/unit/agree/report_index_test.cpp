@@ -115,7 +115,7 @@ TEST_CASE("report index: kept up to date, it says what a look at all reports say
   }
 }
 
-TEST_CASE("report index: what somebody looks at does not change under the eyes", "[unit][agree]") {
+TEST_CASE("report index: a view in use does not change", "[unit][agree]") {
   test::Scene scene(2);
   scene.hold_everywhere(1, 5);
   ReportIndex index(scene.view.shape);

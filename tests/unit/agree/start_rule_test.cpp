@@ -122,7 +122,7 @@ TEST_CASE("start: ranks that ask for different steps begin from none", "[unit][a
   CHECK(refused->outcome.error() == Errc::invalid_argument);
 }
 
-TEST_CASE("start: what a trainer refuses is not tried from elsewhere", "[unit][agree]") {
+TEST_CASE("start: a shard that a trainer refuses is not tried from elsewhere", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 3);
   scene.hold_everywhere(1, 4);
@@ -140,7 +140,7 @@ TEST_CASE("start: what a trainer refuses is not tried from elsewhere", "[unit][a
   REQUIRE(ended->reason == "rank 1: the tensor has another shape");
 }
 
-TEST_CASE("start: a copy that is told of and can never be had is not tried without end",
+TEST_CASE("start: a reported copy that can never be had is not tried without end",
           "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
@@ -191,7 +191,7 @@ TEST_CASE("start: a timeline is above every one that a node has heard of", "[uni
   CHECK(decision.next->timeline > 5'000'000'000'000);
 }
 
-TEST_CASE("start: who asks for one step never begins from nothing instead", "[unit][agree]") {
+TEST_CASE("start: a request for one step never begins from nothing instead", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
   scene.all_ask(Step{7});
@@ -232,7 +232,7 @@ TEST_CASE("start: a first save without a restore begins only where nothing is th
     CHECK(start->outcome.error() == Errc::invalid_argument);
     CHECK_FALSE(start->base);
     CHECK(start->reason.find("the job has step 4, and no rank asked for it") == 0);
-    // Who says so begins without it, beside ranks that only save: then it is still refused.
+    // A rank that says so begins without it, beside ranks that only save: then it is still refused.
     scene.rank(0).phase = StartPhase::fresh;
     CHECK(decide().next->outcome.error() == Errc::invalid_argument);
     scene.rank(1).phase = StartPhase::fresh;
@@ -344,7 +344,7 @@ TEST_CASE("coordinator: progress after a restore clears its step of suspicion", 
   REQUIRE(times() == 0);
 }
 
-TEST_CASE("coordinator: a base with fewer copies than asked for is told", "[unit][agree]") {
+TEST_CASE("coordinator: a base with fewer copies than asked for is reported", "[unit][agree]") {
   Scene scene(2);
   scene.hold(0, 1, 4, 0);
   scene.hold(1, 1, 4, 1);
@@ -366,7 +366,7 @@ TEST_CASE("coordinator: a base with fewer copies than asked for is told", "[unit
   REQUIRE(coordinator.decree().degraded.empty());
 }
 
-TEST_CASE("coordinator: a rank that went with its node is told, since nothing is committed",
+TEST_CASE("coordinator: a rank that went with its node is reported, as nothing is committed",
           "[unit][agree]") {
   Scene scene(2);
   scene.train(1, 5);
@@ -490,8 +490,7 @@ TEST_CASE("coordinator: a Start that is refused leaves all as it was before", "[
   REQUIRE(coordinator.unrecorded() == nullptr);
 }
 
-TEST_CASE("coordinator: what a Start abandons is what only it abandons, and good",
-          "[unit][agree]") {
+TEST_CASE("coordinator: a Start abandons good steps, and only its own", "[unit][agree]") {
   Scene scene(1);
   scene.view.shape.replicas = 1;
   scene.view.shape.has_storage = true;
@@ -507,7 +506,7 @@ TEST_CASE("coordinator: what a Start abandons is what only it abandons, and good
   REQUIRE_FALSE(coordinator.unrecorded()->abandons);
 }
 
-TEST_CASE("coordinator: who is started in mid-run learns that training got on from the history",
+TEST_CASE("coordinator: one started in mid-run learns from the history that training got on",
           "[unit][agree]") {
   Scene scene(1);
   scene.view.shape.replicas = 1;

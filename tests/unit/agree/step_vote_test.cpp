@@ -111,7 +111,7 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   REQUIRE(outcome.reason.find("4 ranks") != std::string::npos);
 }
 
-TEST_CASE("vote: who restores beside damage is told of it", "[unit][agree]") {
+TEST_CASE("vote: a restore beside damage reports it", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
   REQUIRE(vote(scene).reason == "the newest that all ranks can have");
@@ -131,7 +131,7 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
   const agree::Vote older = vote(scene);
   CHECK(older.chosen == format::StepId{1, Step{3}});
   CHECK(older.candidates.front().verdict ==
-        "rejected: no copy of it in memory, and what storage has of rank 1 is damaged");
+        "rejected: no copy of it in memory, and the stored shard of rank 1 is damaged");
   CHECK(older.reason ==
         "the newest that all ranks can have; step 4 rejected: no copy of it in memory, and what "
         "storage has of rank 1 is damaged; 1 checkpoint on storage is damaged (see ckpt verify), "
@@ -160,7 +160,7 @@ TEST_CASE("vote: storage that cannot be read is no empty storage", "[unit][agree
   CHECK(vote(scene).chosen == format::StepId{1, Step{4}});  // Memory needs no storage.
 }
 
-TEST_CASE("vote: what another number of ranks published since is not passed by", "[unit][agree]") {
+TEST_CASE("vote: a newer step of another number of ranks is not passed by", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 10);
   scene.view.published->push_back({{2, Step{20}}, 1, {digest(1)}});
@@ -193,7 +193,7 @@ TEST_CASE("vote: what another number of ranks published since is not passed by",
   }
 }
 
-TEST_CASE("vote: what another number of ranks saved counts while memory has all of it",
+TEST_CASE("vote: another number of ranks' step counts while memory has all of it",
           "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 4);
@@ -239,7 +239,7 @@ TEST_CASE("vote: an incomplete step of another number of ranks is not no step", 
   const agree::Vote outcome = vote(scene);
   CHECK(outcome.error == Errc::unsupported);
   CHECK(outcome.reason ==
-        "what is in memory was saved by 3 ranks, this job has 2; the newest seen is step 9, "
+        "the steps in memory were saved by 3 ranks, this job has 2; the newest seen is step 9, "
         "rejected: no copy of rank 1 (2 of 3 ranks missing)");
 }
 

@@ -35,7 +35,7 @@ TEST_CASE("timelines: histories are put together, each timeline once", "[unit][a
   CHECK_FALSE(agree::base_of(both, 4));
 }
 
-TEST_CASE("timelines: of two counts of a step the higher counts, and what we know goes first",
+TEST_CASE("timelines: the higher of two counts of a step counts, and our own goes first",
           "[unit][agree]") {
   const std::vector<format::RestoreCount> ours{{at(1, 5), 2}, {at(1, 6), 1}};
   const std::vector<format::RestoreCount> theirs{{at(1, 5), 3}, {at(2, 5), 1}};

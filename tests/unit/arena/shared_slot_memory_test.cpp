@@ -80,7 +80,7 @@ TEST_CASE("shared slot memory: another mapping of its segments sees the same byt
   CHECK(spans[0].bytes.data() == (*memory)->bytes().data() + page_bytes);
 }
 
-TEST_CASE("shared slot memory: what the machine has not is refused with the numbers",
+TEST_CASE("shared slot memory: too much for the machine is refused with the numbers",
           "[unit][arena]") {
   CHECK(allocate(0).error().code() == Errc::invalid_argument);
   SharedMemoryOptions options;

@@ -78,7 +78,7 @@ TEST_CASE_METHOD(SlotFixture, "slot: a leased Slot is retired when the last Leas
   REQUIRE(slot->state() == Slot::State::free);
 }
 
-TEST_CASE_METHOD(SlotFixture, "slot: what is quarantined serves nobody and can be freed",
+TEST_CASE_METHOD(SlotFixture, "slot: a quarantined one serves nobody and can be freed",
                  "[unit][arena]") {
   seal();
   slot->quarantine();
@@ -172,7 +172,7 @@ TEST_CASE_METHOD(SlotFixture, "slot: a Lease keeps the Slot when its owner is go
   REQUIRE(lease.record().id == id);
 }
 
-TEST_CASE("budget: what does not fit is refused with the numbers", "[unit][arena]") {
+TEST_CASE("budget: a request that does not fit is refused with the numbers", "[unit][arena]") {
   arena::MemoryBudget budget(10 * GiB);
   REQUIRE(budget.reserve(4 * GiB, "Slots of job a").has_value());
   const Status refused = budget.reserve(8 * GiB, "Slots of job b");

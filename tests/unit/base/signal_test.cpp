@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a wait ended with; `frames` counts the frames that live.
+// The ends of waits; `frames` counts the frames that live.
 struct Record {
   std::vector<int> order;
   std::vector<std::optional<Result<bool>>> results;

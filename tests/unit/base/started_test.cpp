@@ -59,8 +59,7 @@ TEST_CASE("started: a wait ends at its deadline, and the task goes on", "[unit][
   REQUIRE(*finish(scene.clock, start(scene.context, counting.result())) == 2);
 }
 
-TEST_CASE("started: what is dropped runs to its end, and so long lives what it needs",
-          "[unit][base]") {
+TEST_CASE("started: dropped work runs to its end, and its objects live so long", "[unit][base]") {
   Scene scene;
   auto needed = std::make_shared<int>(0);
   const std::weak_ptr<int> watched = needed;

@@ -22,7 +22,7 @@ TEST_CASE_METHOD(BucketFixture, "client: an object reads back as it was put", "[
   CHECK(status.bytes == bytes);
 }
 
-TEST_CASE_METHOD(BucketFixture, "client: what is missing, or too long, says so", "[unit][bucket]") {
+TEST_CASE_METHOD(BucketFixture, "client: a missing or too long object says so", "[unit][bucket]") {
   server.objects["long"] = "12345";
   CHECK(run(files.read_small("s3://bucket/none", 10)).error().code() == Errc::not_found);
   CHECK(run(files.status("s3://bucket/none")).error().code() == Errc::not_found);

@@ -95,7 +95,7 @@ TEST_CASE_METHOD(CopyInBucket,
   CHECK(found_most > 0);  // A rank that was there is not sent again.
 }
 
-TEST_CASE_METHOD(CopyInBucket, "copy in bucket: of two at once both succeed, with one checkpoint",
+TEST_CASE_METHOD(CopyInBucket, "copy in bucket: two at once both succeed, with one checkpoint",
                  "[unit][bucket]") {
   save_source({2});
   auto theirs = order_of(2);

@@ -32,7 +32,7 @@ TEST_CASE("place: a path names a bucket and a key", "[unit][bucket]") {
   CHECK(place->key == key);
 }
 
-TEST_CASE("place: what no bucket can have is refused", "[unit][bucket]") {
+TEST_CASE("place: a name that no bucket can have is refused", "[unit][bucket]") {
   const std::string path =
       GENERATE("s3://", "s3://ab", "s3://Bucket/x", "s3://bucket:80/x", "s3://a@bucket/x",
                "s3://-bucket/x", "s3://bucket/a/../b", "s3://bucket/a\nb", "/bucket/x");
@@ -207,7 +207,7 @@ TEST_CASE("answers: parts are listed in their order, with their checksums", "[un
           "<Part><PartNumber>2</PartNumber><ETag>t2</ETag></Part></CompleteMultipartUpload>");
 }
 
-TEST_CASE("retry: what may pass is tried again, and what cannot is not", "[unit][bucket]") {
+TEST_CASE("retry: an error that may pass is tried again, and no other", "[unit][bucket]") {
   const auto reaction = [](int status, const char* code) {
     return reaction_to(status, ServerError{code, ""});
   };

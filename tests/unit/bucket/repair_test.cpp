@@ -74,7 +74,7 @@ constexpr const char* part = "rank-00001.part";
 
 }  // namespace
 
-TEST_CASE_METHOD(RepairScene, "repair: what is damaged becomes what it was, from a copy elsewhere",
+TEST_CASE_METHOD(RepairScene, "repair: damaged files become what they were, from a copy elsewhere",
                  "[unit][bucket]") {
   const auto [one, other] = GENERATE(table<std::string, std::string>({
       {"/scratch/job", "/scratch/copy"},
@@ -169,7 +169,7 @@ TEST_CASE_METHOD(RepairScene, "repair: each copy serves the chunks that are good
   CHECK(text(source, member) == whole);
 }
 
-TEST_CASE_METHOD(RepairScene, "repair: what no copy has is left as it is, and the rest too",
+TEST_CASE_METHOD(RepairScene, "repair: a file that no copy has is left as it is, and the rest too",
                  "[unit][bucket]") {
   const std::string one = GENERATE("/scratch/job", "s3://bucket/job");
   make_copies(one, "s3://bucket/copy");

@@ -211,7 +211,7 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a save that ends at any request leaves 
   }
 }
 
-TEST_CASE_METHOD(StepsInBucket, "bucket: of two daemons that commit one step, one wins",
+TEST_CASE_METHOD(StepsInBucket, "bucket: one of two daemons that commit one step wins",
                  "[unit][bucket]") {
   open();
   const std::uint64_t timeline = GENERATE(1, 2);
@@ -278,7 +278,8 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a newer timeline replaces a step, an ol
   REQUIRE(whole_steps() == std::vector{step_id(7, 2)});
 }
 
-TEST_CASE_METHOD(StepsInBucket, "bucket: what is not ours is never replaced", "[unit][bucket]") {
+TEST_CASE_METHOD(StepsInBucket, "bucket: an object that is not ours is never replaced",
+                 "[unit][bucket]") {
   open();
   const std::string path = "run/step-000000007/manifest.json";
   server.objects[path] = "{\"format\":\"another\"}";

@@ -1,4 +1,4 @@
-// Goal:   a daemon's owner is told with what it dies, by the name that he knows it by.
+// Goal:   the owner of a daemon reads which supervisor ends it, by its usual name.
 // Method: contents of /proc/PID/cgroup as launchers, service managers and containers make them, of
 //         both versions.
 #include "cli/cgroup.hpp"
@@ -7,7 +7,7 @@
 
 namespace ckpt::cli {
 
-TEST_CASE("cgroup: what ends a daemon is told by its name", "[unit][cli]") {
+TEST_CASE("cgroup: the supervisor of a daemon is named", "[unit][cli]") {
   struct Sample {
     const char* text;
     const char* path;

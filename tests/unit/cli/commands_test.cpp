@@ -106,7 +106,7 @@ struct Place {
     REQUIRE(text);
     return nlohmann::json::parse(*text)["pid"];
   }
-  // Of the daemon that runs there.
+  // Limits the files of the daemon that runs there.
   void limit_file_size(rlim_t bytes) const {
     const rlimit limit{bytes, RLIM_INFINITY};
     REQUIRE(::prlimit(daemon(), RLIMIT_FSIZE, &limit, nullptr) == 0);
@@ -140,7 +140,7 @@ struct Trainer {
   std::optional<Checkpointer> checkpointer;
 };
 
-// What doctor has found of `name`.
+// The finding of doctor on `name`.
 std::string member(const nlohmann::json& told, const std::string& name, const char* what) {
   for (const auto& finding : told["findings"]) {
     if (finding["name"] == name) return finding[what].get<std::string>();
@@ -184,7 +184,7 @@ class OnceOpened {
   }
   ~OnceOpened() {
     finish();
-    ::close(events_);  // Whatever else opened it is let through.
+    ::close(events_);  // Other openers are let through.
   }
   OnceOpened(const OnceOpened&) = delete;
   OnceOpened& operator=(const OnceOpened&) = delete;
@@ -243,7 +243,7 @@ TEST_CASE("cli: a shell completes commands and options", "[unit][cli]") {
   REQUIRE(script.code == 0);
   const std::string file = place.directory.file("script");
   std::ofstream(file) << script.out;
-  // What bash offers for these words, of which the last one is not complete.
+  // The offers of bash for these words, of which the last one is not complete.
   const auto offered = [&](const std::string& words, int count) {
     const std::string out = place.directory.file("offered");
     const std::string command = "bash -c 'source \"" + file + "\"; COMP_WORDS=(" + words +
@@ -432,7 +432,7 @@ TEST_CASE("cli: stop on storage that takes no more says why, and the daemon goes
   place.options.save_storage_interval = Interval{1000, {}};
   Trainer trainer(place.options);
   trainer.save(5, Level::committed);
-  // Whatever is written beyond it fails, and the signal that comes with it is survived.
+  // A write beyond it fails, and the signal that comes with it is survived.
   place.limit_file_size(64 * KiB);
   const Answer refused = place.ckpt("stop" + place.runtime());
   INFO(refused.out << refused.err);
@@ -615,7 +615,7 @@ TEST_CASE("cli: ls marks what a restore has abandoned, and no newest is among it
   CHECK(Contains(verified["checkpoints"][0].dump())("step-000000002"));
 }
 
-TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]") {
+TEST_CASE("cli: files beside the checkpoints are looked at too", "[unit][cli]") {
   const Place place;
   const std::string dir = "'" + place.options.dir + "'";
   {
@@ -647,14 +647,14 @@ TEST_CASE("cli: what lies beside the checkpoints is looked at too", "[unit][cli]
   both_find("2 checkpoints (step-000000002 to step-000000004, of job \"gpt2\")");
   both_find("copy it along");
 
-  // And a trainer is told the same, before it could begin anew.
+  // And a trainer gets the same answer, before it could begin anew.
   const auto refused = Checkpointer::open(place.options);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::corruption);
   CHECK(Contains(refused.error().text())("step-000000002 to step-000000004"));
 }
 
-TEST_CASE("cli: what a running job does meanwhile is no damage", "[unit][cli]") {
+TEST_CASE("cli: a running job's changes meanwhile are no damage", "[unit][cli]") {
   const Place place;
   const std::string dir = "'" + place.options.dir + "'";
   {

@@ -74,7 +74,7 @@ TEST_CASE("diff: elements are counted and measured", "[unit][cli]") {
   }
 }
 
-TEST_CASE("diff: what only one has, and other types and shapes, are named", "[unit][cli]") {
+TEST_CASE("diff: tensors that only one has, and other types and shapes, are named", "[unit][cli]") {
   DiffScene scene;
   const auto one = scene.publish(
       1, {{{floats("l.2", {2}, 1), floats("l.10", {6}, 1), floats("x", {4}, 1)}, {}}});
@@ -99,7 +99,7 @@ TEST_CASE("diff: what only one has, and other types and shapes, are named", "[un
   CHECK(nothing.error().code() == Errc::not_found);
 }
 
-TEST_CASE("diff: what each rank has for itself is compared rank by rank", "[unit][cli]") {
+TEST_CASE("diff: each rank's own state is compared rank by rank", "[unit][cli]") {
   DiffScene scene;
   std::vector<MadeRank> ranks(3);
   for (std::size_t rank = 0; rank < 3; ++rank)

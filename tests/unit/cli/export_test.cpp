@@ -204,7 +204,7 @@ TEST_CASE("export: only what is chosen comes, under its shorter name", "[unit][c
   CHECK_THAT(none.error().message(), Contains("\"*.c\"") && Contains("\"model.a\""));
 }
 
-TEST_CASE("export: of tied tensors one name is written, and the other is said", "[unit][cli]") {
+TEST_CASE("export: one name of tied tensors is written, and the other is printed", "[unit][cli]") {
   ExportScene scene;
   const MadeTensor embed = floats("m.embed", {4}, 1);
   const auto path = scene.publish(1, {{{embed, tied("m.head", embed), tied("m.last", embed)}, {}}});
@@ -364,7 +364,8 @@ TEST_CASE("export: files are filled up to their size, and the index names them",
   }
 }
 
-TEST_CASE("export: whatever fails, no file is half-written and no index is wrong", "[unit][cli]") {
+TEST_CASE("export: after any failure no file is half-written and no index is wrong",
+          "[unit][cli]") {
   const bool is_old_there = GENERATE(false, true);
   for (std::uint64_t operation = 0;; ++operation) {
     ExportScene scene;
@@ -408,7 +409,7 @@ TEST_CASE("export: whatever fails, no file is half-written and no index is wrong
     if (!paths) continue;
     CHECK(has_index);
     check_same(parsed(scene.disk.content(paths->front())).tensors.at("a"), floats("", {6, 3}, 1));
-    // What was reported is there after a loss of power.
+    // A reported export is there after a loss of power.
     scene.disk.crash(test::Survival::nothing);
     CHECK(scene.names_in_out() == names);
     for (const std::string& each : *paths) CHECK_FALSE(scene.disk.content(each).empty());

@@ -97,7 +97,7 @@ TEST_CASE_METHOD(GcScene, "gc: an attempt of the last hour stays", "[unit][cli]"
   CHECK_THAT(outcome.text, Contains("Not touched: 1 attempt to save, of the last hour"));
 }
 
-TEST_CASE_METHOD(GcScene, "gc: what is not ours stays", "[unit][cli]") {
+TEST_CASE_METHOD(GcScene, "gc: a file that is not ours stays", "[unit][cli]") {
   given.rule.max_ckpt_num = 1;
   const std::string old = save(1);
   save(2);

@@ -94,7 +94,7 @@ class ImportScene {
     CHECK_FALSE(std::filesystem::exists(given.to + "/step-000000000"));
     return outcome.error().message();
   }
-  // What a reader of the checkpoint finds, by name.
+  // A reader's view of the checkpoint, by name.
   std::map<std::string, Bytes> stored(std::uint64_t step = 0) {
     const std::string path = given.to + "/" + storage::step_directory_name(Step{step});
     const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), path));
@@ -258,7 +258,7 @@ TEST_CASE_METHOD(ImportScene, "import: tensors of a torch archive, tied ones too
   }
 }
 
-TEST_CASE_METHOD(ImportScene, "import: what is no model is refused with the reason",
+TEST_CASE_METHOD(ImportScene, "import: a file that is no model is refused with the reason",
                  "[unit][cli]") {
   const auto one = floats("one", {2}, 1);
   const std::string data(8, 'x');

@@ -94,7 +94,7 @@ TEST_CASE("item forms: a form of another tensor is refused", "[unit][cli]") {
 TEST_CASE("item forms: three dimensions go back to where they were", "[unit][cli]") {
   gather::TensorToRead stored;
   stored.dtype = DType::u8;
-  stored.shape = {5, 2, 3, 16};  // Of a type of 16 bytes, as its bytes.
+  stored.shape = {5, 2, 3, 16};  // A type of 16 bytes, as its bytes.
   ItemForm form;
   form.shape = {2, 3, 5};
   form.order = {2, 0, 1};

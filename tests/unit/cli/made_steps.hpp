@@ -114,7 +114,7 @@ class MadeSteps : public test::StorageFixture {
  public:
   MadeSteps() { open(); }
 
-  std::optional<storage::Compression> compression;  // Of the steps that are published.
+  std::optional<storage::Compression> compression;  // For the steps that are published.
 
   // Returns the path of the checkpoint.
   std::string publish(std::uint64_t step, const std::vector<MadeRank>& ranks) {

@@ -67,7 +67,7 @@ class StoredRun {
     return found;
   }
   storage::Site site() { return {workplace.files(), workplace.clock(), dir}; }
-  // Of a directory where no daemon runs.
+  // No daemon runs there.
   std::string runtime_dir() const { return directory.file("no-daemon"); }
 
   template <class T>

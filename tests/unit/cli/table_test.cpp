@@ -55,7 +55,7 @@ TEST_CASE("table: a control character never reaches the terminal", "[unit][cli]"
         "e");
 }
 
-TEST_CASE("table: times and counts are told as people say them", "[unit][cli]") {
+TEST_CASE("table: times and counts are written as people say them", "[unit][cli]") {
   CHECK(counted("0", "step") == "no steps");
   CHECK(counted("1", "step") == "1 step");
   CHECK(counted("2", "step") == "2 steps");
@@ -69,7 +69,7 @@ TEST_CASE("table: times and counts are told as people say them", "[unit][cli]") 
   CHECK(human_date(UINT64_MAX) == "-");
 }
 
-TEST_CASE("json_read: what is missing or of another type is shown as a dash", "[unit][cli]") {
+TEST_CASE("json_read: a missing field, or one of another type, is shown as a dash", "[unit][cli]") {
   const Json object = {{"text", "a"}, {"count", 3}, {"list", {1, "x"}}};
   CHECK(text_in(object, "text") == "a");
   CHECK(text_in(object, "count") == "-");

@@ -144,7 +144,7 @@ TEST_CASE("capture share: the copies of a model capture all of it together", "[u
   std::vector<std::unique_ptr<Holder>> holders;
   for (std::uint32_t copy = 0; copy < copies; ++copy)
     holders.push_back(std::make_unique<Holder>(all, copy, copies));
-  for (const auto& holder : holders) {  // What one of several captures is a part for all of them.
+  for (const auto& holder : holders) {  // One's part of several captures is a part for all.
     for (const format::TensorPlace& place : holder->layout.tensors)
       if (copies > 1) CHECK(place.piece.has_value());
   }
@@ -175,7 +175,7 @@ TEST_CASE("capture share: the copies of a model capture all of it together", "[u
   CHECK((*most)->bytes <= whole / copies + whole / 20 + plan::small_sum_max);
 }
 
-TEST_CASE("capture share: what a capture has is whole where nobody divides it", "[unit][client]") {
+TEST_CASE("capture share: a capture is whole where nobody divides it", "[unit][client]") {
   std::vector<Sample> all = samples();
   const Holder alone(all, 0, 1);
   CHECK_FALSE(alone.registry.has_copies());

@@ -135,7 +135,7 @@ TEST_CASE("checkpoint session: consecutive captures hold their own step's bytes"
   REQUIRE(trainer.node->layouts.size() == 1);
 }
 
-TEST_CASE("checkpoint session: a held capture is told once it is judged, before or after its end",
+TEST_CASE("checkpoint session: a held capture is sent once judged, before or after its end",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 3 * chunk);
@@ -522,7 +522,7 @@ TEST_CASE("checkpoint session: steps are skipped while a larger layout gets its 
   REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}, Step{3}});
 }
 
-TEST_CASE("checkpoint session: what is told to be captured has been counted", "[unit][client]") {
+TEST_CASE("checkpoint session: a step reported as captured has been counted", "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
   const auto trains = std::this_thread::get_id();
@@ -546,7 +546,7 @@ TEST_CASE("checkpoint session: what is told to be captured has been counted", "[
   REQUIRE(trainer.session.close(soon()));
 }
 
-TEST_CASE("checkpoint session: whose deadline it was that a wait met, and how long it is, is told",
+TEST_CASE("checkpoint session: a wait names the deadline that it met, and its length",
           "[unit][client]") {
   Options options;
   options.open_deadline = std::chrono::milliseconds(0);
@@ -614,7 +614,7 @@ TEST_CASE("checkpoint session: a wait says that all Slots were in use", "[unit][
                Contains("step 3 was skipped by this rank: all Slots were in use"));
 }
 
-TEST_CASE("checkpoint session: that a capture was dropped is told without a further call",
+TEST_CASE("checkpoint session: a dropped capture is reported without a further call",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -695,9 +695,8 @@ TEST_CASE("checkpoint session: a restore leaves the room that was asked for befo
   REQUIRE(trainer.node->layouts.size() == 2);
 }
 
-TEST_CASE(
-    "checkpoint session: a budget that is too small is told by save and prepare, and tried again",
-    "[unit][client]") {
+TEST_CASE("checkpoint session: save and prepare report too small a budget, and try again",
+          "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
   trainer.node->slots_error.emplace(Errc::exhausted, "needs 212 GiB, may use 190");
@@ -805,7 +804,7 @@ TEST_CASE("checkpoint session: after a restore an older step may be saved again"
   REQUIRE(trainer.node->told_restored == std::vector<Step>{Step{1}});
 }
 
-TEST_CASE("checkpoint session: only the step that was restored last is told to be good",
+TEST_CASE("checkpoint session: only the step that was restored last is reported as good",
           "[unit][client]") {
   Trainer trainer;
   trainer.add("weight", 100);
@@ -902,7 +901,7 @@ TEST_CASE("checkpoint session: whether a step is due can be asked before the sta
   REQUIRE_FALSE(is_due(6));
   REQUIRE(is_due(7));
   REQUIRE(trainer.session.save(Step{7}, {}, Due::by_policy).value() == SaveOutcome::started);
-  // What the save would refuse, it shall refuse itself.
+  // The save itself shall refuse.
   REQUIRE(is_due(3));
   REQUIRE_FALSE(trainer.session.save(Step{3}, {}, Due::by_policy));
   REQUIRE(trainer.session.save(Step{8}, {}, Due::always).value() == SaveOutcome::started);
@@ -938,7 +937,7 @@ TEST_CASE("checkpoint session: by time, a step that was captured is not told as 
   trainer.node->announce(Step{3});
   REQUIRE(trainer.session.save(Step{3}, {}, Due::by_policy).value() == SaveOutcome::started);
   REQUIRE(trainer.session.save(Step{4}, {}, Due::by_policy).value() == SaveOutcome::not_due);
-  CHECK(trainer.node->skipped.empty());  // Who waits for step 3 would be told that it is given up.
+  CHECK(trainer.node->skipped.empty());  // A wait for step 3 would fail.
   REQUIRE(trainer.session.save(Step{5}, {}, Due::by_policy).value() == SaveOutcome::not_due);
   CHECK(trainer.node->skipped == std::vector<Step>{Step{4}});
 }
@@ -954,7 +953,7 @@ TEST_CASE("checkpoint session: by time, a step that was not due may be saved all
   };
   REQUIRE(outcome(1) == SaveOutcome::started);
   REQUIRE(outcome(5) == SaveOutcome::not_due);
-  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{4}});  // An engine refuses what was told.
+  REQUIRE(trainer.node->skipped == std::vector<Step>{Step{4}});  // No engine accepts it.
   REQUIRE(trainer.save(5));
 }
 
@@ -1311,7 +1310,7 @@ TEST_CASE("checkpoint session: a death in the middle of a capture leaves nothing
 }
 
 // Saves that are not due are enough: the engine hears how fast training is long before it disturbs.
-TEST_CASE("checkpoint session: step times are told between saves, unless yield is off",
+TEST_CASE("checkpoint session: step times are sent between saves, unless yield is off",
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {1'000'000, {}};

@@ -106,7 +106,7 @@ TEST_CASE("checkpointer: without a directory nobody waits for what is never stor
   REQUIRE_THAT(waited.error().text(), Catch::Contains("job twice has no directory"));
 }
 
-TEST_CASE("checkpointer: who waits for ever is not told that it was too long", "[unit][client]") {
+TEST_CASE("checkpointer: a wait for ever does not fail for its length", "[unit][client]") {
   constexpr auto for_ever = std::chrono::milliseconds::max();
   Options options = embedded_options();
   options.world_size = 1;
@@ -119,7 +119,7 @@ TEST_CASE("checkpointer: who waits for ever is not told that it was too long", "
   CHECK(opened->close(for_ever));
 }
 
-TEST_CASE("checkpointer: what was moved from answers with an error", "[unit][client]") {
+TEST_CASE("checkpointer: a moved-from one answers with an error", "[unit][client]") {
   auto opened = FrameworkCheckpointer::open(disabled_options());
   REQUIRE(opened);
   FrameworkCheckpointer from = std::move(*opened);
@@ -138,7 +138,7 @@ TEST_CASE("checkpointer: what was moved from answers with an error", "[unit][cli
   REQUIRE_FALSE(from.status());
 }
 
-TEST_CASE("checkpointer: wrong options are told before anything is started", "[unit][client]") {
+TEST_CASE("checkpointer: wrong options are reported before anything is started", "[unit][client]") {
   const auto opened = Checkpointer::open({});
   REQUIRE_FALSE(opened);
   REQUIRE(opened.error().code() == Errc::invalid_argument);

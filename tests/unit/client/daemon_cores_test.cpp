@@ -21,7 +21,7 @@ Deadline soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);
 }
 
-// A process that is bound to some cores before it opens its Link, and stays until it is told to go.
+// A process that is bound to some cores before it opens its Link, and stays until it is let go.
 class BoundTrainer {
  public:
   BoundTrainer(const Options& options, const os::CoreSet& cores) {
@@ -66,7 +66,7 @@ struct Place : DaemonPlace {
     own.rank = rank;
     return own;
   }
-  // Of each of the daemon's threads.
+  // For each of the daemon's threads.
   std::vector<os::CoreSet> cores() const {
     std::vector<os::CoreSet> all;
     const std::string threads = "/proc/" + std::to_string(daemon()) + "/task";
@@ -104,7 +104,7 @@ struct Machine {
 
 }  // namespace
 
-TEST_CASE("daemon cores: who is started by a bound trainer leaves it its cores while it lives",
+TEST_CASE("daemon cores: a daemon leaves a bound trainer its cores while that lives",
           "[unit][client]") {
   const Machine machine;
   const Place place;
@@ -126,7 +126,7 @@ TEST_CASE("daemon cores: a trainer that is not bound takes none of them", "[unit
   CHECK(place.is_on(machine.all));
 }
 
-TEST_CASE("daemon cores: who says so keeps the daemon on the trainer's cores", "[unit][client]") {
+TEST_CASE("daemon cores: an option keeps the daemon on the trainer's cores", "[unit][client]") {
   const Machine machine;
   const Place place;
   ::setenv("LIBCKPT_ALL_CORES", "false", 1);

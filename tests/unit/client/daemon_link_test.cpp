@@ -263,7 +263,7 @@ TEST_CASE("daemon link: a trainer that skips faster than its daemon reads loses 
   CHECK(link->status(soon()));
 }
 
-TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][client]") {
+TEST_CASE("daemon link: a trainer gets its job's status", "[unit][client]") {
   Place place;
   place.options.embedded = GENERATE(false, true);
   const auto link = open(place);
@@ -277,7 +277,7 @@ TEST_CASE("daemon link: the job's status is told to who trains it", "[unit][clie
   CHECK(job["slots"].size() == 2);
 }
 
-TEST_CASE("daemon link: who opens while the daemon is stopped is told so", "[unit][client]") {
+TEST_CASE("daemon link: an open while the daemon stops says so", "[unit][client]") {
   const Place place;
   open(place).reset();
   const pid_t pid = place.daemon();
@@ -306,7 +306,7 @@ TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[u
   CHECK(waited.error().text().find("died") != std::string::npos);
 }
 
-TEST_CASE("daemon link: a daemon that is told to end flushes first, and a next one takes over",
+TEST_CASE("daemon link: a daemon flushes before it ends, and a next one takes over",
           "[unit][client]") {
   Place place;
   place.options.dir = place.directory.file("checkpoints");
@@ -341,7 +341,7 @@ TEST_CASE("daemon link: a run that was closed gives its name to the next, with a
   }
 }
 
-TEST_CASE("daemon link: a restored_ok that died with its daemon is told to the next one",
+TEST_CASE("daemon link: a restored_ok that died with its daemon goes to the next one",
           "[unit][client]") {
   Place place;
   place.options.dir = place.directory.file("checkpoints");
@@ -522,7 +522,7 @@ TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process i
   ::kill(dying.pid, SIGKILL);
   newcomer.join();
   REQUIRE(laid_out);
-  // What was half copied was never published, and nobody writes into what is captured now.
+  // The half copied step was never published, and nobody writes into the step captured now.
   CHECK(restored_step(*link, layout) == Step{4});
   for (std::uint64_t step = 5; step <= 8; ++step) capture(*link, layout, Step{step});
   REQUIRE(link->wait(Step{8}, Level::committed, soon()));
@@ -603,7 +603,8 @@ TEST_CASE("daemon link: two trainers at one instant start one daemon", "[unit][c
   CHECK(log.find(ready, found + 1) == std::string::npos);
 }
 
-TEST_CASE("daemon link: a daemon that cannot start is told with its last words", "[unit][client]") {
+TEST_CASE("daemon link: a daemon that cannot start is reported with its last words",
+          "[unit][client]") {
   Place place;
   SECTION("there is no such program") {
     place.options.daemon_path = "/nonexistent/ckptd";

@@ -1,4 +1,4 @@
-// Goal:   who waits for a daemon is told what is known of why none answers.
+// Goal:   a wait for a daemon says what is known of why none answers.
 // Method: a "daemon" that is killed as soon as it runs, or ends, started by a clock that the test
 //         moves; and a lock that somebody holds who does not listen.
 #include "client/daemon_start.hpp"
@@ -40,7 +40,8 @@ struct Place {
 
 }  // namespace
 
-TEST_CASE("daemon start: a daemon that keeps dying is told with the next start", "[unit][client]") {
+TEST_CASE("daemon start: a daemon that keeps dying is reported with the next start",
+          "[unit][client]") {
   forget_children();
   Place place;
   DaemonStart start(place.clock, place.options, place.runtime);
@@ -62,7 +63,7 @@ TEST_CASE("daemon start: a daemon that keeps dying is told with the next start",
   CHECK(text.find("it wrote nothing to its log") != std::string::npos);
 }
 
-TEST_CASE("daemon start: of a daemon that ends at once, only what it wrote itself is told",
+TEST_CASE("daemon start: a daemon that ends at once is reported in its own words alone",
           "[unit][client]") {
   forget_children();
   Place place;
@@ -89,7 +90,7 @@ TEST_CASE("daemon start: of a daemon that ends at once, only what it wrote itsel
   CHECK(text.ends_with(", ended" + told));
 }
 
-TEST_CASE("daemon start: who holds the lock and does not listen is told of", "[unit][client]") {
+TEST_CASE("daemon start: a holder of the lock that does not listen is reported", "[unit][client]") {
   Place place;
   const auto lock = os::LockFile::acquire(place.runtime.lock());
   REQUIRE(lock);

@@ -64,10 +64,10 @@ void FakeNode::take(control::Begin& message) {
 }
 
 void FakeNode::take(control::Filled& message) {
-  if (message.generation != generation_) return;  // Of a daemon that died.
+  if (message.generation != generation_) return;  // From a daemon that died.
   keep(message);
   state().level_reached(message.step, Level::captured);
-  // What comes next must be written anew, down to the last byte.
+  // The next step must be written anew, down to the last byte.
   std::ranges::fill(slots_[message.slot].bytes, std::byte{0xdd});
   if (holds_slots) return;
   free_.insert(message.slot);

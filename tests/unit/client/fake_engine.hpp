@@ -1,7 +1,7 @@
 // FakeEngine: an engine below LinkState that consists of a few Slots in this process and does what
 // the test says.
 //
-// What was filled is kept as copies, so that every step can be looked at and restored; its Slot is
+// Filled Slots are kept as copies, so that every step can be looked at and restored; its Slot is
 // granted again at once, unless the test holds it.
 //
 // Threads: as EngineSide. The test looks at the FakeNode when no capture runs, or under its lock.
@@ -25,12 +25,12 @@ struct FakeShard {
   std::vector<std::byte> bytes;
 };
 
-// FakeNode: what outlives a session, and what the test sets and looks at.
+// FakeNode: the part that outlives a session, for the test to set and look at.
 class FakeNode {
  public:
   // Set by the test.
   std::size_t slot_count = 2;
-  bool holds_slots = false;          // What was filled is not granted again.
+  bool holds_slots = false;          // Filled Slots are not granted again.
   bool is_slow = false;              // Slots are not made, and nothing that needs them.
   bool takes_time = false;           // The next layout gets no Slots, but the one after it.
   bool grants_late = false;          // The next Slots are new ones, granted by another thread.
@@ -94,7 +94,7 @@ class FakeNode {
   template <class Other>
   void take(Other&) {}  // Nothing that a test of the trainer's side looks at.
 
-  std::shared_ptr<client::LinkState> state_;  // Of the newest session.
+  std::shared_ptr<client::LinkState> state_;  // The newest session's.
   bool is_away_ = false;
   bool is_running_ = false;  // That session has begun its timeline.
   std::uint64_t timeline_ = 1;

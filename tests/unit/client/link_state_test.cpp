@@ -38,7 +38,7 @@ struct Session {
   }
 
   LinkState state{"rank 0 of job test"};
-  std::uint64_t ask = 0;                                    // What was asked last.
+  std::uint64_t ask = 0;                                    // The last request.
   std::vector<std::weak_ptr<std::vector<std::byte>>> seen;  // To tell whether it is still mapped.
 };
 
@@ -83,7 +83,7 @@ TEST_CASE("link state: a Slot too small for the newest layout is not taken", "[u
   CHECK(session.state.take_slot(Step{1})->generation == 12);
 }
 
-TEST_CASE("link state: who waits for Slots is told how large they are, rank 0 in the log",
+TEST_CASE("link state: a wait for Slots says how large they are, rank 0 in the log",
           "[unit][client]") {
   static std::vector<std::string> logged;
   logged.clear();
@@ -134,7 +134,8 @@ TEST_CASE("link state: a Slot that was granted before a restore is not taken aft
   CHECK(session.state.take_slot(Step{1}));
 }
 
-TEST_CASE("link state: what cannot be made is told until the next layout", "[unit][client]") {
+TEST_CASE("link state: Slots that cannot be made are an error until the next layout",
+          "[unit][client]") {
   Session session;
   session.state.ask_layout(page_bytes);
   session.state.slots_failed(Error(Errc::exhausted, "over the budget"));
@@ -227,7 +228,7 @@ TEST_CASE("link state: of two captures under way the one that is left is waited 
   CHECK(verdict(5) == Errc::not_found);
 }
 
-TEST_CASE("link state: of steps skipped in a row one message tells, not across a capture",
+TEST_CASE("link state: one message is for steps skipped in a row, not across a capture",
           "[unit][client]") {
   Session session;
   session.make_slots();
@@ -264,8 +265,7 @@ TEST_CASE("link state: a deadline that passes says what was waited for", "[unit]
   CHECK_FALSE(session.state.counters().last_error.empty());  // It was the newest failure.
 }
 
-TEST_CASE("link state: whoever watches a restore is told how the engine gets on",
-          "[unit][client]") {
+TEST_CASE("link state: the watch of a restore gets the engine's progress", "[unit][client]") {
   Session session;
   session.ask = session.state.ask_begin();
   session.state.noticed({"rank 1 is not attached", ""});
@@ -295,11 +295,11 @@ TEST_CASE("link state: whoever watches a restore is told how the engine gets on"
   CHECK(told[1].bytes_total == 5 * MiB);
   CHECK(told[1].source_name == "node B");
   CHECK(told[1].waiting.empty());
-  CHECK(told[2].phase == RestoreProgress::Phase::waiting);  // What was filled went with its engine.
+  CHECK(told[2].phase == RestoreProgress::Phase::waiting);  // Filled Slots went.
   CHECK(told[2].waiting == "the daemon is away");
 }
 
-TEST_CASE("link state: whoever watches a restore ends it while it waits", "[unit][client]") {
+TEST_CASE("link state: the watch of a restore ends it while it waits", "[unit][client]") {
   Session session;
   session.ask = session.state.ask_begin();
   const RestoreWatch gives_up = [](const RestoreProgress&) { return false; };
@@ -359,7 +359,7 @@ TEST_CASE("link state: a status is the answer to this question, or why there is 
   session.state.notify(control::Answer{{}, "{1}"});
   CHECK(session.state.wait_status(passed).value() == "{1}");
   REQUIRE(session.state.ask_status());
-  CHECK_FALSE(session.state.wait_status(passed));  // What was told before is old.
+  CHECK_FALSE(session.state.wait_status(passed));  // Earlier news is old.
   session.state.lost("killed");
   const auto unanswered = session.state.wait_status(std::chrono::steady_clock::time_point::max());
   CHECK(unanswered.error().text().find("the daemon ended meanwhile") != std::string::npos);
@@ -367,7 +367,7 @@ TEST_CASE("link state: a status is the answer to this question, or why there is 
   CHECK(away.error().text().find("killed") != std::string::npos);
 }
 
-TEST_CASE("link state: what was lost by a fence is idle when nothing is written into it",
+TEST_CASE("link state: a Slot lost by a fence is idle when nothing is written into it",
           "[unit][client]") {
   Session session;
   session.make_slots();
@@ -383,7 +383,7 @@ TEST_CASE("link state: what was lost by a fence is idle when nothing is written 
   CHECK(session.seen[0].expired());
 }
 
-TEST_CASE("link state: what a lost engine held is not promised any more", "[unit][client]") {
+TEST_CASE("link state: a lost engine's steps are not promised any more", "[unit][client]") {
   Session session;
   session.begin();
   session.state.level_reached(Step{5}, Level::durable);
@@ -394,7 +394,7 @@ TEST_CASE("link state: what a lost engine held is not promised any more", "[unit
   CHECK(session.state.counters().committed == Step{7});  // Counters only grow.
 }
 
-TEST_CASE("link state: what died with an engine is lost until storage has something newer",
+TEST_CASE("link state: steps that died with an engine are lost until storage has a newer one",
           "[unit][client]") {
   Session session;
   session.make_slots();
@@ -499,7 +499,7 @@ TEST_CASE("link state: a step that was restored is not skipped by those that fol
     const Status waited = session.state.wait_level(Step{step}, Level::durable, passed);
     return waited ? Errc{} : waited.error().code();
   };
-  session.state.skipped(Step{5});  // What is told, by time, when step 6 is passed.
+  session.state.skipped(Step{5});  // Sent, by time, when step 6 is passed.
   session.state.skipped(Step{6});
   CHECK(verdict(5) == Errc::unavailable);  // On its way to storage.
   CHECK(verdict(6) == Errc::not_found);
@@ -616,7 +616,7 @@ TEST_CASE("link state: nothing below the next capture is captured", "[unit][clie
   CHECK(session.state.next_capture() == Step{10});
 }
 
-TEST_CASE("link state: what was agreed in one timeline does not bind the next", "[unit][client]") {
+TEST_CASE("link state: an agreement in one timeline does not bind the next", "[unit][client]") {
   Session session;
   session.state.begun({0, 1, 1, std::nullopt, {}, {}});
   session.state.next_capture(Step{1000});

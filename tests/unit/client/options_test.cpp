@@ -123,7 +123,7 @@ TEST_CASE("options: intervals are steps, time or never", "[unit][client]") {
   }
 }
 
-TEST_CASE("options: what is longer than nanoseconds can count is as good as for ever",
+TEST_CASE("options: a time longer than nanoseconds can count is as good as for ever",
           "[unit][client]") {
   Options options = minimal();
   options.dir = "/ckpt";
@@ -253,7 +253,7 @@ TEST_CASE("options: the option of the Python package may stand beside ours", "[u
   CHECK(options.set("raise_on_error", "1").error().code() == Errc::invalid_argument);
 }
 
-TEST_CASE("options: what is shown can be read back, for every option", "[unit][client]") {
+TEST_CASE("options: every option's shown value can be read back", "[unit][client]") {
   const Options options = all_set();
   Options back;
   const Options defaults;
@@ -271,7 +271,7 @@ TEST_CASE("options: every option is read from the environment and from the file"
   const bool is_file = GENERATE(false, true);
   std::string file = "job = gpt2\n";
   for (const client::OptionField& field : client::option_fields()) {
-    // Who disables the library needs no other option.
+    // A disabled library needs no other option.
     if (field.name == "job" || field.name == "disable") continue;
     file += fmt::format("{} = {}\n", field.name, field.show(wanted));
   }
@@ -298,7 +298,7 @@ TEST_CASE("options: every option is read from the environment and from the file"
   }
 }
 
-TEST_CASE("options: a wrong value is told with name, value and origin", "[unit][client]") {
+TEST_CASE("options: a wrong value is reported with name, value and origin", "[unit][client]") {
   Environment environment;
   SECTION("no job") {
     REQUIRE_THAT(refusal({}), Contains("job") && Contains("required"));
@@ -462,7 +462,7 @@ TEST_CASE("options: paths become absolute and the only node is ours", "[unit][cl
   REQUIRE(resolved.nodes[0].failure_domain == "A");
 }
 
-TEST_CASE("options: who disables the library is not stopped by other options", "[unit][client]") {
+TEST_CASE("options: no other option stops a disabled library", "[unit][client]") {
   Environment environment;
   environment.set("LIBCKPT_DISABLE", "1");
   environment.set("LIBCKPT_WORLD_SIZE", "nonsense");

@@ -26,7 +26,7 @@ control::Arrived arrived(std::uint32_t slot, std::uint64_t bytes, std::uint64_t 
 
 }  // namespace
 
-TEST_CASE("outgoing queue: of many steps that were skipped the newest waits", "[unit][client]") {
+TEST_CASE("outgoing queue: the newest of many skipped steps waits", "[unit][client]") {
   OutgoingQueue queue;
   for (std::uint64_t step = 1; step <= 100'000; ++step)
     REQUIRE(queue.push(control::Skipped{Step{step}}));
@@ -47,8 +47,7 @@ TEST_CASE("outgoing queue: a skipped step keeps its place among the captures", "
   REQUIRE(std::get<control::Skipped>(queue.pop()).step == Step{3});
 }
 
-TEST_CASE("outgoing queue: of step times the newest waits, and holds up nothing",
-          "[unit][client]") {
+TEST_CASE("outgoing queue: the newest step time waits, and holds up nothing", "[unit][client]") {
   OutgoingQueue queue;
   control::StepTime steps;
   for (std::uint64_t step = 1; step <= 100'000; ++step) {
@@ -75,7 +74,7 @@ TEST_CASE("outgoing queue: the bytes that arrived wait once for each Slot", "[un
 TEST_CASE("outgoing queue: the status is asked once, and what is too much is refused",
           "[unit][client]") {
   OutgoingQueue queue;
-  for (std::uint64_t i = 0; i < 2000; ++i) {  // Whatever comes between.
+  for (std::uint64_t i = 0; i < 2000; ++i) {  // With other messages between.
     REQUIRE(queue.push(control::AskStatus{}));
     REQUIRE(queue.push(arrived(0, i)));
     REQUIRE(queue.push(control::Skipped{Step{i}}));

@@ -1,6 +1,6 @@
 // Goal:   the next daemon hears what the trainer still waits for, and nothing that another timeline
 //         made meaningless: a flush of a step that is no more would be waited for without end.
-// Method: say, begin, close; then look at what is told.
+// Method: say, begin, close; then look at the messages.
 #include "client/remembered.hpp"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,7 @@ Remembered of_timeline_3() {
 
 }  // namespace
 
-TEST_CASE("remembered: all that holds is told, the layout first and the close last",
+TEST_CASE("remembered: all that holds is sent, the layout first and the close last",
           "[unit][client]") {
   Remembered remembered = of_timeline_3();
   remembered.said(control::Close{});
@@ -52,7 +52,7 @@ TEST_CASE("remembered: all that holds is told, the layout first and the close la
   CHECK(std::holds_alternative<control::Close>(all[4]));
 }
 
-TEST_CASE("remembered: a wish is told until it is answered, and not by an older answer",
+TEST_CASE("remembered: a wish is sent until it is answered, and not by an older answer",
           "[unit][client]") {
   Remembered remembered;
   remembered.said(control::AskRestore{4, Step{9}});

@@ -35,7 +35,7 @@ struct Trainer {
 
 }  // namespace
 
-TEST_CASE("silence watch: a daemon that answers nothing is told once, and its return",
+TEST_CASE("silence watch: a daemon that answers nothing is logged once, and its return",
           "[unit][client]") {
   Trainer trainer;
   trainer.clock.advance(seconds(100));
@@ -62,7 +62,8 @@ TEST_CASE("silence watch: a daemon that answers nothing is told once, and its re
   REQUIRE(trainer.told == std::vector{true, false, true});
 }
 
-TEST_CASE("silence watch: who answers in time, or need not, is not silent", "[unit][client]") {
+TEST_CASE("silence watch: a daemon that answers in time, or need not, is not silent",
+          "[unit][client]") {
   Trainer trainer;
   SECTION("nothing was said") {
     trainer.clock.advance(seconds(100));

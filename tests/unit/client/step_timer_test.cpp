@@ -1,4 +1,4 @@
-// Goal:   the times that are told are those of training alone, of enough of it to mean something.
+// Goal:   the times that are sent are those of training alone, of enough steps to mean something.
 // Method: saves at times that the test chooses.
 #include "client/step_timer.hpp"
 
@@ -37,7 +37,7 @@ class TimerScene {
 
 }  // namespace
 
-TEST_CASE_METHOD(TimerScene, "step timer: a long step is told at once", "[unit][client]") {
+TEST_CASE_METHOD(TimerScene, "step timer: a long step is sent at once", "[unit][client]") {
   warm_up();
   const auto measured = step(milliseconds(700));
   REQUIRE(measured);
@@ -46,7 +46,7 @@ TEST_CASE_METHOD(TimerScene, "step timer: a long step is told at once", "[unit][
   REQUIRE_FALSE(measured->during_capture);
 }
 
-TEST_CASE_METHOD(TimerScene, "step timer: short steps are told together", "[unit][client]") {
+TEST_CASE_METHOD(TimerScene, "step timer: short steps are sent together", "[unit][client]") {
   warm_up();
   for (int n = 0; n < 4; ++n) REQUIRE_FALSE(step(milliseconds(11)));
   const auto measured = step(milliseconds(11));
@@ -64,8 +64,7 @@ TEST_CASE_METHOD(TimerScene, "step timer: the time in our calls is left out", "[
   REQUIRE(step(milliseconds(60))->time == milliseconds(60));
 }
 
-TEST_CASE_METHOD(TimerScene, "step timer: who saves seldom tells of all steps between",
-                 "[unit][client]") {
+TEST_CASE_METHOD(TimerScene, "step timer: seldom saves send all steps between", "[unit][client]") {
   warm_up();
   const auto measured = step(milliseconds(1'000), {}, 100);
   REQUIRE(measured->steps == 100);

@@ -382,7 +382,7 @@ TEST_CASE("restore from storage: its watch learns of the end, whatever it fails 
   CHECK(phases.back() == RestoreProgress::Phase::ended);
 }
 
-TEST_CASE("list published: newest first, and what is damaged is told", "[unit][client]") {
+TEST_CASE("list published: newest first, and damage is reported", "[unit][client]") {
   const Directory directory;
   {
     Trainer trainer;
@@ -445,7 +445,7 @@ TEST_CASE("newest slot bytes: those of the newest manifest that can be read", "[
   CHECK(newest_slot_bytes(directory.path() + "/nothing", 0) == 0);
 }
 
-TEST_CASE("restore from storage: what is no good checkpoint is refused", "[unit][client]") {
+TEST_CASE("restore from storage: anything but a good checkpoint is refused", "[unit][client]") {
   const Directory directory;
   Options options;
   std::string path = directory.path();

@@ -43,7 +43,7 @@ struct Trainer {
 
 }  // namespace
 
-TEST_CASE("stored steps: who waits until a step is durable makes it so", "[unit][client]") {
+TEST_CASE("stored steps: a wait until a step is durable makes it so", "[unit][client]") {
   Trainer trainer;
   REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
   const Status durable = trainer.checkpointer->wait(Step{3}, Level::durable, soon);
@@ -148,7 +148,7 @@ TEST_CASE("stored steps: a step whose manifest is gone is damaged, and never not
   }
 }
 
-TEST_CASE("stored steps: what became another run's directory is left alone", "[unit][client]") {
+TEST_CASE("stored steps: a directory that became another run's is left alone", "[unit][client]") {
   Trainer trainer, other;
   REQUIRE(other.checkpointer->save(Step{1}).value() == SaveOutcome::started);
   REQUIRE(other.checkpointer->close(soon));

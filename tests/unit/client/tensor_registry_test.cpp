@@ -22,7 +22,7 @@ TensorRef floats(void* data, std::vector<std::int64_t> shape) {
 
 }  // namespace
 
-TEST_CASE("tensor registry: what cannot be saved is refused by name", "[unit][client]") {
+TEST_CASE("tensor registry: a tensor that cannot be saved is refused by name", "[unit][client]") {
   TensorRegistry registry;
   std::vector<float> data(64);
   REQUIRE(registry.add("first", floats(data.data(), {8})));

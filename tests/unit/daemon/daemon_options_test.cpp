@@ -124,7 +124,7 @@ TEST_CASE("daemon options: a file that cannot be read is wrong use, and holds no
   CHECK(parse({"--config", directory.file("link").c_str()}).options.listen == "10.0.0.7:1");
 }
 
-TEST_CASE("daemon options: who starts it says whether it keeps to the cores that it was given",
+TEST_CASE("daemon options: its starter says whether it keeps to the cores that it was given",
           "[unit][daemon]") {
   CHECK_FALSE(parse({}).options.all_cores);
   CHECK(parse({"--all-cores"}).options.all_cores);
@@ -143,7 +143,7 @@ TEST_CASE("daemon options: help and version end well", "[unit][daemon]") {
   CHECK(contains(parse({"--version"}).text, "ckptd 0."));
 }
 
-TEST_CASE("daemon options: every effective value is told at the start", "[unit][daemon]") {
+TEST_CASE("daemon options: every effective value is logged at the start", "[unit][daemon]") {
   const auto lines = describe(parse({"--listen", "10.0.0.1:7711", "--nice", "7"}).options);
   const auto has = [&](const std::string& line) {
     return std::find(lines.begin(), lines.end(), line) != lines.end();

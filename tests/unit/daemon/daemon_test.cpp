@@ -180,7 +180,7 @@ TEST_CASE("daemon: a place that another one has taken is left to it, and taken w
   }
 }
 
-TEST_CASE("daemon: who has lost the lock to another one gives it the socket, too",
+TEST_CASE("daemon: one that has lost the lock to another one gives it the socket, too",
           "[unit][daemon]") {
   const Running running;
   REQUIRE(std::filesystem::remove(running.path("ckptd.lock")));
@@ -250,7 +250,7 @@ TEST_CASE("daemon: a trainer that does not read costs little, is let go, and nob
   REQUIRE(std::get<control::AttachAnswer>(deaf.receive().value()).result);
   REQUIRE(deaf.send(control::StartFresh{}));
   REQUIRE(std::holds_alternative<control::Begun>(deaf.receive().value()));
-  // Each is answered. What the socket holds and what the session may queue is far less than this.
+  // Each is answered. The socket's buffer and the session's queue hold far fewer than this.
   constexpr int far_more = 64 * static_cast<int>(TrainerSession::outgoing_max);
   Status sent;
   for (int i = 0; sent && i < far_more; ++i) sent = deaf.send(control::StartFresh{});

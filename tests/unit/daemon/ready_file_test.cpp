@@ -6,7 +6,7 @@
 
 namespace ckpt::daemon {
 
-TEST_CASE("ready file: what was written is read", "[unit][daemon]") {
+TEST_CASE("ready file: it reads back as it was written", "[unit][daemon]") {
   const Ready ready{{4711, 81234}, "0.1.0", "/run/user/1000/libckpt/ckptd.sock"};
   const auto text = to_json(ready);
   CHECK(text.back() == '\n');

@@ -92,7 +92,7 @@ TEST_CASE("copy threads: a waiter has its deadline", "[unit][device]") {
   REQUIRE(threads.wait_idle(work, soon()));
 }
 
-TEST_CASE("copy threads: whoever waits takes part", "[unit][device]") {
+TEST_CASE("copy threads: a waiting thread takes part", "[unit][device]") {
   CopyThreads threads(1);
   HeldWork held(threads);
   threads.start(held);

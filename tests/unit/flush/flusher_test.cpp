@@ -95,7 +95,7 @@ TEST_CASE_METHOD(FlushFixture, "flusher: the newest step waits, those between ar
   REQUIRE(outcome(6) == "written");
 }
 
-TEST_CASE_METHOD(FlushFixture, "flusher: what is given up ends at the next Chunk",
+TEST_CASE_METHOD(FlushFixture, "flusher: a flush that is given up ends at the next Chunk",
                  "[unit][flush]") {
   ask(1);
   ask(2);

@@ -280,7 +280,7 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   CHECK(files_of(*part) == manifest->shards[0].files);
 }
 
-TEST_CASE("golden: what version 1 stored is read", "[unit][format]") {
+TEST_CASE("golden: checkpoints of version 1 are read", "[unit][format]") {
   const auto manifest = parse_manifest(stored_text("v1.manifest.json"));
   REQUIRE(manifest);
   const ManifestShard& shard = manifest->shards[0];

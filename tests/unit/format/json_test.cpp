@@ -54,7 +54,7 @@ std::string nested(std::size_t depth) {
 
 }  // namespace
 
-TEST_CASE("json: what our files contain is read", "[unit][format]") {
+TEST_CASE("json: our files' contents are read", "[unit][format]") {
   const std::string text = " {\"a\":[1 , 2],\"b\" : {} ,\n\"c\":\"x\\u00e9\\ud83d\\ude00\\n\"} \t";
   const auto tree = parse(text);
   REQUIRE(tree);
@@ -62,7 +62,7 @@ TEST_CASE("json: what our files contain is read", "[unit][format]") {
   CHECK(parse("18446744073709551615").value() == Tree(UINT64_MAX));
 }
 
-TEST_CASE("json: what is no JSON, or more than we need, is refused", "[unit][format]") {
+TEST_CASE("json: a text that is no JSON, or more than we need, is refused", "[unit][format]") {
   const std::string cases[] = {"",
                                " ",
                                "{",
@@ -113,7 +113,7 @@ TEST_CASE("json: what is no JSON, or more than we need, is refused", "[unit][for
   CHECK(parse(nested(json_depth_max)));
 }
 
-TEST_CASE("json: what is written is read back, whatever the text", "[unit][format]") {
+TEST_CASE("json: any text that is written is read back", "[unit][format]") {
   std::string text;
   for (char letter = 1; letter < 127; ++letter) text += letter;
   text += std::string(1, '\0') + "\x7f \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80";

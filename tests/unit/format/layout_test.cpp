@@ -101,7 +101,7 @@ TEST_CASE("layout: blobs stand behind, on a page of their own", "[unit][format]"
   CHECK(covered_bytes(layout, 5000) == 16384);
 }
 
-TEST_CASE("layout: tied tensors share bytes and are told in the metadata", "[unit][format]") {
+TEST_CASE("layout: tied tensors share bytes and are named in the metadata", "[unit][format]") {
   const auto layout =
       layout_of({tensor("head\"", DType::f32, {3}, "embed"), tensor("embed", DType::f32, {3})});
   REQUIRE(layout.tensors.size() == 2);
@@ -181,7 +181,7 @@ TEST_CASE("layout: the header's size does not depend on rank, job or step", "[un
   CHECK(other.members[0].file_name == "rank-4294967295.safetensors");
 }
 
-TEST_CASE("layout: what cannot be is refused with its name", "[unit][format]") {
+TEST_CASE("layout: an impossible tensor is refused with its name", "[unit][format]") {
   const auto plain = [](std::string name) { return tensor(std::move(name), DType::u8, {1}); };
   CHECK(code_of({plain("")}) == Errc::invalid_argument);
   CHECK(code_of({plain("__metadata__")}) == Errc::invalid_argument);

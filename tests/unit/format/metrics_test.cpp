@@ -36,7 +36,7 @@ TEST_CASE("metrics: a damaged text is refused", "[unit][format]") {
   CHECK_FALSE(parse_metrics(""));
 }
 
-TEST_CASE("metrics: what no writer of ours makes is refused", "[unit][format]") {
+TEST_CASE("metrics: a text that no writer of ours makes is refused", "[unit][format]") {
   const auto sealed = [](const std::string& members) {
     return seal_json(begin_sealed_json("libckpt-metrics") + "\"metrics\":{" + members + "},\n");
   };

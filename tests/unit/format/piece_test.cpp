@@ -172,7 +172,7 @@ TEST_CASE("piece: a layout that was read is not believed", "[unit][format]") {
   }));
 }
 
-TEST_CASE("piece: what it says is part of the fingerprint and of the record", "[unit][format]") {
+TEST_CASE("piece: its fields are part of the fingerprint and of the record", "[unit][format]") {
   const auto base = test::layout_of({box()});
   const auto changed = [&](auto change) {
     TensorSpec spec = box();
@@ -196,7 +196,7 @@ TEST_CASE("piece: what it says is part of the fingerprint and of the record", "[
   CHECK(again->layout == record.layout);
 }
 
-TEST_CASE("piece: what is outside of its tensor is refused", "[unit][format]") {
+TEST_CASE("piece: a part outside of its tensor is refused", "[unit][format]") {
   const std::vector<std::uint64_t> shape = {4, 6};
   CHECK(check_inside(Box{{0, 6}, {4, 0}}, shape));
   CHECK(check_inside(FlatRange{24, 0}, shape));

@@ -27,7 +27,7 @@ void require_damage_is_found(const Bytes& good, Decode decode) {
   }
 }
 
-// Whatever is accepted under a repaired checksum must be something that encodes to those bytes.
+// A record that is accepted under a repaired checksum must encode to those bytes.
 template <class Decode>
 int accepted_forgeries(const Bytes& good, Decode decode, Random& random) {
   int accepted = 0;
@@ -119,7 +119,8 @@ TEST_CASE("records: one kind is not taken for another", "[unit][format]") {
   CHECK_FALSE(decode_shard_record(encode(test::sample_part(random))));
 }
 
-TEST_CASE("shard record: what its fields claim of one another is checked", "[unit][format]") {
+TEST_CASE("shard record: the claims of its fields about one another are checked",
+          "[unit][format]") {
   ShardRecord good;
   good.job = "gpt2";
   good.layout = test::layout_of({test::tensor("a", DType::u8, {5})}, 6000);

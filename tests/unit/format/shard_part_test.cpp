@@ -137,7 +137,7 @@ TEST_CASE("shard part: bytes under a seal that fits lead to an error or to that 
   CHECK(accepted > 0);   // The checksums of files are the files' own matter.
 }
 
-TEST_CASE("shard part: what its front claims is checked", "[unit][format]") {
+TEST_CASE("shard part: the claims of its front are checked", "[unit][format]") {
   const Bytes good = encode(large_part());
   const PartFront front = front_of(good);
   REQUIRE(front.blocks.size() > 3);

@@ -90,7 +90,7 @@ TEST_CASE("torch archive: a zip reader finds every entry", "[unit][format]") {
   }
 }
 
-TEST_CASE("torch archive: what is tied stays out of it", "[unit][format]") {
+TEST_CASE("torch archive: tied tensors stay out of it", "[unit][format]") {
   const std::vector<TensorSpec> specs = {
       {"a", DType::u8, {10}, "", ""}, entry("data/0", 10), {"b", DType::u8, {10}, "a", ""}};
   const Layout layout = make_layout(specs, 0, 0).value();

@@ -37,7 +37,7 @@ inline std::string numbers(const std::vector<std::uint64_t>& values) {
 struct PickleTensor {
   std::string type = "FloatStorage";
   std::string key = "0";
-  std::uint64_t elements = 6;  // Of the storage.
+  std::uint64_t elements = 6;  // The storage's.
   std::uint64_t offset = 0;
   std::vector<std::uint64_t> shape{2, 3};
   std::vector<std::uint64_t> strides{3, 1};

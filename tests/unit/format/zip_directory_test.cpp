@@ -81,7 +81,7 @@ TEST_CASE("zip directory: entries lie where our writer put them", "[unit][format
   }
 }
 
-TEST_CASE("zip directory: what torch.save never writes is refused", "[unit][format]") {
+TEST_CASE("zip directory: an archive that torch.save never writes is refused", "[unit][format]") {
   Bytes file = archive_of({{"data.pkl", 10}, {"data/0", 5000}});
   const auto put = [&](std::size_t at, std::uint8_t value) { file[at] = std::byte{value}; };
   const std::size_t first = find(file, record), end = find(file, last);

@@ -95,7 +95,7 @@ TEST_CASE("batches: a tensor that fits into a buffer is not cut", "[unit][gather
   CHECK(make_batches({}, 48).empty());
 }
 
-TEST_CASE("batches: what is missing is known before anything is read", "[unit][gather]") {
+TEST_CASE("batches: missing tensors are known before anything is read", "[unit][gather]") {
   const Shape shape = {8, 4};
   Scene scene;
   scene.publish({{{"w", shape, Box{{0, 0}, {2, 4}}, {}}}, {{"w", shape, Box{{4, 0}, {4, 4}}, {}}}});

@@ -16,7 +16,7 @@ using Shape = std::vector<std::uint64_t>;
 
 struct SavedPiece {
   std::string name;
-  Shape shape;  // Of the global tensor.
+  Shape shape;  // The global tensor's.
   Region region;
   std::vector<std::uint8_t> order;
   std::uint32_t salt = 0;  // Added to the numbers of its elements.

@@ -123,7 +123,7 @@ TEST_CASE("piece reader: one memory here is not filled from two tensors", "[unit
   CHECK_THAT(both.error().message(), Contains("\"a\" and \"b\" share memory here"));
 }
 
-TEST_CASE("piece reader: what no rank saved is named", "[unit][gather]") {
+TEST_CASE("piece reader: a tensor that no rank saved is named", "[unit][gather]") {
   const Shape shape = {8, 4};
   Scene scene;
   scene.publish({{{"w", shape, Box{{0, 0}, {2, 4}}, {}}}, {{"w", shape, Box{{4, 0}, {4, 4}}, {}}}});

@@ -5,7 +5,8 @@
 
 namespace ckpt::node {
 
-TEST_CASE("attach: what does not fit the open job is refused, in words that help", "[unit][node]") {
+TEST_CASE("attach: a trainer that does not fit the open job is refused, in words that help",
+          "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);
@@ -76,7 +77,7 @@ TEST_CASE("attach: a newer list of nodes fences what is left of the older one", 
   const Status begun = stopped.engine->call(stopped.session, control::StartFresh{1});
   REQUIRE_FALSE(begun);
   CHECK(begun.error().code() == (request.process == 17 ? Errc::not_found : Errc::unavailable));
-  // The older one is reported to nobody.
+  // The older one gets no report.
   const std::string status = stopped.engine->status_json();
   const auto first = status.find("\"attached\": true");
   REQUIRE(first != std::string::npos);

@@ -1,6 +1,6 @@
-// Goal:   a budget that is too small for a rank's Slots is told with the numbers that help, and a
-//         layout that fits again is captured as before.
-// Method: an engine with a budget for one Slot and a half; a layout is told that needs three.
+// Goal:   a budget that is too small for a rank's Slots is reported with the numbers that help,
+//         and a layout that fits again is captured as before.
+// Method: an engine with a budget for one Slot and a half; a layout comes that needs three.
 //         A layout that cannot have its Slots between two that can.
 #include <boost/asio/io_context.hpp>
 
@@ -76,7 +76,7 @@ TEST_CASE("budget: a layout that fits no more leaves the Slots to the one before
   REQUIRE(rank.pass_until([&] { return rank.granted.size() >= 2; }));
   rank.capture(Step{2});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
-  // What was taken for the larger ones was given back.
+  // Memory for the larger ones was given back.
   CHECK(rank.engine->status_json().find("\"used_bytes\": 32768") != std::string::npos);
 }
 

@@ -89,7 +89,8 @@ TEST_CASE("closed job: a run that was killed keeps its name and what it holds", 
   CHECK(rank.restore().value() == Step{1});
 }
 
-TEST_CASE("closed job: who did not train does not free what is in memory alone", "[unit][node]") {
+TEST_CASE("closed job: a session that did not train does not free steps in memory alone",
+          "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);

@@ -107,7 +107,7 @@ TEST_CASE("copies: a step with a damaged file gives way to the one before it", "
   cluster.check_restored(Step{5}, 3);
 }
 
-TEST_CASE("copies: what is damaged in all memory comes from storage", "[unit][node]") {
+TEST_CASE("copies: a shard damaged in all memory comes from storage", "[unit][node]") {
   Cluster cluster;
   Rules rules = copies("/scratch");
   rules.replicas = 1;
@@ -159,7 +159,7 @@ TEST_CASE("copies: without room for all of the tensor the error has the numbers"
   cluster.check_restored(Step{5}, 4);
 }
 
-TEST_CASE("copies: what each rank has of its own comes back to it", "[unit][node]") {
+TEST_CASE("copies: each rank's own state comes back to it", "[unit][node]") {
   Cluster cluster;
   Rules rules = copies();
   rules.has_whole_tensors = true;

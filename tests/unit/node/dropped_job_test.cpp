@@ -2,7 +2,7 @@
 //         and what is left of it elsewhere outlives the engine safely.
 // Method: two engines over the simulated network and a fake clock; the ranks begin some times, so
 //         that reports and decrees have high numbers; then one node forgets the job, and they begin
-//         once more. What the node now says must not be taken for what it said long ago.
+//         once more. The node's reports of now must not be taken for old ones.
 #include <boost/asio/io_context.hpp>
 #include <optional>
 
@@ -33,7 +33,7 @@ struct TwoNodes {
   }
   ~TwoNodes() {
     end_engines();
-    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+    clock.advance(std::chrono::seconds(10));  // Sleeping coroutines see that it is over.
   }
 
   void end_engines() {

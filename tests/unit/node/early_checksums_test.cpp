@@ -70,7 +70,7 @@ TEST_CASE_METHOD(Filling, "early checksums: a Chunk is taken when all of it is t
   for (std::size_t i = 0; i < taken; ++i) REQUIRE(crcs[i] == of(i));
 }
 
-TEST_CASE_METHOD(Filling, "early checksums: each Chunk once, whatever is told again",
+TEST_CASE_METHOD(Filling, "early checksums: each Chunk once, also when bytes are reported again",
                  "[unit][node]") {
   for (const std::uint64_t bytes : {chunk, chunk, 3 * chunk, 2 * chunk, 4 * chunk + 7})
     arrive(bytes);

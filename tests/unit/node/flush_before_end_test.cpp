@@ -31,7 +31,7 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("flush before the end: what is captured meanwhile is flushed too", "[unit][node]") {
+TEST_CASE("flush before the end: steps captured meanwhile are flushed too", "[unit][node]") {
   Scene scene;
   test::OneRank& rank = scene.rank;
   scene.disk.set_latency(std::chrono::milliseconds(5), std::chrono::milliseconds(20));

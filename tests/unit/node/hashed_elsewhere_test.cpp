@@ -28,7 +28,8 @@ TEST_CASE_METHOD(Stored, "hashed elsewhere: sealing and flushing", "[unit][node]
   REQUIRE(rank.compute.runs() > before + 1);
 }
 
-TEST_CASE_METHOD(Stored, "hashed elsewhere: what is told of as it arrives", "[unit][node]") {
+TEST_CASE_METHOD(Stored, "hashed elsewhere: bytes are hashed as they are reported",
+                 "[unit][node]") {
   test::OneRank rank(disk, 5 * MiB);
   rank.request.own_slots = 2;
   rank.request.dir.clear();

@@ -116,7 +116,7 @@ TEST_CASE("healing: without a good copy it gives up, and training goes on", "[un
   cluster.check_restored(Step{6}, 2);
 }
 
-TEST_CASE("healing: what is good is left alone", "[unit][node]") {
+TEST_CASE("healing: good copies and files are left alone", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AB", verified("/scratch"));
   cluster.commit(Step{5});

@@ -44,7 +44,7 @@ struct Hosts {
       CHECK(finish(clock, start(context, engine->stop(std::chrono::seconds(5)))));
     }
     engines.clear();
-    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+    clock.advance(std::chrono::seconds(10));  // Sleeping coroutines see that it is over.
   }
 
   // The list has the hosts in this order, which decides who coordinates.

@@ -31,7 +31,7 @@ TEST_CASE("hung storage: a restore from memory does not wait for it", "[unit][no
   rank.clock.advance(std::chrono::seconds(5));
   CHECK_THAT(rank.notice.degraded, Contains("storage does not answer"));
 
-  // It goes on from there, and stores again once storage answers. What it began is recorded then.
+  // It goes on from there, and stores again once storage answers. Its timeline is recorded then.
   rank.capture(Step{4});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{4}; }));
   rank.clock.advance(hangs_from + std::chrono::hours(1) - rank.clock.now());

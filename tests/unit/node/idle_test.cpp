@@ -39,7 +39,7 @@ struct LogLines {
 
 }  // namespace
 
-TEST_CASE("idle: what is in memory alone is stored before the memory is freed", "[unit][node]") {
+TEST_CASE("idle: a step in memory alone is stored before the memory is freed", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);

@@ -1,4 +1,4 @@
-// Goal:   copies that do not arrive while heartbeats do are told, and no longer when they arrive.
+// Goal:   copies that do not arrive while heartbeats do are reported, until they arrive.
 // Method: two engines, each with one rank, over a network that damages all but small pieces, or
 //         carries so few bytes in a second that a shard takes minutes.
 #include <boost/asio/io_context.hpp>
@@ -107,7 +107,7 @@ void require_copies_arrive(TwoTrainers& two, Step step) {
 
 }  // namespace
 
-TEST_CASE("late copy: copies that fail again and again are told, until they arrive",
+TEST_CASE("late copy: copies that fail again and again are reported, until they arrive",
           "[unit][node]") {
   TwoTrainers two;
   test::SimNetworkOptions options;
@@ -126,8 +126,7 @@ TEST_CASE("late copy: copies that fail again and again are told, until they arri
   require_copies_arrive(two, Step{1});
 }
 
-TEST_CASE("late copy: one that gets on slowly is told when the next step waits for it",
-          "[unit][node]") {
+TEST_CASE("late copy: a slow one is reported when the next step waits for it", "[unit][node]") {
   TwoTrainers two;
   test::SimNetworkOptions options;
   options.bytes_per_second = 64 * KiB;
@@ -161,7 +160,7 @@ TEST_CASE("copies: they keep to replica_rate, but for the last ones of a job", "
 
 // A capture of 4 MiB and its header are two Chunks. To seal it, one checksum for each; for the copy
 // of the other's, one for each MiB of the first Chunk, and one for the second.
-TEST_CASE("late copy: what arrives is verified by the hash threads", "[unit][node]") {
+TEST_CASE("late copy: the hash threads verify the Chunks that arrive", "[unit][node]") {
   TwoTrainers two;
   two.capture(Step{1});
   REQUIRE(two.pass_until([](auto& node) { return node.trainer.committed == Step{1}; }));

@@ -55,7 +55,7 @@ struct Trainer final : test::Rank {
 
   asio::io_context* context = nullptr;
   Engine* engine = nullptr;
-  std::string source;  // Of the newest offer.
+  std::string source;  // The newest offer's.
 };
 
 struct OneNode {
@@ -208,7 +208,7 @@ TEST_CASE("many nodes: a restore asks the node that holds the shard, and no othe
     CHECK(world.nodes[number].trainer.source == "own memory");
 }
 
-TEST_CASE("many nodes: who has no line to a node that was started again gives it its copy anew",
+TEST_CASE("many nodes: a restarted node gets its copy anew, also from one without a line",
           "[unit][node]") {
   World world(8, 2);
   world.begin_all();

@@ -1,5 +1,5 @@
-// Goal:   a trainer that waits is told for whom, so that a deadline that passes can say it.
-//         What storage lacks is told while training goes on, and why a node is not reached.
+// Goal:   a waiting trainer learns which ranks it waits for, so that a missed deadline can say it.
+//         Training goes on while it learns what storage lacks, and why a node is not reached.
 // Method: an engine with one of a job's two ranks, which asks to restore; then the other comes.
 //         A disk that answers nothing for a while. Two engines with two secrets.
 #include <boost/asio/io_context.hpp>
@@ -16,7 +16,7 @@ using Catch::Contains;
 
 namespace ckpt::node {
 
-TEST_CASE("notice: a rank that restores alone is told whom it waits for", "[unit][node]") {
+TEST_CASE("notice: a rank that restores alone learns which ranks it waits for", "[unit][node]") {
   asio::io_context context;
   test::FakeClock clock(context);
   test::NoMemory memory;
@@ -53,7 +53,7 @@ TEST_CASE("notice: a rank that restores alone is told whom it waits for", "[unit
   clock.advance(std::chrono::seconds(10));
 }
 
-TEST_CASE("notice: storage that hangs is told, though it fails nothing", "[unit][node]") {
+TEST_CASE("notice: storage that hangs is reported, though it fails nothing", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);
@@ -123,7 +123,7 @@ struct TwoNodes {
 
 }  // namespace
 
-TEST_CASE("notice: a peer with another secret is told to both trainers, not to logs alone",
+TEST_CASE("notice: both trainers learn of a peer with another secret, not logs alone",
           "[unit][node]") {
   TwoNodes two;
   for (std::uint32_t number : {0u, 1u}) {
@@ -141,7 +141,7 @@ TEST_CASE("notice: a peer with another secret is told to both trainers, not to l
              Contains("node A is not reached") && Contains("secret"));
 }
 
-TEST_CASE("notice: nodes that were told different members both say so", "[unit][node]") {
+TEST_CASE("notice: nodes with different members both say so", "[unit][node]") {
   TwoNodes two;
   SECTION("another number of copies") {
     two.ask_on(0, [](AttachRequest&) {});

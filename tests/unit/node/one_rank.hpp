@@ -1,7 +1,7 @@
 // OneRank: an engine with a disk in memory, and the only trainer of its job, driven by hand.
 //
 // The trainer's tensor holds bytes that follow from the step, so that whatever a restore brings can
-// be told from whatever else was ever saved.
+// be told from every other step that was ever saved.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class OneRank : public Rank {
   }
   ~OneRank() override {
     (void)finish(clock, start(context, engine->stop(std::chrono::seconds(5))));
-    clock.advance(std::chrono::seconds(10));  // What still slept sees that it is over.
+    clock.advance(std::chrono::seconds(10));  // Sleeping coroutines see that it is over.
   }
 
   // Attaches, and tells the layout. Errors: those of attach.

@@ -29,7 +29,7 @@ TEST_CASE("other world: any number of ranks gets its parts from memory", "[unit]
   cluster.check_restored(Step{6}, world_size);
 }
 
-TEST_CASE("other world: what a lost node had comes from its copies", "[unit][node]") {
+TEST_CASE("other world: a lost node's shards come from its copies", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");
   cluster.commit(Step{5});
@@ -67,7 +67,7 @@ TEST_CASE("other world: the step stays until a newer one is committed", "[unit][
   cluster.commit(Step{6});
   cluster.begin("AB");
   cluster.check_restored(Step{6}, 5);
-  CHECK(cluster.pass_until([&] {  // What the five ranks had and the two do not need is given back.
+  CHECK(cluster.pass_until([&] {  // The surplus of the five ranks is given back.
     cluster.commit(Step{number(cluster.rank(0).committed) + 7});
     return cluster.status("A").at("slot_bytes") <= 2 * 2 * 3 * numbers_in_all * 4;
   }));
@@ -90,8 +90,7 @@ TEST_CASE("other world: Slots that hold two steps to keep are not in the way of 
   cluster.check_restored(Step{7}, 3);
 }
 
-TEST_CASE("other world: what was abandoned stays abandoned on a node that comes back",
-          "[unit][node]") {
+TEST_CASE("other world: abandoned steps stay abandoned on a node that comes back", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");
   cluster.commit(Step{5});
@@ -145,7 +144,7 @@ TEST_CASE("other world: a tensor that several saved whole is nobody's to guess",
 TEST_CASE("other world: without room for both the error has the numbers", "[unit][node]") {
   Cluster cluster;
   Rules rules;
-  rules.budget = 450 * KiB;  // Of each node: enough for its half, in two Slots and two copies.
+  rules.budget = 450 * KiB;  // For each node: enough for its half, in two Slots and two copies.
   cluster.begin("AB", rules);
   cluster.commit(Step{5});
   cluster.ask("A", rules);

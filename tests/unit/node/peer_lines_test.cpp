@@ -123,7 +123,7 @@ TEST_CASE("lines: while nothing changes there are beats, and only with those tha
     REQUIRE(node->rank.answer);  // All have begun, so that the coordinator has heard all.
     CHECK(node->job()["coordinator"] == "A");
   }
-  // Who stands behind the coordinator and its successors is heard by the coordinator alone.
+  // Only the coordinator hears a node that stands behind it and its successors.
   CHECK(cluster.bytes("E", "F") + cluster.bytes("F", "E") == 0);
   CHECK(cluster.nodes[5]->sees("E"));
   const std::uint64_t up = cluster.bytes("F", "A"), down = cluster.bytes("A", "F");

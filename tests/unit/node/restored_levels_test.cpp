@@ -24,7 +24,7 @@ void forget_levels(test::OneRank& rank) {
   rank.captured = rank.committed = rank.durable = Step{};
 }
 
-// The levels are told with the answer, and before a Slot is granted.
+// The levels come with the answer, and before a Slot is granted.
 void restore_again(test::OneRank& rank, std::optional<Step> wanted = std::nullopt) {
   forget_levels(rank);
   REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, wanted}));
@@ -64,8 +64,7 @@ TEST_CASE("restored levels: from memory a step is committed, and stored for who 
   CHECK(directory.has(1));
 }
 
-TEST_CASE("restored levels: who waits for a step after the restored one stores that",
-          "[unit][node]") {
+TEST_CASE("restored levels: a wait for a step after the restored one stores that", "[unit][node]") {
   Directory directory;
   test::OneRank rank(directory.disk);
   REQUIRE(rank.begin_fresh());
@@ -79,7 +78,7 @@ TEST_CASE("restored levels: who waits for a step after the restored one stores t
   CHECK_FALSE(directory.has(1));
 }
 
-TEST_CASE("restored levels: what is on storage is durable at once", "[unit][node]") {
+TEST_CASE("restored levels: a step on storage is durable at once", "[unit][node]") {
   Directory directory;
   {
     test::OneRank rank(directory.disk);

@@ -69,7 +69,7 @@ TEST_CASE("run after run: a trainer that looks at a step in several restores cou
   REQUIRE(*restored == Step{2});
 }
 
-TEST_CASE("run after run: who restores from storage is told how much is read", "[unit][node]") {
+TEST_CASE("run after run: a restore from storage reports how much is read", "[unit][node]") {
   Directory directory;
   directory.save_two_steps();
   directory.disk.set_latency(std::chrono::seconds(1), std::chrono::seconds(1));
@@ -131,7 +131,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
   CHECK(rank.answer->result.error().text().find("history of the job's timelines is lost") !=
         std::string::npos);
   rank.clock.advance(std::chrono::seconds(5));
-  CHECK(there() == damaged);  // Who knows nothing has nothing better to put in its place.
+  CHECK(there() == damaged);  // Nothing better is known.
   directory.ask(rank, Step{1});
   REQUIRE(rank.answer->restored);
   close(rank);
@@ -202,7 +202,8 @@ TEST_CASE("run after run: attempts of earlier runs are removed, and nothing else
   CHECK(disk.exists("/scratch/job/step-000000002/manifest.json"));
 }
 
-TEST_CASE("run after run: what a restore abandons is recorded, or it is refused", "[unit][node]") {
+TEST_CASE("run after run: a restore records the steps that it abandons, or is refused",
+          "[unit][node]") {
   Directory directory;
   directory.save_two_steps();
   {
@@ -270,8 +271,7 @@ TEST_CASE("run after run: a base that is stored at once is not cleared away with
   }
 }
 
-TEST_CASE("run after run: what is being written aside is not taken for left behind",
-          "[unit][node]") {
+TEST_CASE("run after run: files being written aside are not taken for leftovers", "[unit][node]") {
   Directory directory;
   directory.save_two_steps();
   std::vector<std::string> removed;

@@ -213,7 +213,7 @@ TEST_CASE("second place: a step that both have is read from the first", "[unit][
   CHECK(reads_of(second) == 0);
 }
 
-TEST_CASE("second place: what the first has damaged is read from the second", "[unit][node]") {
+TEST_CASE("second place: a step damaged in the first is read from the second", "[unit][node]") {
   Places places;
   save_three(places);
   const std::string file = GENERATE("rank-00000.safetensors", "rank-00000.part", "manifest.json");
@@ -309,7 +309,7 @@ TEST_CASE("second place: the directory of another run is refused", "[unit][node]
   CHECK(attached.error().text().find("name two places of one run") != std::string::npos);
 }
 
-TEST_CASE("second place: what a restore abandoned stays abandoned there", "[unit][node]") {
+TEST_CASE("second place: steps that a restore abandoned stay abandoned there", "[unit][node]") {
   Places places;
   save_three(places);
   {

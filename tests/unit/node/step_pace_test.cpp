@@ -56,7 +56,7 @@ TEST_CASE("step pace: without steps alone nothing is known", "[unit][node]") {
   REQUIRE(scene.pace.bytes_per_second() == 1'000);
 }
 
-TEST_CASE("step pace: what is slower is found after a few steps", "[unit][node]") {
+TEST_CASE("step pace: a slowdown is found after a few steps", "[unit][node]") {
   PaceScene scene;
   scene.alone(20, 0.1);
   scene.beside(StepPace::slower_after - 1, 0.106);
@@ -68,7 +68,7 @@ TEST_CASE("step pace: what is slower is found after a few steps", "[unit][node]"
   REQUIRE(scene.pace.effect() == Effect::unknown);
 }
 
-TEST_CASE("step pace: what is tolerated is no effect", "[unit][node]") {
+TEST_CASE("step pace: a tolerated slowdown is no effect", "[unit][node]") {
   PaceScene scene(0.002);
   scene.alone(20, 0.1);
   scene.beside(StepPace::same_after - 1, 0.1015);

@@ -34,8 +34,7 @@ bool is_recorded(const test::MemoryDisk& disk, std::uint64_t timeline) {
 
 }  // namespace
 
-TEST_CASE("two daemons: who begins in the middle of the other's beginning has its own timeline",
-          "[unit][node]") {
+TEST_CASE("two daemons: two that begin at once have their own timelines", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::save_two_steps(disk);

@@ -1,5 +1,5 @@
-// Goal:   storage that is unmounted under a running job is told, nothing is written below its mount
-//         point, and storing goes on once it is mounted again.
+// Goal:   storage that is unmounted under a running job is reported, nothing is written below its
+//         mount point, and storing goes on once it is mounted again.
 // Method: the disk puts an empty directory of another device in the place of the job's directory,
 //         or of the one above.
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@ using Catch::Contains;
 
 namespace ckpt::node {
 
-TEST_CASE("unmounted: nothing is made below the mount point, and it is told", "[unit][node]") {
+TEST_CASE("unmounted: nothing is made below the mount point, and it is reported", "[unit][node]") {
   const std::string mount_point = GENERATE("/scratch", "/scratch/job");
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");

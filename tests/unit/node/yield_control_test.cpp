@@ -73,7 +73,7 @@ TEST_CASE("yield control: training is slowed by little more than is tolerated", 
   CHECK(node.control.limit(Work::copies).value() == 0);
 }
 
-TEST_CASE("yield control: what disturbs nobody is not slowed", "[unit][node]") {
+TEST_CASE("yield control: work that disturbs nobody is not slowed", "[unit][node]") {
   NodeModel node({0.1}, 0.005);
   node.train(32, {});
   node.train(1'000, {Work::flush, Work::copies});

@@ -51,7 +51,7 @@ TEST_CASE("cores: all threads are bound, and those that they start", "[unit][os]
   CHECK(holds);
 }
 
-TEST_CASE("cores: who was bound gets back all that the kernel lets it have", "[unit][os]") {
+TEST_CASE("cores: a bound thread gets back all that the kernel lets it have", "[unit][os]") {
   const bool holds = holds_in_a_child([] {
     if (!os::use_all_cores()) return false;
     const auto all = os::cores_of(0).value();

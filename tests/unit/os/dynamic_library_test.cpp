@@ -14,9 +14,13 @@ TEST_CASE("dynamic library: the first name that loads is used", "[unit][os]") {
   const auto cosine = library->symbol<double(double)>("cos");
   REQUIRE(cosine);
   CHECK((*cosine)(0.0) == 1.0);
+  double (*sine)(double) = nullptr;
+  REQUIRE(library->find("sin", sine));
+  CHECK(sine(0.0) == 0.0);
+  CHECK_FALSE(library->find("ckpt_no_such_function", sine));
 }
 
-TEST_CASE("dynamic library: what is missing is named", "[unit][os]") {
+TEST_CASE("dynamic library: a missing one is named", "[unit][os]") {
   const auto none = os::DynamicLibrary::open({"libckpt-nothing.so.9", "libckpt-nothing.so"});
   REQUIRE(!none);
   CHECK(none.error().code() == Errc::not_found);

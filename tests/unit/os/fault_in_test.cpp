@@ -53,7 +53,7 @@ TEST_CASE_METHOD(FreshPages, "fault in: whole pages of the range, and no other",
   CHECK(std::all_of(bytes.begin(), bytes.end(), [](std::byte it) { return it == std::byte(0); }));
 }
 
-TEST_CASE_METHOD(FreshPages, "fault in: what has a page keeps its bytes", "[unit][os]") {
+TEST_CASE_METHOD(FreshPages, "fault in: memory that has a page keeps its bytes", "[unit][os]") {
   bytes[40 * page_bytes] = std::byte(7);
   fault_in(bytes);
   CHECK(resident() == pages_from(0, pages));

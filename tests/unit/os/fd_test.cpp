@@ -35,7 +35,7 @@ TEST_CASE("fd: an owner closes its descriptor, once", "[unit][os]") {
   CHECK(open_descriptors() == before);
 }
 
-TEST_CASE("fd: what is released stays open", "[unit][os]") {
+TEST_CASE("fd: a released one stays open", "[unit][os]") {
   const std::size_t before = open_descriptors();
   int number = -1;
   {

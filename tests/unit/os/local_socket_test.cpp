@@ -433,7 +433,7 @@ TEST_CASE("local connection: a write to a peer that is gone is unavailable, not 
   CHECK(sent.error().code() == Errc::unavailable);
 }
 
-TEST_CASE("local connection: what a peer said before it went is heard, whatever was written since",
+TEST_CASE("local connection: a peer's last words are heard, also after later writes",
           "[unit][os]") {
   Pair pair;
   for (std::uint16_t kind = 1; kind <= 2; ++kind) {

@@ -6,7 +6,7 @@
 
 namespace ckpt::os {
 
-TEST_CASE("path: what lies beneath is split off at the mark", "[unit][os]") {
+TEST_CASE("path: the part beneath is split off at the mark", "[unit][os]") {
   const auto parts = split(join(beneath("/a/link/", "work"), "file"));
   REQUIRE(parts.has_value());
   REQUIRE(parts->root == "/a/link");

@@ -16,11 +16,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
 
+#include "os/disk_threads.hpp"
 #include "os/limits.hpp"
 #include "os/spawn.hpp"
 #include "os/thread_settings.hpp"
@@ -173,8 +175,8 @@ TEST_CASE("process watch: destroyed, it never calls and leaks nothing", "[unit][
   CHECK(open_descriptors() == before);
 }
 
-// Two descriptors are ready at once, and the handler of the first closes the second. What the
-// reactor kept for that one, with the event that waits there, is given to the next descriptor.
+// Two descriptors are ready at once, and the handler of the first closes the second. The
+// reactor's record for that one, with the event that waits there, goes to the next descriptor.
 TEST_CASE("process watch: the event of a descriptor that was closed ends no process",
           "[unit][os]") {
   const Child child;
@@ -313,8 +315,8 @@ TEST_CASE("thread settings: a thread has its name", "[unit][os]") {
   CHECK(name == "ckptd-disk-with");
 }
 
-// What a new process has after it gave way twice: nice, and the line of its session's group, which
-// is empty where the kernel has no such groups.
+// The state of a new process after it gave way twice: nice, and the line of its session's group,
+// which is empty where the kernel has no such groups.
 struct GaveWay {
   bool is_done = false;
   int nice = 0;
@@ -348,7 +350,35 @@ GaveWay give_way_in_a_process(bool leads_a_session) {
   return answer;
 }
 
-TEST_CASE("thread settings: who gives way lowers itself and never rises again", "[unit][os]") {
+TEST_CASE("thread settings: threads of ours begin with a trainer's signals blocked", "[unit][os]") {
+  sigset_t before, after, of_thread;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  const auto look = [&] { ::pthread_sigmask(SIG_SETMASK, nullptr, &of_thread); };
+  SECTION("by hand") {
+    std::thread thread;
+    {
+      const os::SignalsBlocked blocked;
+      thread = std::thread(look);
+    }
+    thread.join();
+  }
+  SECTION("those of a disk") {
+    os::DiskThreads threads(1, os::DiskPriority::normal, "ckpt-test");
+    std::promise<void> looked;
+    REQUIRE(threads.post([&] {
+      look();
+      looked.set_value();
+    }));
+    looked.get_future().wait();
+  }
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGUSR1}) {
+    CHECK(::sigismember(&of_thread, signal) == 1);
+    CHECK(::sigismember(&after, signal) == ::sigismember(&before, signal));
+  }
+}
+
+TEST_CASE("thread settings: a thread that gives way never rises again", "[unit][os]") {
   const int before = ::getpriority(PRIO_PROCESS, 0);
   const GaveWay alone = give_way_in_a_process(false);
   CHECK(alone.is_done);

@@ -21,7 +21,7 @@ using os::RingVerb;
 
 namespace {
 
-// What completed; lives until all has.
+// The completions; lives until all have come.
 class Results {
  public:
   explicit Results(std::size_t count) : results_(count), times_(count) {}

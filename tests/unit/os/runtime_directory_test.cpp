@@ -69,7 +69,7 @@ TEST_CASE("runtime directory: links, files and relative paths are refused", "[un
   CHECK(contains(refusal("somewhere"), "must start with /"));
 }
 
-TEST_CASE("runtime directory: of another user it is refused", "[unit][os]") {
+TEST_CASE("runtime directory: another user's is refused", "[unit][os]") {
   const Scratch scratch;
   if (::geteuid() != 0) return;  // Only root can give a directory away.
   REQUIRE(::chown(scratch.path.c_str(), 12345, 12345) == 0);
@@ -103,7 +103,7 @@ TEST_CASE("lock file: its holder knows when another file stands in its place", "
   CHECK_FALSE(lock->is_at(path));
 }
 
-TEST_CASE("lock file: who looks whether it is held disturbs nobody", "[unit][os]") {
+TEST_CASE("lock file: a look whether it is held disturbs nobody", "[unit][os]") {
   const Scratch scratch;
   const std::string path = scratch.path + "/lock";
   CHECK_FALSE(LockFile::is_held(path));

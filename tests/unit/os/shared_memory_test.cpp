@@ -75,7 +75,7 @@ TEST_CASE("shared memory: a received segment is adopted when it is what was anno
   CHECK(adopted->bytes == 3 * page_bytes);
 }
 
-TEST_CASE("shared memory: what is not a sealed segment of the announced size is refused",
+TEST_CASE("shared memory: anything but a sealed segment of the announced size is refused",
           "[unit][os]") {
   const std::size_t before = open_descriptors();
   const auto refused = [](os::Fd fd, std::uint64_t bytes) {

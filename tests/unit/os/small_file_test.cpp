@@ -27,7 +27,7 @@ TEST_CASE("small file: replaced whole, read with a limit", "[unit][os]") {
   CHECK(read_file(scratch.file("link"), 9).error().code() == Errc::not_found);
 }
 
-TEST_CASE("small file: what is no regular file is refused, and holds nobody", "[unit][os]") {
+TEST_CASE("small file: anything but a regular file is refused, and holds nobody up", "[unit][os]") {
   const test::TemporaryDirectory scratch;
   const std::string fifo = scratch.file("fifo");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);

@@ -148,7 +148,7 @@ std::string fault_in(const Plan& plan, const Want& want, const Scene& scene,
   std::vector<std::uint32_t> arrived(elements.size(), nothing);
   std::vector<std::uint64_t> given(scene.holders.size(), 0);
   std::string fault;
-  std::uint64_t begin = 0;  // Of the range of the holder's bytes that is looked at.
+  std::uint64_t begin = 0;  // Where the range of the holder's bytes begins.
   for (const Transfer& transfer : plan.transfers) {
     if (!scene.standing[transfer.holder].is_usable) return "an unusable holder is read";
     std::uint64_t furthest = 0;

@@ -157,7 +157,8 @@ TEST_CASE("share: small pieces are captured by every copy", "[unit][plan]") {
   CHECK(captured == 1);
 }
 
-TEST_CASE("share: what is small is so in sum, and equal sizes are treated alike", "[unit][plan]") {
+TEST_CASE("share: small tensors are small in sum, and equal sizes are treated alike",
+          "[unit][plan]") {
   CHECK(small_limit({}) == 0);
   CHECK(small_limit({0, 0, 4}) == 4);
   CHECK(small_limit({small_sum_max}) == small_sum_max);

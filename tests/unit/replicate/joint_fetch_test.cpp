@@ -194,7 +194,7 @@ TEST_CASE("joint fetch: without a good copy it fails, and names each holder", "[
   CHECK(fetched.error().code() == Errc::corruption);
   CHECK_THAT(fetched.error().message(), Catch::Contains("node b: not found"));
   CHECK_THAT(fetched.error().message(), Catch::Contains("node c: corruption"));
-  // What arrived of the damaged copy, over its other connection or before, is verified.
+  // Chunks of the damaged copy that arrived before, or over its other connection, are verified.
   CHECK_FALSE(cluster.have.contains(0));
 }
 

@@ -323,7 +323,7 @@ TEST_CASE("replica: another job's shard is refused", "[unit][replicate]") {
   REQUIRE(scene.sink.offers == 0);
 }
 
-TEST_CASE("replica: bytes that rotted at the sender are not accepted, and the sender is told",
+TEST_CASE("replica: bytes that rotted at the sender are refused, and the sender learns it",
           "[unit][replicate]") {
   const std::size_t chunk = GENERATE(as<std::size_t>(), 0, 3, 19);
   TransferScene scene;
@@ -442,7 +442,7 @@ TEST_CASE("replica: data without a grant closes the connection", "[unit][replica
   REQUIRE(served.error().code() == Errc::corruption);
 }
 
-TEST_CASE("replica: what is no request of a data connection closes it", "[unit][replicate]") {
+TEST_CASE("replica: a message that is no request closes a data connection", "[unit][replicate]") {
   const auto kind = GENERATE(wire::FrameKind::report, wire::FrameKind::grant,
                              wire::FrameKind::applied, wire::FrameKind::hello);
   TransferScene scene;

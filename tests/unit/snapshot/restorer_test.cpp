@@ -72,7 +72,7 @@ TEST_CASE("restorer: brings back every byte", "[unit][snapshot]") {
   REQUIRE(rig.scene.copy_of_contents() == expected);
 }
 
-TEST_CASE("restorer: the caller is told of every byte that was copied", "[unit][snapshot]") {
+TEST_CASE("restorer: the caller learns of every byte that was copied", "[unit][snapshot]") {
   Rig rig(model);
   std::uint64_t bytes = 0;
   const auto plan = plan_restore(rig.record, rig.scene.targets());

@@ -44,7 +44,7 @@ device::Deadline soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);
 }
 
-// Ended: what a listener keeps of a capture, with room made beforehand.
+// Ended: a listener's notes on a capture, with room made beforehand.
 struct Ended final : CaptureListener {
   Ended() { chunk_crcs.reserve(4096); }
   void capture_ended(const Captured& captured) override {
@@ -260,7 +260,7 @@ TEST_CASE("snapshotter: a capture allocates nothing", "[unit][snapshot]") {
 
 namespace {
 
-// A device whose copies never end in time: its fence fails, and it ends when it is told to.
+// A device whose copies never end in time: its fence fails, and it ends when the test ends it.
 class StuckDevice final : public device::Device {
  public:
   class Run final : public device::CopyRun {

@@ -53,7 +53,7 @@ class CacheFixture : public StorageFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(CacheFixture, "catalog cache: what did not change is read once",
+TEST_CASE_METHOD(CacheFixture, "catalog cache: an unchanged manifest is read once",
                  "[unit][storage]") {
   open();
   for (const std::uint64_t step : {1, 2, 3}) must_save(step_id(step));
@@ -85,7 +85,7 @@ TEST_CASE_METHOD(CacheFixture, "catalog cache: one step alone is looked at where
            line.find("step-000000003") != std::string::npos;
   }));
   CHECK(cached(Step{7}).checkpoints.empty());
-  // What was known of the others stays known.
+  // The cache keeps its knowledge of the others.
   CHECK(cached().checkpoints.size() == 3);
   CHECK(manifests_read() == Steps{1, 3});
   CHECK(cached(Step{2}).checkpoints.size() == 1);

@@ -147,7 +147,7 @@ TEST_CASE_METHOD(CopyScene, "copy: whichever operation fails, the next try makes
   CHECK(failing > 40);
 }
 
-TEST_CASE("copy: what was reported survives the loss of power", "[unit][storage]") {
+TEST_CASE("copy: a reported copy survives the loss of power", "[unit][storage]") {
   bool is_done = false;
   for (std::uint64_t cut = 0; !is_done; ++cut) {
     CopyScene scene;
@@ -169,7 +169,7 @@ TEST_CASE("copy: what was reported survives the loss of power", "[unit][storage]
   }
 }
 
-TEST_CASE_METHOD(CopyScene, "copy: what is there and whole is not copied again",
+TEST_CASE_METHOD(CopyScene, "copy: files that are there and whole are not copied again",
                  "[unit][storage]") {
   auto order = order_of(2);
   const std::uint64_t rank_bytes = make_rank(step_id(2), 0).record->bytes;

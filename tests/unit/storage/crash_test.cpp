@@ -43,7 +43,7 @@ void crash_everywhere(Prepare prepare, Act act, Judge judge) {
       scene.disk.crash(mode.survival);
       CAPTURE(cut, static_cast<int>(mode.survival), mode.seed, succeeded);
       judge(scene, succeeded);
-      // Whatever happened, the job goes on.
+      // After any fault the job goes on.
       scene.open();
       scene.discard_stale();
       scene.must_save(step_id(50, 9));
@@ -90,7 +90,7 @@ TEST_CASE("crash: a step that is saved again is there all the time", "[unit][sto
       });
 }
 
-TEST_CASE("crash: what retention does not delete is whole, and what it deletes is gone or whole",
+TEST_CASE("crash: steps that retention keeps are whole, and those it deletes gone or whole",
           "[unit][storage]") {
   crash_everywhere(
       [](StorageFixture& scene) {

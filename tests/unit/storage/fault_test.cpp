@@ -176,7 +176,7 @@ TEST_CASE("fault: a step that is removed while it is read is no damage", "[unit]
   scene.must_save(step_id(2));
   scene.must_save(step_id(3));
   const std::string old = "/scratch/job/step-000000002", newer = "/scratch/job/step-000000003";
-  std::map<std::string, std::string> files;  // Of the newer one, which comes before the old goes.
+  std::map<std::string, std::string> files;  // The newer one's, which comes before the old goes.
   for (const std::string& path : scene.disk.tree()) {
     if (path.starts_with(newer + "/") && !path.ends_with("/"))
       files[path] = scene.disk.content(path);
@@ -222,7 +222,7 @@ TEST_CASE("fault: a step that lost a file while it was read is damaged", "[unit]
       scene.run(storage::has_gone(scene.files, "/scratch/job/step-000000002", seen)).value());
 }
 
-TEST_CASE_METHOD(StorageFixture, "fault: what lies beside a checkpoint's files is named as foreign",
+TEST_CASE_METHOD(StorageFixture, "fault: a file beside a checkpoint's is named as foreign",
                  "[unit][storage]") {
   open();
   must_save(step_id(1));
@@ -269,7 +269,7 @@ TEST_CASE_METHOD(StorageFixture, "fault: a Slot that ends before its shard does 
   CHECK(written.error().code() == Errc::invalid_argument);
 }
 
-TEST_CASE_METHOD(StorageFixture, "fault: what lies in no file harms no checkpoint",
+TEST_CASE_METHOD(StorageFixture, "fault: damage in no file harms no checkpoint",
                  "[unit][storage]") {
   open();
   const MadeShard sound = make_rank(step_id(1), 0);

@@ -111,7 +111,7 @@ TEST_CASE("frame: content of another size is refused before it is opened", "[uni
   CHECK(target == Bytes(page_bytes, std::byte{0xee}));
 }
 
-TEST_CASE("frame: what is not exactly one whole frame is refused", "[unit][storage]") {
+TEST_CASE("frame: anything but exactly one whole frame is refused", "[unit][storage]") {
   const Bytes bytes = numbers(3 * page_bytes);
   const Bytes frame = pack(bytes, 2);
   REQUIRE_FALSE(is_refused(frame, bytes.size()));

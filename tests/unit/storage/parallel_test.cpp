@@ -53,7 +53,7 @@ TEST_CASE("parallel: a failure is not lost when others end well after it", "[uni
   const Status done = finish(workers.clock, start(workers.context, workers.run(4)));
   REQUIRE_FALSE(done);
   CHECK(done.error().code() == Errc::io);
-  CHECK(workers.at_once == 0);           // What had begun was waited for,
+  CHECK(workers.at_once == 0);           // All that had begun has ended,
   CHECK(workers.ended < workers.count);  // and what had not was left.
 }
 

@@ -33,7 +33,7 @@ TEST_CASE_METHOD(Elsewhere, "parsed elsewhere: a manifest that is read", "[unit]
   REQUIRE(run(storage::read_manifest(site, "step-000000001")));
   CHECK(threads.runs == 1);
   REQUIRE(catalog().checkpoints.size() == 1);
-  CHECK(threads.runs == 3);  // What it says is computed there, too.
+  CHECK(threads.runs == 3);  // Its text is parsed there, too.
   threads.is_refusing = true;
   const auto read = run(storage::read_manifest(site, "step-000000001"));
   REQUIRE_FALSE(read);

@@ -94,7 +94,8 @@ TEST_CASE_METHOD(TwoWriters, "part turn: a writer that wakes up in mid-publishin
   REQUIRE(whole_steps() == std::vector{step_id(7)});
 }
 
-TEST_CASE_METHOD(TwoWriters, "part turn: what all writers left is discarded", "[unit][storage]") {
+TEST_CASE_METHOD(TwoWriters, "part turn: the leftovers of all writers are discarded",
+                 "[unit][storage]") {
   REQUIRE(run(discard_work_directory(site, order.work_name, "given up")));
   REQUIRE_FALSE(disk.exists(site.at(order.work_name)));
   REQUIRE(leftovers().empty());

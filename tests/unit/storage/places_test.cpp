@@ -52,7 +52,7 @@ TEST_CASE("places: `every` counts saves or time", "[unit][storage]") {
   CHECK(pace_of("1d") == Pace{0, std::chrono::hours(24)});
 }
 
-TEST_CASE("places: what is written is read again", "[unit][storage]") {
+TEST_CASE("places: they read back as they were written", "[unit][storage]") {
   for (const char* text : {"/a, /b", "/a, /b every 10", "/a, s3://b/c every 90s",
                            "/a, s3://b/c every 30min", "/a, /b every 1d"}) {
     CHECK(to_string(*parse_places(text)) == text);
@@ -60,7 +60,7 @@ TEST_CASE("places: what is written is read again", "[unit][storage]") {
   }
 }
 
-TEST_CASE("places: what they cannot mean is refused", "[unit][storage]") {
+TEST_CASE("places: a meaningless pair is refused", "[unit][storage]") {
   CHECK(refusal("/a, /b, /c").find("they are 3, and a job has two at most") != std::string::npos);
   CHECK(refusal("/a, /a").find("both places are the same") != std::string::npos);
   CHECK(refusal("s3://b/c, s3://b/c/ every 3").find("the same") != std::string::npos);

@@ -94,7 +94,7 @@ TEST_CASE_METHOD(StorageFixture, "publish: one that is found again is durable wh
   REQUIRE(whole_steps() == std::vector{step_id(7)});
 }
 
-TEST_CASE_METHOD(StorageFixture, "publish: what stands there and is not ours is never touched",
+TEST_CASE_METHOD(StorageFixture, "publish: a directory there that is not ours is never touched",
                  "[unit][storage]") {
   open();
   disk.put("/scratch/job/step-000000007/notes.txt", "mine");

@@ -34,7 +34,7 @@ TEST_CASE("retention: the choice spares the newest and the protected", "[unit][s
   }
 }
 
-TEST_CASE_METHOD(StorageFixture, "retention: what a restore abandoned goes first",
+TEST_CASE_METHOD(StorageFixture, "retention: steps that a restore abandoned go first",
                  "[unit][storage]") {
   open();
   for (const std::uint64_t step : {10, 15, 20}) must_save(step_id(step));

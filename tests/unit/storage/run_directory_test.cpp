@@ -101,8 +101,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is none, nor what 
   REQUIRE_FALSE(disk.exists("/scratch/step/.libckpt"));
 }
 
-TEST_CASE_METHOD(StorageFixture, "run directory: what is wrong with it is said",
-                 "[unit][storage]") {
+TEST_CASE_METHOD(StorageFixture, "run directory: its faults are named", "[unit][storage]") {
   const auto try_open = [&](const std::string& directory) {
     const storage::Site there(files, clock, directory);
     return run(storage::open_run_directory(there, order_of("job", 3)));
@@ -186,7 +185,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
   REQUIRE(damaged.error().code() == Errc::corruption);
   REQUIRE(run(storage::find_checkpoint(files, clock, "/nowhere")).error().code() ==
           Errc::not_found);
-  // Who reads "not found" begins anew.
+  // A reader of "not found" begins anew.
   disk.flip("/scratch/job/step-000000001/manifest.json", 40, 0);
   REQUIRE(run(storage::find_checkpoint(files, clock, "/scratch/job")).error().code() ==
           Errc::corruption);
@@ -271,7 +270,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step under another step's nam
   CHECK(catalog().rejected.front().code == Errc::corruption);
 }
 
-TEST_CASE_METHOD(StorageFixture, "run directory: of two generations of a step the later one counts",
+TEST_CASE_METHOD(StorageFixture, "run directory: the later of two generations of a step counts",
                  "[unit][storage]") {
   open();
   must_save(step_id(2));
@@ -317,7 +316,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned
     return run(storage::find_checkpoint(files, clock, "/scratch/job/" + name));
   };
   REQUIRE(found()->manifest->at == step_id(1));
-  REQUIRE(by_path("step-000000003")->manifest->at == step_id(3));  // Who names it means it.
+  REQUIRE(by_path("step-000000003")->manifest->at == step_id(3));  // Its name chooses it.
 
   SECTION("and what came after it is") {
     must_save(step_id(2, 2));

@@ -37,7 +37,7 @@ class SearchScene : public StorageFixture {
     REQUIRE((found ? "" : found.error().message()) == "");
     return *found;
   }
-  // What is taken, and what was passed over.
+  // The checkpoint that is taken, and those that were passed over.
   std::string taken(const std::string& path) {
     const auto found = run(storage::find_checkpoint(files, clock, path));
     if (!found) return found.error().message();
@@ -48,14 +48,14 @@ class SearchScene : public StorageFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(SearchScene, "search: of a run the newest comes first", "[unit][storage]") {
+TEST_CASE_METHOD(SearchScene, "search: a run's newest comes first", "[unit][storage]") {
   make("/runs/a", {1, 3, 2});
   CHECK(taken("/runs/a") == "/runs/a/step-000000003 ");
   CHECK(must_find("/runs/a").directories.size() == 3);
   CHECK(taken("/runs/a/step-000000001") == "/runs/a/step-000000001 ");
 }
 
-TEST_CASE_METHOD(SearchScene, "search: of several runs the one published last comes first",
+TEST_CASE_METHOD(SearchScene, "search: among several runs the one published last comes first",
                  "[unit][storage]") {
   make("/runs/a", {9});
   make("/runs/deep/er/b", {4});
@@ -71,7 +71,7 @@ TEST_CASE_METHOD(SearchScene, "search: of several runs the one published last co
   CHECK(run(storage::find_candidates(files, clock, "/nowhere")).error().code() == Errc::not_found);
 }
 
-TEST_CASE_METHOD(SearchScene, "search: what is passed over is told with its reason",
+TEST_CASE_METHOD(SearchScene, "search: checkpoints passed over are named with their reasons",
                  "[unit][storage]") {
   make("/runs/a", {1, 2, 3});
   make("/runs/b", {4});

@@ -8,7 +8,7 @@
 
 namespace ckpt::storage {
 
-TEST_CASE("step directory: what was made is parsed back", "[unit][storage]") {
+TEST_CASE("step directory: a made name is parsed back", "[unit][storage]") {
   for (const std::uint64_t step :
        {std::uint64_t{0}, std::uint64_t{123}, std::uint64_t{999'999'999},
         std::uint64_t{1'000'000'000}, std::numeric_limits<std::uint64_t>::max()}) {
@@ -35,7 +35,7 @@ TEST_CASE("step directory: what was made is parsed back", "[unit][storage]") {
   REQUIRE(step_directory_name(Step{123}, 2) == "step-000000123.g2");
 }
 
-TEST_CASE("step directory: what only looks like ours is foreign", "[unit][storage]") {
+TEST_CASE("step directory: a name that only looks like ours is foreign", "[unit][storage]") {
   for (const char* name : {"",
                            "step-",
                            "step-1",

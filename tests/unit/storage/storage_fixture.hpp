@@ -118,7 +118,7 @@ class StorageFixture {
     const auto published = try_save(at);
     REQUIRE((published ? "" : published.error().message()) == "");
   }
-  // What the last save was ordered to publish.
+  // The order to publish of the last save.
   storage::PublishOrder order_of_last(format::StepId at) const {
     storage::PublishOrder order;
     order.work_name = storage::work_directory_name(at, attempts);

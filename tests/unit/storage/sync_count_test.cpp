@@ -7,7 +7,7 @@ namespace ckpt::test {
 
 namespace {
 
-// Of one save of so many ranks, all into one directory.
+// The syncs of one save of so many ranks, all into one directory.
 std::size_t syncs_of(std::uint32_t ranks, std::uint64_t blob_bytes) {
   StorageFixture scene;
   scene.open();

@@ -19,7 +19,7 @@ DetachedTask claim_and_keep(storage::Site site, storage::Claim claim,
 
 }  // namespace
 
-TEST_CASE("timeline claim: of daemons that come at once, one has it", "[unit][storage]") {
+TEST_CASE("timeline claim: one of the daemons that come at once has it", "[unit][storage]") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     asio::io_context context;
     FakeClock clock(context);

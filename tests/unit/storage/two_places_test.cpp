@@ -56,7 +56,8 @@ class TwoPlaces : public StorageFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(TwoPlaces, "two places: of one step the first place is taken", "[unit][storage]") {
+TEST_CASE_METHOD(TwoPlaces, "two places: a step of both is taken from the first",
+                 "[unit][storage]") {
   REQUIRE(copy(2).empty());
   REQUIRE(copy(3).empty());
   const auto found = run(storage::find_candidates(files, clock, both));
@@ -71,7 +72,7 @@ TEST_CASE_METHOD(TwoPlaces, "two places: of one step the first place is taken", 
   CHECK(found->copies == std::set<std::size_t>{1, 3});
 }
 
-TEST_CASE_METHOD(TwoPlaces, "two places: what the first lost is taken from the second",
+TEST_CASE_METHOD(TwoPlaces, "two places: a step that the first lost is taken from the second",
                  "[unit][storage]") {
   REQUIRE(copy(3).empty());
   SECTION("one step") {
@@ -86,7 +87,7 @@ TEST_CASE_METHOD(TwoPlaces, "two places: what the first lost is taken from the s
   CHECK(taken() == "/scratch/copy/step-000000003");
 }
 
-TEST_CASE_METHOD(TwoPlaces, "two places: what either history abandons is abandoned in both",
+TEST_CASE_METHOD(TwoPlaces, "two places: steps that either history abandons are abandoned in both",
                  "[unit][storage]") {
   REQUIRE(copy(3).empty());
   store({{1, {}}, {2, step_id(1)}});  // The second place has not heard of it.

@@ -6,7 +6,7 @@
 
 namespace ckpt::wire {
 
-TEST_CASE("address: what people write is understood and written back", "[unit][wire]") {
+TEST_CASE("address: people's writing is understood and written back", "[unit][wire]") {
   const std::string text = GENERATE(as<std::string>(), "10.0.0.1:7711", "[::1]:1",
                                     "[fe80::1]:65535", "node-a.cluster:0", "localhost:7711");
   const auto address = Address::parse(text);
@@ -21,7 +21,7 @@ TEST_CASE("address: brackets are no part of the host", "[unit][wire]") {
   REQUIRE(address->port == 7711);
 }
 
-TEST_CASE("address: what is none is refused with its text", "[unit][wire]") {
+TEST_CASE("address: anything else is refused with its text", "[unit][wire]") {
   const std::string text =
       GENERATE(as<std::string>(), "", "host", ":1", "host:", "host:-1", "host:65536", "host:7x",
                "::1:7711", "[]:1", "[::1]", "a b:1", "host: 1", "http://host:1");

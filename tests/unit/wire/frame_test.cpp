@@ -112,7 +112,7 @@ TEST_CASE("frame: another protocol version is named with ours", "[unit][wire]") 
   REQUIRE(decoded.error().text().find(std::to_string(peer_protocol_version)) != std::string::npos);
 }
 
-TEST_CASE("message: what is written is read, of any size", "[unit][wire]") {
+TEST_CASE("message: one of any size reads back as it was written", "[unit][wire]") {
   SimPair pair;
   const auto joined = pair.join();
   for (const std::size_t size : {0u, 1u, 65535u, 65536u, 65537u, 1u << 20}) {

@@ -224,7 +224,7 @@ TEST_CASE("handshake: a changed byte is refused, also when its checksum was mend
   }
 }
 
-TEST_CASE("handshake: what a dialer said does not prove a listener", "[unit][wire]") {
+TEST_CASE("handshake: a dialer's words do not prove a listener", "[unit][wire]") {
   // The listener has no secret; it answers with the dialer's own nonce and proof.
   Scene scene;
   const auto joined = scene.pair.join();
@@ -246,7 +246,7 @@ TEST_CASE("handshake: what a dialer said does not prove a listener", "[unit][wir
   REQUIRE(outcome.error().text().find("did not prove") != std::string::npos);
 }
 
-TEST_CASE("handshake: what one handshake said does not open another", "[unit][wire]") {
+TEST_CASE("handshake: the words of one handshake do not open another", "[unit][wire]") {
   std::vector<Message> recorded;
   const Outcome first =
       greet_through([&](Message& message) { recorded.push_back(message); }, leave);
@@ -289,7 +289,7 @@ TEST_CASE("handshake: a dialer's proof does not open its own listener", "[unit][
   REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(dialing)));
 }
 
-TEST_CASE("handshake: another protocol version is told, with both numbers", "[unit][wire]") {
+TEST_CASE("handshake: another protocol version is refused, with both numbers", "[unit][wire]") {
   Scene scene;
   const auto joined = scene.pair.join();
   auto listening = test::start(scene.pair.context,

@@ -86,7 +86,7 @@ TEST_CASE("secret: a file that others may read is refused and says how to mend i
   REQUIRE(secret.error().text().find("chmod 600") != std::string::npos);
 }
 
-TEST_CASE("secret: what is no file is refused", "[unit][wire]") {
+TEST_CASE("secret: anything but a file is refused", "[unit][wire]") {
   const auto directory = Secret::read_file("/tmp");
   REQUIRE_FALSE(directory);
   REQUIRE(directory.error().code() == Errc::invalid_argument);

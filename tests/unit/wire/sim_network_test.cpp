@@ -70,7 +70,7 @@ TEST_CASE("sim network: a killed node is silent or resets, and its frames die un
     const auto connection = *dialing.result();
     world.kill("B");
     victim.reset();
-    // What was on its way still arrives; then nothing, or a reset.
+    // Bytes on their way still arrive; then nothing, or a reset.
     std::vector<std::byte> target(10 * MiB);
     auto reading =
         start(survivor.context, connection->read(target, survivor.clock.after(5 * moment)));
@@ -100,7 +100,7 @@ TEST_CASE("sim network: a node comes back under its name as a new one", "[unit][
   Machine second(world, "B");
   auto new_port = second.listen("B:1");
   REQUIRE(new_port);
-  // What is left of the old one must not take the address with it.
+  // The rest of the old one must not take the address with it.
   old_port->reset();
   first.reset();
   auto accepting = start(second.context, (*new_port)->accept());

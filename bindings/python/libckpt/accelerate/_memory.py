@@ -1,4 +1,4 @@
-"""Memory: what an Accelerator has prepared and registered, captured step by step."""
+"""Memory: an Accelerator's prepared and registered objects, captured step by step."""
 
 import contextlib
 import logging

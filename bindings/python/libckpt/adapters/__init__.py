@@ -1,4 +1,4 @@
-"""Adapters: what libckpt knows of each framework. One is imported when its framework was."""
+"""Adapters: libckpt's knowledge of each framework. One is imported when its framework was."""
 
 from libckpt.core import _frameworks
 

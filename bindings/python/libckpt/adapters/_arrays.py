@@ -22,7 +22,7 @@ ADDED = "ml_dtypes"  # The package that adds types to numpy once it is imported.
 
 
 def text_of(kind):
-    """Of a type: numpy's own short text says nothing of one that was added."""
+    """Names a type: numpy's own short text says nothing of one that was added."""
     return kind.name if kind.type.__module__ == ADDED else kind.str
 
 

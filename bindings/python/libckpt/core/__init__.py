@@ -1,1 +1,1 @@
-"""The core: sessions, items as trees, captures, their judge, and files. It knows no framework."""
+"""The core: sessions, items as trees, captures, their gate, and files. It knows no framework."""

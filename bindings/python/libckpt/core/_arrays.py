@@ -41,7 +41,7 @@ class Array:
         self.copies = _number(name, "copies", copies)
 
     def place(self):
-        """What the library is given behind the tensor."""
+        """The arguments behind the tensor in a call of the library."""
         order = _tensors.order_of(self.buffer) if self.flat is None else ()
         return (self.global_shape, self.offset, self.flat, order or None, self.copy, self.copies)
 
@@ -161,7 +161,7 @@ class Arrays:
 
 
 def check_parts(step, nodes, arrays):
-    """What was saved as a part has a place here, or nobody knows which part is wanted."""
+    """Requires a place here for each part that was saved: else nothing says which part to read."""
     for name, node in nodes.items():
         if node.get("part") and name not in arrays:
             raise errors.InvalidArgument(

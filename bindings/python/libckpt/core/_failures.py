@@ -21,7 +21,7 @@ class Failures:
         self._save = None  # The newest one that failed: its step, and why.
 
     def log_not_found(self, error, path, rank):
-        """Of a restore that has a default. The path may be mistyped; one rank logs for all."""
+        """For a restore that has a default. The path may be mistyped; one rank logs for all."""
         if path is not None and rank == 0:
             logger.warning("libckpt: job %s: nothing is restored: %s", self._job, error)
 

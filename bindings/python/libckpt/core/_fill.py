@@ -66,7 +66,7 @@ def _common_parts(name, here, there):
 
 @contextlib.contextmanager
 def errors_named(name, owner):
-    """What loading a state raises may be anybody's."""
+    """Loading a state may raise any exception of its owner's: this names the item."""
     try:
         yield
     except errors.CheckpointError:
@@ -116,7 +116,7 @@ def load(into, values, strict, owners=None):
 
 
 def _differences(name, here, there):
-    """What to tell of an item that is a constant: where it is not as what should stand for it."""
+    """The places where a constant item differs from the value that should stand for it."""
     if isinstance(here, tuple) and isinstance(there, tuple) and len(here) == len(there):
         for i, (part, other) in enumerate(zip(here, there, strict=True)):
             yield from _differences(f"{name}.{i}", part, other)
@@ -172,7 +172,7 @@ def _states_in(name, item, value):
 
 
 def fill(name, item, value, strict, owners):
-    """What replaces `item`: the item itself, filled, or the value of a constant."""
+    """The replacement of `item`: the item itself, filled, or the value of a constant."""
     if isinstance(item, _item_kinds.Member):
         item.content = fill(name, item.content, value, strict, owners)
     elif any(each.fill(name, item, value, strict) for each in owners):

@@ -4,7 +4,7 @@ import contextlib
 
 from libckpt import errors
 
-# Of the commit of several ranks: another one may not have got so far, and waits for this one.
+# For the commit of several ranks: another one may not have got so far, and waits for this one.
 OTHERS_SECONDS = 10.0
 
 

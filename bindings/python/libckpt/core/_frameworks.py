@@ -15,7 +15,7 @@ _adapters = {}  # Those that are, by name of the framework.
 
 
 class Adapter:
-    """What the core asks for. A framework that has no such thing leaves the answer as it is here.
+    """The core's questions. A framework that has no such thing leaves the answer as it is here.
 
     `tensors` is its _tensors.Kind. `Guard(registration)` follows optimizers: see the one of torch.
     """
@@ -54,8 +54,8 @@ class Adapter:
         return None
 
     def state_bytes(self, items, guarded):
-        """What the optimizers among the items, and the guarded ones, will need for their state once
-        each has made a step. `guarded` are weak references."""
+        """The bytes that the optimizers among the items, and the guarded ones, will need for their
+        state once each has made a step. `guarded` are weak references."""
         return 0
 
     def by_numbers(self, state, away):
@@ -79,11 +79,11 @@ class Adapter:
         return False
 
     def standing(self):
-        """(rank, number of ranks) as the framework was told; None: it was told nothing."""
+        """(rank, number of ranks) as the framework knows them; None: it does not."""
         return None
 
     def group(self, world_size):
-        """What the ranks of the job can talk through, a _ranks.Group; None: nothing."""
+        """The _ranks.Group through which the ranks of the job can talk; None: there is no such."""
         return None
 
     def flat_bytes(self, tensor):
@@ -132,8 +132,8 @@ class Owners:
         return False
 
     def in_place(self, tensors):
-        """Of the tensors by name, (those that a restore must fill where they are, those that it
-        may)."""
+        """Divides the tensors by name: (those that a restore must fill where they are, those that
+        it may)."""
         return {}, {}
 
 

@@ -168,7 +168,7 @@ class Gather:
         return structure
 
     def _complete(self, step, structure, targets):
-        """What other ranks captured comes from them."""
+        """Fetches from other ranks the items that they captured."""
         ranks, failure = self._ranks, None
         nodes = {node["t"]: node for node in _restore.tensor_nodes(structure)}
         shared, own = {}, set()
@@ -245,7 +245,7 @@ def _candidates(path):
 
 
 def _published(directory, step, world_size, is_damage):
-    """Newest first the checkpoints that may be restored, or those of the step; what is damaged."""
+    """Newest first the checkpoints to restore, or those of the step; and the damaged ones."""
     try:
         found, damage, history_lost = _native.published(directory)
     except errors.CheckpointError as error:  # All ranks wait for this answer.
@@ -253,7 +253,7 @@ def _published(directory, step, world_size, is_damage):
         return nothing | {"damage": [str(error)], "history_lost": ""}
     wanted = [each for each in found if step in (None, each["step"])]
     living = [each for each in wanted if not each["is_abandoned"]]
-    # What this number of ranks saved is the daemons' to restore: they tried, or would not have it.
+    # The daemons restore the steps of this number of ranks: they tried, or would not have it.
     theirs = [each["world_size"] == world_size for each in living]
     if all(theirs if is_damage else theirs[:1]):
         living = []

@@ -1,16 +1,16 @@
-"""Item kinds: what an item, or a part of one, may be besides tensors and plain data."""
+"""Item kinds: items, or parts of one, that are neither tensors nor plain data."""
 
 import contextlib
 
 from libckpt.core import _frameworks, _tensors
 
-PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # What a replica is.
+PARAMETER, BUFFER, STATE = "parameter", "buffer", "state"  # Kinds of replicas.
 
 
 class Member:
     """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
 
-    `entries(name, allow_pickle)`: what the file is made of, by name of the entry its View.
+    `entries(name, allow_pickle)`: the contents of the file, by name of the entry its View.
     """
 
     def __init__(self, content):
@@ -48,7 +48,7 @@ def has_tensor(value):
 
 
 def owners_of(items, for_capture=False):
-    """What handles the owners among the items, of each framework."""
+    """The handlers of the owners among the items, for each framework."""
     return [adapter.owners(items, for_capture) for adapter in _frameworks.adapters()]
 
 

@@ -1,4 +1,4 @@
-"""What a trainer saves, taken apart into named tensors and plain data.
+"""A trainer's items, taken apart into named tensors and plain data.
 
 The structure is JSON, and says of each part what it was; floats and integers come back exactly.
 What neither JSON nor `_kinds` can hold is refused by name, or pickled by Python and carried as
@@ -47,7 +47,7 @@ class _Collision(Exception):
 
 
 class Known:
-    """What one save saw of tensors, for the next: there are thousands, and most stay alike."""
+    """One save's view of tensors, for the next: there are thousands, and most stay alike."""
 
     def __init__(self):
         self.forget()
@@ -242,7 +242,7 @@ class Flattener:
 
 
 def _order_of(tensor):
-    """None: what it is now has none, and is refused when its bytes are looked for."""
+    """None: the type that it has now has none, and is refused when its bytes are looked for."""
     try:
         return _tensors.order_of(tensor)
     except (RuntimeError, NotImplementedError, ValueError):

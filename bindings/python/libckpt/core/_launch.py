@@ -38,7 +38,7 @@ def complete(options):
     if ranks.are_several:
         _exchange(options, ranks)
     elif ranks.can_talk and _incarnation_file(options).exists():
-        # The job had several ranks: what it is now must not look older than that.
+        # The job had several ranks: it must not look older now.
         options.setdefault("incarnation", _next_incarnation(options))
     return options, ranks
 

@@ -96,7 +96,7 @@ class Mutations:
         self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.
         self._holds = False
         self._capture = None
-        self._step = self.newest_started = None  # Of a save.
+        self._step = self.newest_started = None  # A save's.
         self._stepper = None  # The thread that called an optimizer's step.
 
     def before_step(self):
@@ -156,7 +156,7 @@ class Mutations:
             logger.error(
                 'libckpt: tensor "%s" changed between a save and the guarded optimizer\'s step: a '
                 "capture that had not left it is dropped; call session.finish_capture() before "
-                "what changes it",
+                "it changes",
                 name,
             )
 

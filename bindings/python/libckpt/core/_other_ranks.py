@@ -21,7 +21,7 @@ def split(stored):
 
 
 def choose(of_others, structure, choose_own):
-    """What each of them captured for all, chosen as `choose_own(tensors)` says."""
+    """The tensors that each of them captured for all, chosen as `choose_own(tensors)` says."""
     owners = (structure or {}).get(SHARES, {})
     chosen = []
     for rank, stored in of_others.items():

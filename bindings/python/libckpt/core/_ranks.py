@@ -12,7 +12,7 @@ import time
 from libckpt import errors
 from libckpt.core import _frameworks
 
-SAY_SECONDS = 60.0
+SAY_SECONDS = 60.0  # Ranks open, save and restore together; a slow import or a first step is less.
 
 _sessions = {}  # By job: how many were opened here, so that each has words of its own.
 
@@ -37,7 +37,7 @@ class Ranks:
         self.job, self.rank, self.world_size = job, rank, world_size
         self._store, self._prefix, self._group = store, prefix, group
         self.can_talk = world_size == 1 or store is not None
-        self._turns = {}  # By what was said.
+        self._turns = {}  # By word: how often it was said.
 
     @property
     def are_several(self):
@@ -76,7 +76,7 @@ class Ranks:
         return self._store, f"{self._prefix}/{what}"
 
     def exchange(self, what, value):
-        """What each rank says, by rank."""
+        """The values of all ranks, by rank."""
         return self.decide(what, value, lambda values: values)
 
     def meet(self, what):
@@ -109,7 +109,7 @@ class Ranks:
             ) from error
 
     def agree(self, what, error):
-        """Returns when no rank has an error to tell; else all raise."""
+        """Returns when no rank has an error; else all raise."""
         self.raise_for(self.failures(what, error), error)
 
     def failures(self, what, error):

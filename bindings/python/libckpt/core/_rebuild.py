@@ -57,8 +57,8 @@ class Rebuilder:
             return pickle.loads(base64.b64decode(value))
         except Exception as error:  # Unpickling may raise anything.
             raise InvalidArgument(
-                f'saved item "{self._item}" cannot be unpickled here ({error!r}): what it was made '
-                "of must be importable under the same name"
+                f'saved item "{self._item}" cannot be unpickled here ({error!r}): its classes '
+                "and functions must be importable under the same names"
             ) from error
 
 
@@ -67,7 +67,7 @@ _REBUILD = {
     "t": lambda self, name: self.tensors[name],
     "a": Rebuilder.archive,
     "n": lambda self, node: self.rebuild(node).item(),  # The number that was in a tensor.
-    "s": lambda self, node: self.rebuild(node),  # What an owner's state_dict() had.
+    "s": lambda self, node: self.rebuild(node),  # From an owner's state_dict().
     "g": Rebuilder.optimizer_state,
     "v": lambda self, value: value,
     "i": lambda self, text: int(text, 16),

@@ -27,7 +27,7 @@ class Registration:
         self._process = os.getpid()
         self._views = _views.Views()
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
-        self._registered = None  # What the library has.
+        self._registered = None  # As the library has it.
         self._places = {}  # By name, where arrays lie in larger tensors.
         self._expected = set()  # Of these, the names of those that the next save is to have.
         self._constants = set()  # Names of those that nobody writes while they are held.
@@ -105,7 +105,7 @@ class Registration:
             tensors = tensors | arrays.tensors()
         arrays.warn_of_lost(step, self._expected)
         self.set_places(arrays)
-        # What a capture still reads must stay: also when the next one registers other tensors.
+        # Memory that a capture still reads must stay: also when the next one registers others.
         self.finish_here(judges=self._may_judge())  # The library drops what is not judged.
         views = self.view(tensors)
         self.register(views, members)
@@ -153,7 +153,7 @@ class Registration:
         try:
             return self._views.of(tensors)
         except (RuntimeError, NotImplementedError):
-            # What was looked at before may have changed its kind: torch's words name no item.
+            # A tensor may have changed its kind since the last look: torch's words name no item.
             for name, tensor in tensors.items():
                 _tensors.check(name, tensor)
             raise
@@ -167,14 +167,14 @@ class Registration:
         return self._gpus[1]
 
     def set_places(self, arrays):
-        """Of the arrays that are registered next."""
+        """Sets the places of the arrays that are registered next."""
         places, constants = arrays.places(), set(arrays.constants())
         if places != self._places or constants != self._constants:
             self._made_from = ({}, {}, 0)
         self._places, self._constants, self._expected = places, constants, arrays.expected()
 
     def register_only(self, arrays):
-        """What a restore is to fill."""
+        """Registers the arrays that a restore is to fill, and no others."""
         self.finish_here()
         self.set_places(arrays)
         # Not as for a save, which may copy a small tensor elsewhere first.
@@ -263,7 +263,7 @@ class Registration:
             self.client.update(tensors, archives)
 
     def expected_bytes(self, views):
-        """What items with the guarded optimizers will need once each has made a step."""
+        """The bytes of items with the guarded optimizers once each has made a step."""
         if not self.optimizers:
             return 0
         return sum(view.nbytes for view in views.values()) + state_bytes((), self.optimizers)
@@ -279,7 +279,7 @@ class Registration:
 
 
 def state_bytes(items, guarded):
-    """What the optimizers will need for their state once each has made a step."""
+    """The bytes of the optimizers' state once each has made a step."""
     return sum(adapter.state_bytes(items, guarded) for adapter in _frameworks.adapters())
 
 
@@ -288,8 +288,8 @@ def _gpus_of(views):
 
 
 def _memory_of(tensors, counted, views, members, gpus):
-    """What must stay while it is copied behind the trainer: also when that drops it, or gives it
-    other memory."""
+    """Memory that must stay while it is copied behind the trainer: also when that drops it, or
+    gives it other memory."""
     if not counted and not gpus:
         return ()
     storages = [

@@ -1,4 +1,4 @@
-"""Replicas: of what is declared to be the same on all ranks, each captures a part.
+"""Replicas: each rank captures a part of the state that is declared to be the same on all.
 
 DistributedDataParallel declares it: its parameters, with the state that optimizers have for them,
 and its buffers, which are rank 0's unless it was told broadcast_buffers=False. Nothing is guessed
@@ -33,7 +33,7 @@ class Replicas:
         self._owners = {}  # By name: the rank that captures it; none: each rank its own.
         self._apart = set()  # Names that were not the same once.
         self._owners_text = "{}"  # The owners as text.
-        self._loads = [0] * ranks.world_size  # Bytes given out; rank 0 keeps them.
+        self._loads = [0] * ranks.world_size  # Bytes that each captures, as rank 0 divides them.
         self._has_logged = False
 
     def flatten(self, step, items, allow_pickle, known=None):
@@ -52,7 +52,7 @@ class Replicas:
         return structure, tensors, members
 
     def expected_bytes(self, items, optimizers, allow_pickle):
-        """What this rank will capture at most, once each optimizer has made a step."""
+        """The most that this rank will capture, once each optimizer has made a step."""
         replicas = {}
         _, tensors, _ = _items.flatten(items, allow_pickle, replicas=replicas)
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
@@ -62,6 +62,7 @@ class Replicas:
         share = shared + int(state * captured_share(sizes, tensors.places))
         if shared:
             share //= self._ranks.world_size
+        # Whole tensors are given out: a rank may get one more than an even share.
         return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)
 
     def known_here(self, into, answer):
@@ -71,6 +72,7 @@ class Replicas:
         if rank < answer["world_size"] or not into:
             return into
         key = f"{self._ranks.job}/{answer['step']}/{rank}"
+        # 63 bits: some generators take signed seeds only.
         seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
         generators = {name: item for name, item in into.items() if isinstance(item, RNG)}
         for item in generators.values():

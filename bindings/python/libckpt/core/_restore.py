@@ -17,7 +17,7 @@ class Targets:
     def __init__(
         self, into, flattened, arrays, strict, of_a_share=False, check=lambda structure: None
     ):
-        self._structure, here, _ = flattened  # As text: what the tensors here are parts of.
+        self._structure, here, _ = flattened  # As text: the items of the tensors here.
         self._owners = getattr(here, "owners", {})  # By name, whose parts are in `here`.
         self._arrays, self._array_places = arrays.tensors(), arrays.places()
         self._parts = arrays.parts()  # Names of arrays that items hold.
@@ -157,7 +157,7 @@ class Targets:
         # Arrays in plain data may grow: whoever reads them takes them from there.
         nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
         wanted = {**self._in_place, **nested}
-        # What was saved before the names of wrappers were left out.
+        # An older save has the names of wrappers, which are left out since.
         there = {_frameworks.plain_name(name): form for name, form in there.items()} | there
         missing = sorted(set(wanted) - set(there))
         if missing and not of_a_share:
@@ -167,7 +167,7 @@ class Targets:
                 "model that was saved, or with strict=False, which leaves them as they are"
             )
         for name in filter(there.__contains__, wanted):
-            if name in self._arrays:  # Whatever parts the ranks had then.
+            if name in self._arrays:  # In any parts that the ranks had then.
                 continue
             form = _tensors.stored_form(wanted[name])
             if _wanted(name) not in self._shared and form != there[name]:

@@ -15,7 +15,7 @@ OVERWRITTEN = (
 
 @dataclasses.dataclass(eq=False)
 class Restored:
-    """What a restore brought: the step, its source, and the items that were made anew."""
+    """The result of a restore: the step, its source, and the items that were made anew."""
 
     step: int
     timeline: int
@@ -38,7 +38,7 @@ class Restorer:
         self._gather = _gather.Gather(registration, ranks, directory)
         self._directory = directory
         self._allow_pickle = allow_pickle
-        self.warns_of_left = True  # Of what a checkpoint has and a restore was not given.
+        self.warns_of_left = True  # If a restore leaves out items.
 
     def prepare(self, items, arrays=()):
         """Makes Slots for the items, and for the state that their optimizers will have."""
@@ -64,7 +64,7 @@ class Restorer:
         )  # fmt: skip
         # The restore waits for the Slots, and a job that begins need not.
         prepare = self._registration.client.prepare_in_background
-        # What the newest checkpoint of the directory needs finds room here.
+        # The newest checkpoint of the directory finds room here.
         directory, rank = self._directory, self._ranks.rank
         room = _native.slot_bytes(directory, rank) if directory else 0
         self._make_room(into, here, members, room, prepare, arrays)

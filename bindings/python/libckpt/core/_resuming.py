@@ -16,7 +16,7 @@ def from_memory(session, restore):
         restored = restore()
     except errors.NotFound:
         pass
-    except Exception as error:  # Whatever it is, storage may be good.
+    except Exception as error:  # After any failure, storage may be good.
         failure = error
     try:
         session.agree("resume", failure)
@@ -29,7 +29,7 @@ def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
     """Whether training goes on from what was restored; else it does from `stored`, a path of that
     step. None: there is none, and training begins.
 
-    `name`: what the line says of it. Raises when nothing can be had, although there is something.
+    `name`: for the line. Raises when nothing can be had, although there is something.
     """
     if restored is not None and (stored is None or restored.step >= step):
         logger.warning("libckpt: resumes step %d from %s; the newest %s is %s", restored.step,

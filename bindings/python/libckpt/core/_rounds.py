@@ -70,7 +70,7 @@ class Rounds:
                 if verdict is not None:
                     verdicts.append(verdict)
                     self._open.remove(each)
-        except RuntimeError as error:  # What a Store raises.
+        except RuntimeError as error:  # A Store raises it.
             self._is_broken = True
             self._open.clear()
             logger.error("libckpt: job %s: replicas are not compared any more: %s",
@@ -102,7 +102,7 @@ def _verdict(ranks, rule, step, facts, digests):
 
 
 def _answer(ranks, step, word, asked, own, rule):
-    """What rank 0 finds by the rule in what all ranks say; yields None until that has come."""
+    """Rank 0's answer, by the rule, to what all ranks say; yields None until that has come."""
     store, key = ranks.store_for(f"replicas/{step}")
     if ranks.rank != 0:
         store.set(f"{key}/{asked}/{ranks.rank}", own)

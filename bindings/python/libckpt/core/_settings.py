@@ -1,11 +1,11 @@
-"""Settings: what environment and configuration file say of an option, for defaults to give way."""
+"""Settings: an option in the environment and the configuration file, before any default."""
 
 import os
 import pathlib
 import re
 
-SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # Of "s3://bucket", and of what the library refuses.
-PLACES = re.compile(r",(?=[ \t/]|$|[^/ ,\t]+://)")  # Between two places, which the library reads.
+SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # "s3://bucket", and schemes that the library refuses.
+PLACES = re.compile(r",(?=[ \t/]|$|[^/ ,\t]+://)")  # Parts two places; the library reads them.
 TRUE = ("1", "true", "yes", "on")
 SPACES = " \t\n\r\v\f"
 
@@ -19,7 +19,7 @@ def configured(option):
 
 
 def chosen(options, option):
-    """What the code gives for the option, or else what is configured."""
+    """The option's value from the code, or else the configured one."""
     return options.get(option) or configured(option)
 
 

@@ -44,7 +44,7 @@ class Structure:
 
 
 def parsed(content):
-    """What the tensors of a step are parts of; none: its blob does not tell."""
+    """The items that the tensors of a step are parts of; none: its blob does not say."""
     if not content:
         return None
     try:

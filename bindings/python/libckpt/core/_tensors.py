@@ -118,7 +118,7 @@ def stored_shape(description):
 
 
 def describe(tensor, order=()):
-    """What must be known to make it again: a plain dictionary."""
+    """All that is needed to make it again: a plain dictionary."""
     kind = kind_of(tensor)
     found = {kind.key: kind.type_text(tensor), "shape": list(tensor.shape)}
     return {**found, "order": list(order)} if order else found

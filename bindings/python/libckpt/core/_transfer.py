@@ -78,7 +78,7 @@ class Place:
 
 
 class Sending:
-    """Of one state, to one receiver."""
+    """The sending of one state to one receiver."""
 
     def __init__(self, place, name, ask, deadline):
         self._place, self._ask, self._deadline = place, ask, deadline
@@ -92,7 +92,7 @@ class Sending:
     def capture(self, step, state, words):
         """False: the receiver gave up. When it returns, the state may change."""
         self._session = self._place.open(0, self.words, self._deadline)
-        self._session.prepare({"state": state})  # What cannot be captured is known from here on.
+        self._session.prepare({"state": state})  # Fails if the state cannot be captured.
         words.say(self._ask["id"], "job", **self.words)
         if "failed" in words.hear(self._ask["id"], "ready", _soon(self._deadline)):
             self.give_up()
@@ -113,7 +113,7 @@ class Sending:
             told = {"failed": str(error)}
         self._session.abandon()
         if level == "replicated" or told:
-            self._place.drop(self.job)  # Of one node the receiver does it.
+            self._place.drop(self.job)  # On one node the receiver does it.
         words.say(self._ask["id"], "end", **told)
 
     def give_up(self):

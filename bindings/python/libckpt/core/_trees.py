@@ -2,8 +2,8 @@
 
 An optimizer's state is ten thousand dictionaries, and from one save to the next mostly a learning
 rate changes. So what a save made of a container is kept, with all that is in it, and the next save
-has it compared in one call. What other objects than tensors and plain data are in is walked through
-each time, and the containers in it are remembered instead.
+has it compared in one call. A container with other objects than tensors and plain data is walked
+through each time, and the containers in it are remembered instead.
 """
 
 from libckpt import _native
@@ -45,7 +45,7 @@ class Trees:
         return False
 
     def add(self, name, value, names, text, text_of):
-        """What was made of a wanted container, part by part; `text_of` is for plain values."""
+        """Adds what was made of a wanted container, part by part; `text_of` is for plain values."""
         known = self._before.get(name)
         rebuilt = 0 if known is None else known.rebuilt + 1
         tree, exchange = None, _frameworks.first_answer(lambda adapter: adapter.exchange())

@@ -2,8 +2,8 @@
 
 Most tensors lie where they lay: thousands of them are looked at in one call, and only those that
 moved, or are not what they were, are asked anew. No tensor is kept alive by that. One that is dense
-is copied as it lies, whatever the order of its dimensions. Of one with gaps a copy is made in a
-buffer that is kept for it, and so of a small one that comes at another address each time.
+is copied as it lies, whatever the order of its dimensions. One with gaps is copied into a
+buffer that is kept for it, and so is a small one that comes at another address each time.
 """
 
 import math

@@ -27,7 +27,7 @@ __all__ = ["Storage"]
 class Storage(StorageWriter, StorageReader, AsyncStager):
     """One for all saves and loads. Each save runs in one thread, several may run at a time.
 
-    checkpoint_id: what holds where a call of DCP gives none; "ckpt://JOB" alone opens the job.
+    checkpoint_id: the default where a call of DCP gives none; "ckpt://JOB" alone opens the job.
     options: those of libckpt.init, for the jobs. raise_on_error: a save into memory that fails
     raises; else it is logged, and DCP goes on as if it had been made.
     """
@@ -42,7 +42,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         self._options = options
         self._default = None if checkpoint_id is None else _ids.parse(checkpoint_id)
         self._staging = _staging.Staging()
-        self._call = threading.local()  # What the call of DCP in this thread is about.
+        self._call = threading.local()  # For the call of DCP in this thread.
         if isinstance(self._default, _ids.Id):
             self._job(self._default)
 

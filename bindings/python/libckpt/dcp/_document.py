@@ -33,16 +33,16 @@ class Stored:
     """A chunk or an object of the state dict, captured by one rank, which sends this to rank 0."""
 
     rank: int
-    name: str = ""  # Of the array; "": the text has all of it.
+    name: str = ""  # The array's; "": the text has all of it.
     is_alone: bool = False  # Whether a chunk is a tensor of its own, and no part of one.
     text: str = ""  # JSON.
-    form: str = ""  # Of an object's bytes: "json", or "torch" for what torch.save made.
-    length: int = 0  # Of an object's bytes.
-    room: int = 0  # Of the array that has them.
+    form: str = ""  # An object's bytes: "json", or "torch" if torch.save made them.
+    length: int = 0  # For an object's bytes.
+    room: int = 0  # In the array that has them.
 
 
 def make(metadata, results, world_size):
-    """The document as a tensor of bytes. `results`: what the ranks' write_data answered."""
+    """The document as a tensor of bytes. `results`: the answers of the ranks' write_data."""
     stored = {_key(each.index): each.storage_data for part in results for each in part}
     tensors, objects = {}, {}
     for fqn, each in metadata.state_dict_metadata.items():
@@ -96,7 +96,7 @@ def bytes_of(text):
 
 
 class Document:
-    """What was read again."""
+    """A document that was read again."""
 
     def __init__(self, text):
         self._told = json.loads(text)
@@ -143,8 +143,8 @@ class Place:
     rank: int
     name: str
     type: torch.dtype
-    size: list  # Of the whole tensor.
-    begin: list  # Of the chunk in it.
+    size: list  # The whole tensor's.
+    begin: list  # The chunk's, in it.
     sizes: list
     stored: Stored | None = None  # The object that the bytes are.
 

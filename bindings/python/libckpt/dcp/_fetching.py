@@ -118,7 +118,7 @@ class Fetch:
         return [self._document.place(item.storage_index) for item in plan.items]
 
     def _captured(self, transfers, parts):
-        """What this rank captured and it, or another one, wants; and what it is sent."""
+        """Parts that this rank captured for itself or another one, and parts that it is sent."""
         rank = self._session.rank
         by_key = self._document.by_rank_and_name()
         wanted = {_key(place, True) for _, place in parts if place.name}
@@ -131,7 +131,7 @@ def _key(place, is_of_as_many):
 
 
 def _wanted(parts):
-    """What this rank wants of each array."""
+    """The parts of each array that this rank wants."""
     boxes = {}
     for item, place in parts:
         key = _key(place, False)
@@ -146,7 +146,7 @@ def _wanted(parts):
 
 
 def _begin(item, place):
-    """Of what the item wants, in the array that has it."""
+    """The begin of the item's part in the array that has it."""
     return [b + o for b, o in zip(place.begin, item.storage_offsets, strict=True)]
 
 

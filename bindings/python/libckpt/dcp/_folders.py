@@ -70,7 +70,7 @@ class Folder:
             os.rename(self._work, self._target)
             shutil.rmtree(aside, ignore_errors=True)
         sync(self._target.parent)
-        shutil.rmtree(self._work, ignore_errors=True)  # What was there before.
+        shutil.rmtree(self._work, ignore_errors=True)  # An older one.
         logger.info("libckpt: %s is complete", self._target)
 
     def _keep_foreign(self):

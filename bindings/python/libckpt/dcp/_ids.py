@@ -1,5 +1,5 @@
-"""Ids: what a checkpoint_id means. "ckpt://JOB/step-N" and "ckpt://JOB/latest" are steps of a job
-of libckpt; everything else is the path of a folder, as for stock DCP.
+"""Ids: the meaning of a checkpoint_id. "ckpt://JOB/step-N" and "ckpt://JOB/latest" are steps of a
+job of libckpt; everything else is the path of a folder, as for stock DCP.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ STEP = re.compile(r"^step-(\d+)$")
 
 @dataclasses.dataclass(frozen=True)
 class Id:
-    """Of a job's step; None: the newest one."""
+    """Names a job's step; None: the newest one."""
 
     job: str
     step: int | None = None

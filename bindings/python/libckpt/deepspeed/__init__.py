@@ -58,7 +58,7 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         layout = None if problem else Layout(engine)
         given = client_state, metrics
         memory = Memory(engine, layout, job, given, {"dir": dir, **options}) if layout else None
-    except (errors.CheckpointError, AttributeError) as error:  # Of a version with other fields.
+    except (errors.CheckpointError, AttributeError) as error:  # A version with other fields.
         problem = str(error)
     if problem:
         logger.warning("libckpt: the DeepSpeed engine is left as it is: %s", problem)
@@ -117,7 +117,7 @@ def accumulation_for(global_batch, micro_batch, world_size):
 
 
 class Attached:
-    """What an engine's methods do, with memory behind it."""
+    """An engine's methods, with memory behind them."""
 
     def __init__(self, engine, memory, folders):
         self._engine, self.memory, self.folders = engine, memory, folders

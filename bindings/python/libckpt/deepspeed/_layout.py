@@ -27,9 +27,9 @@ Part = collections.namedtuple("Part", "name shape begin at count")  # In the par
 class Flat:
     tensor: torch.Tensor
     group: int  # Its index among the optimizer's groups.
-    parts: list  # What this rank captures of it.
+    parts: list  # Those that this rank captures.
     kind: str = "master"  # Or "frozen", which has no state.
-    name: str = ""  # Of its parameter, where it is a whole one that all ranks have.
+    name: str = ""  # Its parameter's, if that is a whole one on all ranks.
 
     @property
     def is_whole(self):
@@ -59,7 +59,7 @@ class Layout:
         return self._engine.optimizer
 
     def arrays(self):
-        """What this rank captures, and fills. The list is the same one until a tensor moves."""
+        """This rank captures and fills these. The list is the same one until a tensor moves."""
         states = [self.state_tensors(flat) for flat in self.flats]
         key = [
             (flat.tensor.data_ptr(), *((name, part.data_ptr()) for name, part in state.items()))

@@ -95,13 +95,13 @@ def check(engine, layout, found):
 
 
 def targets(engine, layout, items):
-    """What a restore fills, for the items that it found."""
+    """The targets of a restore, for the items that it found."""
     own = {"rng": RNG(), "buffers": _buffers(engine, layout), **_with_states(engine)}
     return items | {name: part for name, part in own.items() if name in items}
 
 
 def make_room(layout, saved):
-    """Gives the optimizer the state that the saved one had. What is in it comes later."""
+    """Gives the optimizer the state that the saved one had. Its values come later."""
     state = layout.optimizer.state
     for flat in layout.flats:
         if flat.kind == "frozen":

@@ -49,8 +49,8 @@ class Checkpointer:
         self.session.prepare(items, arrays=arrays)
 
     def save_checkpoint_if_needed(self, step, tree, *, metrics=None):
-        """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. What fails
-        is logged and counted, and never raises into training, unless raise_on_error was given.
+        """Captures the tree if the step is due by `save_mem_interval`. Returns a Ticket. Failures
+        are logged and counted, and never raise into training, unless raise_on_error was given.
 
         metrics: numbers by name, as the loss, or a function that returns them, which is called if
         the step is due. `keep_best` goes by those of process 0."""
@@ -69,7 +69,7 @@ class Checkpointer:
         return self.session.save(step, items, wait, arrays=arrays, metrics=metrics)
 
     def _let_go(self):
-        """Of the memory of a save that has ended: between two that are due it would be held."""
+        """Frees the memory of a save that has ended: else it is held until the next one is due."""
         if self._running is not None and self._running.captured.done():
             self.session.finish_capture()
             self._running = None
@@ -84,7 +84,7 @@ class Checkpointer:
         """The newest step that all processes can have, or `step`, as a new tree in Restored.tree.
 
         like: a tree of what is wanted, of arrays or of jax.ShapeDtypeStruct with shardings; a part
-        of what was saved will do. What is an array of numpy there becomes one.
+        of what was saved will do. An array of numpy there becomes one.
         strict: all of it must be in the checkpoint, with its shape and type; else arrays that are
         not stay as they are in `like`.
         Raises NotFound when there is nothing: train from the beginning. After any other failure

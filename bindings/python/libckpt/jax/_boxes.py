@@ -13,7 +13,7 @@ from libckpt.errors import Unsupported
 
 
 def box_of(index, shape):
-    """Of the tuple of slices that JAX has for a device."""
+    """The box of the tuple of slices that JAX has for a device."""
     return tuple(each.indices(length)[:2] for each, length in zip(index, shape, strict=True))
 
 

@@ -1,6 +1,6 @@
 """Capture: which cells of which arrays this process captures, and where their bytes lie.
 
-All processes know the sharding of each array. Of the processes that hold a cell one captures it:
+All processes know the sharding of each array. One of the processes that hold a cell captures it:
 that with the least to capture so far, in the order of the tree. All find the same, without a word.
 So processes that hold the same (data parallelism) share it out.
 """
@@ -18,7 +18,7 @@ ITEM = "jax"  # The item that says what the arrays are.
 
 
 class Capture:
-    """What one save after the other makes of its tree."""
+    """Makes items and arrays of the tree of one save after the other."""
 
     def __init__(self):
         self._seen = None  # Name, shape, type and sharding of each array of the newest tree.
@@ -98,7 +98,7 @@ def _captor(devices, loads, shape, dtype):
 
 
 def _on_host(leaf):
-    """Of an array that is on this process only: its values."""
+    """The values of an array that is on this process only."""
     if not isinstance(leaf, jax.Array):
         return leaf
     value = _dense(numpy.asarray(_leaves.data_of(leaf)))

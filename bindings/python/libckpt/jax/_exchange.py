@@ -1,4 +1,4 @@
-"""Exchange: what one process has of a step, and others need, goes round through the devices.
+"""Exchange: arrays of a step that other processes need go round through the devices.
 
     every process   says which cells it needs and does not have
     every process   says which of those it has

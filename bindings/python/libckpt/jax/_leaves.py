@@ -1,4 +1,4 @@
-"""Leaves: what a tree holds, by name, and how the elements of its arrays are stored.
+"""Leaves: the values in a tree, by name, and how the elements of its arrays are stored.
 
 Arrays of JAX are captured as they lie on the devices. All else (numbers, strings, arrays of numpy,
 and arrays that are on one process only, while there are several) is each process's own: an item.

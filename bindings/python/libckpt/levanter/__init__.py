@@ -67,7 +67,7 @@ class Checkpointer:
         self._has_failed = False
 
     def on_step(self, *, tree, step, force=False, metrics=None):
-        """Call it after each step. What fails is logged once, and never raises into training.
+        """Call it after each step. A failure is logged once, and never raised into training.
 
         metrics: numbers by name, as the loss, or a function that returns them. With `dir`,
         `keep_best` goes by those of process 0; the folders below the base path stay by Levanter's

@@ -91,7 +91,7 @@ class Saver:
         self._work.drop(str(number))
 
     def _finish(self):
-        """Publishes what a killed run had captured in all processes; what it had not is dropped."""
+        """Publishes what a killed run had captured in all processes, and drops the rest."""
         ends = time.monotonic() + FINISH_DEADLINE
         for number, metadata in reversed(self._work.noted()):
             path, _ = _publish_queue.await_step(self._private / "job", int(number), ends)

@@ -167,7 +167,7 @@ class Callback(pl.Callback):
         )  # fmt: skip
 
     def _find_file(self, io):
-        """Of the directories of ModelCheckpoint."""
+        """Finds a file in the directories of ModelCheckpoint."""
         callbacks = self._trainer.checkpoint_callbacks
         directories = {getattr(one, "dirpath", None) for one in callbacks} - {None}
         files = []

@@ -66,7 +66,7 @@ class CheckpointIO(TorchCheckpointIO):
         _files.settle()
 
     def finish(self, directory):
-        """On the rank that writes: what a killed run had captured for it."""
+        """On the rank that writes: publishes a killed run's captures for it."""
         files = self._files(pathlib.Path(os.path.realpath(directory), "any"))
         if not self._is_disabled and files.work.directory.is_dir():
             files.finish()

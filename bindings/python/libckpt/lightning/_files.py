@@ -22,7 +22,7 @@ FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run h
 
 
 class Files:
-    """Of one directory, on the rank that writes."""
+    """The files of one directory, on the rank that writes."""
 
     def __init__(self, directory):
         self._directory = pathlib.Path(directory)
@@ -32,10 +32,10 @@ class Files:
         self._queue = None
 
     def finish(self):
-        """Puts in their places what a killed run had captured, and removes what it had wanted to
-        after that."""
+        """Puts in their places the files that a killed run had captured, and removes those that it
+        wanted to remove after that."""
         ends = time.monotonic() + FINISH_DEADLINE
-        is_there = True
+        is_there = True  # The save before a removal: without it the older file must stay.
         for _, facts in reversed(self.work.noted()):
             path = self._directory / facts["name"]
             if facts["is_removed"]:

@@ -1,4 +1,4 @@
-"""Classic: what a rank writes into a folder in Megatron's classic format, and how it is read again.
+"""Classic: a rank's files in a folder in Megatron's classic format, and how it is read again.
 
     iter_0000100/mp_rank_00[_000][_000]/model_optim_rng.pt   one for each model parallel rank
     iter_0000100/mp_rank_00[_000][_000]/distrib_optim.pt     the distributed optimizer's state

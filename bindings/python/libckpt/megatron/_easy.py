@@ -1,4 +1,4 @@
-"""EasyCkpt: what the three functions of the package share: the memory and the folders of a job."""
+"""EasyCkpt: the memory and the folders of a job, for the three functions of the package."""
 
 import logging
 import os
@@ -109,7 +109,7 @@ class EasyCkpt:
         """(iteration, operations so far)."""
         model = _chunks(model)
         if self.folders is not None:
-            self.folders.settle()  # What a run before left is published by now.
+            self.folders.settle()  # An earlier run's leftovers are published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
         newest = self._newest_folder() if is_ours and self.load_dir else None
         found, failure = None, None

@@ -2,8 +2,7 @@
 
 Megatron hands it a state dict whose tensors it may take out, and takes such a one back. The tensors
 are captured in memory that outlives the process, and copied to peers in the background: no
-collective, no file. What is left without them is pickled, as NVRx's own manager does with all of
-it.
+collective, no file. The rest is pickled, as NVRx's own manager does with all of it.
 """
 
 import importlib
@@ -99,7 +98,7 @@ class LocalCheckpointManager:
                 )
         except errors.NotFound:
             pass
-        except Exception as error:  # Whatever it is, Megatron's global checkpoints may be good.
+        except Exception as error:  # Megatron's global checkpoints may be good.
             failure = error
         try:
             self.session.agree("local checkpoint", failure)

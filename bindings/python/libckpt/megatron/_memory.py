@@ -202,7 +202,7 @@ def parameters_gathered(model):
 
 
 def _objects_of(modules):
-    """What modules save besides tensors; most of it is empty."""
+    """The objects that modules save besides tensors; most of them are empty."""
     found = {}
     for key, module in modules.items():
         value = module.get_extra_state()

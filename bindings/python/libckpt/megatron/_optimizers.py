@@ -1,4 +1,4 @@
-"""Optimizers: what each of Megatron's optimizers has for each parameter, on this rank.
+"""Optimizers: the state of each of Megatron's optimizers by parameter, on this rank.
 
 The distributed optimizer has a stretch of the parameter's memory; the others have all of it. State
 is read where it lies, and filled where it lies: no `load_state_dict()` is called.
@@ -15,7 +15,7 @@ IDENTITY = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")
 
 @dataclasses.dataclass
 class Owned:
-    """What an optimizer has for one parameter of the model."""
+    """An optimizer's state for one parameter of the model."""
 
     parameter: torch.Tensor
     main: torch.Tensor  # That the inner optimizer updates: a stretch of it, or a copy in fp32.
@@ -104,7 +104,7 @@ def state_of(parts):
 
 
 def make_state(parts, keys, has_step):
-    """State of zeros where an optimizer has none yet; what the restore does not fill is as new.
+    """State of zeros where an optimizer has none yet; those that no restore fills are as new.
     Returns the parameters that got it."""
     made = []
     for part in parts:
@@ -133,7 +133,7 @@ def _new_step(inner, main):
 
 
 def settings_of(part):
-    """What is no tensor of a parameter: plain data, the same on all ranks."""
+    """Plain data beside the tensors of parameters, the same on all ranks."""
     inner = inner_of(part)
     counters = [state["step"] for state in inner.state.values() if "step" in state]
     if counters and getattr(counters[0], "is_cuda", False):

@@ -22,7 +22,7 @@ class Pieces:
         self._seen = None  # Addresses of what the arrays were made of.
 
     def arrays(self):
-        """Of the model and of all state that the optimizer has by now."""
+        """Arrays of the model and of all state that the optimizer has by now."""
         if not self._are_as_before():
             found = self._found()
             self._arrays = self._of_model() + self._of_optimizer(found)
@@ -41,7 +41,7 @@ class Pieces:
         return states_are_same and self._seen == self._addresses()
 
     def _addresses(self):
-        """Of the model; and how many parameters have state."""
+        """The addresses of the model, and how many parameters have state."""
         counts = [len(_optimizers.inner_of(part).state) for part in self.parts]
         return counts, [tensor.data_ptr() for tensor, _ in self._tensors.values()]
 
@@ -88,6 +88,6 @@ class Pieces:
         return arrays, relaid
 
     def geometry(self):
-        """What a reader must know before it can ask for the arrays, as text."""
+        """A reader's knowledge of the arrays before it can ask for them, as text."""
         keys, has_step = _optimizers.state_of(self.parts)
         return json.dumps({"keys": keys, "has_step": has_step, **_parallel.sizes()})

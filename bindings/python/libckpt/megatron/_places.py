@@ -27,7 +27,7 @@ class Place:
     """One box of a whole tensor, that is one stretch of the memory of its owner."""
 
     name: str
-    shape: tuple  # Of the whole tensor.
+    shape: tuple  # The whole tensor's.
     offset: tuple
     box: tuple  # Shape of the part.
     begin: int  # Its first element in the owner.

@@ -1,4 +1,4 @@
-"""Training: what libckpt asks of `megatron.training`, which a bare megatron-core does not have."""
+"""Training: questions to `megatron.training`, which a bare megatron-core does not have."""
 
 import inspect
 import sys

@@ -32,7 +32,7 @@ NVRX = "nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager"
 
 
 def install():
-    """Replaces what there is; what is not as expected is named, and left."""
+    """Replaces each function; one that is not as expected is named, and left."""
     if _settings.is_true(_settings.configured("disable")):
         return
     module = _imported("megatron.training.checkpointing", "megatron.checkpointing")
@@ -89,7 +89,7 @@ def _replace(module, name, wanted, function):
 
 
 def _easy():
-    """What the program initialized, or else one as Megatron's arguments say. Storage is written
+    """The one that the program initialized, or else one by Megatron's arguments. Storage is written
     when Megatron asks for it."""
     if megatron._current is None:
         interval = _settings.configured("save_mem_interval") or 1

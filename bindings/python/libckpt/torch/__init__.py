@@ -100,40 +100,40 @@ class _PlaceFile:
 
 
 def load(path, *arguments, **options):
-    """As torch.load; what this process has saved but not published yet is waited for.
+    """As torch.load; waits for files that this process has saved but not published yet.
 
-    Raises StorageError when what was saved to the path was lost, Unavailable when it does not come.
+    Raises StorageError when the save to the path was lost, Unavailable when it does not come.
     """
     _publish_queue.settle(wait=True)
     if isinstance(path, (str, os.PathLike)):
         reason = _unsaved.reason(path)
         if reason is not None:
             raise errors.StorageError(
-                f"load {path}: what was saved to it is lost, and what was there before is not it "
+                f"load {path}: the newest save to it is lost, and the file there is an older one "
                 f"(torch.load reads that): {reason}"
             )
         if os.path.realpath(path) in _publish_queue.waiting_paths():
-            raise errors.Unavailable(f"load {path}: what was saved to it is not on storage yet")
+            raise errors.Unavailable(f"load {path}: the newest save to it is not on storage yet")
     return torch.load(path, *arguments, **options)
 
 
 def wait():
-    """Waits until all that was saved so far is on storage and published.
+    """Waits until all saves so far are on storage and published.
 
-    Raises StorageError, once, when some of it was lost since the last call, with a daemon that was
-    killed or on a full disk: these paths have what was there before. Unavailable: not in 10 min.
+    Raises StorageError, once, when some were lost since the last call, with a daemon that was
+    killed or on a full disk: these paths keep their older files. Unavailable: not in 10 min.
     """
     _publish_queue.settle(wait=True)
     lost = _unsaved.take_unreported()
     if lost:
         raise errors.StorageError(
-            f"wait: what was saved to {_listed(lost)} is lost, save it again: "
+            f"wait: the newest save to {_listed(lost)} is lost, save it again: "
             f"{next(iter(lost.values()))}"
         )
     late = _publish_queue.waiting_paths()
     if late:
         raise errors.Unavailable(
-            f"wait: what was saved to {_listed(late)} is not on storage yet (`ckpt status` says "
+            f"wait: the newest save to {_listed(late)} is not on storage yet (`ckpt status` says "
             "what keeps it from there)"
         )
 

@@ -1,4 +1,4 @@
-"""Block: what one save block writes below its directory becomes one published set."""
+"""Block: the files that one save block writes below its directory become one published set."""
 
 import contextlib
 import logging
@@ -57,7 +57,7 @@ def checkpoint(directory, *, step):
     try:
         _publish_queue.settle()
         sets = _published_sets.PublishedSets(directory)
-        # What an earlier process left is dropped: if it resumed without it, it began elsewhere.
+        # An earlier process's leftovers are dropped: a resume without them began elsewhere.
         queue = _queues.open_for(directory, sets.private / "job", on_new=sets.work.drop_all)
         name = f"{step:09d}-{os.getpid()}-{time.time_ns():x}"
         folder = Folder(sets.work.begin(name))
@@ -82,8 +82,8 @@ def checkpoint(directory, *, step):
         if staging.is_empty():
             sets.work.drop(name)
             logger.warning(
-                "libckpt: checkpoint in %s: the block of step %s wrote nothing below it; what was "
-                "published stays", directory, step,
+                "libckpt: checkpoint in %s: the block of step %s wrote nothing below it; its "
+                "published files stay", directory, step,
             )  # fmt: skip
             return
         with _publish_queue.turn():

@@ -158,7 +158,7 @@ class Collector:
         return before(path, *arguments, **options)
 
     def _do(self, do, before, path, *arguments, dir_fd=None, **options):
-        """What staging does with the name, or else the stock function."""
+        """Calls staging's function for the name, or else the stock function."""
         name = self.name_of(path, dir_fd, follow=False)
         if name is not None:
             with self._inside() as staging:

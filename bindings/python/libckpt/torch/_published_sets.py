@@ -40,7 +40,7 @@ class PublishedSets:
             self._lead_to_current(file)
         self._switch(name)
         self._delete(deleted, facts.get("removed", ()))
-        self.work.drop(name)  # What was noted of it.
+        self.work.drop(name)  # With the notes on it.
         self._retire()
 
     def _complete(self, name, members, deleted, grown):
@@ -72,7 +72,7 @@ class PublishedSets:
             link_or_copy(source, target)
 
     def _append_rest(self, name, size, staged):
-        """What was appended to the file after the block, and before its set is published."""
+        """Appends what the file got after the block, and before its set is published."""
         live = self.directory / name
         if not (live.is_file() and staged.is_file() and live.stat().st_size > size):
             return
@@ -85,8 +85,8 @@ class PublishedSets:
         _put_link(self.current, pathlib.Path("sets") / name, self.private / "current.new")
 
     def _adopt(self, names):
-        """What lies there under these names, and is in no set, becomes part of the current one, so
-        that all switch at once. Without a current one it becomes the first."""
+        """Makes files there under these names that are in no set part of the current one, so that
+        all switch at once. Without a current one they become the first."""
         there = [name for name in names if (self.directory / name).is_file()]
         found = [name for name in there if not self._leads_to_current(name)]
         if found and not self.current.is_symlink():
@@ -110,7 +110,7 @@ class PublishedSets:
         return os.path.relpath(self.current / name, (self.directory / name).parent)
 
     def _delete(self, deleted, removed):
-        """What the block deleted, unless something else lies there by now."""
+        """Deletes the files that the block deleted, unless something else lies there by now."""
         for name, known in deleted.items():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 if self._leads_to_current(name) or identity(self.directory / name) == known:

@@ -1,4 +1,4 @@
-"""Staging: what one block has written, moved and deleted below its directory, before its set is
+"""Staging: the files written, moved and deleted by one block below its directory, before its set is
 published.
 
     objects    given to torch.save, by name: captured when the block ends
@@ -36,7 +36,7 @@ class Staging:
         return {*self.objects, *_work.files_of(self.folder)}
 
     def facts(self):
-        """What publishing must know besides the files, as plain data."""
+        """The facts that publishing needs besides the files, as plain data."""
         return {"deleted": self.deleted, "removed": sorted(self.removed), "grown": self.grown}
 
     def is_empty(self):
@@ -136,8 +136,8 @@ class Staging:
         return True
 
     def _delete(self, name):
-        """What lies there goes with the publishing; so does what an earlier block has yet to
-        publish there."""
+        """Deletes the file with the publishing, also one that an earlier block has yet to publish
+        there."""
         self.deleted[name] = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self.deleted[name] = _work.identity(self.directory / name)

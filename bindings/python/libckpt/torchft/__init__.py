@@ -3,7 +3,7 @@
     manager = torchft.Manager(..., checkpoint_transport=libckpt.torchft.Transport("my-run"))
 
 The live group copies its state into the memory of its daemon, and trains on. The daemons bring it
-to the healing group's node, verified. What libckpt cannot take goes by torchft's HTTPTransport.
+to the healing group's node, verified. Other state goes by torchft's HTTPTransport.
 """
 
 import json
@@ -46,7 +46,7 @@ class Transport(CheckpointTransport):
         self._place = _transfer.Place(options, allow_pickle)
         self._wants_stock = self._is_off()  # From a failure on, too.
         self._asks = None if self._wants_stock else Asks()
-        self._serving = None  # What may be asked for now.
+        self._serving = None  # The state on offer now.
         self._sender = None if self._wants_stock else _serving.Sender(
             name, self._asks, self._place, self._stock
         )  # fmt: skip

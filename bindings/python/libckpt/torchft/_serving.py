@@ -16,7 +16,7 @@ logger = logging.getLogger("libckpt")
 
 
 class Sender:
-    """What sends the states of one transport."""
+    """Sends the states of one transport."""
 
     def __init__(self, name, asks, place, stock):
         self._name, self.asks, self._place, self.stock = name, asks, place, stock
@@ -28,7 +28,7 @@ class Sender:
         try:
             if not sending.capture(step, _plain_distributed.to_plain(state), self.asks.words):
                 return True
-        except Exception as error:  # Whatever it is, stock may be able to send the state.
+        except Exception as error:  # Stock may be able to send the state.
             sending.give_up()
             logger.error("libckpt: send step %d to %s: %s; torchft's HTTPTransport sends it",
                          step, ask["node"], error)  # fmt: skip

@@ -66,8 +66,8 @@ def finish_capture(trainer):
 
 class Callback(transformers.TrainerCallback):
     """Attaches itself to the Trainer that it is given to, when the first training begins at the
-    latest. What was added so late captures and publishes from then on; it could not be asked where
-    to resume from. Options are those of TrainerWrapper."""
+    latest. A callback that was added so late captures and publishes from then on; it could not be
+    asked where to resume from. Options are those of TrainerWrapper."""
 
     @with_keywords
     def __init__(self, *, job=None, dir=None, overlap=True, **options):

@@ -75,7 +75,7 @@ class TrainerFolders:
         return is_plain and self._open_queue(self.folders())
 
     def finish(self, deadline=FINISH_DEADLINE):
-        """Publishes what a killed run had captured; what it had not is dropped."""
+        """Publishes what a killed run had captured, and drops the rest."""
         folders = self.folders()
         ends = time.monotonic() + deadline
         for name, facts in reversed(folders.work.noted()):

@@ -1,4 +1,4 @@
-"""Trainer memory: what a Trainer of Transformers needs to go on, captured at every step."""
+"""Trainer memory: the state that a Trainer of Transformers goes on from, captured at every step."""
 
 import atexit
 import contextlib
@@ -31,7 +31,7 @@ TOTALS = {  # By name among the items, the Trainer's field.
 
 
 class TrainerMemory:
-    """The session that a Trainer's steps are captured in; every failure is told, none raised."""
+    """The session that a Trainer's steps are captured in; every failure is logged, none raised."""
 
     def __init__(self, trainer, job, overlap, options):
         self._trainer = trainer
@@ -148,7 +148,7 @@ def _leave():
 
 
 def metrics_of(state):
-    """What the newest step has logged, its evaluation included: `keep_best` goes by it."""
+    """The metrics of the newest step, its evaluation included: `keep_best` goes by them."""
     found = {}
     for entry in reversed(state.log_history):
         if entry.get("step") != state.global_step:
@@ -179,7 +179,7 @@ def _declared(trainer):
 
 
 def totals_of(trainer):
-    """What the loop adds up between two lines of its log."""
+    """The sums of the loop between two lines of its log."""
     return {
         "loss": trainer._tr_loss.detach() if hasattr(trainer, "_tr_loss") else None,
         **{name: getattr(trainer, field, 0) for name, field in TOTALS.items()},
@@ -223,7 +223,7 @@ class Resumed:
         self.folder = str(folder)
 
     def write_state(self):
-        """What the Trainer wants to read before it asks for anything."""
+        """Writes the state that the Trainer wants to read before it asks for anything."""
         folder = pathlib.Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trainer_state.json").write_text(self._values["state"])

@@ -17,7 +17,7 @@ logger = logging.getLogger("libckpt")
 class ShardedMemory(TrainerMemory):
     def __init__(self, trainer, job, options):
         super().__init__(trainer, job, False, options)
-        self._parts = None  # Of the model and the optimizer, once the Trainer has them.
+        self._parts = None  # The model's and the optimizer's, once the Trainer has them.
         self._totals = None  # As they were restored, like the next two.
         self.state = self.rng = None
 
@@ -27,7 +27,7 @@ class ShardedMemory(TrainerMemory):
             return
         try:
             self._parts = _parts_of(self._trainer)
-        except (errors.CheckpointError, AttributeError) as error:  # Of a version with other fields.
+        except (errors.CheckpointError, AttributeError) as error:  # A version with other fields.
             logger.warning("libckpt: the Trainer's steps are not captured in memory: %s", error)
             self.session.abandon()
             self.session = None
@@ -52,7 +52,7 @@ class ShardedMemory(TrainerMemory):
         return self._parts.arrays()
 
     def _others(self):
-        """What the Trainer has beside its model and its optimizer, by name."""
+        """The Trainer's state beside its model and its optimizer, by name."""
         trainer = self._trainer
         found = {"scheduler": trainer.lr_scheduler,
                  "scaler": getattr(trainer.accelerator, "scaler", None)}  # fmt: skip
@@ -75,7 +75,7 @@ class ShardedMemory(TrainerMemory):
                 "another step"
             )
         self.state, self._totals = told["state"], told["totals"]
-        self.rng = RNG().state_dict()  # Of a rank that is new, the one that it was seeded with.
+        self.rng = RNG().state_dict()  # A new rank has the one that it was seeded with.
         return restored
 
     def give_totals(self, trainer):
@@ -87,7 +87,7 @@ def _parts_of(trainer):
 
 
 class _EngineParts:
-    """Of an engine of DeepSpeed."""
+    """The parts of an engine of DeepSpeed."""
 
     def __init__(self, trainer):
         from libckpt import deepspeed
@@ -111,7 +111,7 @@ class _EngineParts:
 
 
 class _FsdpParts:
-    """Of a module under fully_shard, and its optimizer."""
+    """The parts of a module under fully_shard, and of its optimizer."""
 
     def __init__(self, trainer):
         self._model = trainer.accelerator.unwrap_model(trainer.model)

@@ -2,7 +2,7 @@
 
 Transformers has no method for just the writing: `save_pretrained` decides what the file holds, and
 calls a function of its module for the bytes. So that function is another one while the Trainer's
-`_save` runs, on its thread; whatever is not taken goes to the one that was there.
+`_save` runs, on its thread; other weights go to the one that was there.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import torch
 
 from libckpt.adapters.torch._safetensors import METADATA, is_storable
 
-# What writes for a PreTrainedModel, and for any other module.
+# The writers for a PreTrainedModel, and for any other module.
 WRITERS = (("transformers.modeling_utils", "safe_save_file"), ("safetensors.torch", "save_file"))
 
 

@@ -1,4 +1,4 @@
-"""The adapter for jax: how the processes of a job talk, and what is said of an array among items.
+"""The adapter for jax: how the processes of a job talk, and the refusal of an array among items.
 
 Trees of arrays are saved by libckpt.jax, which knows which process holds what.
 """
@@ -21,7 +21,7 @@ class Arrays(_tensors.Kind):
     def check(self, name, array):
         raise Unsupported(
             f'item "{name}" is a jax.Array: save it with libckpt.jax.Checkpointer, which keeps '
-            "what each process holds of it, or give its numpy.asarray()"
+            "each process's part of it, or give its numpy.asarray()"
         )
 
     def is_contiguous(self, array):

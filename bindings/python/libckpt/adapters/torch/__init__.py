@@ -1,1 +1,1 @@
-"""What libckpt knows of torch: names, states that are filled in place, random generators, hooks."""
+"""All about torch: names, states that are filled in place, random generators, hooks."""

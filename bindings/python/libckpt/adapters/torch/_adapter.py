@@ -1,4 +1,4 @@
-"""The adapter for torch: what the core asks for, from the modules beside this one."""
+"""The adapter for torch: answers to the core, from the modules beside this one."""
 
 import logging
 

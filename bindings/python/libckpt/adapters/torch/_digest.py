@@ -45,7 +45,7 @@ def _aligned(flat):
 
 
 class Digests:
-    """The digest of each tensor as a number; what is not contiguous is copied first.
+    """The digest of each tensor as a number; one that is not contiguous is copied first.
 
     Tensors on a GPU are summed there, behind the queued work; no thread waits for it.
     """

@@ -1,7 +1,7 @@
 """Distributed tensors: the part of one that this rank holds, as an array of the core.
 
 FSDP2 (`fully_shard`) makes the parameters of a module such tensors, and optimizers make their state
-for them alike. What is captured, and filled in place, is the local part.
+for them alike. The local part is captured, and filled in place.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def _chunks(ranges, count):
 
 
 def _joined(parts):
-    """The ranges of all parts; what touches is one."""
+    """The ranges of all parts; those that touch are one."""
     joined = []
     for begin, end in (each for part in parts for each in part):
         if joined and joined[-1][1] == begin:

@@ -1,4 +1,4 @@
-"""File set: what one rank gives for a set, captured or written, and then published; see
+"""File set: one rank's files for a set, captured or written, and then published; see
 _file_sets.py.
 """
 

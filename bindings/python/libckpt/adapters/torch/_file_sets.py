@@ -90,7 +90,7 @@ class FileSets:
         self._queue.close()
 
     def _finish(self):
-        """Publishes what a killed run had captured on all ranks; what it had not is dropped."""
+        """Publishes what a killed run had captured on all ranks, and drops the rest."""
         ends = time.monotonic() + FINISH_DEADLINE
         noted = [(int(name), facts) for name, facts in self.work.noted()]
         for step, facts in sorted(noted, key=lambda one: one[0]):
@@ -105,8 +105,8 @@ class FileSets:
     # --- publishing, on rank 0
 
     def publish(self, step, facts, path):
-        """Makes the set visible; `path` is its checkpoint, if files of it are in one. What was done
-        already is done again."""
+        """Makes the set visible; `path` is its checkpoint, if files of it are in one. Steps
+        that were done already are done again."""
         folder, name = self.work.folder(str(step)), facts["name"]
         whole = folder / "whole"
         shutil.rmtree(whole, ignore_errors=True)
@@ -120,7 +120,7 @@ class FileSets:
                 captured[facts["tensors"]] = _storage.tensor_file(shards[0])
             found |= {member: path / file for member, file in captured.items()}
             for file, source in sorted(found.items()):
-                if not os.path.lexists(whole / file):  # What several ranks have is the first one's.
+                if not os.path.lexists(whole / file):  # The first of several ranks gives it.
                     (whole / file).parent.mkdir(parents=True, exist_ok=True)
                     bring(source, whole / file)
         names = files_of(whole)

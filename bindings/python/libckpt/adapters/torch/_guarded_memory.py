@@ -92,7 +92,7 @@ def calls_hooks(optimizer):
 
 
 def state_bytes(optimizers):
-    """What the state of these optimizers will need once each has made a step."""
+    """The bytes that the state of these optimizers will need once each has made a step."""
     total = 0
     for optimizer in optimizers:
         if optimizer is None or optimizer.state:

@@ -1,8 +1,8 @@
 """Torch members: objects that become files of their own, which stock torch.load opens.
 
 The pickle is torch's own, made here into memory; the bytes of the storages are never touched: their
-addresses go down, and the library lays a zip archive out around them. What torch does with a file,
-`load` does with the entries of one that was restored.
+addresses go down, and the library lays a zip archive out around them. `load` reads the
+entries of a restored file as torch reads a file.
 """
 
 import io
@@ -20,8 +20,8 @@ SLACK = 16 << 10  # A pickle that grows by a number's digit must not need anothe
 class TorchMember(_item_kinds.Member):
     """Marks an item, or a part of one, that is to be a file of its own in the checkpoint.
 
-    Among the items of a Session its name is that of the file; up to 12 in all. Of what has a
-    `state_dict` it is that, unless the object is to be there `as_it_is`.
+    Among the items of a Session its name is that of the file; up to 12 in all. An object
+    with a `state_dict` gives that, unless the object is to be there `as_it_is`.
     """
 
     def __init__(self, content, as_it_is=False):

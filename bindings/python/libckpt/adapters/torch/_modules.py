@@ -192,7 +192,7 @@ def fill(name, module, value, strict):
 
 
 def _without_wrappers(value, state):
-    """By the names of the state: what was saved before those of wrappers were left out has them."""
+    """By the names of the state: older saves have those of wrappers, which are left out since."""
     found = {}
     for key, part in value.items():
         other = key if key in state else without_wrappers(key)

@@ -2,8 +2,8 @@
 
 torch numbers the parameters of an optimizer in the order in which it was given them, and casts the
 state that it loads to the type of the parameter. Here a parameter has the name that it has among
-the items ("model.0.weight"), and its state keeps the type that it was saved with. What belongs to
-no item has torch's number as its name.
+the items ("model.0.weight"), and its state keeps the type that it was saved with. A parameter
+that belongs to no item has torch's number as its name.
 """
 
 import copy
@@ -23,7 +23,7 @@ HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step 
 
 
 class State(dict):
-    """What state_dict() of the saved optimizer answered, with the names behind torch's numbers."""
+    """The state_dict() of the saved optimizer, with the names behind torch's numbers."""
 
     def __init__(self, content, names, away):
         super().__init__(content)
@@ -107,7 +107,7 @@ def _has_say(optimizer):
 
 
 def _called(parameters, names, numbers):
-    """What each parameter is called, one after another. None: two have one name."""
+    """The name of each parameter, one after another. None: two have one name."""
     called = list(map(names.get, map(id, parameters)))
     if None in called:
         called = [str(n) if name is None else name for n, name in zip(numbers, called)]

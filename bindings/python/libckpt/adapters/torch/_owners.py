@@ -125,7 +125,7 @@ class Owners(_frameworks.Owners):
 
 
 def _state_of_scaler(owner):
-    """What its state_dict() has, with Numbers for what lies in tensors; None: it is no scaler, or
+    """Its state_dict(), with Numbers for the values that lie in tensors; None: it is no scaler, or
     one whose class has methods of its own."""
     stock = getattr(amp, "GradScaler", None)
     if stock is None or not isinstance(owner, stock) or not owner.is_enabled():

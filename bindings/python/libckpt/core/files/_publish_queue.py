@@ -32,7 +32,7 @@ FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for sl
 FAILED_DEADLINE = 1.0  # The same, of a save that begins when storage fails already.
 LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
-KEPT = 2  # Steps of a queue on storage: what is published has names of its own.
+KEPT = 2  # Steps of a queue on storage: published files have names of their own.
 MEMBERS_MAX = 12
 # Between steps that several ranks number alike. When a rank missed one, the ranks agree to capture
 # from a step on that is up to 64 higher: the next save is to be above that.
@@ -108,7 +108,7 @@ class PublishQueue:
         return FAILED_DEADLINE if is_failing else SLOT_DEADLINE
 
     def _begin(self, items, deadline):
-        """Whatever an earlier process left is published, or lost: none of it is restored."""
+        """Publishes an earlier process's leftovers, or gives them up: none of them is restored."""
         while not self._has_begun:
             try:
                 self.session.prepare(items)
@@ -167,7 +167,7 @@ class PublishQueue:
             if self.session.counts().get("degraded"):  # Now; its last error may be long ago.
                 deadline = max(soon, min(deadline, FAILING_DEADLINE))
             logger.warning(
-                "libckpt: what was saved to %s is not on storage yet: %s; it is waited for, up to "
+                "libckpt: the newest save to %s is not on storage yet: %s; it is waited for, up to "
                 "%.0f s more (`ckpt status` says what keeps it from there)",
                 paths[0], error, deadline - soon,
             )  # fmt: skip

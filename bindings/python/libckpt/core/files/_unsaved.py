@@ -1,10 +1,10 @@
-"""Lost: paths that did not get what a call had taken for them, so that it is not read as if."""
+"""Unsaved: paths whose newest save was lost, so that an older file is not read in its place."""
 
 import contextlib
 import os
 
-_reasons = {}  # By path: what lay there when it was lost, and why it was.
-_unreported = {}  # Those of them that nobody was told of but the log.
+_reasons = {}  # By path: the file there when the save was lost, and the reason.
+_unreported = {}  # Those of them that only the log has.
 
 
 def note(paths, reason):

@@ -50,7 +50,7 @@ class Work:
         return [(name, facts) for _, name, facts in sorted(found, reverse=True)]
 
     def drop(self, name):
-        """The note first: who finds one finds all of the folder."""
+        """The note first: a reader that finds one finds all of the folder."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.directory / f"{name}.json")
         shutil.rmtree(self.directory / name, ignore_errors=True)
