@@ -138,7 +138,8 @@ std::vector<Finding> check_storage(Workplace& workplace, const Options& options)
   if (!places) return {{"storage", Grade::trouble, places.error().text(), ""}};
   if (places->first.empty())
     return {{"storage", Grade::note, "no directory: checkpoints live in memory only",
-             "set the option dir (LIBCKPT_DIR) to have them on storage, too"}};
+             "set the option dir (LIBCKPT_DIR) to have them on storage, too; options that a "
+             "trainer's code gives are not seen here"}};
   std::vector<Finding> findings;
   for (const std::string& directory : places->directories())
     findings.push_back(check_place(workplace, directory));

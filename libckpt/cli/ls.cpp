@@ -41,7 +41,7 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
                human_date(checkpoint.created_unix_seconds),
                checkpoint.is_abandoned ? "abandoned" : "published"});
   }
-  outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}.\n", printable(directory))
+  outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}\n", printable(directory))
                                   : table.to_text(0, text_width());
   outcome.json["rejected"] = cli::to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);

@@ -21,6 +21,8 @@ std::string describe(const Json& job) {
     text += fmt::format("; step {} was in memory only, and is lost", lost);
     if (!has_directory) text += " (the job has no directory)";
   }
+  if (job.value("has_trainer", false))
+    text += "; its trainer still runs, and soon starts a daemon again";
   return text + "\n";
 }
 

@@ -188,13 +188,15 @@ void DaemonLink::lose(const Error& error) {
     return state_->lost(why);
   }
   const auto counters = state_->counters();
-  const auto name = [](const std::optional<Step>& step) {
-    return step ? fmt::format("step {}", number(*step)) : std::string("no step");
-  };
+  const auto& captured = counters.captured;
+  const auto& durable = counters.durable;
+  // A step from before this trainer may be stored, too: this rank did not learn of it.
   log_warning(
-      "job={} rank={} lost the daemon: {}. Its memory held {}; storage has {}. Training goes on, "
-      "the daemon is started again",
-      attach_.job, attach_.rank, error.text(), name(counters.captured), name(counters.durable));
+      "job={} rank={} lost the daemon: {}. {}; {}. Training goes on, the daemon is started again",
+      attach_.job, attach_.rank, error.text(),
+      captured ? fmt::format("Its memory held step {}", number(*captured)) : "It held no step",
+      durable ? fmt::format("storage has step {}", number(*durable))
+              : "no step has been stored since this trainer started");
   state_->lost("the daemon is gone: " + error.text());
 }
 

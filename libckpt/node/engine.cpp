@@ -319,7 +319,8 @@ std::string Engine::held_json() const {
     answer["jobs"].push_back({{"job", held.job},
                               {"directory", held.directory},
                               {"durable", step_of(held.durable)},
-                              {"lost", step_of(held.lost)}});
+                              {"lost", step_of(held.lost)},
+                              {"has_trainer", held.has_trainer}});
   }
   return answer.dump();
 }

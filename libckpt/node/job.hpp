@@ -30,6 +30,7 @@ struct Held {
   std::string directory;  // Empty: memory only.
   std::optional<format::StepId> durable;
   std::optional<format::StepId> lost;  // The newest that is in memory and not on storage.
+  bool has_trainer = false;
 };
 
 class Job final : public JobLife, public std::enable_shared_from_this<Job> {

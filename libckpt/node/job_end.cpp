@@ -111,6 +111,7 @@ Held Job::held() const {
   held.job = facts_.shape.job;
   held.directory = facts_.directory;
   held.durable = facts_.durable;
+  held.has_trainer = has_trainer();
   slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
     const format::StepId at = slot.id().at;
     if (slot.is_retiring() || facts_.is_fenced(at)) return;

@@ -250,8 +250,9 @@ class Session:
         return status
 
     def close(self, deadline=DEADLINE):
-        """Flushes the newest committed step and frees the job's memory. Idempotent. Without a
-        directory, a session that neither restored nor saved leaves the memory as it is."""
+        """Flushes the newest committed step and frees the job's memory. Idempotent. Raises if that
+        step cannot be stored: a training that ends silently would lose it. Without a directory, a
+        session that neither restored nor saved leaves the memory as it is."""
         if not self.is_closed and not self._is_out_of_reach():
             self._end(lambda client: client.close(deadline))
 

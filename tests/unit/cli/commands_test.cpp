@@ -411,6 +411,16 @@ TEST_CASE("cli: recover explains, drop frees, stop ends", "[unit][cli]") {
   CHECK(place.ckpt("status" + place.runtime()).code == 1);
 }
 
+TEST_CASE("cli: stop says whose trainer still runs", "[unit][cli]") {
+  const Place place;
+  Trainer trainer(place.options);
+  trainer.save(5, Level::durable);
+  const Answer stopped = place.ckpt("stop" + place.runtime());
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 0);
+  CHECK(Contains(stopped.out)("step 5 is on storage; its trainer still runs"));
+}
+
 TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
   Place place;
   place.options.save_storage_interval = Interval{1000, {}};
@@ -422,6 +432,7 @@ TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
   const Answer stopped = place.ckpt("stop" + place.runtime());
   INFO(stopped.out << stopped.err);
   CHECK(stopped.code == 0);
+  CHECK_FALSE(Contains(stopped.out)("its trainer still runs"));
   const auto json = place.ckpt("ls --json '" + place.options.dir + "'").json();
   CHECK(json["newest"] == "step-000000005");
 }

@@ -74,7 +74,8 @@ def errors_named(name, owner):
     except Exception as error:
         raise errors.InvalidArgument(
             f'restore: item "{name}", a {type(owner).__name__}, does not take its state: {error}; '
-            "it was saved by one of another kind, or with other groups or sizes"
+            "it was saved by one of another kind, or with other groups or sizes, as by a model "
+            "that has changed since; start_fresh() begins anew"
         ) from error
 
 

@@ -49,7 +49,8 @@ class Box:
         # A box without elements lies in every tensor.
         begin = self._begin if self.memory.numel() else [0] * len(self._begin)
         memory = in_stored_type(self.memory)
-        return Array(name, memory, global_shape=self._size, offset=begin, copy=COPY)
+        return Array(name, memory, global_shape=self._size, offset=begin, copy=COPY,
+                     may_go=True)  # fmt: skip
 
     def bytes(self):
         return self.memory.reshape(-1).view(torch.uint8)

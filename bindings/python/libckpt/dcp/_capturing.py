@@ -111,7 +111,8 @@ class Capture:
         begin = (0,) * len(offset) if is_one_of_several else offset
         if tensor.numel() == 0:
             begin = (0,) * len(offset)  # It lies in every tensor.
-        array = Array(name, tensor, global_shape=shape, offset=begin, copy=COPY)
+        array = Array(name, tensor, global_shape=shape, offset=begin, copy=COPY,
+                      may_go=True)  # fmt: skip
         return Stored(self._session.rank, name, is_one_of_several), array
 
     def _object(self, item, planner, _):
@@ -124,7 +125,8 @@ class Capture:
         content = planner.resolve_data(item).getvalue() if text is None else text.encode()
         room = torch.zeros(len(content) // ROOM * ROOM + ROOM, dtype=torch.uint8)
         room[: len(content)] = torch.tensor(bytearray(content), dtype=torch.uint8)
-        array = Array(name, room, global_shape=room.shape, offset=(0,), copy=COPY)
+        array = Array(name, room, global_shape=room.shape, offset=(0,), copy=COPY,
+                      may_go=True)  # fmt: skip
         stored = Stored(rank, name, form=form, length=len(content), room=room.numel())
         return stored, array
 
