@@ -52,8 +52,9 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
       });
   command->add_option("DIR", arguments.dir, "The job's directory or bucket (option `dir`)")
       ->required();
-  command->add_option("--keep", given.words.max_ckpt_num,
-                      "How many of the newest checkpoints stay (max_ckpt_num); default, and 0: all");
+  command->add_option(
+      "--keep", given.words.max_ckpt_num,
+      "How many of the newest checkpoints stay (max_ckpt_num); default, and 0: all");
   command->add_option("--keep-every", given.keep_every,
                       "Steps that stay besides, such as '1000 until 10000, 5000'");
   command->add_option("--keep-best", given.words.keep_best,
