@@ -177,13 +177,14 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
                                  });
   command->add_option("PATH", given.path, "One checkpoint (step-...), or a directory of them")
       ->required();
-  command->add_option("OUT", given.out, "The file to write, or with --format hf the directory")
+  command->add_option("OUT", given.out, "The file to write; with hf and dcp the directory")
       ->required();
   command
       ->add_option(
           "--format", given.format,
           "safetensors: one file. torch: one file that torch.load opens. hf: the files of a "
-          "model as Hugging Face loads them")
+          "model as Hugging Face loads them. dcp: the directory that torch.distributed.checkpoint "
+          "loads, in any world")
       ->default_val("safetensors");
   command
       ->add_option("--max-shard-size", given.max_shard_size,
@@ -204,19 +205,22 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
       "memory.\n"
       "\n"
       "Of tied tensors one name is written, and the metadata has the other, as\n"
-      "safetensors.torch.save_model does; with --format torch both are there and share their "
-      "bytes.\n"
+      "safetensors.torch.save_model does; with --format torch and dcp both are there and share\n"
+      "their bytes.\n"
       "Whole tensors that several ranks have under one name must have the same bytes, or --rank\n"
       "must say whose count.\n\n"
+      "PATH and OUT may lie in buckets (s3://BUCKET/...).\n\n"
       "Files are written as .NAME.HEX.partial, synced, and renamed when all are whole: the index\n"
       "last. Exits with 1, and leaves what was there, if an element is missing or damaged.\n\n"
       "Examples:\n"
       "  ckpt export /ckpt/gpt2 model.safetensors --strip model.\n"
       "  ckpt export /ckpt/gpt2 model.pt --format torch --strip model.\n"
       "  ckpt export /ckpt/llama/step-000000900 llama-hf --format hf --strip model.\n"
+      "  ckpt export /ckpt/gpt2 gpt2-dcp --format dcp\n"
       "then in Python:\n"
       "  model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))\n"
-      "  model.load_state_dict(torch.load(\"model.pt\", weights_only=True))");
+      "  model.load_state_dict(torch.load(\"model.pt\", weights_only=True))\n"
+      "  torch.distributed.checkpoint.load(state_dict, checkpoint_id=\"gpt2-dcp\")");
 }
 
 void add_diff(CLI::App& app, Commands& commands, Arguments& arguments) {

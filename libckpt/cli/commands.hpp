@@ -73,7 +73,7 @@ Result<Outcome> inspect(const InspectOptions& given);
 struct ExportOptions {
   std::string path;
   std::string out;
-  std::string format;  // "safetensors", "torch", "hf".
+  std::string format;  // "safetensors", "torch", "hf", "dcp".
   std::string max_shard_size;
   std::vector<std::string> names;
   std::string strip;

@@ -16,6 +16,7 @@
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "cli/workplace.hpp"
+#include "format/dcp_metadata.hpp"
 
 namespace ckpt::cli {
 
@@ -27,17 +28,15 @@ Result<ExportWish> wish_of(const ExportOptions& given) {
   wish.rank = given.rank;
   wish.copies_tied = given.copy_tied;
   wish.is_sharded = given.format == "hf";
-  if (!wish.is_sharded && given.format != "safetensors" && given.format != "torch")
+  const bool is_dcp = given.format == "dcp";
+  if (!wish.is_sharded && !is_dcp && given.format != "safetensors" && given.format != "torch")
     return fail(Errc::invalid_argument,
                 fmt::format("--format \"{}\": it is safetensors (one file), torch (one file for "
-                            "torch.load) or hf (the files that Hugging Face loads)",
+                            "torch.load), hf (the files that Hugging Face loads) or dcp (the "
+                            "directory that torch.distributed.checkpoint loads)",
                             given.format));
-  if (bucket::is_bucket_path(given.out)) {
-    return fail(Errc::unsupported,
-                fmt::format("export to {}: an export goes to files: name one, and copy it there",
-                            given.out));
-  }
-  wish.file_name = std::filesystem::path(given.out).filename();
+  wish.file_name = is_dcp ? std::filesystem::path(format::dcp_file_name)
+                          : std::filesystem::path(given.out).filename();
   if (!wish.is_sharded && wish.file_name.empty())
     return fail(Errc::invalid_argument, fmt::format("export to \"{}\": name the file", given.out));
   CKPT_TRY(wish.file_bytes_max, parse_size(given.max_shard_size));
@@ -49,15 +48,16 @@ Result<ExportWish> wish_of(const ExportOptions& given) {
 ExportOrder order_of(const ExportOptions& given) {
   ExportOrder order;
   std::filesystem::path out = given.out;
-  if (given.format == "hf") {
+  if (given.format == "hf" || given.format == "dcp") {
     if (!out.has_filename()) out = out.parent_path();  // Without the last slash.
     order.directory = out;
     order.makes_directory = true;
-    order.is_model_directory = true;
+    order.is_whole_directory = true;
   } else {
     order.directory = out.parent_path().empty() ? "." : out.parent_path().string();
   }
-  order.is_torch = given.format == "torch";
+  if (given.format == "torch") order.kind = ExportKind::torch;
+  if (given.format == "dcp") order.kind = ExportKind::dcp;
   order.replaces = given.force;
   order.attempt = random_from_system();
   order.is_cancelled = SignalWatch::has_signal;
@@ -157,11 +157,14 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
   ExportOrder order = order_of(given);
   const std::string made = is_there(order.directory) ? "" : order.directory;
   order.written = [&](std::uint64_t more) { progress->add(more); };
-  const auto paths =
+  auto paths =
       workplace.run(write_export(workplace.files(), *step->shards, plan, std::move(order)));
   progress.reset();
   if (!paths) return explained(paths.error());
-  take_usual_mode(*paths, made);
+  for (std::string& path : *paths) {  // As it was given.
+    if (path.starts_with("./") && !given.out.starts_with("./")) path.erase(0, 2);
+  }
+  if (!bucket::is_bucket_path(given.out)) take_usual_mode(*paths, made);
   return told(*step, given, plan, *paths);
 }
 

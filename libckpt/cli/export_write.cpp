@@ -3,6 +3,9 @@
 // 3. The files that a program would open first are removed: the index, and a single file.
 // 4. The files are renamed to their places, the index last, and the directory is synced.
 //
+// In a bucket the parts of each object are uploaded in step 2, and in step 4 the uploads are
+// completed.
+//
 // A death in between leaves hidden files, or no index. It leaves no file that is not whole, and no
 // index of other files than lie there.
 #include "cli/export_write.hpp"
@@ -13,17 +16,23 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "cli/torch_file.hpp"
+#include "format/dcp_metadata.hpp"
 #include "os/path.hpp"
 
 namespace ckpt::cli {
 
 namespace {
+
+bool is_dcp_file(std::string_view name) {
+  return name == format::dcp_metadata_name || name.ends_with(".distcp");
+}
 
 // Lives in the frame of write_export.
 struct Export {
@@ -35,12 +44,32 @@ struct Export {
   std::vector<std::byte> buffer;
   std::vector<std::byte> other;
   bool has_made_directory = false;
+  std::vector<format::DcpTensor> described;        // Of an export for DCP.
+  std::vector<std::unique_ptr<os::File>> uploads;  // In a bucket: by file, not complete yet.
+  std::vector<std::byte> index_content;
+
+  bool is_in_bucket() const { return files.objects(order.directory) != nullptr; }
+  void count(std::uint64_t bytes) const {
+    if (order.written) order.written(bytes);
+  }
 
   std::string at(std::string_view name) const { return os::beneath(order.directory, name); }
   std::string aside(std::string_view name) const {
     return at(fmt::format(".{}.{:016x}.partial", name, order.attempt));
   }
-  bool has_index() const { return order.is_model_directory && plan.files.size() > 1; }
+  // The file that is read first, and says what is in the others. Empty: there is none.
+  std::string index() const {
+    if (order.kind == ExportKind::dcp) return format::dcp_metadata_name;
+    return order.is_whole_directory && plan.files.size() > 1 ? index_name : "";
+  }
+  bool is_of_directory(std::string_view name) const {
+    return order.kind == ExportKind::dcp ? is_dcp_file(name) : is_model_file(name);
+  }
+  // Nothing is found without it.
+  bool is_opened_first(std::string_view name) const {
+    return order.kind == ExportKind::dcp ? name == format::dcp_metadata_name
+                                         : name == index_name || name == single_name;
+  }
 };
 
 // The sources of a file's tensors, in the order of the file.
@@ -53,16 +82,16 @@ std::vector<gather::TensorToRead> sources_of(const ExportFile& file) {
 
 Task<void> find_what_is_in_the_way(Export& work) {
   auto listed = co_await work.files.list(work.at("."));
-  if (!listed && listed.error().code() == Errc::not_found && work.order.makes_directory)
-    co_return Status();
+  const bool may_be_missing = work.order.makes_directory || work.is_in_bucket();
+  if (!listed && listed.error().code() == Errc::not_found && may_be_missing) co_return Status();
   if (!listed)
     co_return fail(Errc::invalid_argument,
                    fmt::format("write to {}: {}", work.order.directory, listed.error().message()));
   for (const os::DirectoryEntry& entry : *listed) {
-    const bool is_of_model = work.order.is_model_directory && is_model_file(entry.name);
+    const bool is_of_whole = work.order.is_whole_directory && work.is_of_directory(entry.name);
     const bool is_ours =
         std::ranges::find(work.plan.files, entry.name, &ExportFile::name) != work.plan.files.end();
-    if (!is_of_model && !is_ours) continue;
+    if (!is_of_whole && !is_ours) continue;
     const std::string path = os::display(work.at(entry.name));
     if (entry.kind == os::EntryKind::directory)
       co_return fail(Errc::invalid_argument, fmt::format("{} is a directory", path));
@@ -85,6 +114,7 @@ Task<void> check_complete(Export& work) {
 }
 
 Task<void> make_room(Export& work) {
+  if (work.is_in_bucket()) co_return Status();
   if (work.order.makes_directory) {
     const auto there = co_await work.files.status(work.at("."));
     if (!there) {
@@ -164,6 +194,10 @@ std::vector<std::pair<std::string, std::string>> metadata_of(const ExportPlan& p
   return metadata;
 }
 
+Task<void> nothing_more() {
+  co_return Status();
+}
+
 // Passes the verified bytes of all tensors to `take`, batch by batch.
 using TakeBatch =
     std::function<Task<void>(const gather::Batch& batch, std::span<const std::byte> bytes)>;
@@ -180,19 +214,27 @@ Task<void> read_tensors(Export& work, const ExportFile& file, TakeBatch take) {
     CKPT_CO_CHECK(co_await gather::read_batch(work.source, sources, batch, bytes, hooks));
     CKPT_CO_CHECK(co_await compare_others(work, file, batch));
     CKPT_CO_CHECK(co_await take(batch, bytes));
-    if (work.order.written) work.order.written(size);
   }
   co_return Status();
+}
+
+// In a bucket its size is needed before its bytes.
+Task<void> announce(Export& work, os::File& target, std::uint64_t bytes) {
+  if (!work.is_in_bucket()) co_return Status();
+  Status allocated = co_await target.allocate(bytes);
+  co_return allocated;
 }
 
 Task<void> write_safetensors(Export& work, const ExportFile& file, os::File& target) {
   std::vector<format::PlainTensor> plain;
   for (const ExportTensor& tensor : file.tensors) plain.push_back(tensor.plain);
   CKPT_CO_TRY(const auto header, format::plain_header(plain, metadata_of(work.plan, file)));
+  CKPT_CO_CHECK(co_await announce(work, target, header.size() + file.bytes));
   CKPT_CO_CHECK(co_await target.write_at(0, header));
   std::uint64_t at = header.size();
   TakeBatch take = [&](const gather::Batch&, std::span<const std::byte> bytes) {
     const std::uint64_t begin = std::exchange(at, at + bytes.size());
+    work.count(bytes.size());
     return target.write_at(begin, bytes);
   };
   CKPT_CO_CHECK(co_await read_tensors(work, file, std::move(take)));
@@ -200,25 +242,64 @@ Task<void> write_safetensors(Export& work, const ExportFile& file, os::File& tar
   co_return Status();
 }
 
+// In a bucket all is read twice: what describes a tensor lies before it, and has its checksum.
 Task<void> write_torch(Export& work, const ExportFile& file, os::File& target) {
-  CKPT_CO_TRY(TorchFile torch, TorchFile::make(file, work.plan.tied));
+  const bool is_dcp = work.order.kind == ExportKind::dcp;
+  auto made = is_dcp ? TorchFile::make_of_each(file) : TorchFile::make(file, work.plan.tied);
+  if (!made) co_return fail(std::move(made).error());
+  TorchFile& torch = *made;
+  CKPT_CO_CHECK(co_await announce(work, target, torch.bytes()));
+  if (work.is_in_bucket()) {
+    TakeBatch hash = [&](const gather::Batch& batch, std::span<const std::byte> bytes) {
+      torch.hash(batch, bytes);
+      return nothing_more();
+    };
+    CKPT_CO_CHECK(co_await read_tensors(work, file, std::move(hash)));
+    CKPT_CO_CHECK(co_await torch.put_rest(target));
+  }
+  const bool is_hashed = work.is_in_bucket();
   TakeBatch take = [&](const gather::Batch& batch, std::span<const std::byte> bytes) {
+    if (!is_hashed) torch.hash(batch, bytes);
+    work.count(bytes.size());
     return torch.put(target, batch, bytes);
   };
   CKPT_CO_CHECK(co_await read_tensors(work, file, std::move(take)));
-  Status finished = co_await torch.finish(target);
-  co_return finished;
+  if (!is_hashed) CKPT_CO_CHECK(co_await torch.put_rest(target));
+  for (std::size_t index = 0; is_dcp && index < file.tensors.size(); ++index)
+    work.described.push_back(torch.described(file, index));
+  co_return Status();
 }
 
 Task<void> write_aside(Export& work, const ExportFile& file) {
-  const std::string path = work.aside(file.name);
-  CKPT_CO_TRY(const auto target, co_await work.files.create(path, os::Caching::buffered));
-  Task<void> writing = work.order.is_torch ? write_torch(work, file, *target)
-                                           : write_safetensors(work, file, *target);
+  const std::string path = work.is_in_bucket() ? work.at(file.name) : work.aside(file.name);
+  CKPT_CO_TRY(auto target, co_await work.files.create(path, os::Caching::buffered));
+  const bool is_torch = work.order.kind != ExportKind::safetensors;
+  Task<void> writing =
+      is_torch ? write_torch(work, file, *target) : write_safetensors(work, file, *target);
   CKPT_CO_CHECK(co_await std::move(writing));
+  if (work.is_in_bucket()) {
+    work.uploads.push_back(std::move(target));
+    co_return Status();
+  }
   CKPT_CO_CHECK(co_await target->sync_data());
   auto closed = co_await target->close();
   co_return closed;
+}
+
+std::vector<std::byte> index_of(const Export& work) {
+  if (work.order.kind == ExportKind::dcp) {
+    std::vector<format::DcpTensor> all = work.described;
+    for (const Tied& pair : work.plan.tied) {
+      const auto kept = std::ranges::find(work.described, pair.kept, &format::DcpTensor::name);
+      if (kept == work.described.end()) continue;
+      all.push_back(*kept);
+      all.back().name = pair.other;
+    }
+    return format::write_dcp_metadata(all);
+  }
+  const std::string text = index_json(work.plan);
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
 }
 
 Task<void> write_all(Export& work) {
@@ -227,24 +308,42 @@ Task<void> write_all(Export& work) {
   CKPT_CO_CHECK(co_await make_room(work));
   // Step 2.
   for (const ExportFile& file : work.plan.files) CKPT_CO_CHECK(co_await write_aside(work, file));
-  if (work.has_index()) {
-    const std::string text = index_json(work.plan);
-    const auto bytes = std::as_bytes(std::span(text));
-    std::vector<std::byte> content(bytes.begin(), bytes.end());
-    CKPT_CO_CHECK(co_await work.files.write_small(work.aside(index_name), std::move(content)));
-  }
-  co_return Status();
+  const std::string index = work.index();
+  if (index.empty()) co_return Status();
+  work.index_content = index_of(work);
+  if (work.is_in_bucket()) co_return Status();
+  Status written = co_await work.files.write_small(work.aside(index), work.index_content);
+  co_return written;
 }
 
 Task<void> remove_aside(Export& work) {
+  if (work.is_in_bucket()) co_return Status();  // What is not completed is aborted.
   for (const ExportFile& file : work.plan.files)
     (void)co_await work.files.remove_file(work.aside(file.name));
-  (void)co_await work.files.remove_file(work.aside(index_name));
+  if (const std::string index = work.index(); !index.empty())
+    (void)co_await work.files.remove_file(work.aside(index));
   if (work.has_made_directory) (void)co_await work.files.remove_directory(work.order.directory);
   co_return Status();
 }
 
+Task<void> place_in_bucket(Export& work, std::string name) {
+  const auto file = std::ranges::find(work.plan.files, name, &ExportFile::name);
+  if (file == work.plan.files.end()) {
+    const os::PutCondition replace(os::PutMode::replace);
+    Status put = co_await work.files.objects(work.order.directory)
+                     ->put_small(work.at(name), work.index_content, replace);
+    co_return put;
+  }
+  const auto number = static_cast<std::size_t>(file - work.plan.files.begin());
+  Status completed = co_await work.uploads.at(number)->sync_data();
+  co_return completed;
+}
+
 Task<void> place(Export& work, std::string name) {
+  if (work.is_in_bucket()) {
+    Status placed = co_await place_in_bucket(work, std::move(name));
+    co_return placed;
+  }
   const auto mode = work.order.replaces ? os::RenameMode::replace : os::RenameMode::no_replace;
   auto renamed = co_await work.files.rename(work.aside(name), work.at(name), mode);
   co_return renamed;
@@ -257,22 +356,20 @@ Task<void> place_all(Export& work) {
   };
   bool has_removed = false;
   for (const std::string& name : work.in_the_way) {
-    const bool is_opened_first = name == index_name || (name == single_name && !is_new(name));
-    if (!is_opened_first) continue;
+    if (!work.is_opened_first(name) || is_new(name)) continue;
     CKPT_CO_CHECK(co_await work.files.remove_file(work.at(name)));
     has_removed = true;
   }
   if (has_removed) CKPT_CO_CHECK(co_await work.files.sync_directory(work.at(".")));
   for (const std::string& name : work.in_the_way) {
-    const bool is_gone = name == index_name || name == single_name || is_new(name);
+    const bool is_gone = work.is_opened_first(name) || is_new(name);
     if (!is_gone) CKPT_CO_CHECK(co_await work.files.remove_file(work.at(name)));
   }
   // Step 4.
   for (const ExportFile& file : work.plan.files) CKPT_CO_CHECK(co_await place(work, file.name));
   CKPT_CO_CHECK(co_await work.files.sync_directory(work.at(".")));
-  if (work.has_index()) {
-    std::string name = index_name;
-    CKPT_CO_CHECK(co_await place(work, std::move(name)));
+  if (std::string index = work.index(); !index.empty()) {
+    CKPT_CO_CHECK(co_await place(work, std::move(index)));
     CKPT_CO_CHECK(co_await work.files.sync_directory(work.at(".")));
   }
   co_return Status();
@@ -291,7 +388,8 @@ Task<std::vector<std::string>> write_export(os::FileSystem& files, gather::Shard
   }
   std::vector<std::string> paths;
   for (const ExportFile& file : work.plan.files) paths.push_back(os::display(work.at(file.name)));
-  if (work.has_index()) paths.push_back(os::display(work.at(index_name)));
+  if (const std::string index = work.index(); !index.empty())
+    paths.push_back(os::display(work.at(index)));
   co_return paths;
 }
 

@@ -15,13 +15,20 @@ namespace ckpt::cli {
 // Large enough that a Chunk is seldom read twice.
 inline constexpr std::uint64_t export_buffer_bytes = std::uint64_t{128} << 20;
 
+enum class ExportKind : std::uint8_t {
+  safetensors,
+  torch,  // For torch.load.
+  dcp,    // For torch.distributed.checkpoint.
+};
+
 struct ExportOrder {
-  std::string directory;            // Where the files go.
-  bool makes_directory = false;     // If it is not there.
-  bool is_model_directory = false;  // Other files of a model in it are in the way, too.
-  bool is_torch = false;            // Files for torch.load, else safetensors.
-  bool replaces = false;            // Else existing files are refused.
-  std::uint64_t attempt = 0;        // Random: names the files that are being written.
+  std::string directory;         // Where the files go.
+  bool makes_directory = false;  // If it is not there.
+  // Other files of a model (of safetensors), or of a checkpoint (of dcp) are in the way, too.
+  bool is_whole_directory = false;
+  ExportKind kind = ExportKind::safetensors;
+  bool replaces = false;      // Else existing files are refused.
+  std::uint64_t attempt = 0;  // Random: names the files that are being written.
   std::uint64_t buffer_bytes = export_buffer_bytes;
   std::function<bool()> is_cancelled;          // Asked between buffers. Empty: never.
   std::function<void(std::uint64_t)> written;  // After so many bytes more. Empty: no call.

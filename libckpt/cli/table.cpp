@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/assert.hpp"
 
@@ -19,6 +20,31 @@ std::size_t width_of(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
 }
 
+constexpr std::string_view gap = "  ";
+using Line = std::vector<std::size_t>;  // Its columns.
+
+// How each row is divided into lines. Columns without a width are left out.
+std::vector<Line> lines_of(const std::vector<std::size_t>& widths, std::size_t indent,
+                           std::size_t width) {
+  std::size_t whole = indent;
+  for (const std::size_t each : widths) whole += each == 0 ? 0 : each + gap.size();
+  const bool is_folded = width > 0 && whole > width + gap.size();
+  std::vector<Line> lines(1);
+  std::size_t taken = 0;
+  for (std::size_t column = 0; column < widths.size(); ++column) {
+    if (widths[column] == 0 && column > 0) continue;
+    const std::size_t more = gap.size() + widths[column];
+    const bool is_full = lines.size() == 1 ? column > 0 : taken + more > width;
+    if (is_folded && is_full) {
+      lines.emplace_back();
+      taken = indent + fold_indent;
+    }
+    taken += lines.back().empty() ? widths[column] : more;
+    lines.back().push_back(column);
+  }
+  return lines;
+}
+
 }  // namespace
 
 Table::Table(std::string alignment, std::vector<std::string> head)
@@ -32,38 +58,38 @@ void Table::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-std::string Table::lines(std::size_t indent, std::size_t first_column) const {
+std::vector<std::size_t> Table::widths() const {
   std::vector<std::size_t> widths(alignment_.size());
-  for (const auto& row : rows_) {
-    for (std::size_t column = 0; column < row.size(); ++column)
+  for (std::size_t column = 0; column < widths.size(); ++column) {
+    bool is_used = column == 0 || is_empty();
+    for (const auto& row : rows_) {
       widths[column] = std::max(widths[column], width_of(row[column]));
-  }
-  std::string out;
-  for (const auto& row : rows_) {
-    for (std::size_t column = 0; column < first_column; ++column)
-      out += std::string(indent, ' ') + row[column] + "\n";
-    std::string line(first_column > 0 ? indent + fold_indent : indent, ' ');
-    for (std::size_t column = first_column; column < row.size(); ++column) {
-      const std::string blanks(widths[column] - width_of(row[column]), ' ');
-      if (column > first_column) line += "  ";
-      line += alignment_[column] == 'r' ? blanks + row[column] : row[column] + blanks;
+      is_used |= &row != &rows_.front() && !row[column].empty();
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
+    if (!is_used) widths[column] = 0;
   }
-  return out;
+  return widths;
 }
 
 std::string Table::to_text(std::size_t indent, std::size_t width) const {
-  const std::string whole = lines(indent, 0);
-  if (width == 0) return whole;
-  std::size_t longest = 0;
-  for (std::size_t begin = 0; begin < whole.size();) {
-    const std::size_t end = whole.find('\n', begin);
-    longest = std::max(longest, width_of(whole.substr(begin, end - begin)));
-    begin = end + 1;
+  const std::vector<std::size_t> widths = this->widths();
+  const std::vector<Line> lines = lines_of(widths, indent, width);
+  std::string out;
+  for (const auto& row : rows_) {
+    for (const Line& columns : lines) {
+      const bool is_first = &columns == &lines.front();
+      std::string line(is_first ? indent : indent + fold_indent, ' ');
+      for (const std::size_t column : columns) {
+        const std::string blanks(widths[column] - std::min(widths[column], width_of(row[column])),
+                                 ' ');
+        if (column != columns.front()) line += gap;
+        line += alignment_[column] == 'r' ? blanks + row[column] : row[column] + blanks;
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      if (!line.empty() || is_first) out += line + "\n";
+    }
   }
-  return longest <= width ? whole : lines(indent, 1);
+  return out;
 }
 
 std::string counted(const std::string& count, const char* noun) {

@@ -12,12 +12,13 @@ class Table {
   Table(std::string alignment, std::vector<std::string> head);
   void add(std::vector<std::string> row);
   bool is_empty() const { return rows_.size() == 1; }
-  // Every line begins with `indent` blanks; none ends with a blank. If a line had more than `width`
-  // characters, the first cell of each row gets a line of its own, above the others. 0: no limit.
+  // Every line begins with `indent` blanks; none ends with a blank. A column without a cell is left
+  // out. If a line had more than `width` characters, the first cell of each row gets a line of its
+  // own, and the others follow below it in as many lines as they need. 0: no limit.
   std::string to_text(std::size_t indent, std::size_t width = 0) const;
 
  private:
-  std::string lines(std::size_t indent, std::size_t first_column) const;
+  std::vector<std::size_t> widths() const;
 
   std::string alignment_;
   std::vector<std::vector<std::string>> rows_;

@@ -1,68 +1,15 @@
-// The instructions of the pickle machine are those of protocol 2 (PEP 307); each is one letter.
 #include "format/torch_pickle_write.hpp"
 
 #include <algorithm>
-#include <string>
+#include <string_view>
 
 #include "base/assert.hpp"
+#include "format/pickle_writer.hpp"
 #include "format/torch_names.hpp"
 
 namespace ckpt::format {
 
 namespace {
-
-class Pickle {
- public:
-  void op(char letter) { bytes_.push_back(letter); }
-  void mark() { op('('); }
-  void tuple() { op('t'); }  // Of all since the mark.
-  void little(std::uint64_t value, std::size_t bytes) {
-    for (std::size_t index = 0; index < bytes; ++index)
-      bytes_.push_back(static_cast<char>(value >> (8 * index)));
-  }
-  void text(std::string_view value) {
-    CKPT_ASSERT(value.size() <= UINT32_MAX);
-    op('X');
-    little(value.size(), 4);
-    bytes_ += value;
-  }
-  void integer(std::uint64_t value) {
-    CKPT_ASSERT(value <= INT64_MAX);
-    if (value <= UINT8_MAX) {
-      op('K');
-      little(value, 1);
-    } else if (value <= INT32_MAX) {
-      op('J');
-      little(value, 4);
-    } else {
-      op('\x8a');
-      little(8, 1);
-      little(value, 8);
-    }
-  }
-  void numbers(std::span<const std::uint64_t> values) {
-    mark();
-    for (const std::uint64_t value : values) integer(value);
-    tuple();
-  }
-  // "torch.FloatStorage": the module, and what it has.
-  void name(std::string_view full) {
-    const std::size_t dot = full.rfind('.');
-    CKPT_ASSERT(dot != std::string_view::npos);
-    op('c');
-    bytes_ += full.substr(0, dot);
-    op('\n');
-    bytes_ += full.substr(dot + 1);
-    op('\n');
-  }
-  std::vector<std::byte> take() const {
-    const auto bytes = std::as_bytes(std::span(bytes_));
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  std::string bytes_;
-};
 
 template <class Names>
 std::string_view name_in(const Names& names, DType dtype) {
@@ -71,7 +18,7 @@ std::string_view name_in(const Names& names, DType dtype) {
 }
 
 // A reference that torch.load resolves: ('storage', type, key, device, elements).
-void put_storage(Pickle& pickle, const PickledTensor& tensor, std::string_view type) {
+void put_storage(PickleWriter& pickle, const PickledTensor& tensor, std::string_view type) {
   pickle.mark();
   pickle.text("storage");
   pickle.name(type.empty() ? torch_untyped_storage : type);
@@ -94,7 +41,7 @@ std::vector<std::uint64_t> row_major_strides(std::span<const std::uint64_t> shap
 }
 
 // (storage, offset, shape, strides, requires_grad, hooks[, type]), given to the function.
-void put_tensor(Pickle& pickle, const PickledTensor& tensor) {
+void put_tensor(PickleWriter& pickle, const PickledTensor& tensor) {
   CKPT_ASSERT(tensor.offset == 0);
   const std::string_view type = name_in(torch_storages, tensor.dtype);
   const std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
@@ -115,10 +62,18 @@ void put_tensor(Pickle& pickle, const PickledTensor& tensor) {
 
 }  // namespace
 
+std::string_view torch_dtype_name(DType dtype) {
+  return name_in(torch_dtypes, dtype);
+}
+
+std::vector<std::byte> write_torch_tensor(const PickledTensor& tensor) {
+  PickleWriter pickle;
+  put_tensor(pickle, tensor);
+  return pickle.take();
+}
+
 std::vector<std::byte> write_torch_pickle(std::span<const PickledTensor> tensors) {
-  Pickle pickle;
-  pickle.op('\x80');  // The protocol.
-  pickle.little(2, 1);
+  PickleWriter pickle;
   pickle.op('}');
   pickle.mark();
   for (const PickledTensor& tensor : tensors) {
@@ -126,7 +81,6 @@ std::vector<std::byte> write_torch_pickle(std::span<const PickledTensor> tensors
     put_tensor(pickle, tensor);
   }
   pickle.op('u');
-  pickle.op('.');
   return pickle.take();
 }
 

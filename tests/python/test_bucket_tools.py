@@ -1,5 +1,5 @@
-"""Goal: `ckpt cp`, `gc` and `import` work with buckets as with directories, also when a copy is
-interrupted, the server fails, or two copies run at once.
+"""Goal: `ckpt cp`, `gc`, `import` and `export` work with buckets as with directories, also when a
+copy is interrupted, the server fails, or two copies run at once.
 
 Method: moto's server (and SeaweedFS), with a proxy in front that fails or holds requests; the
 copies are verified by `ckpt verify` and restored.
@@ -173,6 +173,31 @@ def test_models_are_imported_from_and_into_a_bucket(server, job, ckpt, tmp_path)
     assert ckpt("diff", "s3://bucket/two", str(tmp_path / "three"))
     ckpt("import", "s3://bucket/none", "s3://bucket/four", status=1)
     ckpt("import", "s3://bucket/m", "s3://bucket/one", status=2)
+    assert server.uploads() == []
+
+
+@pytest.mark.parametrize("server", BOTH, indirect=True)
+@pytest.mark.parametrize(("layout", "name"), [("safetensors", "model.safetensors"),
+                                              ("torch", "model.pt"), ("hf", "hf"), ("dcp", "dcp")])
+def test_an_export_to_a_bucket_has_the_bytes_of_one_to_a_disk(server, job, ckpt, tmp_path,
+                                                               layout, name):
+    save(job, DIR, (1,))
+    there = ("export", DIR, f"s3://bucket/out/{name}", "--format", layout)
+    ckpt("export", DIR, str(tmp_path / name), "--format", layout)
+    ckpt(*there)
+    paths = (path for path in (tmp_path / name, *tmp_path.glob(f"{name}/*")) if path.is_file())
+    expected = {f"out/{path.relative_to(tmp_path)}": path.read_bytes() for path in paths}
+
+    def assert_is_there():
+        keys = [key for key in server.keys() if key.startswith("out/")]
+        assert sorted(keys) == sorted(expected)
+        for key, content in expected.items():
+            assert server.client.get_object(Bucket="bucket", Key=key)["Body"].read() == content
+
+    assert_is_there()
+    assert "--force" in ckpt(*there, status=2)
+    ckpt(*there, "--force")
+    assert_is_there()
     assert server.uploads() == []
 
 

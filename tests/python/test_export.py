@@ -21,6 +21,7 @@ from trainers import ports  # noqa: E402
 from trainers.exported import Model  # noqa: E402
 
 PROGRAM = pathlib.Path(__file__).parent / "trainers" / "exported.py"
+LOADER = PROGRAM.with_name("dcp_loaded.py")
 SECONDS_MAX = 240
 
 
@@ -46,19 +47,23 @@ def saved(tmp_path_factory):
     return directories
 
 
-def save(kind, ranks, directory, environment):
+def run_ranks(ranks, command, environment, is_group):
     reserved = ports.reserve()
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(reserved.getsockname()[1]),
-             "WORLD_SIZE": str(ranks)} if kind == "fsdp" else {}  # fmt: skip
-    directory.mkdir()
+             "WORLD_SIZE": str(ranks)} if is_group else {}  # fmt: skip
     started = [
-        subprocess.Popen([sys.executable, PROGRAM, kind, directory, "8", "3"],
+        subprocess.Popen([sys.executable, *command],
                          env=environment | group | ({"RANK": str(rank)} if group else {}))
         for rank in range(ranks)
     ]  # fmt: skip
     codes = [process.wait(SECONDS_MAX) for process in started]
     reserved.close()
     assert codes == [0] * ranks
+
+
+def save(kind, ranks, directory, environment):
+    directory.mkdir()
+    run_ranks(ranks, [PROGRAM, kind, directory, "8", "3"], environment, kind == "fsdp")
 
 
 @pytest.fixture
@@ -121,10 +126,30 @@ def test_a_torch_file_is_loaded_without_running_a_pickle(saved, tmp_path, ckpt, 
     assert_same(model.state_dict(), expected)
 
 
+@pytest.mark.parametrize(("kind", "ranks"), [("plain", 2), ("fsdp", 1), ("fsdp", 3)])
+def test_a_folder_for_dcp_is_loaded_by_stock_torch_in_any_world(saved, tmp_path, ckpt, kind, ranks):
+    out = tmp_path / "dcp"
+    arguments = saved[kind] / "job", out, "--format", "dcp", "--strip", "model."
+    told = json.loads(ckpt("export", *arguments, "--json"))
+    assert told["tied"] == {"head.weight": "embed.weight"}
+    assert sorted(path.name for path in out.iterdir()) == [".metadata", "__0_0.distcp"]
+    command = [LOADER, out, saved[kind] / "whole.pt"]
+    run_ranks(ranks, command, {**os.environ, "OMP_NUM_THREADS": "1"}, is_group=ranks > 1)
+
+    assert "--force" in ckpt("export", *arguments, code=2)
+    (out / "__7_0.distcp").write_bytes(b"of another one")
+    ckpt("export", *arguments, "--force")
+    assert sorted(path.name for path in out.iterdir()) == [".metadata", "__0_0.distcp"]
+
+
 def test_the_number_of_ranks_leaves_no_trace(saved, tmp_path, ckpt):
     for kind in saved:
         ckpt("export", saved[kind] / "job" / "step-000000008", tmp_path / kind, "--strip", "model.")
+        ckpt("export", saved[kind] / "job", tmp_path / f"{kind}-dcp", "--format", "dcp")
     assert (tmp_path / "plain").read_bytes() == (tmp_path / "fsdp").read_bytes()
+    for name in (".metadata", "__0_0.distcp"):
+        one, other = (tmp_path / f"{kind}-dcp" / name for kind in ("plain", "fsdp"))
+        assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["plain", "fsdp"])

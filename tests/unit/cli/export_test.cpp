@@ -2,102 +2,18 @@
 //         file under a final name is ever half-written.
 // Method: small checkpoints on a disk in memory, exported through buffers of a few bytes. Files are
 //         read by our strict reader of safetensors. Every operation of the disk fails once.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/export_plan.hpp"
-#include "cli/export_write.hpp"
 #include "cli/import_source.hpp"
 #include "cli/workplace.hpp"
-#include "format/safetensors_image.hpp"
 #include "support/temporary_directory.hpp"
-#include "unit/cli/made_steps.hpp"
+#include "unit/cli/export_scene.hpp"
 
 namespace ckpt::cli {
 namespace {
 
 using Catch::Matchers::Contains;
-
-struct Exported {
-  std::map<std::string, MadeTensor> tensors;
-  std::map<std::string, std::string> metadata;
-};
-
-Exported parsed(const std::string& file) {
-  const auto bytes = std::as_bytes(std::span(file));
-  const auto image = format::parse_safetensors(bytes, bytes.size());
-  REQUIRE((image ? "" : image.error().message()) == "");
-  Exported exported;
-  for (const auto& [key, value] : image->metadata) exported.metadata[key] = value;
-  for (const format::ImageTensor& each : image->tensors) {
-    MadeTensor& tensor = exported.tensors[each.name];
-    tensor.name = each.name;
-    tensor.dtype = each.dtype;
-    tensor.shape = each.shape;
-    const auto content = bytes.subspan(each.extent.offset, each.extent.bytes);
-    tensor.bytes.assign(content.begin(), content.end());
-    CHECK((each.extent.offset % size_of(each.dtype)) == 0);
-  }
-  return exported;
-}
-
-void check_same(const MadeTensor& tensor, const MadeTensor& expected) {
-  INFO(tensor.name);
-  CHECK(tensor.dtype == expected.dtype);
-  CHECK(tensor.shape == expected.shape);
-  CHECK(tensor.bytes == expected.bytes);
-}
-
-class ExportScene : public MadeSteps {
- public:
-  ExportScene() {
-    disk.put_directory("/out");
-    order.directory = "/out";
-    order.buffer_bytes = 20;
-    wish.file_name = "model.safetensors";
-  }
-  Result<std::vector<std::string>> try_export(const std::string& path) {
-    const auto step = open_step(path);
-    std::map<std::uint32_t, ItemForms> forms;
-    for (std::uint32_t rank = 0; rank < step->shards->shard_count(); ++rank) {
-      const auto record = run(step->shards->whole_record(rank));
-      REQUIRE(record);
-      CKPT_TRY(forms[rank], run(read_item_forms(*step->shards, *record)));
-    }
-    const FormsOf forms_of = [&](std::uint32_t rank) -> const ItemForms& { return forms.at(rank); };
-    CKPT_TRY(plan, plan_export(step->tensors, forms_of, wish));
-    order.attempt = ++attempts;
-    return run(write_export(files, *step->shards, plan, order));
-  }
-  Exported must_export(const std::string& path) {
-    const auto paths = try_export(path);
-    REQUIRE((paths ? "" : paths.error().message()) == "");
-    REQUIRE(paths->size() == 1);
-    return parsed(disk.content(paths->front()));
-  }
-  std::string error_of(const std::string& path) {
-    const auto paths = try_export(path);
-    return paths ? "" : paths.error().message();
-  }
-  std::vector<std::string> names_in_out() const {
-    std::vector<std::string> names;
-    for (const std::string& path : disk.tree())
-      if (path.starts_with("/out/") && path != "/out/") names.push_back(path.substr(5));
-    return names;
-  }
-
-  ExportWish wish;
-  ExportOrder order;
-  ExportPlan plan;
-};
-
-ExportWish sharded(std::uint64_t bytes) {
-  ExportWish wish;
-  wish.is_sharded = true;
-  wish.file_bytes_max = bytes;
-  return wish;
-}
 
 }  // namespace
 
@@ -128,7 +44,7 @@ TEST_CASE("export: the pieces of all ranks are one tensor, whichever ranks there
 TEST_CASE("export: a torch file has every tensor where its pickle says, and no other bytes",
           "[unit][cli]") {
   ExportScene scene;
-  scene.order.is_torch = true;
+  scene.order.kind = ExportKind::torch;
   scene.wish.file_name = "model.pt";
   const MadeTensor bias = floats("m.bias", {3}, 5);
   const MadeTensor flags = made<std::uint8_t>("m.flags", DType::boolean, {3}, 0);
@@ -323,7 +239,7 @@ TEST_CASE("export: files are filled up to their size, and the index names them",
                           made<std::uint8_t>("l.3", DType::u8, {3}, 1), floats("l.4", {30}, 1)},
                          {}}});
   scene.order.directory = "/out/hf";
-  scene.order.makes_directory = scene.order.is_model_directory = true;
+  scene.order.makes_directory = scene.order.is_whole_directory = true;
   scene.wish = sharded(35);
   const auto paths = scene.try_export(path);
   REQUIRE((paths ? "" : paths.error().message()) == "");
@@ -371,7 +287,7 @@ TEST_CASE("export: after any failure no file is half-written and no index is wro
     ExportScene scene;
     const auto path = scene.publish(1, {{{rows("a", {6, 3}, 0, 3, 1)}, {}},
                                         {{rows("a", {6, 3}, 3, 3, 1), floats("b", {9}, 1)}, {}}});
-    scene.order.is_model_directory = true;
+    scene.order.is_whole_directory = true;
     scene.order.replaces = is_old_there;
     if (is_old_there) {
       scene.wish = sharded(1);

@@ -29,6 +29,30 @@ TEST_CASE("table: on a narrow terminal the first column has lines of its own", "
   CHECK(table.to_text(0, 10) == "NAME\n      N\na\n    100\nlong\xc3\xa9r\n      7\n");
 }
 
+TEST_CASE("table: a narrow terminal gets as many lines as it needs, and columns stay aligned",
+          "[unit][cli]") {
+  Table table("lrlr", {"NAME", "N", "WHERE", "SIZE"});
+  table.add({"a", "100", "here", "1"});
+  table.add({"longer", "7", "there", "22"});
+  CHECK(table.to_text(0, 24) ==
+        "NAME      N  WHERE  SIZE\na       100  here      1\nlonger    7  there    22\n");
+  CHECK(table.to_text(0, 23) ==
+        "NAME\n      N  WHERE  SIZE\na\n    100  here      1\nlonger\n      7  there    22\n");
+  CHECK(table.to_text(0, 17) ==
+        "NAME\n      N  WHERE\n    SIZE\na\n    100  here\n       1\nlonger\n      7  there\n"
+        "      22\n");
+  for (const std::size_t width : {1u, 5u, 9u})  // Never endless, and nothing is lost.
+    CHECK(table.to_text(0, width).find("there") != std::string::npos);
+}
+
+TEST_CASE("table: a column that has no cell is not shown", "[unit][cli]") {
+  Table table("lrl", {"NAME", "RANK", "DIFFERENCE"});
+  table.add({"a", "", "some"});
+  CHECK(table.to_text(0) == "NAME  DIFFERENCE\na     some\n");
+  table.add({"b", "1", ""});
+  CHECK(table.to_text(0) == "NAME  RANK  DIFFERENCE\na           some\nb        1\n");
+}
+
 TEST_CASE("terminal: progress has a rate and the time left", "[unit][cli]") {
   CHECK(progress_text(0, 10 << 20, 0) == "  0 %  0 B of 10.0 MiB");
   CHECK(progress_text(4 << 20, 10 << 20, 2) == " 40 %  4.0 MiB of 10.0 MiB  2.0 MiB/s  3 s left");

@@ -2,7 +2,10 @@
 // Method: save, verify, read back, save again and prune in a directory of this machine, through a
 //         symbolic link, with the ring where there is one, and with the pool.
 #include <stdlib.h>
+#include <sys/resource.h>
 
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 
 #include "os/pool_file_system.hpp"
@@ -112,7 +115,85 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   REQUIRE(by_name.has_value());
 }
 
+// No file grows beyond it. A write that would is cut short there, and the next one fails.
+class SizeLimit {
+ public:
+  explicit SizeLimit(std::uint64_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~SizeLimit() {
+    (void)::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  SizeLimit(const SizeLimit&) = delete;
+  SizeLimit& operator=(const SizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+void check_short_writes(std::unique_ptr<os::FileSystem> made) {
+  DiskScene scene(std::move(made));
+  const std::string path = scene.root + "/file";
+  constexpr std::uint64_t limit = 4 * MiB + 8 * KiB;
+  const std::vector<MadeShard> shards = large_shards(step_id(1));
+  const auto bytes = std::span(*shards.front().bytes).first(9 * MiB);
+  auto file = scene.run(scene.files->create(path, os::Caching::direct));
+  REQUIRE(file);
+  {
+    const SizeLimit limited(limit);
+    const Status written = scene.run((*file)->write_at(MiB, bytes));
+    REQUIRE_FALSE(written);
+    CHECK(written.error().cause().value() == EFBIG);
+  }
+  CHECK(std::filesystem::file_size(path) == limit);  // What was cut off was tried once more.
+  REQUIRE(scene.run((*file)->write_at(MiB, bytes)));
+  std::vector<std::byte> found(bytes.size());
+  REQUIRE(scene.run((*file)->close()));
+  auto opened = scene.run(scene.files->open_read(path, os::Caching::direct));
+  REQUIRE(opened);
+  REQUIRE(scene.run((*opened)->read_at(MiB, found)));
+  CHECK(std::ranges::equal(found, bytes));
+  REQUIRE(scene.run((*opened)->close()));
+}
+
+void check_limited_save(std::unique_ptr<os::FileSystem> made) {
+  DiskScene scene(std::move(made));
+  const storage::Site site(*scene.files, *scene.clock, scene.root + "/job");
+  storage::RunOrder order;
+  order.job = "job";
+  order.fresh_run = test_run;
+  order.attempt = 1;
+  REQUIRE(scene.run(storage::open_run_directory(site, order)));
+  {
+    const SizeLimit limited(4 * MiB + 8 * KiB);
+    const auto saved = scene.run(save(site, large_shards(step_id(1)), 2));
+    REQUIRE_FALSE(saved);
+    CHECK(saved.error().cause().value() == EFBIG);
+  }
+  const auto saved = scene.run(save(site, large_shards(step_id(1)), 3));
+  REQUIRE((saved ? "" : saved.error().message()) == "");
+  const auto report = scene.run(storage::verify_checkpoint(*scene.files, site.at(saved->name)));
+  REQUIRE(report);
+  CHECK(report->is_good());
+}
+
 }  // namespace
+
+TEST_CASE("disk: a write that is cut short goes on where it stopped, and fails where nothing goes",
+          "[unit][storage]") {
+  check_short_writes(os::make_file_system());
+  check_short_writes(os::make_pool_file_system());
+}
+TEST_CASE("disk: a save that a limit of the system ends leaves nothing in the way",
+          "[unit][storage]") {
+  check_limited_save(os::make_file_system());
+  check_limited_save(os::make_pool_file_system());
+}
 
 TEST_CASE("disk: a job's life with io_uring, or what this machine has instead", "[unit][storage]") {
   check_round_trip(os::make_file_system());

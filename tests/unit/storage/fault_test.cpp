@@ -1,7 +1,7 @@
 // Goal:   whichever operation fails, with whichever error, the save says so, what was durable
 //         stays, and the next save works; a full disk can be pruned.
-// Method: fail the n-th operation for every n, once with six errors and for good with two, where a
-//         write leaves half; then clear the fault and save again.
+// Method: fail the n-th operation for every n, once with seven errors and for good with four, where
+//         a write leaves half; then clear the fault and save again. Or take the directory away.
 #include <cerrno>
 
 #include "unit/storage/storage_fixture.hpp"
@@ -10,7 +10,7 @@ namespace ckpt::test {
 
 namespace {
 
-constexpr int errors[] = {EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE};
+constexpr int errors[] = {EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE, EROFS};
 constexpr std::uint64_t operations_max = 500;
 
 // Returns how many operations a save takes.
@@ -53,10 +53,39 @@ TEST_CASE("fault: the n-th operation of a save fails once, for every n", "[unit]
 
 TEST_CASE("fault: all operations fail from the n-th on, for every n", "[unit][storage]") {
   MemoryDisk::Fault fault;
-  fault.error = GENERATE(EIO, ENOSPC);
+  fault.error = GENERATE(EIO, ENOSPC, EDQUOT, EROFS);  // EROFS: mounted again, read-only.
   fault.is_sticky = true;
   fault.is_partial = true;
   REQUIRE(fail_everywhere(fault) > operations_of_a_save_min);
+}
+
+TEST_CASE("fault: the job's directory vanishes before the n-th operation of a save, for every n",
+          "[unit][storage]") {
+  bool is_done = false;
+  std::uint64_t at = 0;
+  for (; !is_done; ++at) {
+    REQUIRE(at < operations_max);
+    StorageFixture scene;
+    scene.open();
+    scene.must_save(step_id(1));
+    std::uint64_t seen = 0;
+    scene.disk.set_hook([&](std::string_view, const std::string&) {
+      if (seen++ == at) scene.disk.erase("/scratch/job");
+      return 0;
+    });
+    const auto saved = scene.try_save(step_id(2));
+    scene.disk.set_hook({});
+    is_done = seen <= at;
+    CAPTURE(at, saved.has_value());
+    if (is_done) REQUIRE(saved.has_value());
+    if (!saved) REQUIRE(saved.error().code() == Errc::not_found);
+    // The job goes on in a new directory.
+    scene.open();
+    scene.must_save(step_id(3));
+    REQUIRE(scene.whole_steps().back() == step_id(3));
+    REQUIRE(scene.leftovers().empty());
+  }
+  REQUIRE(at > operations_of_a_save_min);
 }
 
 TEST_CASE_METHOD(StorageFixture, "fault: a verified shard is good, whatever closing its files says",
