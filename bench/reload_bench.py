@@ -165,7 +165,7 @@ class Side:
     """Two ranks that are killed and started again."""
 
     def __init__(self, framework, count, scratch, job):
-        folder = scratch / f"stock-{framework}"
+        folder = scratch / f"{job or 'stock'}-{framework}"
         self._words = [framework, str(count), job, str(folder)]
         self._processes, self._newest, self.loads = [], 0, []
         self._start()

@@ -44,7 +44,7 @@ case " $*" in
   *" tests/python"*) run_in torch "$@" ;;
   *)
     run_in torch "${for_jax[@]/#/--ignore=}" tests/python "$@"
-    run_in jax "${for_jax[@]}" tests/python/test_stubs.py "$@"
+    run_in jax "${for_jax[@]}" tests/python/test_{guides,stubs}.py "$@"
     [ -z "$is_deep" ] || run_in old_torch "${of_core[@]}" "$@"
     ;;
 esac

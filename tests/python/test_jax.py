@@ -687,6 +687,18 @@ def test_another_number_of_processes_goes_on_from_storage(training, programs, tm
 
 
 @pytest.mark.slow
+def test_the_example_of_levanter_ends_as_if_it_had_not_been_killed():
+    example = TRAINERS.parents[2] / "examples" / "levanter_trainer.py"
+    found = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
+                           timeout=900, check=False)  # fmt: skip
+    assert found.returncode == 0, (found.stdout + found.stderr)[-4000:]
+    assert found.stdout.count("--- kill -9") == 3
+    assert found.stdout.count("the same as if nothing had happened") == 1
+    assert found.stdout.count("are those of the last step: True") == 3
+    assert "--- folders: step-50 step-100 step-150" in found.stdout
+
+
+@pytest.mark.slow
 def test_the_example_ends_as_if_it_had_not_been_killed():
     example = TRAINERS.parents[2] / "examples" / "jax_trainer.py"
     found = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,

@@ -92,3 +92,18 @@ def test_copies_of_the_shards_are_captured_once_among_them(sharded, tmp_path):
     assert check_began(log, 4, 4, whole, ("storage",)) == 6
     log = sharded.start("AB", "job", 8, directory, WIDTH="40001").finish()
     assert said(log, 0, "source")[0][1] == "4"
+
+
+@pytest.mark.slow
+def test_copies_of_shards_become_plain_shards_and_copies_again(sharded):
+    """HSDP of 2 x 2 ranks -> 3 ranks that hold the model once -> 2 x 2 -> 1."""
+    memory, before, saved_by, newest = ("own_memory", "peer_memory"), None, 0, 0
+    for nodes, at, more in [("ABCD", 4, {"COPIES": "2"}), ("ABC", 7, {}),
+                            ("ABCD", 10, {"COPIES": "2"}), ("A", 13, {})]:  # fmt: skip
+        job = sharded.start(nodes, "job", 20, HOLD_AT=str(at), **more)
+        job.wait_until_said(f"r0 made {at} ")
+        log = job.log.read_text()
+        if before is not None:
+            assert check_began(log, len(nodes), saved_by, before, memory) > newest
+        kill_all(log, len(nodes), job)
+        before, saved_by, newest = job.log.read_text(), len(nodes), at - 3
