@@ -79,7 +79,7 @@ run_suite() {
 }
 
 # The parts in the order of their weight, with what each may take.
-parts=(copies:90 saves:60 calls:120 steps:90 restore:30 memory:40 gaps:60 overlap:60 training:40)
+parts=(copies:90 saves:60 calls:120 steps:90 restore:30 memory:40 gaps:60 overlap:90 training:60)
 run_bench() {
   local part bench=("$root/bin/ckpt_gpu_bench" "${options[@]}" --results "$figures" --only)
   if ! has_gpu; then
@@ -89,7 +89,7 @@ run_bench() {
   for part in "${parts[@]}"; do
     run "bench ${part%:*}" "${part#*:}" "${bench[@]}" "${part%:*}"
   done
-  run "bench overlap, one connection" 60 \
+  run "bench overlap, one connection" 90 \
     env CUDA_DEVICE_MAX_CONNECTIONS=1 "${bench[@]}" overlap
 }
 

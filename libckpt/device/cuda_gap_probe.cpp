@@ -72,8 +72,10 @@ class GapProbe {
   bool is_drained_ = true;
 };
 
-// What is still queued may read and write the memory: then it stays for the life of the context.
+// What is still queued may read and write the memory. Where its end cannot be seen, the memory
+// stays for the life of the context.
 GapProbe::~GapProbe() {
+  if (!is_drained_) (void)drain();
   for (const CUevent event : {copied_, small_copied_, busy_ended_})
     if (event != nullptr) (void)driver_.destroy_event(event);
   for (const CUstream stream : {busy_, small_})
@@ -128,8 +130,11 @@ Result<std::chrono::nanoseconds> GapProbe::time_small_copy() {
 }
 
 Status GapProbe::drain() {
-  CKPT_CHECK(driver_.check(driver_.record_event(busy_ended_, busy_), "record an event"));
-  for (const CUevent event : {copied_, busy_ended_}) {
+  const std::pair<CUevent, CUstream> ends[] = {
+      {copied_, queue_.stream}, {busy_ended_, busy_}, {small_copied_, small_}};
+  for (const auto& [event, stream] : ends)
+    CKPT_CHECK(driver_.check(driver_.record_event(event, stream), "record an event"));
+  for (const auto& [event, stream] : ends) {
     bool is_over = false;
     while (!is_over) {
       CKPT_TRY(is_over, has_ended(event));

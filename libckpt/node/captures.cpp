@@ -199,6 +199,8 @@ void Captures::abandon_fillings(const Rank& rank, SessionId filler) {
 }
 
 void Captures::end_rests(const Rank& rank) {
+  // Their processes may still copy: the rest begins at their end.
+  if (!rank.fenced.empty()) return;
   for (OwnSlot& own : slots_.own(rank.rank).slots) {
     if (!own.rest || facts_.clock().now() < own.rest->until) continue;
     own.rest.reset();

@@ -12,7 +12,8 @@ small=$(mktemp -d)
 trap 'rm -rf "$small"' EXIT
 programs="bash env timeout cat cp date dirname grep head ls mkdir mktemp nproc realpath rm sed seq
   sleep sort stat tail tee tr uname"
-mkdir -p "$small"/{bin,dev,lib64,proc,tmp,var/tmp,here}
+mkdir -p "$small"/{bin,dev,lib64,proc,tmp,usr,var/tmp,here}
+ln -s ../bin "$small/usr/bin"
 for name in $programs; do
   path=$(PATH=/usr/bin:/bin command -v "$name") || { echo "there is no $name here"; exit 77; }
   cp -L "$path" "$small/bin/"
