@@ -61,6 +61,7 @@ run() {
   fi
   failed=$((failed + 1))
   case $status in
+    1) note "FAILED   $name: a test or a floor was not held" ;;
     124 | 137) note "FAILED   $name: it hung, or was killed, after $((SECONDS - began)) s" ;;
     *) note "FAILED   $name: exit code $status" ;;
   esac
