@@ -214,20 +214,6 @@ def serve(start, monkeypatch, directory):
     server.stop()
 
 
-def command(programs):
-    """Runs `ckpt` with arguments, and returns what it printed."""
-
-    def run(*arguments, status=0):
-        done = subprocess.run(
-            [programs / "ckpt", *arguments],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + (done.stderr if status else "")
-
-    return run
-
-
 def is_part_of_upload(method, path):
     query = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
     return method == "PUT" and "partNumber" in query

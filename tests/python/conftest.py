@@ -42,6 +42,21 @@ def programs():
 
 
 @pytest.fixture
+def ckpt(programs):
+    """Runs `ckpt` with arguments, and returns its output, after a failure also its errors."""
+
+    def run(*arguments, status=0):
+        done = subprocess.run(
+            [programs / "ckpt", *arguments],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + (done.stderr if status else "")
+
+    return run
+
+
+@pytest.fixture
 def runtime(tmp_path, programs, monkeypatch):
     """A runtime directory of this test's own; its daemon ends with the test."""
     directory = tmp_path / "runtime"

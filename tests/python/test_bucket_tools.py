@@ -28,11 +28,6 @@ def server(request, monkeypatch, tmp_path):
     yield from bucket_server.serve(start, monkeypatch, tmp_path)
 
 
-@pytest.fixture
-def ckpt(programs):
-    return bucket_server.command(programs)
-
-
 def save(job, where, steps):
     session = job(dir=where, save_storage_interval=1)
     for step in steps:

@@ -31,11 +31,6 @@ def server(request, monkeypatch, tmp_path):
     yield from bucket_server.serve(start, monkeypatch, tmp_path)
 
 
-@pytest.fixture
-def ckpt(programs):
-    return bucket_server.command(programs)
-
-
 def items_of(step, elements=ELEMENTS):
     weights = numpy.arange(elements, dtype=numpy.float32) + step
     return {"weights": weights, "bias": numpy.full(7, step, numpy.int64), "epoch": step}

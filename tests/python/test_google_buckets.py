@@ -25,11 +25,6 @@ def server(monkeypatch, tmp_path):
         yield served
 
 
-@pytest.fixture
-def ckpt(programs):
-    return bucket_server.command(programs)
-
-
 def save(session, steps):
     for step in steps:
         session.save(step, {"weights": numpy.arange(ELEMENTS, dtype=numpy.float32) + step})

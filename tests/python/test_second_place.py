@@ -37,17 +37,6 @@ def server(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def ckpt(programs):
-    def run(*arguments, status=0):
-        command = [programs / "ckpt", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout
-
-    return run
-
-
-@pytest.fixture
 def near(tmp_path):
     return tmp_path / "nvme" / "run"
 

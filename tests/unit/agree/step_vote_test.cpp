@@ -133,8 +133,8 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
   CHECK(older.candidates.front().verdict ==
         "rejected: no copy of it in memory, and the stored shard of rank 1 is damaged");
   CHECK(older.reason ==
-        "the newest that all ranks can have; step 4 rejected: no copy of it in memory, and what "
-        "storage has of rank 1 is damaged; 1 checkpoint on storage is damaged (see ckpt verify), "
+        "the newest that all ranks can have; step 4 rejected: no copy of it in memory, and the "
+        "stored shard of rank 1 is damaged; 1 checkpoint on storage is damaged (see ckpt verify), "
         "passed by");
 
   // The other rank's file is good, and this rank's bytes are in memory.

@@ -31,7 +31,7 @@ TEST_CASE_METHOD(CopyInBucket, "copy in bucket: is the same checkpoint, whatever
   const auto copied = must_copy(2);
   CHECK(copied.name == "step-000000002");
   CHECK_FALSE(copied.was_there);
-  CHECK(bytes_copied > 0);
+  CHECK(counts.copied > 0);
   CHECK(newest_in(target) == 2);
   CHECK(text_at(target, "latest") == "step-000000002\n");
   CHECK(text_at(target, ".libckpt/run.json") == text_at(source, ".libckpt/run.json"));
@@ -40,7 +40,7 @@ TEST_CASE_METHOD(CopyInBucket, "copy in bucket: is the same checkpoint, whatever
   CHECK(text_at(target, "latest") == "step-000000002\n");
   CHECK(newest_in(target) == 2);
   CHECK(must_copy(2).was_there);
-  CHECK(bytes_copied == 0);
+  CHECK(counts.copied == 0);
   CHECK(server.uploads.empty());
 
   const auto there = must(storage::read_manifest(target, "step-000000002"));
@@ -86,7 +86,7 @@ TEST_CASE_METHOD(CopyInBucket,
     if (copied) REQUIRE(is_there);
     const auto again = must_copy(2);
     CHECK(again.was_there == is_there);
-    found_most = std::max(found_most, bytes_found);
+    found_most = std::max(found_most, counts.found);
     REQUIRE(newest_in(target) == 2);
     CHECK(attempts_at(2) == 1);
     CHECK(server.uploads.empty());
@@ -163,7 +163,7 @@ TEST_CASE_METHOD(CopyInBucket, "copy in bucket: an interrupted one goes on, rank
   save_source({2});
   const std::uint64_t all_bytes = [&] {
     must_copy(2);
-    return bytes_copied;
+    return counts.copied;
   }();
   server.objects.clear();
   auto order = order_of(2);
@@ -178,8 +178,8 @@ TEST_CASE_METHOD(CopyInBucket, "copy in bucket: an interrupted one goes on, rank
   CHECK(copied.error().code() == Errc::cancelled);
   CHECK(newest_in(target) == 0);
   must_copy(2);
-  CHECK(bytes_found > 0);
-  CHECK(bytes_copied + bytes_found == all_bytes);
+  CHECK(counts.found > 0);
+  CHECK(counts.copied + counts.found == all_bytes);
   CHECK(newest_in(target) == 2);
 }
 

@@ -4,8 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include "bucket/any_file_system.hpp"
-#include "storage/attempt.hpp"
-#include "storage/copy.hpp"
 #include "storage/search.hpp"
 #include "unit/bucket/bucket_fixture.hpp"
 #include "unit/storage/storage_fixture.hpp"
@@ -33,37 +31,14 @@ class CopyInBucket : public BucketFixture {
     for (const std::uint64_t step : steps) must(save_step(step_id(step)));
   }
   Task<storage::PublishedStep> save_step(format::StepId at) {
-    storage::PublishOrder order;
-    order.job = "job";
-    order.run = test_run;
-    order.at = at;
-    order.world_size = world_size;
-    CKPT_CO_TRY(order.work_name, co_await storage::make_work_directory(source, at, ++attempts));
-    const std::string path = storage::attempt_path(source, order.work_name);
-    for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-      const storage::TransferHooks hooks;
-      CKPT_CO_TRY(const auto flushed,
-                  co_await storage::write_shard(*all, source_of(make_rank(at, rank), compression),
-                                                path, hooks));
-      order.digests.push_back(flushed.digest);
-    }
-    auto published = co_await storage::publish(source, order);
-    co_return published;
+    return save(source, made_ranks(at), ++attempts, compression);
   }
   storage::CopyOrder order_of(std::uint64_t step) {
-    storage::CopyOrder order;
-    const std::string name = storage::step_directory_name(Step{step});
-    order.source = source.at(name);
-    order.manifest = must(storage::read_manifest(source, name));
-    order.timelines = std::make_shared<const format::Timelines>(timelines);
-    order.attempt = ++attempts;
-    order.done = [this](std::uint64_t bytes, bool was_there) {
-      (was_there ? bytes_found : bytes_copied) += bytes;
-    };
-    return order;
+    auto manifest = must(storage::read_manifest(source, storage::step_directory_name(Step{step})));
+    return copy_order(source, std::move(manifest), timelines, ++attempts, counts);
   }
   Result<storage::Copied> try_copy(std::uint64_t step) {
-    bytes_copied = bytes_found = 0;
+    counts = {};
     return run(storage::copy_checkpoint(target, order_of(step)));
   }
   storage::Copied must_copy(std::uint64_t step) {
@@ -85,8 +60,7 @@ class CopyInBucket : public BucketFixture {
     return number(found->manifest->at.step);
   }
   std::string text_at(const storage::Site& site, const std::string& name) {
-    const auto bytes = must(all->read_small(site.at(name), std::uint64_t{1} << 20));
-    return text_of(bytes);
+    return text_of(must(all->read_small(site.at(name), std::uint64_t{1} << 20)));
   }
   // Folders of attempts at this step, in the target.
   std::size_t attempts_at(std::uint64_t step) {
@@ -110,7 +84,7 @@ class CopyInBucket : public BucketFixture {
   storage::Site target{*all, clock, "s3://bucket/copy"};
   format::Timelines timelines;
   std::uint64_t attempts = 0;
-  std::uint64_t bytes_copied = 0, bytes_found = 0;
+  CopyCounts counts;
 };
 
 }  // namespace ckpt::test

@@ -27,27 +27,9 @@ class StepsInBucket : public BucketFixture {
     order.attempt = ++attempts;
     return order;
   }
-  // Writes all shards, and returns the order to publish them.
   Task<storage::PublishOrder> write(format::StepId at, std::uint64_t attempt,
                                     std::uint32_t turn = 0) {
-    storage::PublishOrder order;
-    order.job = "job";
-    order.run = test_run;
-    order.at = at;
-    order.world_size = world_size;
-    CKPT_CO_TRY(order.work_name, co_await storage::make_work_directory(site, at, attempt));
-    const std::string path = storage::attempt_path(site, order.work_name);
-    for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-      storage::ShardToWrite source = source_of(make_rank(at, rank));
-      source.turn = rank == 0 ? turn : 0;
-      source.compression = compression;
-      const storage::TransferHooks hooks;
-      CKPT_CO_TRY(const auto flushed,
-                  co_await storage::write_shard(site.files(), source, path, hooks));
-      order.digests.push_back(flushed.digest);
-      if (turn != 0) order.turns.push_back(source.turn);
-    }
-    co_return order;
+    return write_step(site, made_ranks(at), attempt, compression, turn);
   }
   storage::PublishOrder must_write(format::StepId at, std::uint32_t turn = 0) {
     return must(write(at, ++attempts, turn));
@@ -60,25 +42,10 @@ class StepsInBucket : public BucketFixture {
     const auto catalog = must(storage::read_catalog(site, options));
     REQUIRE(catalog.rejected.empty());
     for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
-      must(check(checkpoint));
+      must(check_content(site, checkpoint));
       steps.push_back(checkpoint.at);
     }
     return steps;
-  }
-  Task<void> check(storage::Checkpoint checkpoint) {
-    CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, checkpoint.name));
-    for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-      const MadeShard expected = make_rank(checkpoint.at, rank);
-      const storage::ShardPlace directory =
-          storage::shard_place(site.at(checkpoint.name), manifest->shards[rank]);
-      std::vector<std::byte> target(expected.record->bytes);
-      const storage::TransferHooks hooks;
-      CKPT_CO_CHECK(co_await storage::read_shard(site.files(), directory, expected.record,
-                                                 std::span(target), hooks));
-      if (!std::equal(target.begin(), target.end(), expected.bytes->begin()))
-        co_return fail(Errc::corruption, "restored bytes that were never saved");
-    }
-    co_return Status();
   }
   std::vector<std::string> discard_below(std::uint64_t timeline) {
     storage::StaleAttempts stale;

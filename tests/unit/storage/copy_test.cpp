@@ -29,19 +29,11 @@ class CopyScene : public StorageFixture {
     REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   }
   storage::CopyOrder order_of(std::uint64_t step) {
-    storage::CopyOrder order;
-    const std::string name = storage::step_directory_name(Step{step});
-    order.source = site.at(name);
-    order.manifest = *run(storage::read_manifest(site, name));
-    order.timelines = std::make_shared<const format::Timelines>(timelines);
-    order.attempt = ++attempts;
-    order.done = [this](std::uint64_t bytes, bool was_there) {
-      (was_there ? bytes_found : bytes_copied) += bytes;
-    };
-    return order;
+    auto manifest = *run(storage::read_manifest(site, storage::step_directory_name(Step{step})));
+    return copy_order(site, std::move(manifest), timelines, ++attempts, counts);
   }
   Result<storage::Copied> try_copy(std::uint64_t step) {
-    bytes_copied = bytes_found = 0;
+    counts = {};
     return run(storage::copy_checkpoint(target, order_of(step)));
   }
   storage::Copied must_copy(std::uint64_t step) {
@@ -73,7 +65,7 @@ class CopyScene : public StorageFixture {
 
   format::Timelines timelines;
   storage::Site target{files, clock, "/scratch/copy"};
-  std::uint64_t bytes_copied = 0, bytes_found = 0;
+  CopyCounts counts;
 };
 
 }  // namespace
@@ -97,7 +89,7 @@ TEST_CASE_METHOD(CopyScene, "copy: is the same checkpoint of the same run", "[un
   CHECK(disk.content("/scratch/copy/latest") == "step-000000002\n");
   CHECK(newest_in_target() == 2);
   CHECK(must_copy(2).was_there);
-  CHECK(bytes_copied == 0);
+  CHECK(counts.copied == 0);
   // The job goes on from the copy.
   storage::RunOrder again;
   again.job = "job";
@@ -182,7 +174,7 @@ TEST_CASE_METHOD(CopyScene, "copy: files that are there and whole are not copied
   CHECK(checkpoints_in_target().empty());
   SECTION("as it is") {
     must_copy(2);
-    CHECK(bytes_found == rank_bytes);
+    CHECK(counts.found == rank_bytes);
   }
   SECTION("unless a bit of it flipped meanwhile") {
     for (const std::string& path : disk.tree()) {
@@ -190,7 +182,7 @@ TEST_CASE_METHOD(CopyScene, "copy: files that are there and whole are not copied
         disk.flip(path, 4200, 1);
     }
     must_copy(2);
-    CHECK(bytes_found == 0);
+    CHECK(counts.found == 0);
   }
   CHECK(newest_in_target() == 2);
   CHECK(disk.tree().size() > 0);

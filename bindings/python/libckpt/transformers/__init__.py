@@ -143,7 +143,7 @@ class Callback(transformers.TrainerCallback):
         if self._sharded is not None:
             self._folders.finish()
             return
-        with self._trainer.args.main_process_first(local=False, desc="what a run before left"):
+        with self._trainer.args.main_process_first(local=False, desc="leftovers of an earlier run"):
             if self._trainer.is_world_process_zero():
                 self._folders.finish()
 
