@@ -14,6 +14,7 @@
 
 #include "base/compute.hpp"
 #include "format/agreement.hpp"
+#include "format/copy_note.hpp"
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 #include "os/file_system.hpp"
@@ -32,6 +33,8 @@ struct ShardToWrite {
   std::vector<os::FileSpan> slot;
   std::uint32_t turn = 0;                  // Names the files: grows with each writer of this part.
   std::optional<Compression> compression;  // None: the files are the plain ones.
+  // What the rank's trainer found of copies that ranks divide; null: nothing.
+  std::shared_ptr<const std::vector<format::CopyNote>> copies = nullptr;
 };
 
 // TransferHooks: called during a transfer by the owner of threads and bandwidth. Empty: no call.

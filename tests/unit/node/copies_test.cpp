@@ -41,6 +41,30 @@ TEST_CASE("copies: any number of ranks gets all of the tensor from memory", "[un
   cluster.check_restored(Step{6}, static_cast<std::uint32_t>(places.size()));
 }
 
+TEST_CASE("copies: a difference between divided ones reaches one trainer, and the status",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules = copies("/scratch/run");
+  rules.noted = {7, 7, 7, 7};
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{5});
+  cluster.flush(Step{5});
+  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  CHECK(cluster.status("A").at("copies_differ").is_null());
+  cluster.end_world();
+  rules.noted = {7, 8, 7, 8};
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{6});
+  cluster.flush(Step{6});
+  const auto has_notice = [&](std::size_t rank) {
+    return !cluster.rank(rank).notice.differ.empty();
+  };
+  REQUIRE(cluster.pass_until([&] { return has_notice(0); }));
+  CHECK(cluster.rank(0).notice.differ == "step 6: \"divided\" differs: ranks 0, 2; ranks 1, 3");
+  CHECK((!has_notice(1) && !has_notice(2) && !has_notice(3)));  // One line is enough.
+  CHECK(cluster.status("A").at("copies_differ").at("tensor") == "divided");
+}
+
 TEST_CASE("copies: the parts that a lost node had come from its peers", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB", copies());
