@@ -65,6 +65,24 @@ TEST_CASE("copies: a difference between divided ones reaches one trainer, and th
   CHECK(cluster.status("A").at("copies_differ").at("tensor") == "divided");
 }
 
+TEST_CASE("copies: those of two ranks go to their target side by side, of four two by two",
+          "[unit][node]") {
+  const std::string places = GENERATE("AABB", "AAAABBBB");
+  Cluster cluster;
+  cluster.begin(places);
+  cluster.commit(Step{5});
+  constexpr std::uint64_t bytes_per_second = 16 * KiB;
+  cluster.limit_streams(bytes_per_second);
+  const Time began = cluster.now();
+  cluster.commit(Step{6});
+  const std::chrono::duration<double> took = cluster.now() - began;
+  const std::uint64_t shard_bytes = test::numbers_in_all * 4 / places.size() + 2 * page_bytes;
+  const double of_one = static_cast<double>(shard_bytes) / bytes_per_second;
+  const double rounds = static_cast<double>(places.size()) / 4;
+  CHECK(took.count() > 0.9 * rounds * of_one);
+  CHECK(took.count() < 1.5 * rounds * of_one);
+}
+
 TEST_CASE("copies: the parts that a lost node had come from its peers", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB", copies());
