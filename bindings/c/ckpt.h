@@ -112,7 +112,8 @@ typedef struct ckpt_piece {
   uint64_t flat_begin;    /* A flat range's first element. */
   uint32_t copy;          /* Ranks that hold the same part number their copies from 0, */
   uint32_t copies;        /* and say how many they are: then they divide its capture among
-                           * themselves. 0: each captures all of it. */
+                           * themselves. 0: each captures all of it; number them from 1 then, for
+                           * a 0 is not compared with the others. */
 } ckpt_piece;
 
 #define CKPT_NO_STEP UINT64_MAX

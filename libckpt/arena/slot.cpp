@@ -19,6 +19,12 @@ void Slot::filled() {
   state_ = State::filled;
 }
 
+void Slot::note_copies(std::vector<format::CopyNote> copies) {
+  CKPT_ASSERT(state_ == State::filled);
+  if (!copies.empty())
+    copies_ = std::make_shared<const std::vector<format::CopyNote>>(std::move(copies));
+}
+
 void Slot::seal(std::shared_ptr<const format::ShardRecord> record) {
   CKPT_ASSERT(state_ == State::filled);
   CKPT_ASSERT(record != nullptr);
@@ -51,6 +57,7 @@ void Slot::become_free() {
   record_.reset();
   digest_ = {};
   id_ = {};
+  copies_.reset();
   is_retiring_ = false;
   state_ = State::free;
 }

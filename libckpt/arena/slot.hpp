@@ -16,9 +16,11 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "arena/slot_memory.hpp"
 #include "base/assert.hpp"
+#include "format/copy_note.hpp"
 #include "format/shard_record.hpp"
 
 namespace ckpt::arena {
@@ -34,6 +36,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void seal(std::shared_ptr<const format::ShardRecord> record);
   void abandon();
   void quarantine();
+  // Notes what its trainer found of copies that ranks divide, as they were at this capture.
+  void note_copies(std::vector<format::CopyNote> copies);
   // Frees the Slot, at once or when the last Lease ends.
   void retire();
 
@@ -43,6 +47,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
   format::ShardId id() const { return id_; }
   const std::shared_ptr<const format::ShardRecord>& record() const { return record_; }
   const Digest& digest() const { return digest_; }  // The record's, while sealed.
+  // Null: nothing was noted here. A copy of the shard at another node has no notes.
+  const std::shared_ptr<const std::vector<format::CopyNote>>& copies() const { return copies_; }
   std::uint64_t capacity() const { return memory_->bytes().size(); }
   SlotMemory& memory() { return *memory_; }
 
@@ -52,6 +58,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
   std::unique_ptr<SlotMemory> memory_;
   std::shared_ptr<const format::ShardRecord> record_;
+  std::shared_ptr<const std::vector<format::CopyNote>> copies_;
   Digest digest_;
   format::ShardId id_;
   std::uint32_t lease_count_ = 0;

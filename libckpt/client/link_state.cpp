@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -92,15 +91,18 @@ void LinkState::fenced(std::string reason) {
 }
 
 void LinkState::noticed(control::Notice notice) {
-  const std::string before = change([&](LinkView& view) {
+  const auto [before, differed] = change([&](LinkView& view) {
     view.waiting = std::move(notice.waiting);
     if (!notice.degraded.empty()) view.counters.last_error = notice.degraded;
-    return std::exchange(view.counters.degraded, notice.degraded);
+    return std::pair(std::exchange(view.counters.degraded, notice.degraded),
+                     std::exchange(view.differ, notice.differ));
   });
   // Each retry changes the text, so only the beginning and the end are logged.
   if (before.empty() && !notice.degraded.empty())
     log_warning("{}: degraded: {}", who_, notice.degraded);
   if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
+  if (!notice.differ.empty() && notice.differ != differed)
+    log_warning("{}: ranks declare copies that are not the same: {}", who_, notice.differ);
 }
 
 void LinkState::silent(Silence silence) {

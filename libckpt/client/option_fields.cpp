@@ -146,6 +146,7 @@ constexpr std::array fields = {
     text_field<&Options::log_file_path>("log_file_path"),
     bool_field<&Options::disable>("disable"),
     bool_field<&Options::checksum_in_copy>("checksum_in_copy"),
+    bool_field<&Options::compare_copies>("compare_copies"),
     duration_field<&Options::open_deadline>("open_deadline"),
     duration_field<&Options::restore_deadline>("restore_deadline"),
 };

@@ -33,10 +33,12 @@ Status RunningCapture::plan(const format::Layout& layout, const TensorRegistry& 
   layout_ = layout;
   CKPT_TRY(auto header, format::render_header(layout_, facts));
   const auto sources = registry.sources(layout_);
+  copies_ = HeldCopies(registry.held_copies());
+  const auto hashed = copies_.sources();
   snapshot::CaptureListener& listener = *this;
   snapshotter_ = std::make_unique<snapshot::Snapshotter>(
       snapshot::Snapshotter::Plan{layout_, sources, std::move(header), parts_.devices.devices(),
-                                  parts_.chunk_bytes},
+                                  parts_.chunk_bytes, hashed},
       listener);
   return {};
 }
@@ -55,6 +57,7 @@ Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, Bl
   request.stream = stream;
   // An archive's headers are written last, so the engine computes the checksums.
   request.with_checksums = parts_.options.checksum_in_copy && !layout_.has_archives();
+  request.hashed = copies_.choose(step, compares_.next(step));
   if (on_copied_) held_.begin(step);
   // From now on a GPU may write into the Slot, for a while even after our death.
   if (parts_.devices.has_gpus()) parts_.link.arrived(slot, 0);
@@ -95,6 +98,7 @@ CopiedCapture RunningCapture::copied(const snapshot::Captured& captured) const {
   filled.blob_names = blob_names_;
   filled.chunk_bytes = parts_.chunk_bytes;
   filled.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
+  filled.copies = copies_.notes(captured.hashes);
   return copied;
 }
 

@@ -18,6 +18,7 @@
 #include "client/blob_store.hpp"
 #include "client/device_table.hpp"
 #include "client/held_capture.hpp"
+#include "client/held_copies.hpp"
 #include "client/save_account.hpp"
 #include "client/session_link.hpp"
 #include "client/tensor_registry.hpp"
@@ -36,7 +37,7 @@ class RunningCapture final : private snapshot::CaptureListener {
     SaveAccount& account;
     std::uint64_t chunk_bytes = 0;
   };
-  explicit RunningCapture(const Parts& parts) : parts_(parts) {}
+  explicit RunningCapture(const Parts& parts) : parts_(parts), compares_(parts.options) {}
   ~RunningCapture() override { end(); }
   RunningCapture(const RunningCapture&) = delete;
   RunningCapture& operator=(const RunningCapture&) = delete;
@@ -44,6 +45,8 @@ class RunningCapture final : private snapshot::CaptureListener {
   // Plans the copies of the registered tensors, unless there is a plan.
   Status plan(const format::Layout& layout, const TensorRegistry& registry);
   void forget_plan() { snapshotter_.reset(); }
+  // Training goes on after this step.
+  void restart(std::optional<Step> restored) { compares_.restart(restored); }
 
   // Errors: those of Snapshotter::begin.
   Status begin(const TakenSlot& slot, Step step, Stream stream, BlobStore& blobs);
@@ -70,6 +73,7 @@ class RunningCapture final : private snapshot::CaptureListener {
   void drop_unjudged();
 
   const Parts parts_;
+  CompareSchedule compares_;
 
   // Written before the copies begin, then read on the thread that ends the capture.
   format::Layout layout_;
@@ -77,6 +81,7 @@ class RunningCapture final : private snapshot::CaptureListener {
   std::function<void(Step)> on_copied_;  // None: no capture is held.
   TakenSlot slot_;
   std::vector<std::string> blob_names_;
+  HeldCopies copies_;
 
   // Last: its destructor waits for the copies that still read from the tensors.
   std::unique_ptr<snapshot::Snapshotter> snapshotter_;

@@ -95,6 +95,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   if (restored) {
     standing_.restored(restored->step);
     schedule_.restart(restored->step);
+    capture_.restart(restored->step);
     timer_.restart();
     if (options_.rank == 0)
       log_info("restored step {} from {} in {:.1f} ms: {}", number(restored->step),
@@ -167,6 +168,7 @@ Status CheckpointSession::start_fresh() {
   if (!fresh)
     return fail(named(std::move(fresh).error(), deadline, "open_deadline", options_.open_deadline));
   standing_.begun_fresh();
+  capture_.restart(std::nullopt);
   schedule_.restart(std::nullopt);  // The steps of refused or earlier saves count no more.
   timer_.restart();
   return {};

@@ -222,6 +222,20 @@ std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layo
   return sources;
 }
 
+std::vector<HeldCopy> TensorRegistry::held_copies() const {
+  std::vector<HeldCopy> copies;
+  if (!has_copies()) return copies;
+  const std::uint64_t limit = small_limit();
+  for (const format::TensorSpec& spec : wanted()) {
+    const Entry* entry = find(spec.name);
+    CKPT_ASSERT(entry != nullptr);
+    const bool is_divided = entry->copies > 1 && entry->bytes > limit;
+    if (!is_divided || !spec.alias_of.empty() || entry->tensor.location != Location::host) continue;
+    copies.push_back({entry->name, entry->tensor, entry->bytes, entry->copies});
+  }
+  return copies;
+}
+
 std::vector<snapshot::Target> TensorRegistry::targets() const {
   std::vector<snapshot::Target> targets;
   targets.reserve(tensors_.size());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "client/capture_share.hpp"
+#include "client/held_copies.hpp"
 #include "format/layout.hpp"
 #include "snapshot/copy_plan.hpp"
 #include "snapshot/restorer.hpp"
@@ -51,6 +52,9 @@ class TensorRegistry {
   // Parallel to `layout.tensors`, which was made from specs().
   std::vector<snapshot::Source> sources(const format::Layout& layout) const;
   std::vector<snapshot::Target> targets() const;
+  // Tensors on the host that this rank and others divide, whoever captures them; of tied names the
+  // first.
+  std::vector<HeldCopy> held_copies() const;
 
  private:
   struct Entry {

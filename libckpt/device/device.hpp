@@ -83,6 +83,20 @@ class CopyRun {
   virtual std::span<const Crc32> checksums() const = 0;
 };
 
+// Stretch: bytes of a source, from its first one on.
+struct Stretch {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// HashRun: takes checksums of memory where it lies, and copies nothing. `start` ignores the Slot.
+class HashRun : public CopyRun {
+ public:
+  // What the next start hashes of each source, perhaps nothing. Borrowed until the run is idle.
+  virtual void choose(std::span<const Stretch> stretches) = 0;
+  // checksums() has one for each source.
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -90,6 +104,14 @@ class Device {
   virtual bool has_checksums() const = 0;  // A run can compute them while copying.
 
   virtual std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) = 0;
+
+  // Null: this device's memory is not hashed where it lies.
+  virtual std::unique_ptr<HashRun> make_hash_run(std::vector<std::span<const std::byte>> sources,
+                                                 CopyListener& listener) {
+    (void)sources;
+    (void)listener;
+    return nullptr;
+  }
 
   // Restore: queues target <- source, where `target` is the Device's memory. Both must stay valid
   // until `settle` has returned, even after a failure. Errors: io, unavailable (the device is

@@ -7,6 +7,7 @@
 #include "base/assert.hpp"
 #include "base/streaming_copy.hpp"
 #include "base/units.hpp"
+#include "device/host_hash_run.hpp"
 #include "os/fault_in.hpp"
 
 namespace ckpt::device {
@@ -93,6 +94,11 @@ void HostRun::carry_out(std::size_t index) {
 
 std::unique_ptr<CopyRun> HostDevice::make_run(CopyList list, CopyListener& listener) {
   return std::make_unique<HostRun>(threads_, std::move(list), listener);
+}
+
+std::unique_ptr<HashRun> HostDevice::make_hash_run(std::vector<std::span<const std::byte>> sources,
+                                                   CopyListener& listener) {
+  return std::make_unique<HostHashRun>(threads_, std::move(sources), listener);
 }
 
 Status HostDevice::copy_in(std::byte* target, std::span<const std::byte> source) {

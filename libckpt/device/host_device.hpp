@@ -21,6 +21,8 @@ class HostDevice final : public Device {
 
   bool has_checksums() const override { return true; }
   std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) override;
+  std::unique_ptr<HashRun> make_hash_run(std::vector<std::span<const std::byte>> sources,
+                                         CopyListener& listener) override;
   Status copy_in(std::byte* target, std::span<const std::byte> source) override;
   Status settle(Deadline) override { return {}; }
 

@@ -221,8 +221,12 @@ void Job::obey() {
 }
 
 void Job::send_notices() {
-  const control::Notice notice{waiting(), degraded()};
-  for (const auto& [number_of_rank, rank] : ranks_) Sessions::send_notice(rank, notice);
+  control::Notice notice{waiting(), degraded(), storage_.copies_differ().in_words()};
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    if (rank.session == nullptr || rank.session->events == nullptr) continue;
+    Sessions::send_notice(rank, notice);
+    notice.differ.clear();  // One trainer logs it, and not each on this node.
+  }
 }
 
 void Job::admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity) {

@@ -184,6 +184,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   source.slot = shard.lease->file_spans({0, source.record->bytes});
   source.turn = shard.part.turn;
   source.compression = compression_;
+  source.copies = shard.lease->slot().copies();
   const Part part = shard.part;
   flush::WriteWatch watch;
   watch.is_wanted = [this, part, flush_id = order.flush_id] { return is_ours(flush_id, part); };
@@ -330,14 +331,13 @@ void JobStorage::note_differences(format::StepId at, const storage::ComparedCopi
              number(at.step));
   }
   if (copies.differences.empty()) return;
-  const std::size_t more = copies.differences.size() - 1;
   copies_differ_.at = at;
   ++copies_differ_.saves;
   copies_differ_.tensors = copies.differences.size();
   copies_differ_.first = copies.differences.front();
-  log_warning("job={} step={} ranks declare copies that are not the same: {}{}", facts_.shape.job,
-              number(at.step), storage::describe(copies_differ_.first),
-              more == 0 ? "" : fmt::format(", and {} more", more));
+  log_warning("job={} ranks declare copies that are not the same: {}", facts_.shape.job,
+              copies_differ_.in_words());
+  life_.touch();  // The notice of it goes to a trainer.
 }
 
 void JobStorage::count_failure(const Error& error) {

@@ -20,9 +20,9 @@ namespace {
 
 constexpr Duration retry_after = std::chrono::milliseconds(50);
 constexpr Duration retry_after_max = std::chrono::seconds(2);
-constexpr Duration copy_slow_after = std::chrono::seconds(30);  // Then it is reported.
-// An attempt that has lasted so long gets on: one that stands still has failed by then.
-constexpr Duration failure_counts_for = std::chrono::seconds(25);
+// The network may give a single connection a part of the bandwidth only. Shards are not divided, so
+// a second lane serves nodes with several ranks.
+constexpr std::uint32_t lanes_per_target = 2;
 
 replicate::ShardSource source_of(std::shared_ptr<Slot> slot) {
   auto lease = std::make_shared<const arena::Lease>(std::move(slot));
@@ -48,7 +48,7 @@ void Replication::stop() {
   is_stopping_ = true;
   changed_.close();
   for (const auto& connection : served_) connection->close();
-  for (const auto& [target, connection] : feed_connections_) {
+  for (const auto& [lane, connection] : feed_connections_) {
     if (connection) connection->close();
   }
 }
@@ -62,8 +62,10 @@ void Replication::wake() {
   if (timeline != given_in_) given_.clear();
   given_in_ = timeline;
   for (const std::string& target : targets_) {
-    if (!fed_.insert(target).second) continue;
-    facts_.context.spawn(feed(target));
+    for (std::uint32_t number = 0; number < lanes_per_target; ++number) {
+      const Lane lane{target, number};
+      if (fed_.insert(lane).second) facts_.context.spawn(feed(lane));
+    }
   }
   changed_.notify_all();
 }
@@ -76,7 +78,7 @@ void Replication::choose_targets() {
   targets_.clear();
   partners_.clear();
   // A name may stand for another host now. The host's boot says which steps it was given.
-  for (auto& [target, connection] : feed_connections_) {
+  for (auto& [lane, connection] : feed_connections_) {
     if (connection) connection->close();
     connection.reset();
   }
@@ -109,7 +111,8 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
   const std::set<Copy>& given = given_[target];
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
-    if (facts_.is_useless(at) || given.contains({slot.id(), slot.digest()})) return;
+    const Copy copy{slot.id(), slot.digest()};
+    if (facts_.is_useless(at) || given.contains(copy) || is_under_way(target, copy)) return;
     // If another number of ranks saved it, only the restored step is needed. Each node sends the
     // shards that it has: the nodes that captured them may be gone.
     const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
@@ -121,37 +124,26 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
                                                         : slot.id() < next->id());
     if (is_next) next = slot.shared_from_this();
   });
-  return next;
+  // A newer step must not take bandwidth from one that is under way: that is committed first.
+  const bool waits = next && std::ranges::any_of(under_way_, [&](const auto& sent) {
+                       return sent.first.target == target && sent.second.first.at != next->id().at;
+                     });
+  return waits ? nullptr : next;
 }
 
-void Replication::note_owed(const std::string& target, const Slot* slot) {
-  if (slot == nullptr) {
-    owed_.erase(target);
-    return;
-  }
-  Owed& owed = owed_[target];
-  const Copy copy{slot->id(), slot->digest()};
-  if (owed.copy != copy) owed = {copy, facts_.clock().now(), {}, {}};
+bool Replication::is_under_way(const std::string& target, const Copy& copy) const {
+  return std::ranges::any_of(under_way_, [&](const auto& sent) {
+    return sent.first.target == target && sent.second == copy;
+  });
 }
 
-void Replication::note_failure(const std::string& target, const Error& error) {
-  const auto owed = owed_.find(target);
-  if (owed == owed_.end()) return;
-  owed->second.failed_at = facts_.clock().now();
-  owed->second.failure = error.message();
-}
-
-bool Replication::has_failed(const Owed& owed, Time now) {
-  return !owed.failure.empty() && now - owed.failed_at < failure_counts_for;
-}
-
-bool Replication::is_late(const std::string& target, const Owed& owed, Time now) const {
+bool Replication::is_late(const std::string& target, const OwedCopies::Owed& owed, Time now) const {
   const auto& [shard, digest] = owed.copy;
   // A target that is lost is reported as such.
   if (now - owed.since < copy_slow_after || !peers_.is_live(target)) return false;
   if (facts_.is_useless(shard.at) || !slots_.find(shard, digest)) return false;
   // A large one that gets on is late only when the next one waits for it.
-  bool is_late = has_failed(owed, now);
+  bool is_late = owed.has_failed(now);
   slots_.for_each_sealed([&](Slot& slot, bool is_own) {
     const format::StepId at = slot.id().at;
     is_late = is_late || (is_own && at.timeline == shard.at.timeline && shard.at < at);
@@ -159,72 +151,69 @@ bool Replication::is_late(const std::string& target, const Owed& owed, Time now)
   return is_late;
 }
 
-// Nothing is committed without copies: the Slots fill up, and steps are skipped.
 std::string Replication::trouble(Time now) const {
-  std::string all;
-  for (const auto& [target, owed] : owed_) {
-    if (!is_late(target, owed, now)) continue;
-    const auto times = (now - owed.since) / copy_slow_after;  // Worded anew now and then.
-    all += fmt::format("{}the copy of step {} to node {} has been under way for {} s",
-                       all.empty() ? "" : "; ", number(owed.copy.first.at.step), target,
-                       times * (copy_slow_after / std::chrono::seconds(1)));
-    if (has_failed(owed, now)) all += ": " + owed.failure;
-  }
-  return all;
+  return owed_.trouble(now, [this, now](const std::string& target, const OwedCopies::Owed& owed) {
+    return is_late(target, owed, now);
+  });
 }
 
-asio::awaitable<void> Replication::feed(std::string target) {
+bool Replication::is_target(const std::string& node) const {
+  return std::ranges::find(targets_, node) != targets_.end();
+}
+
+asio::awaitable<void> Replication::feed(Lane lane) {
   const std::shared_ptr<void> held = life_.hold();
   Clock& clock = facts_.clock();
   Duration backoff = retry_after;
   LogLimit complaint(30.0);
-  const auto is_target = [this](const std::string& name) {
-    return std::find(targets_.begin(), targets_.end(), name) != targets_.end();
-  };
-  while (!is_stopping_ && is_target(target)) {
-    note_boot(target, peers_.boot_of(target));
-    std::shared_ptr<Slot> slot = peers_.is_live(target) ? next_for(target) : nullptr;
-    note_owed(target, slot.get());
+  while (!is_stopping_ && is_target(lane.target)) {
+    note_boot(lane.target, peers_.boot_of(lane.target));
+    std::shared_ptr<Slot> slot = peers_.is_live(lane.target) ? next_for(lane.target) : nullptr;
     if (!slot) {
+      owed_.paid(lane);
       auto woken = co_await changed_.wait_until(clock.after(std::chrono::seconds(1)));
       if (!woken) break;
       continue;
     }
-    auto sent = co_await send(target, slot);
+    const Copy copy{slot->id(), slot->digest()};
+    owed_.owe(lane, copy, clock.now());
+    under_way_[lane] = copy;
+    auto sent = co_await send(lane, std::move(slot));
+    under_way_.erase(lane);
     if (is_stopping_) break;
     if (sent) {
-      owed_.erase(target);
+      owed_.paid(lane);
       backoff = retry_after;
       life_.touch();
       continue;
     }
-    note_failure(target, sent.error());
+    owed_.failed(lane, sent.error(), clock.now());
     if (complaint.may_speak()) {
-      log_info("job={} target={} copy not taken, tried again: {}", facts_.shape.job, target,
+      log_info("job={} target={} copy not taken, tried again: {}", facts_.shape.job, lane.target,
                sent.error().message());
     }
     auto slept = co_await sleep_until(clock, clock.after(backoff));
     if (!slept) break;
     backoff = std::min(backoff * 2, retry_after_max);
   }
-  if (const auto& connection = feed_connections_[target]) connection->close();
-  feed_connections_.erase(target);
-  owed_.erase(target);
-  fed_.erase(target);
+  if (const auto& connection = feed_connections_[lane]) connection->close();
+  feed_connections_.erase(lane);
+  owed_.paid(lane);
+  fed_.erase(lane);
 }
 
-Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
+Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
   const replicate::ShardSource source = source_of(slot);
   const Copy copy{slot->id(), slot->digest()};
   slot.reset();
-  std::shared_ptr<wire::Connection> connection = feed_connections_[target];
+  std::shared_ptr<wire::Connection> connection = feed_connections_[lane];
   if (!connection) {
     std::uint64_t boot = 0;
-    auto dialed = co_await peers_.dial(target, wire::Purpose::data, &boot);
+    auto dialed = co_await peers_.dial(lane.target, wire::Purpose::data, &boot);
     if (!dialed) co_return fail(std::move(dialed).error());
     connection = std::move(*dialed);
-    feed_connections_[target] = connection;
-    note_boot(target, boot);
+    feed_connections_[lane] = connection;
+    note_boot(lane.target, boot);
   }
   CKPT_POINT("repl.begin");
   replicate::TransferOptions options = transfer_options();
@@ -238,14 +227,14 @@ Task<void> Replication::send(std::string target, std::shared_ptr<Slot> slot) {
       sent ? *sent == replicate::Delivery::applied : sent.error().code() == Errc::exhausted;
   if (!is_usable) {
     connection->close();
-    feed_connections_.erase(target);
+    feed_connections_.erase(lane);
   }
   if (sent && *sent == replicate::Delivery::declined) {
     // One of us is behind: a step that both know to be of no use is not offered at all.
-    co_return fail(Errc::unavailable, target + " has no use for it, as far as it knows");
+    co_return fail(Errc::unavailable, lane.target + " has no use for it, as far as it knows");
   }
   if (sent) {
-    std::set<Copy>& given = given_[target];
+    std::set<Copy>& given = given_[lane.target];
     given.insert(copy);
     // Only what is still held can be asked for again.
     std::erase_if(given, [&](const Copy& old) {

@@ -1,7 +1,8 @@
 // Replication: the copies of one job: ours given to peers, theirs taken, and any copy served.
 //
-// One coroutine for each target sends it our sealed shards, oldest first, until it has verified
-// them. Copies that arrive are written into Slots that no trainer ever has mapped.
+// Two lanes to each target, each with a coroutine and a connection, send it our sealed shards,
+// oldest first, until it has verified them. Lanes send shards of one step only, so that it arrives
+// soon. What arrives is written into Slots that no trainer ever has mapped.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -18,6 +19,7 @@
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
+#include "node/owed_copies.hpp"
 #include "node/peers.hpp"
 #include "node/slot_table.hpp"
 #include "replicate/peer_service.hpp"
@@ -64,7 +66,6 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   bool make_room(std::uint32_t rank);
 
  private:
-  using Copy = std::pair<format::ShardId, Digest>;
   struct Receiving {
     std::shared_ptr<arena::Slot> slot;  // Null: we have the shard already.
     std::shared_ptr<const format::ShardRecord> record;
@@ -74,23 +75,15 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
     bool is_freed = false;     // The job's memory was freed meanwhile: of no use any more.
   };
 
-  struct Owed {  // The next copy for a target.
-    Copy copy;
-    Time since{};
-    Time failed_at{};  // The last attempt, and why.
-    std::string failure;
-  };
-
   void choose_targets();
-  asio::awaitable<void> feed(std::string target);
-  // Sends one shard over the target's connection, which is made when there is none.
-  Task<void> send(std::string target, std::shared_ptr<arena::Slot> slot);
+  bool is_target(const std::string& node) const;
+  asio::awaitable<void> feed(Lane lane);
+  // Sends one shard over the lane's connection, which is made when there is none.
+  Task<void> send(Lane lane, std::shared_ptr<arena::Slot> slot);
   void note_boot(const std::string& target, std::uint64_t boot);
   std::shared_ptr<arena::Slot> next_for(const std::string& target);
-  void note_owed(const std::string& target, const arena::Slot* slot);
-  void note_failure(const std::string& target, const Error& error);
-  static bool has_failed(const Owed& owed, Time now);
-  bool is_late(const std::string& target, const Owed& owed, Time now) const;
+  bool is_under_way(const std::string& target, const Copy& copy) const;
+  bool is_late(const std::string& target, const OwedCopies::Owed& owed, Time now) const;
   asio::awaitable<void> serve(std::shared_ptr<wire::Connection> connection,
                               wire::PeerIdentity identity);
   replicate::TransferOptions transfer_options() const;
@@ -103,11 +96,12 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   Signal changed_;
   std::vector<std::string> targets_;
   std::set<std::string> partners_;
-  std::map<std::string, std::shared_ptr<wire::Connection>> feed_connections_;  // By target.
-  std::set<std::string> fed_;                    // Targets whose coroutine runs.
+  std::map<Lane, std::shared_ptr<wire::Connection>> feed_connections_;
+  std::set<Lane> fed_;                           // Those whose coroutine runs.
+  std::map<Lane, Copy> under_way_;               // What a lane sends.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there.
   std::uint64_t given_in_ = 0;                   // Which timeline was the newest then.
-  std::map<std::string, Owed> owed_;             // By target.
+  OwedCopies owed_;
   std::map<std::string, std::uint64_t> target_boots_;
   std::map<std::uint64_t, Receiving> receiving_;  // By ticket.
   std::set<std::shared_ptr<wire::Connection>> served_;

@@ -17,6 +17,11 @@ Box whole(Shape tensor);
 std::uint64_t count_of(Shape shape);
 std::uint64_t count_of(const Region& region);
 
+// The first of `total` that belongs to part `index` of `count` equal ones.
+constexpr std::uint64_t cut(std::uint64_t total, std::uint64_t index, std::uint64_t count) {
+  return total / count * index + total % count * index / count;  // total * index may not fit.
+}
+
 // The same elements as boxes without a common element, in flattened order. At most two for each
 // dimension; none of them is empty.
 std::vector<Box> boxes_of(const Region& region, Shape tensor);

@@ -10,12 +10,6 @@ namespace ckpt::plan {
 
 namespace {
 
-// The first of `total` elements that belongs to part `index` of `count`. The product of both would
-// not fit into 64 bits.
-std::uint64_t cut(std::uint64_t total, std::uint64_t index, std::uint64_t count) {
-  return total / count * index + total % count * index / count;
-}
-
 // Equal at all ranks, and different for the pieces of one rank: the copy that captures a medium
 // piece, and the one that gets the longest stretch of a large one, are not always the same.
 std::uint64_t spread(const CopiedPiece& piece) {

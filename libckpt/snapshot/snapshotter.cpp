@@ -33,6 +33,38 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
     auto run = plan.devices[planned.device]->make_run(std::move(planned.list), *end);
     runs_.push_back({planned.is_guarded, std::move(end), std::move(run)});
   }
+  hashes_.resize(plan.hashed.size());
+  add_hashing(plan, false);
+  add_hashing(plan, true);
+}
+
+void Snapshotter::add_hashing(const Plan& plan, bool guarded) {
+  Hashing hashing;
+  std::vector<std::span<const std::byte>> sources;
+  for (std::size_t index = 0; index < plan.hashed.size(); ++index) {
+    if (plan.hashed[index].is_guarded != guarded) continue;
+    hashing.sources.push_back(index);
+    sources.push_back(plan.hashed[index].bytes);
+  }
+  if (sources.empty()) return;
+  hashing.stretches.resize(sources.size());
+  auto end = std::make_unique<RunEnd>(*this);
+  auto run = plan.devices.front()->make_hash_run(std::move(sources), *end);
+  CKPT_ASSERT(run != nullptr);  // Device 0 is the host.
+  hashing.run = run.get();
+  hashings_.push_back(std::move(hashing));
+  runs_.push_back({guarded, std::move(end), std::move(run), true});
+}
+
+void Snapshotter::choose_hashed(std::span<const device::Stretch> stretches) {
+  with_hashes_ = !stretches.empty();
+  if (!with_hashes_) return;
+  CKPT_ASSERT(stretches.size() == hashes_.size());
+  for (Hashing& hashing : hashings_) {
+    for (std::size_t place = 0; place < hashing.sources.size(); ++place)
+      hashing.stretches[place] = stretches[hashing.sources[place]];
+    hashing.run->choose(hashing.stretches);
+  }
 }
 
 Snapshotter::~Snapshotter() {
@@ -53,6 +85,7 @@ Status Snapshotter::begin(const CaptureRequest& request) {
   step_ = request.step;
   slot_ = request.slot;
   with_checksums_ = request.with_checksums && has_checksums_;
+  choose_hashed(request.hashed);
   strips_reported_ = 0;
   bytes_reported_ = 0;
   for (Run& run : runs_) run.end->strips_there.store(0, std::memory_order_relaxed);
@@ -84,7 +117,7 @@ Status Snapshotter::copy_all(const CaptureRequest& request) {
 Status Snapshotter::start_runs(const CaptureRequest& request, bool guarded) {
   const device::CopyStart start{request.slot, request.stream, with_checksums_};
   for (Run& run : runs_) {
-    if (run.is_guarded != guarded) continue;
+    if (run.is_guarded != guarded || (run.is_hashing && !with_hashes_)) continue;
     run.end->status = {};
     parts_left_.fetch_add(1, std::memory_order_relaxed);
     Status started = run.run->start(start);
@@ -179,16 +212,28 @@ void Snapshotter::end_capture() {
                                                           number(step_)));
   if (captured.status) {
     combine_checksums();
+    collect_hashes();
     captured.bytes = plan_.bytes + align_up(blob_bytes_, page_bytes);
     captured.blob_bytes = blob_bytes_;
     captured.blobs = blobs_;
     captured.chunk_crcs = checksums_.crcs();
+    if (with_hashes_) captured.hashes = hashes_;
   }
   captured.took = std::chrono::steady_clock::now() - began_at_;
   listener_.capture_ended(captured);
   // Last, and yet early enough for a thread that the listener woke: a save begins with wait_idle(),
   // which waits until the run that called us has returned.
   is_running_.store(false, std::memory_order_release);
+}
+
+void Snapshotter::collect_hashes() {
+  if (!with_hashes_) return;
+  for (const Hashing& hashing : hashings_) {
+    const auto crcs = hashing.run->checksums();
+    CKPT_ASSERT(crcs.size() == hashing.sources.size());
+    for (std::size_t place = 0; place < crcs.size(); ++place)
+      hashes_[hashing.sources[place]] = crcs[place];
+  }
 }
 
 void Snapshotter::combine_checksums() {

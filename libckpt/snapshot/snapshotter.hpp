@@ -25,6 +25,12 @@
 
 namespace ckpt::snapshot {
 
+// HashedSource: memory of the host of which captures take checksums, and no copy.
+struct HashedSource {
+  std::span<const std::byte> bytes;
+  bool is_guarded = false;  // As a Source's: when it may change.
+};
+
 struct CaptureRequest {
   Step step{};
   std::uint64_t timeline = 0;
@@ -32,6 +38,8 @@ struct CaptureRequest {
   std::span<const std::span<const std::byte>> blobs;
   Stream stream;
   bool with_checksums = true;
+  // What is hashed of each HashedSource, perhaps nothing. Empty: this capture hashes none.
+  std::span<const device::Stretch> hashed;
 };
 
 // Captured: the result of a capture. The spans are valid until the next begin().
@@ -42,6 +50,7 @@ struct Captured {
   std::uint64_t blob_bytes = 0;
   std::span<const format::Extent> blobs;  // In the Slot, parallel to the request's.
   std::span<const Crc32> chunk_crcs;      // Empty: not computed while copying.
+  std::span<const Crc32> hashes;          // Parallel to the request's `hashed`.
   std::chrono::nanoseconds took{0};
 };
 
@@ -64,6 +73,7 @@ class Snapshotter {
     std::vector<std::byte> header;
     std::span<device::Device* const> devices;
     std::uint64_t chunk_bytes = 0;
+    std::span<const HashedSource> hashed = {};
   };
   Snapshotter(Plan plan, CaptureListener& listener);
   ~Snapshotter();
@@ -95,8 +105,17 @@ class Snapshotter {
     bool is_guarded = false;
     std::unique_ptr<RunEnd> end;
     std::unique_ptr<device::CopyRun> run;
+    bool is_hashing = false;  // It copies nothing, and only some captures start it.
+  };
+  // Hashing: the sources of one run, which share when they may change.
+  struct Hashing {
+    device::HashRun* run = nullptr;
+    std::vector<std::size_t> sources;  // Indexes into the request's `hashed`.
+    std::vector<device::Stretch> stretches;
   };
 
+  void add_hashing(const Plan& plan, bool guarded);
+  void choose_hashed(std::span<const device::Stretch> stretches);
   Status copy_all(const CaptureRequest& request);
   Status start_runs(const CaptureRequest& request, bool guarded);
   Status fence_runs(Stream stream, bool guarded);
@@ -105,19 +124,23 @@ class Snapshotter {
   void part_ended();
   void end_capture();
   void combine_checksums();
+  void collect_hashes();
 
   CaptureListener& listener_;
   std::vector<std::byte> header_;  // Each capture's runs read it.
   std::uint64_t blob_capacity_ = 0;
   bool has_checksums_ = true;  // Every device computes them; else the engine does.
   CopyPlan plan_;              // Without its lists, which the runs own.
-  std::vector<Run> runs_;      // Parallel to the plan's.
+  std::vector<Run> runs_;      // Parallel to the plan's; behind them those that hash.
+  std::vector<Hashing> hashings_;
 
   // State of the active capture: written before its last part ends, then read by the thread that
   // ended it.
   Step step_{};
   std::span<const std::byte> slot_;
   bool with_checksums_ = false;
+  bool with_hashes_ = false;
+  std::vector<Crc32> hashes_;
   std::vector<format::Extent> blobs_;
   std::uint64_t blob_bytes_ = 0;
   ChunkChecksums checksums_;

@@ -29,22 +29,9 @@ constexpr std::size_t ranks_named_max = 8;
 constexpr std::size_t digest_bytes = 16;
 
 Digest identity_of(const format::TensorPlace& tensor) {
-  Writer writer;
-  writer.string(tensor.name);
-  writer.u8(static_cast<std::uint8_t>(tensor.dtype));
   const auto shape = format::global_shape_of(tensor.piece, tensor.shape);
-  writer.list(shape, [&](std::uint64_t length) { writer.u64(length); });
   const Region region = format::region_of(tensor.piece, tensor.shape);
-  if (const auto* range = std::get_if<FlatRange>(&region)) {
-    writer.u64(range->begin);
-    writer.u64(range->count);
-  } else {
-    const Box& box = std::get<Box>(region);
-    writer.list(box.offset, [&](std::uint64_t index) { writer.u64(index); });
-    writer.list(box.shape, [&](std::uint64_t length) { writer.u64(length); });
-  }
-  writer.list(tensor.piece->order, [&](std::uint8_t dimension) { writer.u8(dimension); });
-  return digest_of(writer.take());
+  return format::identity_of({tensor.name, tensor.dtype, shape, region, tensor.piece->order});
 }
 
 // The smallest ones: those of one size are all in, or none is, so that ranks choose alike.
@@ -135,8 +122,9 @@ std::vector<DeclaredCopy> declared_copies(const format::ShardRecord& record) {
 Task<void> note_copies(os::FileSystem& files, ShardToWrite source, std::string work_directory,
                        Compute* compute) {
   const std::vector<DeclaredCopy> copies = declared_copies(*source.record);
-  if (copies.empty()) co_return Status();
   std::vector<CopyNote> notes;
+  if (source.copies) notes = *source.copies;
+  if (copies.empty() && notes.empty()) co_return Status();
   std::function<void()> hash = [&] {
     for (const DeclaredCopy& copy : copies) {
       Crc32 crc = 0;
@@ -161,6 +149,12 @@ std::string describe(const CopyDifference& difference) {
     if (named < ranks.size()) groups += fmt::format(" and {} more", ranks.size() - named);
   }
   return fmt::format("\"{}\" differs: {}", difference.name, groups);
+}
+
+std::string CopiesDiffer::in_words() const {
+  if (saves == 0) return {};
+  return fmt::format("step {}: {}{}", number(at.step), describe(first),
+                     tensors > 1 ? fmt::format(", and {} more", tensors - 1) : "");
 }
 
 bool CopyComparison::add_rank(std::uint32_t rank, const Digest& notes) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "format/copy_note.hpp"
 #include "format/shard_record.hpp"
 #include "storage/member_writer.hpp"
 
@@ -27,12 +28,7 @@ inline constexpr std::uint64_t compared_bytes_max = std::uint64_t{256} << 20;
 // One publication keeps so many notes.
 inline constexpr std::size_t compared_entries_max = 1u << 20;
 
-struct CopyNote {
-  std::string name;  // The tensor's, or the blob's.
-  Digest identity;   // Over its name, its type and the elements that it has.
-  Crc32 crc = 0;
-  bool operator==(const CopyNote&) const = default;
-};
+using format::CopyNote;
 
 // The parts of a Slot that other ranks may have captured, too.
 struct DeclaredCopy {
@@ -42,8 +38,9 @@ struct DeclaredCopy {
 };
 std::vector<DeclaredCopy> declared_copies(const format::ShardRecord& record);
 
-// Leaves the note beside the files that write_shard has written from the same source. Nothing to
-// note: no file. Errors: io, exhausted.
+// Leaves the note beside the files that write_shard has written from the same source, together with
+// what the trainer found of copies that ranks divide. Nothing to note: no file. Errors: io,
+// exhausted.
 Task<void> note_copies(os::FileSystem& files, ShardToWrite source, std::string work_directory,
                        Compute* compute);
 
@@ -83,7 +80,8 @@ struct CopiesDiffer {
   std::uint64_t saves = 0;  // That this node published with such a difference. 0: none.
   format::StepId at;
   std::size_t tensors = 0;
-  CopyDifference first;  // In the order of names.
+  CopyDifference first;          // In the order of names.
+  std::string in_words() const;  // "step 7: ...". Empty: none.
 };
 
 // Reads the notes of an attempt, of the turns that count, and removes all notes. `turns` is as in

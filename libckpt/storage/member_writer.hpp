@@ -14,6 +14,7 @@
 
 #include "base/compute.hpp"
 #include "format/agreement.hpp"
+#include "format/copy_note.hpp"
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 #include "os/file_system.hpp"
@@ -35,6 +36,8 @@ struct ShardToWrite {
   // All Chunks, in the order in which they are written, one after the other; empty: several at a
   // time. Compressed files get their frames in this order.
   std::vector<std::size_t> order;
+  // What the rank's trainer found of copies that ranks divide; null: nothing.
+  std::shared_ptr<const std::vector<format::CopyNote>> copies = nullptr;
 };
 
 // TransferHooks: called during a transfer by the owner of threads and bandwidth. Empty: no call.

@@ -96,8 +96,9 @@ struct Notice {
   static constexpr Kind kind{33, "notice"};
   std::string waiting;   // Why the session's calls wait.
   std::string degraded;  // Missing protection, or why steps are not stored.
+  std::string differ;    // Copies that were not the same, at the newest save to storage.
   friend auto fields(format::Is<Notice> auto& it) {
-    return format::field_list(it.waiting, it.degraded);
+    return format::field_list(it.waiting, it.degraded, it.differ);
   }
   bool operator==(const Notice&) const = default;
 };

@@ -297,3 +297,57 @@ def test_the_state_of_parts_is_expected_to_be_divided_as_they_are():
     expected = (1 << 18) + 4096 + (1 << 20)
     shared = _replicas.captured_share(sizes, {"weight": place, "norm": place})
     assert shared == expected / sum(sizes.values())
+
+
+def save_matrix(sessions, step, changed_rank):
+    """Divided among the ranks; one has another element than the others."""
+
+    def save_one(rank, session):
+        arrays = of_rank(rank, len(sessions), lambda name: whole(name, step), names=["matrix"])
+        arrays[0].buffer[700, 100] += rank == changed_rank
+        assert session.save(step, {"n": rank}, arrays=arrays)
+        session.wait(step, "durable")
+
+    at_once(sessions, save_one)
+
+
+@pytest.mark.parametrize("changed_rank", range(3))
+def test_a_difference_between_divided_copies_is_reported(ranks, tmp_path, changed_rank):
+    """Also where the rank that differs captures another share than the one with that element."""
+    log = tmp_path / "log"
+    sessions = ranks(3, "run", log_file_path=str(log))
+    save_matrix(sessions, 1, None)
+    assert sessions[0].status()["daemon"]["copies_differ"] is None
+    save_matrix(sessions, 2, changed_rank)
+    differ = sessions[0].status()["daemon"]["copies_differ"]
+    assert (differ["tensor"], differ["step"], differ["saves"]) == ("matrix", 2, 1)
+    others = [rank for rank in range(3) if rank != changed_rank]
+    assert sorted(differ["ranks"]) == sorted([[changed_rank], others])
+    save_matrix(sessions, 3, None)  # The notice came before the answers of this save.
+    lines = [line for line in log.read_text().splitlines() if "are not the same" in line]
+    assert len(lines) == 1
+    assert 'step 2: "matrix" differs' in lines[0]
+
+
+def test_divided_copies_are_not_compared_when_that_is_switched_off(ranks):
+    sessions = ranks(3, "run", compare_copies=False)
+    save_matrix(sessions, 1, 1)
+    assert sessions[0].status()["daemon"]["copies_differ"] is None
+
+
+def test_copies_without_a_count_are_compared_with_the_first(ranks):
+    """A whole tensor, and a part, of which each rank captures its own."""
+    sessions = ranks(2, "run")
+
+    def save_one(rank, session):
+        step = 1
+        both = numpy.arange(8.0) + rank
+        arrays = [Array("whole", both, global_shape=(8,), offset=(0,), copy=rank),
+                  Array("part", numpy.arange(4.0) - rank, global_shape=(9,), flat=3, copy=rank),
+                  Array("own", both.copy(), global_shape=(8,), offset=(0,))]  # fmt: skip
+        assert session.save(step, {"n": rank}, arrays=arrays)
+        session.wait(step, "durable")
+
+    at_once(sessions, save_one)
+    differ = sessions[0].status()["daemon"]["copies_differ"]
+    assert (differ["tensors"], differ["tensor"]) == (2, "part")

@@ -41,6 +41,7 @@ def init(
     replica_rate=None,
     yield_=None,
     checksum_in_copy=None,
+    compare_copies=None,
     rank=None,
     world_size=None,
     nodes=None,

@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     replica_rate: Bytes | None
     yield_: str | None
     checksum_in_copy: bool | None
+    compare_copies: bool | None
     rank: int | None
     world_size: int | None
     nodes: Sequence[str] | str | None

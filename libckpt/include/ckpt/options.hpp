@@ -114,6 +114,10 @@ struct Options {
   std::string log_file_path;  // Empty: standard error for the trainer, runtime_dir for the daemon.
   bool disable = false;       // Calls do nothing and succeed; restores return not_found.
   bool checksum_in_copy = true;  // False: the daemon computes the checksums after the copy.
+  // Ranks that divide the capture of equal tensors compare theirs: all of them at a save to storage
+  // that comes after some number of steps, else a sample at each save. Costs the time of reading
+  // them.
+  bool compare_copies = true;
   std::chrono::milliseconds open_deadline{10'000};
   std::chrono::milliseconds restore_deadline{120'000};
 

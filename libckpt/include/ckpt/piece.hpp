@@ -40,7 +40,8 @@ struct Piece {
   // The dimensions of the global tensor from the slowest to the fastest in memory; empty:
   // row-major. With {0, 2, 3, 1} (channels last), the tensor's own shape is that of N, H, W, C.
   std::vector<std::uint8_t> order;
-  // Ranks that hold the same part number their copies from 0.
+  // Ranks that hold the same part number their copies from 0. Without `copies`, number them from 1:
+  // a 0 looks like a part that no other rank has, and is not compared with them.
   std::uint32_t copy = 0;
   // How many ranks hold the part and say so, each with its number: they divide its capture among
   // themselves. 0: each captures all of it. Their tied tensors must be tied alike.

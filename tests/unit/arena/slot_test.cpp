@@ -117,7 +117,11 @@ TEST_CASE_METHOD(SlotFixture, "slot: it is sealed as what it was filled with, an
 
 TEST_CASE_METHOD(SlotFixture, "slot: after one shard it shows nothing of it to the next",
                  "[unit][arena]") {
-  seal();
+  slot->begin_fill(id);
+  slot->filled();
+  slot->note_copies({{"norm", {1, 2}, 3}});
+  slot->seal(record(id, 4 * KiB));
+  REQUIRE(slot->copies()->front().crc == 3);
   const Digest first = slot->digest();
   auto lease = std::make_unique<Lease>(slot);
   slot->retire();
@@ -125,6 +129,7 @@ TEST_CASE_METHOD(SlotFixture, "slot: after one shard it shows nothing of it to t
   lease.reset();
   REQUIRE_FALSE(slot->is_retiring());
   REQUIRE(slot->record() == nullptr);
+  REQUIRE(slot->copies() == nullptr);
   REQUIRE(slot->digest() == Digest{});
   REQUIRE(slot->id() == format::ShardId{});
 

@@ -99,6 +99,7 @@ Options all_set() {
   options.log_file_path = "/log";
   options.disable = true;
   options.checksum_in_copy = false;
+  options.compare_copies = false;
   options.open_deadline = std::chrono::milliseconds(1500);
   options.restore_deadline = std::chrono::hours(1);
   return options;

@@ -41,6 +41,48 @@ TEST_CASE("copies: any number of ranks gets all of the tensor from memory", "[un
   cluster.check_restored(Step{6}, static_cast<std::uint32_t>(places.size()));
 }
 
+TEST_CASE("copies: a difference between divided ones reaches one trainer, and the status",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules = copies("/scratch/run");
+  rules.noted = {7, 7, 7, 7};
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{5});
+  cluster.flush(Step{5});
+  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  CHECK(cluster.status("A").at("copies_differ").is_null());
+  cluster.end_world();
+  rules.noted = {7, 8, 7, 8};
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{6});
+  cluster.flush(Step{6});
+  const auto has_notice = [&](std::size_t rank) {
+    return !cluster.rank(rank).notice.differ.empty();
+  };
+  REQUIRE(cluster.pass_until([&] { return has_notice(0); }));
+  CHECK(cluster.rank(0).notice.differ == "step 6: \"divided\" differs: ranks 0, 2; ranks 1, 3");
+  CHECK((!has_notice(1) && !has_notice(2) && !has_notice(3)));  // One line is enough.
+  CHECK(cluster.status("A").at("copies_differ").at("tensor") == "divided");
+}
+
+TEST_CASE("copies: those of two ranks go to their target side by side, of four two by two",
+          "[unit][node]") {
+  const std::string places = GENERATE("AABB", "AAAABBBB");
+  Cluster cluster;
+  cluster.begin(places);
+  cluster.commit(Step{5});
+  constexpr std::uint64_t bytes_per_second = 16 * KiB;
+  cluster.limit_streams(bytes_per_second);
+  const Time began = cluster.now();
+  cluster.commit(Step{6});
+  const std::chrono::duration<double> took = cluster.now() - began;
+  const std::uint64_t shard_bytes = test::numbers_in_all * 4 / places.size() + 2 * page_bytes;
+  const double of_one = static_cast<double>(shard_bytes) / bytes_per_second;
+  const double rounds = static_cast<double>(places.size()) / 4;
+  CHECK(took.count() > 0.9 * rounds * of_one);
+  CHECK(took.count() < 1.5 * rounds * of_one);
+}
+
 TEST_CASE("copies: the parts that a lost node had come from its peers", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB", copies());

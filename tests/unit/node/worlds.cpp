@@ -145,6 +145,7 @@ void Cluster::capture(Trainer& trainer, Step step) {
   filled.blobs = {{blobs.offset, 1}};
   filled.blob_names = {"rank"};
   bytes[blobs.offset] = static_cast<std::byte>(trainer.rank);
+  if (!rules_.noted.empty()) filled.copies = {{"divided", {1, 2}, rules_.noted.at(trainer.rank)}};
   REQUIRE(trainer.engine->call(trainer.session, std::move(filled)));
 }
 
@@ -161,6 +162,12 @@ void Cluster::damage_replicas(std::size_t of_rank) {
   const auto bytes = trainer.slots.at(trainer.last_slot).memory->bytes();
   const auto covered = bytes.first(format::covered_bytes(layout, 1));
   REQUIRE(memory_.flip_copies_of(covered, layout.tensors.at(0).extent.offset) > 0);
+}
+
+void Cluster::limit_streams(std::uint64_t bytes_per_second) {
+  SimNetworkOptions options;
+  options.bytes_per_second = bytes_per_second;
+  network_.set_options(options);
 }
 
 void Cluster::commit(Step step) {

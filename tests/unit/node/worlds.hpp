@@ -39,6 +39,7 @@ struct Rules {
   std::uint32_t replicas = 2;
   std::optional<Step> wanted = std::nullopt;
   Duration verify_every = std::chrono::minutes(10);  // Also of stored files.
+  std::vector<Crc32> noted = {};  // By rank: its checksum of a tensor that ranks divide.
   bool is_at_once = false;  // No time passes between the end of the world before and this one.
 };
 
@@ -73,6 +74,9 @@ class Cluster {
   void damage(std::size_t of_rank);
   void damage_replicas(std::size_t of_rank);  // All copies but that one.
   void commit(Step step);
+  // Of each connection, from now on.
+  void limit_streams(std::uint64_t bytes_per_second);
+  Time now() const { return clock_.now(); }
 
   // Every rank has exactly what it wants of what was saved at `step` by `saved_by` ranks.
   void check_restored(Step step, std::uint32_t saved_by);

@@ -46,7 +46,10 @@ device::Deadline soon() {
 
 // Ended: a listener's notes on a capture, with room made beforehand.
 struct Ended final : CaptureListener {
-  Ended() { chunk_crcs.reserve(4096); }
+  Ended() {
+    chunk_crcs.reserve(4096);
+    hashes.reserve(16);
+  }
   void capture_ended(const Captured& captured) override {
     ++endings;
     step = captured.step;
@@ -56,6 +59,7 @@ struct Ended final : CaptureListener {
     blob_bytes = captured.blob_bytes;
     chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
     blobs.assign(captured.blobs.begin(), captured.blobs.end());
+    hashes.assign(captured.hashes.begin(), captured.hashes.end());
   }
   int endings = 0;
   Step step{};
@@ -65,6 +69,7 @@ struct Ended final : CaptureListener {
   std::uint64_t blob_bytes = 0;
   std::vector<Crc32> chunk_crcs;
   std::vector<format::Extent> blobs;
+  std::vector<Crc32> hashes;
 };
 
 struct Rig {
@@ -126,6 +131,49 @@ TEST_CASE("snapshotter: unguarded tensors may change when begin returns, guarded
     rig.require_crcs_match();
   }
   REQUIRE(rig.ended.endings == 50);
+}
+
+TEST_CASE("snapshotter: what is hashed besides is as it was at the save, too", "[unit][snapshot]") {
+  Scene scene(mixed);
+  std::vector<HashedSource> hashed;
+  for (std::size_t i = 0; i < scene.contents.size(); ++i)
+    hashed.push_back({*scene.contents[i], scene.sources[i].is_guarded});
+  device::CopyThreads threads{2};
+  device::HostDevice host{threads};
+  std::vector<device::Device*> devices{&host};
+  Ended ended;
+  Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk, hashed},
+                          ended);
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    scene.fill(step);
+    std::vector<device::Stretch> stretches;
+    std::vector<Crc32> expected;
+    for (const auto* content : scene.contents) {
+      const std::uint64_t begin = content->size() / (step + 1);
+      const std::uint64_t bytes = step % 3 == 0 ? 0 : (content->size() - begin) / step;
+      stretches.push_back({begin, bytes});
+      expected.push_back(crc32(std::span(*content).subspan(begin, bytes)));
+    }
+    CaptureRequest request;
+    request.step = Step{step};
+    request.slot = scene.slot;
+    if (step % 5 != 0) request.hashed = stretches;
+    REQUIRE(snapshotter.begin(request));
+    for (std::size_t i = 0; i < scene.contents.size(); ++i)
+      if (!scene.sources[i].is_guarded)
+        std::fill(scene.contents[i]->begin(), scene.contents[i]->end(), std::byte{0xaa});
+    REQUIRE(snapshotter.guard({}));
+    for (auto* content : scene.contents)
+      std::fill(content->begin(), content->end(), std::byte{0xbb});
+    REQUIRE(snapshotter.wait_idle(soon()));
+    REQUIRE(ended.is_good);
+    if (step % 5 == 0) {
+      REQUIRE(ended.hashes.empty());
+    } else {
+      REQUIRE(ended.hashes == expected);
+    }
+  }
+  REQUIRE(ended.endings == 50);
 }
 
 TEST_CASE("snapshotter: a capture ends without a guard", "[unit][snapshot]") {

@@ -83,6 +83,9 @@ struct CopiesFixture : StorageFixture {
     const auto shard = maker.make(rank);
     ShardToWrite source = test::source_of(shard);
     source.turn = turn;
+    if (!divided.empty())
+      source.copies = std::make_shared<const std::vector<CopyNote>>(
+          std::vector<CopyNote>{{"matrix", {4, 4}, divided[rank]}, {"matrix", {5, rank}, rank}});
     const auto written = run(write_shard(files, source, directory(), TransferHooks()));
     REQUIRE(written);
     REQUIRE(run(note_copies(files, source, directory(), nullptr)));
@@ -100,6 +103,7 @@ struct CopiesFixture : StorageFixture {
 
   PublishOrder order;
   Maker maker;
+  std::vector<Crc32> divided;  // By rank, what its trainer found of a tensor that ranks divide.
 };
 
 }  // namespace
@@ -128,6 +132,18 @@ TEST_CASE_METHOD(CopiesFixture, "copies: a difference names the tensor and the r
   REQUIRE(differences[0] == CopyDifference{"libckpt.common/args", Groups{{0, 1}, {2}}});
   REQUIRE(differences[1] == CopyDifference{"router", Groups{{0, 2}, {1}}});
   REQUIRE(describe(differences[1]) == "\"router\" differs: ranks 0, 2; rank 1");
+}
+
+TEST_CASE_METHOD(CopiesFixture, "copies: what trainers found of divided ones is compared, too",
+                 "[unit][storage]") {
+  divided = {7, 8, 7};
+  const bool has_others = GENERATE(true, false);
+  if (!has_others) maker.tensors = {spec("own", std::nullopt)};
+  if (!has_others) maker.common.clear();
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) write(rank);
+  const auto differences = publish_it().copies.differences;
+  REQUIRE(differences.size() == 1);  // What only one rank noted is not compared.
+  REQUIRE(differences[0] == CopyDifference{"matrix", Groups{{0, 2}, {1}}});
 }
 
 TEST_CASE_METHOD(CopiesFixture, "copies: other elements of one tensor are not compared",

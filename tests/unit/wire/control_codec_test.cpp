@@ -75,6 +75,7 @@ Filled full_filled() {
   filled.blob_names = {"rng", "position"};
   filled.chunk_bytes = 4 * MiB;
   filled.chunk_crcs = {1, 2, 3};
+  filled.copies = {{"norm", {8, 9}, 10}};
   return filled;
 }
 
@@ -114,7 +115,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Answer{{}, "{\"jobs\":[]}"});
   all.emplace_back(Arrived{1, 77, 5 * GiB});
   all.emplace_back(Flush{Step{900}});
-  all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies"});
+  all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies", "\"norm\" differs"});
   all.emplace_back(Filling{3 * GiB, 5 * GiB, "node B"});
   all.emplace_back(StepTime{20, std::chrono::nanoseconds(51'234'567), true});
   return all;
@@ -128,7 +129,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local10.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local11.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {

@@ -15,17 +15,18 @@ logger = logging.getLogger("libckpt")
 class Array:
     """A tensor that is a box of a larger one, with `offset` in each dimension, or a range of it as
     it is flattened, from the element `flat` on. `copy`: ranks that hold the same part number their
-    copies from 0. `copies`: how many they are; they then divide its capture among themselves, and
-    each has all of it again after a restore. `may_go`: no save warns when it is not given any more.
+    copies from 0; each is captured, and a save to storage compares them. `copies`: how many they
+    are; they then divide its capture among themselves, and each has all of it again after a
+    restore. `may_go`: no save warns when it is not given any more.
     The memory is copied at each save, and filled in place by a restore. `is_constant`: nobody
     writes it, or gives it to others, as long as the buffer lives: it is copied behind the training,
     and held until then.
     """
 
-    __slots__ = ("buffer", "copies", "copy", "flat", "global_shape", "is_constant", "may_go",
-                 "name", "offset")  # fmt: skip
+    __slots__ = ("_first", "buffer", "copies", "copy", "flat", "global_shape", "is_constant",
+                 "may_go", "name", "offset")  # fmt: skip
 
-    def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=0, copies=0,
+    def __init__(self, name, buffer, *, global_shape, offset=None, flat=None, copy=None, copies=0,
                  may_go=False, is_constant=False):  # fmt: skip
         if (offset is None) == (flat is None):
             raise errors.InvalidArgument(f'array "{name}": give offset, or flat')
@@ -37,13 +38,16 @@ class Array:
         self.global_shape = _numbers(name, "global_shape", global_shape)
         self.offset = None if offset is None else _numbers(name, "offset", offset)
         self.flat = None if flat is None else _number(name, "flat", flat)
-        self.copy = _number(name, "copy", copy)
+        self.copy = 0 if copy is None else _number(name, "copy", copy)
         self.copies = _number(name, "copies", copies)
+        # A first copy that does not say so looks like a tensor of the rank's own.
+        self._first = 1 if copy is not None and not self.copies else 0
 
     def place(self):
         """The arguments behind the tensor in a call of the library."""
         order = _tensors.order_of(self.buffer) if self.flat is None else ()
-        return (self.global_shape, self.offset, self.flat, order or None, self.copy, self.copies)
+        return (self.global_shape, self.offset, self.flat, order or None,
+                self._first + self.copy, self.copies)  # fmt: skip
 
 
 def _check_buffer(name, buffer):

@@ -57,7 +57,7 @@ class Place:
         rank, number = self.copies
         if has_copies and number > 1:
             return {"copy": rank, "copies": number}
-        return {"copy": self.copy}
+        return {"copy": self.copy or None}
 
     def stretch(self, prefix, begin, memory, has_copies=False):
         """The elements of the box from `begin` on, which `memory` has, in the flattened owner.
@@ -234,7 +234,7 @@ class Relaid:
         self.array = Array(
             f"{prefix}{place.name}@{saved_by}", self._buffer,
             global_shape=(saved_by, rows * saved_width * inner),
-            offset=(left, self._row * saved_width * inner), copy=place.copy,
+            offset=(left, self._row * saved_width * inner), copy=place.copy or None,
         )  # fmt: skip
 
     def fill(self):

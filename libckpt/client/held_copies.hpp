@@ -1,0 +1,81 @@
+// HeldCopies: the tensors that this rank holds as a copy and shares with others in captures, and
+// which of their bytes a save compares.
+//
+// A capture has only a share of such a tensor, so that nobody reads all copies of it. Therefore a
+// save takes checksums of the rank's own memory, of the tensor as a whole, and the save to storage
+// compares those of all ranks. Nothing is copied. GPU memory is not hashed.
+//
+// Threads: the training thread; notes() on the thread that ends a capture.
+#pragma once
+
+#include <ckpt/options.hpp>
+#include <ckpt/tensor.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/device.hpp"
+#include "format/copy_note.hpp"
+#include "snapshot/snapshotter.hpp"
+
+namespace ckpt::client {
+
+struct HeldCopy {
+  std::string name;
+  const TensorRef& tensor;  // On the host; its piece has no problem.
+  std::uint64_t bytes = 0;
+  std::uint32_t copies = 0;
+};
+
+// What a save compares of them.
+enum class Compared : std::uint8_t { nothing, sample, all };
+
+// CompareSchedule: which saves compare copies, and how much of them. Every rank decides alike.
+//
+// With an interval in steps, the saves that the coordinator will store compare everything. Clocks
+// of ranks differ, so an interval in time cannot say which saves these are: there every save
+// compares a sample, and so do the other saves of an interval in steps, any of which may be stored
+// at an end.
+class CompareSchedule {
+ public:
+  explicit CompareSchedule(const Options& options);
+  // For the capture of this step, which begins now.
+  Compared next(Step step);
+  void restart(std::optional<Step> restored) { newest_ = restored.value_or(Step{}); }
+
+ private:
+  bool is_on_ = false;
+  std::uint64_t steps_ = 0;  // Between two saves to storage; 0: the clock decides.
+  Step newest_{};            // The newest that was captured, or restored.
+};
+
+class HeldCopies {
+ public:
+  HeldCopies() = default;
+  explicit HeldCopies(const std::vector<HeldCopy>& copies);
+
+  std::vector<snapshot::HashedSource> sources() const;
+  // Parallel to sources(); empty: nothing is compared. Valid until the next call.
+  std::span<const device::Stretch> choose(Step step, Compared compared);
+  // `crcs` are those of the stretches that were chosen last, or none.
+  std::vector<format::CopyNote> notes(std::span<const Crc32> crcs) const;
+
+ private:
+  struct Entry {
+    std::string name;
+    DType dtype = DType::u8;
+    std::vector<std::uint64_t> global_shape;
+    Region region;
+    std::vector<std::uint8_t> order;
+    std::span<const std::byte> bytes;
+    bool is_guarded = false;
+    std::uint32_t copies = 0;
+    Digest identity;  // Of all of it.
+  };
+  std::vector<Entry> entries_;
+  std::vector<device::Stretch> stretches_;
+};
+
+}  // namespace ckpt::client
