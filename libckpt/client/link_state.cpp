@@ -411,10 +411,9 @@ void LinkState::ask_close() {
 Status LinkState::ask_status() {
   return change([&](LinkView& view) -> Status {
     if (view.is_over()) return end_of(view);
-    if (view.phase != Phase::attached) {
-      const std::string why = view.end ? ": " + view.end->text() : std::string();
+    const std::string why = view.end ? ": " + view.end->text() : std::string();
+    if (view.phase != Phase::attached)
       return fail(Errc::unavailable, fmt::format("{}: status: the daemon is away{}", who_, why));
-    }
     view.status.reset();
     return {};
   });
@@ -426,13 +425,13 @@ Result<std::string> LinkState::wait_status(Deadline deadline) const {
   }));
   return view_.read([&](const LinkView& view) -> Result<std::string> {
     if (view.status) return *view.status;
-    return fail(Errc::unavailable, fmt::format("{}: status: the daemon ended meanwhile", who_));
+    return fail(Errc::unavailable, who_ + ": status: the daemon ended meanwhile");
   });
 }
 
 Status LinkState::wait_closed(Deadline deadline) const {
-  CKPT_CHECK(
-      wait_for(deadline, "close", [](const LinkView& view) { return view.closed.has_value(); }));
+  const auto is_closed = [](const LinkView& view) { return view.closed.has_value(); };
+  CKPT_CHECK(wait_for(deadline, "close", is_closed));
   return view_.read([](const LinkView& view) { return *view.closed; });
 }
 

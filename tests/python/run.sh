@@ -45,7 +45,8 @@ case " $*" in
   *" tests/python"*) run_in torch "$@" ;;
   *)
     # Both workers must find the tests in one order, and by the same names.
-    PYTHONHASHSEED=0 run_in torch -n 2 --dist worksteal "${for_jax[@]/#/--ignore=}" tests/python "$@"
+    export PYTHONHASHSEED=0
+    run_in torch -n 2 --dist worksteal "${for_jax[@]/#/--ignore=}" tests/python "$@"
     run_in jax "${for_jax[@]}" tests/python/test_{guides,stubs}.py "$@"
     [ -z "$is_deep" ] || run_in old_torch "${of_core[@]}" "$@"
     ;;

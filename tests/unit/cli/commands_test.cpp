@@ -749,9 +749,8 @@ TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
   CHECK(place.ckpt("verify '" + place.options.dir + "'").code == 1);
 }
 
-TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[unit][cli]") {
-  const Place place;
-  const std::string dir = "'" + place.options.dir + "'";
+// Steps 2 and 4, which differ in one element; no daemon any more.
+void store_two_steps(const Place& place) {
   {
     Trainer trainer(place.options);
     trainer.save(2, Level::durable);
@@ -759,6 +758,12 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
     trainer.save(4, Level::durable);
   }
   REQUIRE(place.ckpt("stop" + place.runtime()).code == 0);
+}
+
+TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  store_two_steps(place);
 
   const Answer seen = place.ckpt("inspect " + dir);
   INFO(seen.out << seen.err);
@@ -799,7 +804,15 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
   const Answer same = place.ckpt("diff " + dir + " " + dir);
   CHECK(same.code == 0);
   CHECK(Contains(same.out)("all the same"));
+  for (const char* command : {"inspect ", "diff . "})
+    CHECK(place.ckpt(command + place.directory.file("missing")).code == 1);
+}
 
+TEST_CASE("cli: export and diff pass over a damaged checkpoint of a run", "[unit][cli]") {
+  const Place place;
+  const std::string dir = "'" + place.options.dir + "'";
+  const std::string out = place.directory.file("model.safetensors");
+  store_two_steps(place);
   flip_a_byte(place.options.dir + "/step-000000004/rank-00000.safetensors", 4608 * 1024);
   CHECK(place.ckpt("inspect " + dir).code == 0);
   const std::string newest = dir + "/step-000000004", older = dir + "/step-000000002";
@@ -818,8 +831,6 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
     CHECK(Contains(passed.err)("step-000000002; passed over: "));
     CHECK(Contains(passed.err)("rank-00000.safetensors: chunk 1"));
   }
-  for (const char* command : {"inspect ", "diff . "})
-    CHECK(place.ckpt(command + place.directory.file("missing")).code == 1);
 }
 
 TEST_CASE("cli: doctor finds what will not work, and where options come from", "[unit][cli]") {
