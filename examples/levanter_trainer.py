@@ -81,9 +81,9 @@ def train(directory, steps, devices):
     checkpointer.wait_until_finished()  # <-
     checkpointer.close()  # <-
     found = initialize_from(state["model"], directory)
-    print("the weights of the newest folder are those of the last step:",
-          all(map(numpy.array_equal, jax.tree.leaves(found), jax.tree.leaves(state["model"]))),
-          flush=True)  # fmt: skip
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(state["model"]))
+    is_same = all(numpy.array_equal(*pair) for pair in pairs)
+    print(f"final folder: its weights are those of the last step: {is_same}", flush=True)
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(state["model"]):
         digest.update(numpy.asarray(leaf).tobytes())

@@ -218,6 +218,7 @@ def test_a_resume_takes_memory_when_it_is_newer_and_folders_when_it_is_lost(
     second = open_one(None, [CheckpointInterval(2)])
     assert is_of(second.load_or(state_of(0, mesh(2, 2))), 3)
     assert "libckpt: resumes step 3 from own memory; the newest folder is" in caplog.text
+    assert caplog.text.count("resumes step 3") == 1
     second.abandon()
     lose_memory(programs)
     third = open_one(None, [CheckpointInterval(2)])

@@ -11,6 +11,8 @@ training. A restore makes new arrays, on the shardings that it is given, whateve
 processes saved them.
 """
 
+import logging
+
 import jax
 
 from libckpt import errors
@@ -20,6 +22,8 @@ from libckpt.jax import _capture, _load, _restore
 from libckpt.jax._restore import Restored
 
 __all__ = ["Checkpointer", "Restored", "load"]
+
+logger = logging.getLogger("libckpt")
 
 
 class Checkpointer:
@@ -90,7 +94,10 @@ class Checkpointer:
         Raises NotFound when there is nothing: train from the beginning. After any other failure
         saves are refused until a restore succeeds, or `session.start_fresh()` is called.
         """
-        return _restore.restore(self.session, like, step, strict)
+        restored = _restore.restore(self.session, like, step, strict)
+        if self.session.rank == 0:
+            logger.warning("libckpt: resumes step %d from %s", restored.step, restored.source_name)
+        return restored
 
     def restore_or(self, like, default=0, *, strict=True):
         """(step, tree) of the newest step, or (default, like) without one."""

@@ -68,8 +68,6 @@ def _restore(session, like, step, strict):
     session.agree("arrays", failure)
     _warn_of_left(step, leaves, specs.keys() | plain.keys())
     tree = jax.tree_util.tree_unflatten(structure, [values[name] for name in leaves])
-    if session.rank == 0:
-        logger.warning("libckpt: resumes step %d from %s", step, found.source_name)
     return Restored(step, tree, found.source, found.source_name, found.world_size)
 
 

@@ -23,7 +23,7 @@ from libckpt._init import with_keywords
 from libckpt.core import _resuming
 from libckpt.core.files import _publish_queue
 from libckpt.jax import Checkpointer as Memory
-from libckpt.jax import _load
+from libckpt.jax import _load, _restore
 from libckpt.levanter import _folders, _saver
 from libckpt.levanter._policy import CheckpointInterval, Policy
 
@@ -93,7 +93,7 @@ class Checkpointer:
         folder, number = newest or (None, None)
         failure = restored = None
         try:
-            restored = self._memory.restore(state, strict=strict)
+            restored = _restore.restore(self._memory.session, state, None, strict)
         except errors.NotFound:
             pass
         except errors.CheckpointError as error:
