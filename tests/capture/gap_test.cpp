@@ -90,6 +90,7 @@ TEST_CASE("gap: the cache keeps a line for each kind of machine", "[unit][device
   std::string text = with_gap("", "H100, driver 13000", GpuGap::copy);
   REQUIRE(text == "H100, driver 13000\tcopy\n");
   text = with_gap(text, "H100, driver 1300", GpuGap::none);  // A prefix of another key.
+  REQUIRE(cached_gap(text, "H100, driver 13000") == GpuGap::copy);
   text = with_gap(text, "H100, driver 13000", GpuGap::write_value);
   REQUIRE(cached_gap(text, "H100, driver 13000") == GpuGap::write_value);
   REQUIRE(cached_gap(text, "H100, driver 1300") == GpuGap::none);
