@@ -218,6 +218,9 @@ bool Agreement::decide() {
   if (auto publishing = coordinator_.publishing()) {
     storage_.publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
       coordinator_.published(flush_id, status, facts_.clock().now());
+      // Else the coordinator would order the same flush again before anybody looks.
+      if (status && facts_.last_look == agree::LastLook::gone)
+        facts_.last_look = agree::LastLook::there;
       life_.touch();
     });
   }

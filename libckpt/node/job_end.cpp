@@ -127,6 +127,19 @@ void Job::want_flush(bool is_wanted) {
   touch();
 }
 
+namespace {
+
+std::string describe(const Held& held) {
+  const std::uint64_t lost = held.lost ? number(held.lost->step) : 0;
+  if (!held.durable) return fmt::format("step {} is not durable, no step is", lost);
+  if (held.lost && *held.lost <= *held.durable)
+    return fmt::format("step {} was removed from {}, and is not durable again", lost,
+                       held.directory);
+  return fmt::format("step {} is not durable, step {} is", lost, number(held.durable->step));
+}
+
+}  // namespace
+
 Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   const std::shared_ptr<Job> self = shared_from_this();
   Clock& clock = facts_.clock();
@@ -139,14 +152,11 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     if (has_failed || is_given_up || clock.now() >= deadline) {
       const Held all = held();
       const bool has_tried = storage_.flush_failures() > failed_before;
+      const std::string why = has_tried     ? storage_.flush_failure()
+                              : is_given_up ? "the flush was given up"
+                                            : "not done in time";
       co_return fail(has_failed ? Errc::io : Errc::unavailable,
-                     fmt::format("flush job {}: step {} is not durable, {} is: {}", all.job,
-                                 all.lost ? number(all.lost->step) : 0,
-                                 all.durable ? fmt::format("step {}", number(all.durable->step))
-                                             : std::string("no step"),
-                                 has_tried     ? storage_.flush_failure()
-                                 : is_given_up ? "the flush was given up"
-                                               : "not done in time"));
+                     fmt::format("flush job {}: {}: {}", all.job, describe(all), why));
     }
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());

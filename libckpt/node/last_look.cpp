@@ -1,5 +1,7 @@
 #include "node/last_look.hpp"
 
+#include <utility>
+
 #include "base/log.hpp"
 #include "base/within.hpp"
 
@@ -16,21 +18,26 @@ constexpr Duration look_patience = std::chrono::seconds(5);
 
 void LastLook::update(bool is_end) {
   const bool is_stored = facts_.committed && facts_.durable && *facts_.durable >= *facts_.committed;
-  if (!is_end || !is_stored || facts_.directory.empty()) {
+  if (!is_stored || facts_.directory.empty() || (about_ && about_ != facts_.durable)) {
     facts_.last_look = unasked;
-    asked_.reset();
+    about_.reset();
+    is_asked_ = false;
+  }
+  if (!is_end || !is_stored || facts_.directory.empty()) {
+    if (facts_.last_look != gone) facts_.last_look = unasked;
+    is_asked_ = false;
     return;
   }
   const format::StepId at = *facts_.durable;
   if (facts_.last_look == gone) {
     const bool is_flushed_now = facts_.decree.flush && facts_.decree.flush->at == at;
-    if (is_stored_again_ && !is_flushed_now) asked_.reset();
+    if (is_stored_again_ && !is_flushed_now) is_asked_ = false;
     is_stored_again_ = is_flushed_now;
   }
-  if (asked_ == at) return;
-  asked_ = at;
+  if (std::exchange(is_asked_, true)) return;
+  about_ = at;
   is_stored_again_ = false;
-  facts_.last_look = looking;
+  if (facts_.last_look != gone) facts_.last_look = looking;  // Else it is until it is seen again.
   facts_.context.spawn(run(at));
 }
 
@@ -45,7 +52,7 @@ asio::awaitable<void> LastLook::run(format::StepId at) {
   const Status looked =
       co_await within(facts_.context.executor, facts_.clock(), deadline, "look for the newest step",
                       storage_.reads().look_up(at), life_.hold());
-  if (asked_ != at || facts_.last_look != looking) co_return;
+  if (about_ != at) co_return;
   const bool is_removed =
       looked ? storage_.reads().looked_up() != at : looked.error().code() == Errc::not_found;
   facts_.last_look = is_removed ? gone : there;

@@ -20,7 +20,7 @@ namespace ckpt::node {
 
 class LastLook {
  public:
-  // The only writer of `facts.last_look`.
+  // Writes `facts.last_look`; the agreement does where it has published the step again.
   LastLook(JobFacts& facts, JobLife& life, JobStorage& storage)
       : facts_(facts), life_(life), storage_(storage) {}
 
@@ -34,7 +34,8 @@ class LastLook {
   JobFacts& facts_;
   JobLife& life_;
   JobStorage& storage_;
-  std::optional<format::StepId> asked_;  // What was looked for last, in this end.
+  std::optional<format::StepId> about_;  // The step that the newest look was for.
+  bool is_asked_ = false;                // It was looked for in this end.
   bool is_stored_again_ = false;         // A flush of it is under way.
 };
 

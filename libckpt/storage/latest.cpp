@@ -42,8 +42,6 @@ Task<bool> mend_latest(Site site, format::RunId run, std::vector<Checkpoint> che
   if (!known) co_return fail(std::move(known).error());
   Catalog catalog;
   catalog.checkpoints = std::move(checkpoints);
-  if (newest_name(catalog) == *known) co_return false;
-  // Only now: the history is one more file to read.
   const auto marked = co_await mark_abandoned(site, run, catalog);
   if (!marked) co_return false;  // Which is the newest cannot be known.
   const std::string newest = newest_name(catalog);

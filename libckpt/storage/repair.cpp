@@ -192,8 +192,9 @@ Task<void> repair_rank(Work& work, std::uint32_t number, std::set<std::string> d
   for (std::size_t member = 0; member < shard.files.size(); ++member) {
     if (!damaged.contains(shard.files[member].name)) continue;
     const bool is_packed = shard.files[member].table.has_value();
-    CKPT_CO_CHECK(co_await (is_packed ? write_packed(work, shard, member)
-                                      : write_member(work, rank, member)));
+    Task<void> written =
+        is_packed ? write_packed(work, shard, member) : write_member(work, rank, member);
+    CKPT_CO_CHECK(co_await std::move(written));
   }
   co_return Status();
 }

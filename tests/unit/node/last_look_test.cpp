@@ -59,7 +59,10 @@ TEST_CASE("last look: a daemon that cannot store it again says so and goes on", 
   auto flushed = test::start(rank.context, rank.engine->flush(std::chrono::seconds(60), 2));
   const Status done = test::finish(rank.clock, flushed);
   REQUIRE_FALSE(done);
-  CHECK(done.error().text().find("step 2 is not durable") != std::string::npos);
+  CAPTURE(done.error().text());
+  CHECK(done.error().text().find(
+            "step 2 was removed from /scratch/job, and is not durable again") != std::string::npos);
+  CAPTURE(rank.engine->held_json());
   CHECK(rank.engine->held_json().find("\"lost\":2") != std::string::npos);
 }
 

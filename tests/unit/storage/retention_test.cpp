@@ -54,6 +54,37 @@ TEST_CASE_METHOD(StorageFixture, "retention: steps that a restore abandoned go f
   REQUIRE(catalog().checkpoints.back().at == step_id(12, 2));
 }
 
+TEST_CASE_METHOD(StorageFixture, "retention: room is made only beside one that is good",
+                 "[unit][storage]") {
+  open();
+  for (const std::uint64_t step : {10, 15, 20}) must_save(step_id(step));
+  const auto damage = [&](const char* name) {
+    disk.flip(std::string("/scratch/job/") + name + "/rank-00001.safetensors", page_bytes + 3, 2);
+  };
+  storage::RetentionOrder order;
+  order.run = test_run;
+  order.rule.max_ckpt_num = 2;
+  SECTION("the newest") {}
+  SECTION("or the one before") {
+    damage("step-000000020");
+  }
+  SECTION("else nothing goes") {
+    damage("step-000000015");
+    damage("step-000000020");
+    const auto made = run(storage::make_room(site, order));
+    REQUIRE_FALSE(made);
+    CHECK(made.error().code() == Errc::corruption);
+    CHECK(catalog().checkpoints.size() == 3);
+    return;
+  }
+  const auto made = run(storage::make_room(site, order));
+  REQUIRE((made ? "" : made.error().message()) == "");
+  REQUIRE(made->size() == 1);
+  CHECK(made->front().at == step_id(10));
+  CHECK(catalog().checkpoints.size() == 2);
+  CHECK(run(storage::make_room(site, order))->empty());
+}
+
 TEST_CASE_METHOD(StorageFixture, "retention: decoys stay as they are", "[unit][storage]") {
   open();
   disk.put("/elsewhere/manifest.json", "precious");
