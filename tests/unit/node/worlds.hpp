@@ -73,6 +73,7 @@ class Cluster {
   void damage(std::size_t of_rank);
   void damage_replicas(std::size_t of_rank);  // All copies but that one.
   void commit(Step step);
+  void store(Step step);  // Commits it, and waits until it is on storage.
 
   // Every rank has exactly what it wants of what was saved at `step` by `saved_by` ranks.
   void check_restored(Step step, std::uint32_t saved_by);
