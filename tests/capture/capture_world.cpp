@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/random.hpp"
 #include "device/host_device.hpp"
+#include "support/random_bytes.hpp"
 
 namespace ckpt::test {
 
@@ -21,16 +21,6 @@ constexpr std::byte of_the_next{0x55};  // A Slot's next user writes this.
 bool holds_only(std::span<const std::byte> bytes, std::byte byte) {
   if (bytes.empty()) return true;
   return bytes[0] == byte && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
-}
-
-std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::size_t at = 0; at < count; at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random.next();
-    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), count - at));
-  }
-  return bytes;
 }
 
 // Around what copies, batches and Chunks are cut at.

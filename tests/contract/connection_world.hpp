@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/random.hpp"
 #include "support/pending.hpp"
+#include "support/random_bytes.hpp"
 #include "wire/connection.hpp"
 
 namespace ckpt::test {
@@ -63,13 +63,6 @@ inline ConnectionPair join(ConnectionWorld& world) {
   REQUIRE(accepted);
   pair.far = *accepted;
   return pair;
-}
-
-inline std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<std::byte> bytes(size);
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
-  return bytes;
 }
 
 }  // namespace ckpt::test

@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/random.hpp"
 #include "base/units.hpp"
 #include "device/host_device.hpp"
+#include "support/random_bytes.hpp"
 
 namespace ckpt::test {
 
@@ -30,16 +30,6 @@ class CountingListener final : public device::CopyListener {
   std::atomic<int> endings{0};
   std::atomic<int> failures{0};
 };
-
-std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::size_t at = 0; at < count; at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random.next();
-    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), count - at));
-  }
-  return bytes;
-}
 
 device::Deadline soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);

@@ -7,22 +7,15 @@
 #include <string_view>
 #include <vector>
 
-#include "base/random.hpp"
 #include "base/units.hpp"
 #include "support/assertion_trap.hpp"
+#include "support/random_bytes.hpp"
 
 namespace ckpt::test {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed = 1) {
-  Random random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
-  return bytes;
 }
 
 Crc32 reference_crc32(std::span<const std::byte> bytes) {

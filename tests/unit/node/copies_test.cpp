@@ -23,10 +23,6 @@ Rules copies(std::string directory = {}) {
   return rules;
 }
 
-bool is_durable(Cluster& cluster) {
-  return cluster.status("A").at("steps").at(0).at("level") == "durable";
-}
-
 }  // namespace
 
 TEST_CASE("copies: any number of ranks gets all of the tensor from memory", "[unit][node]") {
@@ -123,9 +119,7 @@ TEST_CASE("copies: damage in one part is filled from its copy", "[unit][node]") 
 TEST_CASE("copies: when all memory is lost the same ranks restore from storage", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AAB", copies("/scratch"));
-  cluster.commit(Step{5});
-  cluster.flush(Step{5});
-  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  cluster.store(Step{5});
   cluster.lose("A");
   cluster.lose("B");
   cluster.begin("AAB", copies("/scratch"));
@@ -138,9 +132,7 @@ TEST_CASE("copies: a step with a damaged file gives way to the one before it", "
   Cluster cluster;
   cluster.begin("AAB", copies("/scratch"));
   for (const std::uint64_t step : {5, 6}) {
-    cluster.commit(Step{step});
-    cluster.flush(Step{step});
-    REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+    cluster.store(Step{step});
   }
   cluster.lose("A");
   cluster.lose("B");
@@ -154,9 +146,7 @@ TEST_CASE("copies: a shard damaged in all memory comes from storage", "[unit][no
   Rules rules = copies("/scratch");
   rules.replicas = 1;
   cluster.begin("AAB", rules);
-  cluster.commit(Step{5});
-  cluster.flush(Step{5});
-  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  cluster.store(Step{5});
   cluster.damage(1);
   cluster.begin("AAB", rules);
   cluster.check_restored(Step{5}, 3);

@@ -24,10 +24,6 @@ std::uint64_t healed(Cluster& cluster, const std::string& node, const char* what
   return cluster.status(node).at("healed").at(what);
 }
 
-bool is_durable(Cluster& cluster) {
-  return cluster.status("A").at("steps").at(0).at("level") == "durable";
-}
-
 }  // namespace
 
 TEST_CASE("healing: a damaged replica is sent again", "[unit][node]") {
@@ -69,9 +65,7 @@ TEST_CASE("healing: without a peer the copy comes from storage", "[unit][node]")
   Rules rules = verified("/scratch");
   rules.replicas = 1;
   cluster.begin("A", rules);
-  cluster.commit(Step{5});
-  cluster.flush(Step{5});
-  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  cluster.store(Step{5});
   cluster.damage(0);
   REQUIRE(cluster.pass_until([&] { return healed(cluster, "A", "copies") == 1; }));
   cluster.rot("/scratch/step-000000005/rank-00000.safetensors");
@@ -83,9 +77,7 @@ TEST_CASE("healing: without a peer the copy comes from storage", "[unit][node]")
 TEST_CASE("healing: a damaged file is written anew from memory", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AB", verified("/scratch"));
-  cluster.commit(Step{5});
-  cluster.flush(Step{5});
-  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  cluster.store(Step{5});
   cluster.rot("/scratch/step-000000005/rank-00001.safetensors");
   REQUIRE(cluster.pass_until([&] { return healed(cluster, "B", "files") == 1; }));
   CHECK(healed(cluster, "A", "files") == 0);
@@ -119,9 +111,7 @@ TEST_CASE("healing: without a good copy it gives up, and training goes on", "[un
 TEST_CASE("healing: good copies and files are left alone", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AB", verified("/scratch"));
-  cluster.commit(Step{5});
-  cluster.flush(Step{5});
-  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  cluster.store(Step{5});
   const auto before = cluster.status("A").at("slots");
   cluster.pass_until([] { return false; });  // Two minutes: many verifications.
   CHECK(cluster.status("A").at("slots") == before);

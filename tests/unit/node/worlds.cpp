@@ -225,6 +225,17 @@ void Cluster::flush(Step step) {
     REQUIRE(trainer->engine->call(trainer->session, control::Flush{step}));
 }
 
+void Cluster::store(Step step) {
+  commit(step);
+  flush(step);
+  const Engine& engine = *ranks_.front()->engine;
+  REQUIRE(pass_until([&] {
+    const auto status = nlohmann::json::parse(engine.status_json());
+    const auto& newest = status.at("jobs").at(0).at("steps").at(0);
+    return newest.at("step") == number(step) && newest.at("level") == "durable";
+  }));
+}
+
 void Cluster::rot(const std::string& path) {
   disk_.flip(path, 2 * page_bytes, 3);
 }

@@ -74,9 +74,10 @@ class Cluster {
   void damage(std::size_t of_rank);
   void damage_replicas(std::size_t of_rank);  // All copies but that one.
   void commit(Step step);
-  // Of each connection, from now on.
+  // For each connection, from now on.
   void limit_streams(std::uint64_t bytes_per_second);
   Time now() const { return clock_.now(); }
+  void store(Step step);  // Commits it, and waits until it is on storage.
 
   // Every rank has exactly what it wants of what was saved at `step` by `saved_by` ranks.
   void check_restored(Step step, std::uint32_t saved_by);
