@@ -4,6 +4,7 @@
 
 #include "arena/shared_slot_memory.hpp"
 #include "base/assert.hpp"
+#include "base/started.hpp"
 #include "bench/loop.hpp"
 #include "bench/must.hpp"
 #include "replicate/peer_service.hpp"
@@ -47,18 +48,27 @@ class Sink final : public replicate::ReplicaSink, public replicate::ShardProvide
 int receive_replicas(const std::string& address, std::size_t bytes) {
   Loop loop;
   arena::SharedMemorySource source;
-  const auto memory = must(loop.run(source.allocate(bytes)));
-  Sink sink(memory->bytes());
+  std::vector<std::unique_ptr<arena::SlotMemory>> slots;
+  std::vector<std::unique_ptr<Sink>> sinks;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    slots.push_back(must(loop.run(source.allocate(bytes))));
+    sinks.push_back(std::make_unique<Sink>(slots.back()->bytes()));
+  }
   wire::TcpNetwork network(loop.context.get_executor(), *loop.clock);
   const auto listener = must(loop.run(network.listen(address, no_deadline)));
   std::printf("%s\n", listener->address().c_str());
   std::fflush(stdout);
-  auto connection = must(loop.run(listener->accept()));
   wire::PeerIdentity peer;
   peer.job = "bench";
   peer.node = "near";
-  must(loop.run(replicate::serve_peer(std::move(connection), *loop.clock, std::move(peer), sink,
-                                      sink, replicate::ServiceOptions())));
+  std::vector<Started<void>> served;
+  for (const auto& sink : sinks) {
+    auto connection = must(loop.run(listener->accept()));
+    served.emplace_back(loop.context.get_executor(), *loop.clock,
+                        replicate::serve_peer(std::move(connection), *loop.clock, peer, *sink,
+                                              *sink, replicate::ServiceOptions()));
+  }
+  for (auto& each : served) must(loop.run(each.result()));
   return 0;
 }
 

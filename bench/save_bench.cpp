@@ -5,6 +5,7 @@
 #include <ckpt/checkpointer.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,11 +57,27 @@ void sample_small_saves(bench::Harness& harness) {
 }
 
 // A rank with a state of 16 MiB tensors, of which `copies` ranks hold the same.
+struct CopyOptions {
+  std::uint32_t copies = 0;
+  std::string directory = {};  // Emptied.
+  ckpt::Interval stored_every = {};
+  bool compares = false;  // All of them at a save that is stored by steps, else a sample.
+};
+
 class Copy {
  public:
-  Copy(const bench::Daemon& daemon, std::size_t bytes, std::uint32_t copies) : state_(bytes) {
+  Copy(const bench::Daemon& daemon, std::size_t bytes, const CopyOptions& rank) : state_(bytes) {
+    const std::uint32_t copies = rank.copies;
     ckpt::Options options;
-    options.job = "bench-copies-" + std::to_string(copies);
+    options.job = "bench-copies-" + std::to_string(++jobs_);
+    if (!rank.directory.empty()) {
+      std::filesystem::remove_all(rank.directory);
+      options.dir = rank.directory;
+      options.save_storage_interval = rank.stored_every;
+      options.max_ckpt_num = 1;
+      options.compare_copies = rank.compares;
+    }
+    if (rank.stored_every.steps > 0) level_ = ckpt::Level::durable;
     options.runtime_dir = daemon.runtime_dir();
     auto opened = ckpt::Checkpointer::open(options);
     if (!opened) fail(opened.error());
@@ -83,8 +100,7 @@ class Copy {
       const double took = milliseconds_since(start) / 1000;
       if (!outcome) fail(outcome.error());
       if (*outcome != ckpt::SaveOutcome::started) continue;
-      const auto level = ckpt::Level::committed;
-      const auto waited = checkpointer_->wait(ckpt::Step{step_}, level, std::chrono::seconds(60));
+      const auto waited = checkpointer_->wait(ckpt::Step{step_}, level_, std::chrono::seconds(60));
       if (!waited) fail(waited.error());
       return 1 / took;
     }
@@ -96,18 +112,34 @@ class Copy {
     std::exit(1);
   }
   std::vector<std::byte> state_;
+  ckpt::Level level_ = ckpt::Level::committed;
   std::optional<ckpt::Checkpointer> checkpointer_;
   std::uint64_t step_ = 0;
+  static inline int jobs_ = 0;
 };
 
 void compare_copies(bench::Harness& harness) {
   const bench::Daemon daemon(harness.disk_directory() + "/copies");
   const std::size_t bytes = std::min<std::size_t>(harness.bytes(), 512 * ckpt::MiB);
-  Copy shares(daemon, bytes, 4);
-  Copy alone(daemon, bytes, 0);
-  harness.compare(
-      {"B37", "save() of one of 4 copies / of all of the state", 3.6, 3.0},
-      [&] { return shares.save(); }, [&] { return alone.save(); });
+  {
+    Copy shares(daemon, bytes, {4});
+    Copy alone(daemon, bytes, {});
+    harness.compare(
+        {"B37", "save() of one of 4 copies / of all of the state", 3.6, 3.0},
+        [&] { return shares.save(); }, [&] { return alone.save(); });
+  }
+  const std::string with = harness.disk_directory() + "/compared";
+  const std::string without = harness.disk_directory() + "/not-compared";
+  const auto compare = [&](const bench::Bar& bar, ckpt::Interval stored_every) {
+    Copy compared(daemon, bytes, {4, with, stored_every, true});
+    Copy others(daemon, bytes, {4, without, stored_every, false});
+    harness.compare(bar, [&] { return compared.save(); }, [&] { return others.save(); });
+  };
+  compare({"B37 sample", "save() of one of 4 copies that compares a sample / without", 0, 0},
+          {0, std::chrono::hours(24)});
+  compare({"B37 all", "save() of one of 4 copies that compares all / without", 0, 0}, {1, {}});
+  std::filesystem::remove_all(with);
+  std::filesystem::remove_all(without);
 }
 
 }  // namespace

@@ -5,13 +5,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace bench {
 
+// Part: what a rank holds of each tensor: one of `of` equal parts, each of whole pages.
+struct Part {
+  std::uint32_t index = 0;
+  std::uint32_t of = 1;
+};
+
 class Trainer {
  public:
-  // Its tensors are untouched memory, 16 MiB each, as many as `bytes` need.
-  explicit Trainer(std::size_t bytes);
+  // Its tensors are untouched memory, 16 MiB each, as many as `bytes` need; or a part of each, and
+  // then `bytes` is a multiple of 16 MiB.
+  explicit Trainer(std::size_t bytes, Part part = {}, std::string names = "tensor.");
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -23,16 +31,20 @@ class Trainer {
   void open(ckpt::Options options);
   void leave() { checkpointer_.reset(); }  // As a death: the daemon keeps what it holds.
   ckpt::Checkpointer& checkpointer() { return *checkpointer_; }
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return bytes_; }  // That it holds.
 
   // Saves the next step, and waits until it has reached the level. If a step finds no free Slot,
   // because the last one is still being written, the next step follows.
   void save(ckpt::Level level);
   // None: nothing to restore.
-  std::optional<ckpt::Restored> restore();
+  std::optional<ckpt::Restored> restore(ckpt::RestoreRequest request = {});
 
  private:
+  std::size_t place_of(std::size_t at) const;  // In the whole state.
+
   std::byte* memory_ = nullptr;
+  Part part_;
+  std::string names_;  // Each with a number behind it.
   std::size_t bytes_ = 0;
   std::uint64_t step_ = 0;
   std::optional<ckpt::Checkpointer> checkpointer_;

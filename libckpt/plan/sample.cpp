@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "base/random.hpp"
 #include "plan/region.hpp"
 
 namespace ckpt::plan {
@@ -14,8 +15,7 @@ std::optional<Sample> sample_of(const SampledTensor& tensor, std::uint64_t step)
       std::clamp<std::uint64_t>(tensor.bytes / sample_bytes_min, 1, tensor.parts);
   const std::uint64_t turns = tensor.parts / windows;  // One of them has a window.
   const std::uint64_t places = windows * turns;
-  constexpr std::uint64_t golden_ratio = 0x9e3779b97f4a7c15;  // As a fraction of 2^64.
-  const std::uint64_t position = step * golden_ratio >> 32;   // As a fraction of 2^32.
+  const std::uint64_t position = Random(step).next() >> 32;  // As a fraction of 2^32.
   const std::uint64_t place = ((position * places >> 32) + tensor.spread % places) % places;
   if (place % turns != 0) return std::nullopt;
   const std::uint64_t window = place / turns;

@@ -1,8 +1,8 @@
 // Sample: the bytes of a tensor that are compared between its copies at one step.
 //
-// All ranks compute it from the same numbers, so that all sample the same bytes without a word. The
-// steps may be any: their multiples of the golden ratio are spread evenly, so that in the course of
-// about `parts` samples every byte has its turn.
+// All ranks compute it from the same numbers, so that all sample the same bytes without a word. A
+// hash of the step chooses them, whatever the steps have in common: in the course of some times
+// `parts` samples every byte has its turn.
 #pragma once
 
 #include <cstdint>

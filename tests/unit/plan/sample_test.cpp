@@ -43,7 +43,6 @@ TEST_CASE("sample: every byte has its turn, whatever the interval", "[unit][plan
     tensor.spread = random.next();
     const std::uint64_t interval = 1 + random.below(1000);
     CAPTURE(tensor.bytes, tensor.parts, tensor.spread, interval);
-    // Some intervals are close to a multiple of the period, and take a few rounds more.
     const std::uint64_t limit = std::uint64_t{40} * tensor.parts;
     CHECK(steps_to_cover(tensor, interval, limit) < limit);
   }
