@@ -6,6 +6,7 @@ behind the call. They are waited for between the measurements, and not counted.
 """
 
 import itertools
+import shutil
 import sys
 import warnings
 
@@ -81,11 +82,11 @@ def main():
         Bar("B29", "held: NVRx's local checkpoint with a copy on the peer / ours", 5, 2),
         Ours(ours, count).save, Side(stock, count).save,
     )  # fmt: skip
-    for path in stock.local_ckpt_dir.glob("*"):
-        path.unlink()
     ours.session.close()
     dist.barrier()
     is_first = dist.get_rank() == 0
+    if is_first:
+        shutil.rmtree(f"{RAM_DISK}/{scratch.name}")
     dist.destroy_process_group()
     return harness.finish() if is_first else 0
 
