@@ -771,8 +771,8 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
   CHECK(place.ckpt("export " + dir + " '" + out + "'").code == 2);
   CHECK(place.ckpt("export --force " + dir + " '" + out + "'").code == 0);
   CHECK(place.ckpt("export --format zip " + dir + " '" + out + "'").code == 2);
-  CHECK(place.ckpt("export --rank 1 " + dir + " '" + out + "'").code == 2);
-  CHECK(place.ckpt("export --max-shard-size 0 " + dir + " '" + out + "'").code == 2);
+  for (const std::string wrong : {"--rank 1 ", "--max-shard-size 0 "})
+    CHECK(place.ckpt("export " + wrong + dir + " '" + out + "'").code == 2);
   const std::string folder = place.directory.file("hf");
   const auto told = place.ckpt("export --json --format hf " + dir + " '" + folder + "/'").json();
   CHECK(told["files"][0]["path"] == folder + "/model.safetensors");
@@ -785,9 +785,7 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
   const auto found = place.ckpt("diff --json " + dir + "/step-000000002 " + dir).json();
   CHECK(found["equal"] == false);
   CHECK(found["differences"][0]["max_difference"] == 0.25);
-  const Answer same = place.ckpt("diff " + dir + " " + dir);
-  CHECK(same.code == 0);
-  CHECK(Contains(same.out)("all the same"));
+  CHECK(Contains(place.ckpt("diff " + dir + " " + dir).out)("all the same"));
 
   flip_a_byte(place.options.dir + "/step-000000004/rank-00000.safetensors", 4608 * 1024);
   CHECK(place.ckpt("inspect " + dir).code == 0);
