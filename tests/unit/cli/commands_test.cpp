@@ -787,8 +787,8 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
   CHECK(place.ckpt("export " + dir + " '" + out + "'").code == 2);
   CHECK(place.ckpt("export --force " + dir + " '" + out + "'").code == 0);
   CHECK(place.ckpt("export --format zip " + dir + " '" + out + "'").code == 2);
-  CHECK(place.ckpt("export --rank 1 " + dir + " '" + out + "'").code == 2);
-  CHECK(place.ckpt("export --max-shard-size 0 " + dir + " '" + out + "'").code == 2);
+  for (const std::string wrong : {"--rank 1 ", "--max-shard-size 0 "})
+    CHECK(place.ckpt("export " + wrong + dir + " '" + out + "'").code == 2);
   const std::string folder = place.directory.file("hf");
   const auto told = place.ckpt("export --json --format hf " + dir + " '" + folder + "/'").json();
   CHECK(told["files"][0]["path"] == folder + "/model.safetensors");
@@ -824,7 +824,7 @@ TEST_CASE("cli: export and diff pass over a damaged checkpoint of a run", "[unit
     CHECK(damaged.code == 1);
     CHECK(Contains(damaged.err)("rank-00000.safetensors: chunk 1"));
   }
-  // Of a run, the next good one serves, and one line says why.
+  // For a run the next good one serves, and one line says why.
   for (const std::string& command : {forced(dir), "diff " + dir + " " + older}) {
     const Answer passed = place.ckpt(command);
     CHECK(passed.code == 0);
