@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import unittest.mock
 
 import pytest
 
@@ -84,6 +85,22 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     assert re.search(r"libckpt: resumes step \d+ from own memory", last)
     # The step that was in memory has one, too: one file, by stock Lightning's rule.
     assert files(root) == files(tmp_path / "stock")
+
+
+def test_a_step_that_has_a_file_waits_for_a_slot_and_the_others_do_not():
+    """A file that is newer than memory would lose the state of the random generators."""
+    session = unittest.mock.MagicMock()
+    callback = libckpt.lightning.Callback(job="job")
+    callback.session = session
+    trainer = callback._trainer = unittest.mock.MagicMock()
+    trainer.checkpoint_callbacks = [unittest.mock.MagicMock(_last_global_step_saved=2)]
+    for trainer.global_step in (1, 2):
+        callback.on_train_batch_end(trainer, None, None, None, 0)
+    ((due, _), _), = session.save_checkpoint_if_needed.call_args_list
+    ((saved, _, wait), _), = session.save.call_args_list
+    assert (due, saved) == (1, 2)
+    assert 0 < wait <= 5
+    session.save.return_value.captured.result.assert_called_once()
 
 
 @pytest.mark.slow

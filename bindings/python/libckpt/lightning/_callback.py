@@ -20,6 +20,7 @@ logger = logging.getLogger("libckpt")
 VERSION = "pytorch-lightning_version"
 STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
+SLOT_WAIT = 2.0  # For a step that has a file.
 BLOB_CAPACITY = 32 << 20  # States of other callbacks are in it.
 
 
@@ -86,14 +87,18 @@ class Callback(pl.Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if self.session is None or trainer.global_step == self._captured:
             return  # Gradients are being accumulated, which no checkpoint has.
-        self._captured = trainer.global_step
-        ticket = self.session.save_checkpoint_if_needed(trainer.global_step, {
+        self._captured = step = trainer.global_step
+        items = {
             "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
             "rng": RNG(), "is_last": bool(trainer.is_last_batch),
-        }, metrics=self._metrics())  # fmt: skip
+        }  # fmt: skip
         files = trainer.checkpoint_callbacks
-        saved = {getattr(one, "_last_global_step_saved", -1) for one in files}
-        if ticket and trainer.global_step in saved:  # A newer file lacks the random generators.
+        if step not in {getattr(one, "_last_global_step_saved", -1) for one in files}:
+            self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics())
+            return
+        # A file has no random generators: memory must not be older than the newest one.
+        ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
+        if ticket:
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
                 ticket.captured.result(CAPTURE_DEADLINE)
 
