@@ -43,9 +43,7 @@ TEST_CASE("copies: a difference between divided ones reaches one trainer, and th
   Rules rules = copies("/scratch/run");
   rules.noted = {7, 7, 7, 7};
   cluster.begin("AABB", rules);
-  cluster.commit(Step{5});
-  cluster.flush(Step{5});
-  REQUIRE(cluster.pass_until([&] { return is_durable(cluster); }));
+  cluster.store(Step{5});
   CHECK(cluster.status("A").at("copies_differ").is_null());
   cluster.end_world();
   rules.noted = {7, 8, 7, 8};
