@@ -57,7 +57,7 @@ Outcome restore_after_flip(bool has_storage, std::size_t at) {
 
 }  // namespace
 
-TEST_CASE("slot flips: another copy is used; without one, a restore does not say there was none",
+TEST_CASE("slot flips: another copy is used, and without one a restore does not say there was none",
           "[unit][node]") {
   const bool has_storage = GENERATE(true, false);
   Log::set_level(LogLevel::error);
