@@ -52,7 +52,6 @@ class Session:
         Each step of any optimizer waits for what is left first. When something else changes them
         meanwhile, that capture is dropped and told by name, and they are copied before a save
         returns from then on. Takes what accelerate and Lightning make of an optimizer, too.
-        Returns the session.
         """
         session = weakref.ref(self)
 
@@ -67,9 +66,8 @@ class Session:
 
     def save_checkpoint_if_needed(self, step, items, *, arrays=(), metrics=None, common=()):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
-        `arrays`: parts of larger tensors, which any number of ranks restores.
-        `metrics`: numbers by name, as the loss, or a function that returns them, which is called
-        if the step is due; `keep_best` goes by those of rank 0.
+        `arrays`: parts of larger tensors, which any number of ranks restores. `metrics`: numbers by
+        name, or a function that returns them for a step that is due; `keep_best` reads rank 0's.
         `common`: names of items that are the same on all ranks; differences are reported."""
         return self._save(step, items, (arrays, metrics, common), always=False)
 
@@ -250,9 +248,8 @@ class Session:
         return status
 
     def close(self, deadline=DEADLINE):
-        """Flushes the newest committed step and frees the job's memory. Idempotent. Raises if that
-        step cannot be stored: a training that ends silently would lose it. Without a directory, a
-        session that neither restored nor saved leaves the memory as it is."""
+        """Flushes the newest committed step and frees the job's memory; raises if it cannot. Without
+        a directory, a session that neither restored nor saved leaves the memory as it is."""
         if not self.is_closed and not self._is_out_of_reach():
             self._end(lambda client: client.close(deadline))
 
