@@ -248,8 +248,8 @@ class Session:
         return status
 
     def close(self, deadline=DEADLINE):
-        """Flushes the newest committed step and frees the job's memory; raises if it cannot. Without
-        a directory, a session that neither restored nor saved leaves the memory as it is."""
+        """Flushes the newest committed step, or raises, and frees the job's memory. Idempotent.
+        Without a directory, a session that did neither restore nor save leaves it as it is."""
         if not self.is_closed and not self._is_out_of_reach():
             self._end(lambda client: client.close(deadline))
 
