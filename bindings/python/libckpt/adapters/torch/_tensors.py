@@ -146,7 +146,7 @@ def _problem_of_class(tensor):
         return "it is a fake tensor, which has no data: save the real one"
     if _distributed.is_distributed(tensor):
         return "it is a distributed tensor, which only an item may hold: save its to_local()"
-    if hasattr(tensor, "__tensor_flatten__"):
+    if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
         return (
             f"it is a {type(tensor).__name__}, which is made of other tensors: save those, of its "
             "__tensor_flatten__()"
