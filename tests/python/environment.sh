@@ -18,14 +18,13 @@ make_environment() {
   install_package "$build" "$environment"
 }
 has_torch() {
-  has numpy safetensors pytest xdist moto torch transformers accelerate deepspeed megatron.core \
+  has numpy safetensors pytest moto torch transformers accelerate deepspeed megatron.core \
     lightning torchft && have_torch=yes
 }
 install_torch() {
   echo "installing torch and the frameworks around it: 1.3 GB"
   # Torch first, and by its exact version: what comes after it must not fetch another build of it.
-  has numpy safetensors pytest xdist ||
-    install numpy==2.4.6 safetensors==0.8.0 pytest pytest-xdist==3.8.0 || {
+  has numpy safetensors pytest || install numpy==2.4.6 safetensors==0.8.0 pytest || {
     tail -n 5 "${python%/bin/*}/install.log"
     echo "skipped python: numpy, safetensors and pytest cannot be installed here"
     return 1

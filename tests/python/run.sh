@@ -3,8 +3,7 @@
 # Method: tests/python/run.sh BUILD [--quick | --deep] makes environments below BUILD, installs what
 #         is missing, and runs pytest, which prints "ok NAME" or "FAILED NAME" for each test.
 # JAX has an environment of its own, without torch. --quick leaves out what is marked as slow.
-# --deep also runs the core's tests and those of DCP with the oldest torch. All tests with torch run
-# two at a time: mostly one of them waits. Those of JAX keep both cores busy by themselves.
+# --deep also runs the core's tests and those of DCP with the oldest torch.
 # Arguments behind it go to pytest; with a path among them only that is run.
 set -u
 cd "$(dirname "$0")/../.."
@@ -44,9 +43,7 @@ case " $*" in
   *" tests/python/test_jax"* | *" tests/python/test_levanter"*) run_in jax "$@" ;;
   *" tests/python"*) run_in torch "$@" ;;
   *)
-    # Both workers must find the tests in one order, and by the same names.
-    export PYTHONHASHSEED=0
-    run_in torch -n 2 --dist worksteal "${for_jax[@]/#/--ignore=}" tests/python "$@"
+    run_in torch "${for_jax[@]/#/--ignore=}" tests/python "$@"
     run_in jax "${for_jax[@]}" tests/python/test_{guides,stubs}.py "$@"
     [ -z "$is_deep" ] || run_in old_torch "${of_core[@]}" "$@"
     ;;
