@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -88,6 +89,19 @@ def job(runtime):
     yield open_session
     for session in opened:
         session.abandon()
+
+
+@pytest.fixture
+def held_up(job):
+    """A session that saved step 2, which is not committed: the other rank has not saved it."""
+    first, second = (job("held_up", rank=rank, world_size=2) for rank in (0, 1))
+    items = {"a": 1}
+    other = threading.Thread(target=lambda: second.save(1, items, wait=30))
+    other.start()
+    first.save(1, items, wait=30)
+    other.join()
+    assert first.save(2, items, wait=30)
+    return first
 
 
 class TrainerServer:

@@ -5,7 +5,6 @@ Method: the bar by itself, with a clock and a stream of the test's; then restore
 the test's own, or none, as standard error.
 """
 
-import concurrent.futures
 import io
 import os
 import pty
@@ -160,14 +159,8 @@ def test_an_interrupt_ends_a_restore_that_waits_for_another_rank(job):
     interrupted(lambda: alone.restore({"weight": torch.zeros(1000)}))
 
 
-def test_an_interrupt_ends_a_wait(job):
-    first, second = (job("interrupted", rank=rank, world_size=2) for rank in (0, 1))
-    items = {"weight": torch.zeros(1000)}
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        list(threads.map(lambda session: session.save(1, items, wait=30), (first, second)))
-    assert first.save(2, items, wait=30)
-    # The other rank has not saved it yet.
-    interrupted(lambda: first.wait(2, "committed", 30))
+def test_an_interrupt_ends_a_wait(held_up):
+    interrupted(lambda: held_up.wait(2, "committed", 30))
 
 
 def test_a_terminal_that_is_gone_stops_no_restore(job, monkeypatch):
