@@ -121,8 +121,13 @@ def test_failing_requests_are_survived(server, job, ckpt, seed):
     save_all(session, (1, 2, 3))
     session.close()
     ckpt("stop")
-    assert_is_of(job(dir=DIR, save_storage_interval=1).restore(), 3)
+    session = job(dir=DIR, save_storage_interval=1, max_ckpt_num=2)
+    assert_is_of(session.restore(), 3)
     server.proxy.fault = lambda method, path: None
+    # A removal that failed is made up for after the next save.
+    save_all(session, (4,))
+    session.close()
+    ckpt("stop")
     assert ckpt("verify", DIR).count("good ") == 2
 
 
