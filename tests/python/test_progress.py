@@ -228,11 +228,12 @@ def test_who_waits_is_told_for_whom(monkeypatch):
 
 def test_each_save_is_one_line_with_what_it_cost(job, capfd):
     session = job("lines")
-    started = 0
-    for step in range(1, 6):
-        started += bool(session.save(step, {"weight": torch.ones(1000)}))
+    steps = range(7001, 7006)  # No other session's, whose end may fall into this test.
+    for step in steps:
+        assert session.save(step, {"weight": torch.ones(1000)}, wait=30)
         session.finish_capture()
     session.close()
-    lines = [line for line in capfd.readouterr().err.splitlines() if " captured in " in line]
-    assert 1 <= started == len(lines)
+    told = capfd.readouterr().err
+    lines = [line for line in told.splitlines() if " step 700" in line and " captured in " in line]
+    assert [int(line.split(" step ")[1].split()[0]) for line in lines] == list(steps), told
     assert all(" ms, held " in line and " KiB, " in line for line in lines)
