@@ -22,10 +22,13 @@ import two_ranks
 from harness import Bar, Harness, seconds_of
 
 LAYER = 1024  # Parameters of a layer: its square.
+# A large model's layers. Halves of such a size are fresh memory in each copy, while malloc keeps
+# smaller ones: then the peer's copy is one into warm memory, which its users do not see.
+WIDE = 6144
 
 
-def model_of(count):
-    return torch.nn.Sequential(*(torch.nn.Linear(LAYER, LAYER, bias=False) for _ in range(count)))
+def model_of(count, width):
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(count)))
 
 
 class DeepSpeed:
@@ -41,7 +44,7 @@ class DeepSpeed:
             "train_batch_size": 2, "zero_optimization": {"stage": 2}, "steps_per_print": 10**9,
             "optimizer": {"type": "Adam", "params": {"lr": 0.001, "torch_adam": True}},
         }  # fmt: skip
-        model = model_of(count)
+        model = model_of(count, LAYER)
         self.engine, *_ = deepspeed.initialize(
             model=model, model_parameters=model.parameters(), config=config
         )
@@ -82,7 +85,7 @@ class Dcp:
         self.name = None  # Makes a save's checkpoint_id from its number.
 
     def save(self):
-        self._model(torch.ones(1, LAYER)).square().mean().backward()
+        self._model(torch.ones(1, WIDE)).square().mean().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -118,8 +121,8 @@ def dcp_bars(harness, scratch):
 
     import libckpt.dcp
 
-    count = max(1, harness.bytes // (LAYER * LAYER * 4 * 3))
-    model = model_of(count)
+    count = max(1, harness.bytes // (WIDE * WIDE * 4 * 3))
+    model = model_of(count, WIDE)
     mesh = dist.init_device_mesh("cpu", (2,))
     for layer in model:
         fully_shard(layer, mesh=mesh)
